@@ -1,0 +1,116 @@
+# What a developer and CI run. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Only used to make the environment; everything after that runs the environment's own Python.
+PYTHON ?= python3
+# Asked for its version, because a version manager may leave a command that only complains.
+UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
+
+# A folder that does not exist yet is left out, so that no tool stumbles over it.
+CODE := $(wildcard src tests bench dev examples)
+UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property)
+# What `make check` leaves out: whatever needs a server, Java, or more than ten seconds.
+NOT_UNIT := spark or connect or stack or crash or slow_unit or slow or bench
+# What `make test` leaves out: each has a target of its own, or takes over a minute.
+NOT_TEST := crash or slow or bench
+
+# Spark starts its Python workers by this name; any other interpreter lacks our packages. The
+# workers load test helpers by import, so the repository's root must be on their path. Nothing
+# listens on an address that others can reach.
+PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
+	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
+
+.PHONY: help setup lock check check-format check-lint check-types check-imports check-unit format \
+	stack stack-stop test crash bench docs test-matrix wheel clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
+		| awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+# ---- the environment --------------------------------------------------------------------------
+setup: $(VENV)/.setup-done ## Make .venv, or bring it up to date
+
+# The stamp is younger than what it was made from as long as nothing changed: then this is free.
+$(VENV)/.setup-done: requirements/dev.txt pyproject.toml
+ifneq ($(UV),)
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+else
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --upgrade
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+endif
+	@touch $@
+
+lock: ## Make requirements/dev.txt from dev.in (needs uv)
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-annotate --no-emit-index-url --no-emit-find-links \
+		requirements/dev.in -o requirements/dev.txt
+
+# ---- checks -----------------------------------------------------------------------------------
+check: setup ## Format, lint, types, import rules, unit tests: no server, no Spark, under 90 s
+	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target \
+		check-types check-format check-lint check-imports check-unit
+	@echo "check: all passed"
+
+check-format:
+	$(BIN)/ruff format --check $(CODE)
+
+check-lint:
+	$(BIN)/ruff check $(CODE)
+
+check-types:
+	$(BIN)/mypy $(CODE)
+
+check-imports:
+	$(BIN)/lint-imports
+
+check-unit:
+	$(BIN)/python -m pytest -q -m "not ($(NOT_UNIT))" $(UNIT_TESTS)
+
+format: setup ## Rewrite the code in the house format
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+# ---- tests ------------------------------------------------------------------------------------
+stack: setup ## Install and start the test servers; WITH="nessie minio" adds to the usual ones
+	dev/stack/install.sh $(WITH)
+	$(BIN)/python dev/stack/stack.py start $(foreach part,$(WITH),--with $(part))
+
+stack-stop: ## Stop the test servers
+	$(BIN)/python dev/stack/stack.py stop
+
+test: setup ## Every test but those that crash processes, take over a minute, or measure
+	$(PYSPARK) $(BIN)/python -m pytest -m "not ($(NOT_TEST))" $(ARGS)
+
+crash: setup ## Kill drivers and workers at named points, run again, compare
+	@if compgen -G 'tests/crash/test_*.py' >/dev/null; then \
+		$(PYSPARK) $(BIN)/python -m pytest -m crash tests/crash $(ARGS); \
+	else \
+		echo "crash: nothing was run: tests/crash holds no test yet"; \
+	fi
+
+test-matrix: setup ## Spark tests on each PySpark version of SPARK_VERSIONS, each in its own venv
+	dev/test_matrix.sh $(SPARK_VERSIONS)
+
+bench: setup ## Run one benchmark: make bench NAME=…
+	$(PYSPARK) $(BIN)/python -m bench $(NAME) $(ARGS)
+
+# ---- what is shipped --------------------------------------------------------------------------
+docs: setup ## Build the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: setup ## Build the wheel and the source archive into dist/
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+clean: ## Remove what builds and tests leave behind; keeps .venv
+	rm -rf build dist site spark-warehouse metastore_db derby.log \
+		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,162 @@
+"""The house rules that no linter counts: sizes, names, and what no file may contain.
+
+Runs over the files that git tracks or would track, so that a new file is checked before it is
+committed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+CODE_FOLDERS = ("src", "tests", "bench", "dev")
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+LINE_COLUMNS_MAX = 100
+LINTER_NOTE = re.compile(r"\s+# (?:noqa|type: ignore).*$")
+
+# A path that exists on one machine only. The names stand in a group, so that this very line does
+# not match itself.
+MACHINE_PATH = re.compile(r"(?<![\w.$}/])/(?:root|home|Users|work)/")
+# A package index that was configured on one machine, in the spellings of pip, uv and Maven.
+REGISTRIES = (
+    re.compile(r"(?:index|find|trusted)[-_](?:url|links|host)\"?\s*[=: ]\s*[\"']?(?:\w+:/)?/"),
+    re.compile(r"://[^\s\"']+/(?:simple|artifactory|nexus|repository/(?:maven|pypi))\b"),
+    re.compile(r"://(?:[^\s/@]+@)?(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d+\.\d"),
+    re.compile(r"://[^\s/\"'<>{}]+\.(?:internal|intranet|corp|lan)(?![\w.])"),
+)
+
+
+def repository_files() -> list[Path]:
+    """Return the files that git tracks, and the new ones that it does not ignore."""
+    # The checkout may belong to another user (CI as root), which git refuses unless told.
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others"]
+    listed = subprocess.run(
+        [*command, "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [file for file in files if file.is_file()]
+
+
+def python_files() -> list[Path]:
+    """Return the Python files of the folders that the limits hold for."""
+    return [
+        file
+        for file in repository_files()
+        if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in CODE_FOLDERS
+    ]
+
+
+def text_lines() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each line of each text file in the repository."""
+    for file in repository_files():
+        content = file.read_bytes()
+        if b"\0" in content:
+            continue
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
+            yield f"{file.relative_to(ROOT)}:{number}", line
+
+
+def test_the_rules_look_at_files() -> None:
+    """The listing holds this file: none of the rules below passes for want of files."""
+    assert Path(__file__) in python_files()
+
+
+def test_a_module_has_at_most_400_lines() -> None:
+    """A module that nobody can hold in mind is split."""
+    counted = {file: len(file.read_text().splitlines()) for file in python_files()}
+    too_long = {
+        str(file.relative_to(ROOT)): lines
+        for file, lines in counted.items()
+        if lines > MODULE_LINES_MAX
+    }
+    assert too_long == {}
+
+
+def test_a_function_has_at_most_70_lines() -> None:
+    """A function fits on one screen, its docstring included."""
+    too_long = {
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}": lines
+        for file in python_files()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    }
+    assert too_long == {}
+
+
+def test_a_line_has_at_most_100_columns() -> None:
+    """Code is read side by side; a note to the linter at a line's end is not read as code."""
+    too_long = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in python_files()
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
+        if len(LINTER_NOTE.sub("", line)) > LINE_COLUMNS_MAX
+    ]
+    assert too_long == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """A module starts with a docstring."""
+    silent = [
+        str(file.relative_to(ROOT))
+        for file in python_files()
+        if not ast.get_docstring(ast.parse(file.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
+    """A file's name says what is in it."""
+    drawers = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
+    assert [file for file in python_files() if file.name in drawers] == []
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    """Nothing in the repository depends on where somebody's checkout or home folder is."""
+    assert [place for place, line in text_lines() if MACHINE_PATH.search(line)] == []
+
+
+def test_no_file_names_a_package_registry() -> None:
+    """Packages are fetched from wherever the machine is told to fetch them from."""
+    found = [place for place, line in text_lines() if any(r.search(line) for r in REGISTRIES)]
+    assert found == []
+
+
+def test_the_lock_file_holds_no_address() -> None:
+    """Pinned requirements are names, versions and hashes: an address would bind them to a host."""
+    locks = list((ROOT / "requirements").glob("*.txt"))
+    assert locks
+    assert [lock for lock in locks if "://" in lock.read_text()] == []
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("--index", "-url https://", "packages.example/pypi"),
+        ("--find", "-links /", "srv/wheels"),
+        ("https://", "mirror.example/api/pypi/si", "mple/"),
+        ("http://", "10.1", ".2.3:8081/x"),
+        ("https://", "packages.", "internal/x"),
+    ],
+)
+def test_the_registry_patterns_find_what_they_are_for(pieces: tuple[str, ...]) -> None:
+    """Each spelling is found; it stands here in pieces, so that this file is clean itself."""
+    line = "".join(pieces)
+    assert any(pattern.search(line) for pattern in REGISTRIES)
+
+
+@pytest.mark.parametrize("folder", ["root", "home", "work"])
+def test_the_path_pattern_finds_a_path_but_no_variable(folder: str) -> None:
+    """An absolute path is found; one that hangs below a variable or another folder is not."""
+    assert MACHINE_PATH.search(f"cd /{folder}/somebody")
+    assert not MACHINE_PATH.search(f"cd $HOME/{folder}/x and ./{folder}/y and a/{folder}/z")
