@@ -1,0 +1,201 @@
+"""Commit: publish the staged groups of one run as one table snapshot, once.
+
+One loop for every table format. Look for the mark first, post once per intent, and after
+anything but success look again: a lost answer can hide a commit that landed, and a second
+append would put every row of the run into the table twice. Nothing is deleted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.engine.ports import Ports
+from holdfast.errors import (
+    CatalogUnavailableError,
+    CommitConflictError,
+    CommittedThenRemovedError,
+    CommitUnknownError,
+    TableChangedError,
+)
+from holdfast.ledger.run_file import RunFile
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.records import Intent, PartReference, Receipt
+from holdfast.model.staged import StagedGroup, StagedTotals
+from holdfast.sinks.base import MarkFound, Outcome, RunMark, Sink, TableView
+
+_ATTEMPTS_MAX = 100
+# A catalog that never answers clearly is given up sooner than one that is merely busy.
+_UNKNOWN_MAX = 20
+_PAUSE_FIRST_S = 0.05
+_PAUSE_MAX_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """The run is in the table."""
+
+    receipt: Receipt
+    # How often this start has posted to the table.
+    posts: int
+    # None where the table's history no longer tells whether the rows are still there.
+    present: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One run's commit step: who, where, and by which means."""
+
+    run_id: str
+    run_file: RunFile
+    log: RunLog
+    sink: Sink
+    ports: Ports
+
+    def look(self, view: TableView | None = None) -> Landed | None:
+        """Find out whether the run has landed, and write the receipt if it is missing.
+
+        Raises:
+            TableChangedError: It is another table than the run's.
+            CommittedThenRemovedError: It landed and was rolled back or replaced.
+            CommitUnknownError: Nobody can tell.
+        """
+        view = view or self._load()
+        known = self.log.receipt
+        # With a receipt a missing mark is no riddle: it may have been dropped as too old.
+        intents = {} if known else self.log.intents
+        found = self.sink.find_mark(view, self.run_id, self.run_file.nonce, intents)
+        if found is None and known is not None:
+            if known.sequence_number >= view.next_sequence_number:
+                raise TableChangedError(
+                    table=self.sink.name,
+                    change=f"the catalog was rewound below sequence number {known.sequence_number}",
+                )
+            return Landed(receipt=known, posts=0, present=None)
+        if found is None:
+            return None
+        if found.present is False:
+            raise CommittedThenRemovedError(
+                table=self.sink.name, run_id=self.run_id, snapshot_id=found.mark.snapshot_id
+            )
+        receipt = known or self._write_receipt(found)
+        return Landed(receipt=receipt, posts=0, present=found.present)
+
+    def publish(self, groups: Sequence[StagedGroup], reference: PartReference) -> Landed:
+        """Post until the run has landed.
+
+        Args:
+            groups: What is staged.
+            reference: Where the ledger keeps the list of them.
+
+        Raises:
+            CommitConflictError: Other writers won every attempt.
+            CommitUnknownError: The catalog never gave a clear answer.
+            CommitRefusedError: The catalog refused for good.
+            TableChangedError: The table no longer fits what is staged.
+            StagedFileMissingError: A staged file is gone.
+            CatalogUnavailableError: The catalog does not answer.
+        """
+        unknown = 0
+        posts = 0
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                view = self._load()
+            except CatalogUnavailableError:
+                if not posts or attempt == _ATTEMPTS_MAX:
+                    raise
+                # A post is out without an answer: give the catalog time to come back.
+                self.ports.sleep(_pause_s(attempt, self.ports.jitter))
+                continue
+            if (landed := self.look(view)) is not None:
+                return replace(landed, posts=posts)
+            if view.parent_snapshot_id is None:
+                # A first commit has no parent, and only a parent's sequence number refuses a
+                # post that was delayed. The data intent must have one.
+                self.sink.post_empty(view)
+                continue
+            self.sink.check(view, self.run_file.schema, groups)
+            number, intent = self._write_intent(view, groups, reference)
+            mark = RunMark(
+                run_nonce=self.run_file.nonce,
+                intent_number=number,
+                snapshot_id=intent.snapshot_id,
+                sequence_number=intent.sequence_number,
+            )
+            posts += 1
+            outcome = self.sink.post(view, self.run_id, mark, groups)
+            if outcome is Outcome.LANDED:
+                receipt = self._write_receipt(MarkFound(mark=mark, present=True))
+                return Landed(receipt=receipt, posts=posts, present=True)
+            unknown += outcome is Outcome.UNKNOWN
+            if unknown == _UNKNOWN_MAX:
+                break
+            self.ports.sleep(_pause_s(attempt, self.ports.jitter))
+        if (landed := self.look()) is not None:
+            return replace(landed, posts=posts)
+        if unknown:
+            raise CommitUnknownError(
+                table=self.sink.name,
+                run_id=self.run_id,
+                reason=f"no clear answer to {posts} posts",
+            )
+        raise CommitConflictError(table=self.sink.name, attempts=_ATTEMPTS_MAX)
+
+    def _load(self) -> TableView:
+        view = self.sink.load()
+        if view.uuid != self.run_file.identity.table_uuid:
+            raise TableChangedError(
+                table=self.sink.name,
+                change="it was dropped and made again (its UUID is another one)",
+            )
+        return view
+
+    def _write_intent(
+        self, view: TableView, groups: Sequence[StagedGroup], reference: PartReference
+    ) -> tuple[int, Intent]:
+        totals = StagedTotals.of(groups)
+        intent = Intent(
+            table_uuid=view.uuid,
+            branch=self.run_file.identity.branch,
+            parent_snapshot_id=view.parent_snapshot_id or 0,
+            snapshot_id=self.sink.new_snapshot_id(view),
+            sequence_number=view.next_sequence_number,
+            staged=reference,
+            rows=totals.rows,
+            files=totals.files,
+            size_bytes=totals.size_bytes,
+        )
+        return self.log.append(intent).number, intent
+
+    def _write_receipt(self, found: MarkFound) -> Receipt:
+        """Copy the intent that the mark names, whoever wrote it.
+
+        Raises:
+            CommitUnknownError: The ledger lacks that intent.
+        """
+        if found.mark.intent_number not in self.log.intents:
+            self.log.refresh()  # Another driver's: then our next append is fenced.
+        intent = self.log.intents.get(found.mark.intent_number)
+        if intent is None:
+            raise CommitUnknownError(
+                table=self.sink.name,
+                run_id=self.run_id,
+                reason=f"the table names intent {found.mark.intent_number}, the ledger lacks it",
+            )
+        receipt = Receipt(
+            intent_number=found.mark.intent_number,
+            snapshot_id=found.mark.snapshot_id,
+            sequence_number=found.mark.sequence_number,
+            staged=intent.staged,
+            rows=intent.rows,
+            files=intent.files,
+            size_bytes=intent.size_bytes,
+        )
+        self.log.append(receipt)
+        return receipt
+
+
+def _pause_s(attempt: int, jitter: Callable[[], float]) -> float:
+    """Return a pause that grows to a bound, spread so that rivals do not meet again."""
+    longest = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * float(2 ** min(attempt, 10)))
+    return longest * (0.5 + jitter() / 2)

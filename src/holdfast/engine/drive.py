@@ -1,0 +1,133 @@
+"""Drive one start of a run from claim to receipt."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast._version import __version__
+from holdfast.engine.commit import Commit, Landed
+from holdfast.engine.ports import Ports, Submitter
+from holdfast.engine.stage import stage
+from holdfast.errors import SettingsError, StagedFileMissingError
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.parts import read_staged, write_staged
+from holdfast.ledger.probe import probe_store
+from holdfast.ledger.run_file import open_run_file
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.identity import Identity
+from holdfast.model.records import Claim
+from holdfast.sinks.base import Sink, TableView
+from holdfast.storage.port import Storage
+from holdfast.worker.task import TaskPlan
+from holdfast.worker.transforms import PerWorker, Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """How one start of a run ended."""
+
+    landed: Landed
+    tasks: int
+    # True when an earlier start had already landed.
+    was_landed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """One start of a run."""
+
+    run_id: str
+    store: str
+    storage: Storage
+    sink: Sink
+    submitter: Submitter
+    ports: Ports
+
+    def append(
+        self,
+        view: TableView,
+        identity: Identity,
+        *,
+        transform: Transform | PerWorker | None,
+        batch_rows: int | None,
+    ) -> Driven:
+        """Append the transformed input to the table, once.
+
+        Args:
+            view: A fresh look at the table.
+            identity: What this start wants the run to be.
+            transform: The user's step.
+            batch_rows: How many rows it sees at a time.
+
+        Raises:
+            SettingsError: `batch_rows` is no size.
+        """
+        if batch_rows is not None and batch_rows < 1:
+            raise SettingsError(what=f"batch_rows={batch_rows}", cure="give at least 1, or None")
+        probe_store(self.storage, self.store, self.ports.new_nonce(), sleep=self.ports.sleep)
+        layout = RunLayout.of(self.store, self.run_id)
+        commit = self._open_ledger(layout, identity, view.schema)
+        commit.log.refresh()
+        if commit.log.receipt is None:
+            commit.log.claim(_our_claim())
+        # Before any work: an earlier start may have landed without living to say so. Where it
+        # got as far as an intent, only a look later than our claim counts.
+        if (landed := commit.look(None if commit.log.intents else view)) is not None:
+            return Driven(landed=landed, tasks=0, was_landed=True)
+        self.sink.check(view, commit.run_file.schema, [])
+        if (landed := self._publish_inherited(commit, layout)) is not None:
+            return Driven(landed=landed, tasks=0, was_landed=False)
+        plan = TaskPlan(
+            transform=transform,
+            batch_rows=batch_rows,
+            key=identity.key,
+            writer=self.sink.writer_spec(view),
+            job_nonce=self.ports.new_nonce(),
+        )
+        staged = stage(self.submitter, plan)
+        name = f"staged-{plan.job_nonce}.parquet"
+        reference = write_staged(self.storage, layout, name, staged.groups)
+        landed = commit.publish(staged.groups, reference)
+        return Driven(landed=landed, tasks=staged.tasks, was_landed=False)
+
+    def _open_ledger(self, layout: RunLayout, identity: Identity, schema: dict[str, Any]) -> Commit:
+        run_file = open_run_file(
+            self.storage,
+            layout,
+            run_id=self.run_id,
+            identity=identity,
+            schema=schema,
+            nonce=self.ports.new_nonce(),
+            sleep=self.ports.sleep,
+        )
+        log = RunLog(
+            run_id=self.run_id,
+            layout=layout,
+            storage=self.storage,
+            new_nonce=self.ports.new_nonce,
+            now=self.ports.now,
+            sleep=self.ports.sleep,
+        )
+        return Commit(
+            run_id=self.run_id, run_file=run_file, log=log, sink=self.sink, ports=self.ports
+        )
+
+    def _publish_inherited(self, commit: Commit, layout: RunLayout) -> Landed | None:
+        """Publish what an earlier start had staged as a whole; None if there is nothing."""
+        if not commit.log.intents:
+            return None
+        reference = commit.log.intents[max(commit.log.intents)].staged
+        groups = read_staged(self.storage, layout, reference)
+        try:
+            return commit.publish(groups, reference)
+        except StagedFileMissingError:
+            # Somebody's clean-up took a file. The rows are computed again, which costs, but
+            # ends; publishing the rest would lose rows.
+            return None
+
+
+def _our_claim() -> Claim:
+    return Claim(holdfast_version=__version__, host=socket.gethostname(), process_id=os.getpid())

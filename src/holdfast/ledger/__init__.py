@@ -1,0 +1,1 @@
+"""Where a run's truth lives: create-once records in the user's store."""

@@ -1,0 +1,83 @@
+"""Parts: large bodies that a record points to, as Parquet, checked by digest when read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.ledger.layout import RunLayout
+from holdfast.model.records import PartReference
+from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.storage.port import Storage, StorageError
+
+_FILE = pa.struct([("path", pa.string()), ("size_bytes", pa.int64()), ("rows", pa.int64())])
+_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("files", pa.list_(_FILE)),
+        ("detail", pa.string()),
+    ]
+)
+
+
+def write_staged(
+    storage: Storage, layout: RunLayout, name: str, groups: Sequence[StagedGroup]
+) -> PartReference:
+    """Write the groups as one part and return what a record needs to name it.
+
+    Raises:
+        StoreUnavailableError: The store did not take it.
+    """
+    rows = [
+        {
+            "path": group.path,
+            "size_bytes": group.size_bytes,
+            "files": [
+                {"path": file.path, "size_bytes": file.size_bytes, "rows": file.rows}
+                for file in group.files
+            ],
+            "detail": json.dumps(dict(group.detail), sort_keys=True),
+        }
+        for group in groups
+    ]
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), buffer, compression="zstd")
+    data = buffer.getvalue().to_pybytes()
+    try:
+        storage.put(layout.part(name), data)
+    except StorageError as error:
+        raise StoreUnavailableError(uri=layout.part(name), reason=str(error)) from error
+    return PartReference(name=name, digest=hashlib.sha256(data).hexdigest(), groups=len(groups))
+
+
+def read_staged(storage: Storage, layout: RunLayout, reference: PartReference) -> list[StagedGroup]:
+    """Read back what `write_staged` wrote.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    uri = layout.part(reference.name)
+    try:
+        data = storage.get(uri)
+    except FileNotFoundError as error:
+        raise LedgerDamagedError(uri=uri, reason="missing") from error
+    except StorageError as error:
+        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+    if hashlib.sha256(data).hexdigest() != reference.digest:
+        raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
+    return [
+        StagedGroup(
+            path=row["path"],
+            size_bytes=row["size_bytes"],
+            files=tuple(StagedFile(**file) for file in row["files"]),
+            detail=json.loads(row["detail"]),
+        )
+        for row in pq.read_table(pa.BufferReader(data)).to_pylist()
+    ]

@@ -1,0 +1,174 @@
+"""The run log: the driver's gapless list of create-once records.
+
+One log decides. A driver appends at the next number; if another's claim or abort stands there,
+it is fenced. So a claim fixes everything before it, and a fenced driver can change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+from holdfast.errors import (
+    LedgerDamagedError,
+    RunAbortedError,
+    RunFencedError,
+    StoreUnavailableError,
+)
+from holdfast.ledger.create_once import create_once
+from holdfast.ledger.layout import RunLayout
+from holdfast.model.records import (
+    Abort,
+    Body,
+    Claim,
+    Intent,
+    Receipt,
+    Record,
+    RecordDamagedError,
+    decode_record,
+    encode_record,
+)
+from holdfast.storage.port import Storage, StorageError
+
+_CLAIM_ATTEMPTS_MAX = 100
+
+
+class RunLog:
+    """One driver's view of a run's log. Reading again is always safe."""
+
+    def __init__(  # noqa: PLR0913 - the ports are passed in one by one, so that tests see each.
+        self,
+        *,
+        run_id: str,
+        layout: RunLayout,
+        storage: Storage,
+        new_nonce: Callable[[], str],
+        now: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        """Take the ports; nothing is read yet."""
+        self._run_id = run_id
+        self._layout = layout
+        self._storage = storage
+        self._new_nonce = new_nonce
+        self._now = now
+        self._sleep = sleep
+        self._records: list[Record] = []
+        self._own_claim = 0
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """All records that this driver has read or written."""
+        return tuple(self._records)
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What landed, if a receipt stands in the log."""
+        found = [record.body for record in self._records if isinstance(record.body, Receipt)]
+        return found[-1] if found else None
+
+    @property
+    def intents(self) -> dict[int, Intent]:
+        """All intents by record number."""
+        return {
+            record.number: record.body
+            for record in self._records
+            if isinstance(record.body, Intent)
+        }
+
+    def refresh(self) -> None:
+        """Read the records that were added since the last look.
+
+        Raises:
+            LedgerDamagedError: A record is damaged, or a number is missing.
+            StoreUnavailableError: The store did not answer.
+        """
+        try:
+            uris = self._storage.list(self._layout.log)
+        except StorageError as error:
+            raise StoreUnavailableError(uri=self._layout.log, reason=str(error)) from error
+        for number in range(len(self._records) + 1, len(uris) + 1):
+            uri = self._layout.record(number)
+            if uri not in uris:
+                raise LedgerDamagedError(uri=uri, reason="missing, though later records exist")
+            self._records.append(self._read(uri, number))
+
+    def claim(self, body: Claim) -> Record:
+        """Take the run over: append a claim behind whatever stands there.
+
+        Raises:
+            RunAbortedError: The run was given up.
+            StoreUnavailableError: Too many rivals, or no answer.
+        """
+        for _ in range(_CLAIM_ATTEMPTS_MAX):
+            self.refresh()
+            self._stop_if_aborted()
+            record, won = self._try_append(body)
+            if won:
+                self._own_claim = record.number
+                return record
+        raise StoreUnavailableError(uri=self._layout.log, reason="rivals took every number")
+
+    def append(self, body: Body) -> Record:
+        """Append a record of the current claim.
+
+        Raises:
+            RunFencedError: Another driver has claimed the run.
+            RunAbortedError: The run was given up.
+            LedgerDamagedError: Something else stands at the next number.
+        """
+        # A fenced driver stays fenced: it may have read the later claim before this call.
+        self._stop_if_fenced()
+        record, won = self._try_append(body)
+        if won:
+            return record
+        self._stop_if_fenced()
+        raise LedgerDamagedError(
+            uri=self._layout.record(record.number), reason="a record that no claim allows"
+        )
+
+    def _try_append(self, body: Body) -> tuple[Record, bool]:
+        number = len(self._records) + 1
+        ours = Record(
+            number=number,
+            nonce=self._new_nonce(),
+            written_at=datetime.fromtimestamp(self._now(), tz=timezone.utc).isoformat(),
+            body=body,
+        )
+        uri = self._layout.record(number)
+        data = encode_record(ours)
+        found = create_once(self._storage, uri, data, sleep=self._sleep)
+        record = ours if found == data else self._decode(uri, number, found)
+        self._records.append(record)
+        return record, found == data
+
+    def _stop_if_fenced(self) -> None:
+        self._stop_if_aborted()
+        for record in self._records[self._own_claim :]:
+            if isinstance(record.body, Claim):
+                raise RunFencedError(run_id=self._run_id, number=record.number)
+
+    def _stop_if_aborted(self) -> None:
+        for record in self._records:
+            if isinstance(record.body, Abort):
+                raise RunAbortedError(
+                    run_id=self._run_id, number=record.number, reason=record.body.reason
+                )
+
+    def _read(self, uri: str, number: int) -> Record:
+        try:
+            data = self._storage.get(uri)
+        except FileNotFoundError as error:
+            raise LedgerDamagedError(uri=uri, reason="listed, but gone when read") from error
+        except StorageError as error:
+            raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+        return self._decode(uri, number, data)
+
+    def _decode(self, uri: str, number: int, data: bytes) -> Record:
+        try:
+            record = decode_record(data)
+        except RecordDamagedError as error:
+            raise LedgerDamagedError(uri=uri, reason=str(error)) from error
+        if record.number != number:
+            raise LedgerDamagedError(uri=uri, reason=f"it says number {record.number}")
+        return record

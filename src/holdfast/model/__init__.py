@@ -1,0 +1,1 @@
+"""Values without IO: what the rest of Holdfast speaks about."""

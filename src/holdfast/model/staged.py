@@ -1,0 +1,68 @@
+"""Staged output: what executors have written and no snapshot refers to yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A data file that an executor has written."""
+
+    path: str
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedGroup:
+    """Data files that enter the table together: an Iceberg manifest and what it lists."""
+
+    path: str
+    size_bytes: int
+    files: tuple[StagedFile, ...]
+    # What only the sink understands, as JSON values (for Iceberg: spec and partition bounds).
+    detail: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the group as plain JSON values."""
+        return {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "files": [[file.path, file.size_bytes, file.rows] for file in self.files],
+            "detail": dict(self.detail),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StagedGroup:
+        """Read back what `to_json` gave."""
+        return cls(
+            path=value["path"],
+            size_bytes=value["size_bytes"],
+            files=tuple(
+                StagedFile(path=path, size_bytes=size, rows=rows)
+                for path, size, rows in value["files"]
+            ),
+            detail=value["detail"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedTotals:
+    """How much is staged."""
+
+    rows: int
+    files: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, groups: Iterable[StagedGroup]) -> StagedTotals:
+        """Add up the files of all groups."""
+        files = [file for group in groups for file in group.files]
+        return cls(
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+        )

@@ -1,0 +1,1 @@
+"""Table formats: how output becomes part of a table in one atomic step."""

@@ -1,0 +1,137 @@
+"""What the engine needs of a table format.
+
+A sink offers a look at the table, one *conditional* post and a look-up of the run's mark; the
+loop around them is the engine's and the same for every format. On executors a writer turns
+batches into staged files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.model.records import Intent
+from holdfast.model.staged import StagedGroup
+
+
+class TaskWriter(Protocol):
+    """Writes one task's output on an executor; holds a bounded amount of it in memory."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take output rows; they must fit the table's schema.
+
+        Raises:
+            SchemaMismatchError: They do not.
+        """
+
+    def finish(self) -> list[StagedGroup]:
+        """Close all files and return what is staged."""
+
+    def abandon(self) -> None:
+        """Give up what is not finished."""
+
+
+class WriterSpec(Protocol):
+    """All that an executor needs to write: pickled with the task, never stored."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's schema in Arrow's terms."""
+
+    def open(self, task_name: str) -> TaskWriter:
+        """Start a writer whose files carry the task's name."""
+
+
+class Outcome(Enum):
+    """How a post ended, as far as its answer tells."""
+
+    LANDED = "landed"
+    CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableView:
+    """One fresh look at a table. `handle` is the sink's own."""
+
+    uuid: str
+    schema: dict[str, Any]
+    # The snapshot that a post builds on; None while the branch has no snapshot at all.
+    parent_snapshot_id: int | None
+    next_sequence_number: int
+    handle: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMark:
+    """The run's name inside the table: whose it is, and which intent landed."""
+
+    run_nonce: str
+    intent_number: int
+    snapshot_id: int
+    sequence_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkFound:
+    """The run has landed. `present` is None where the table's history no longer tells."""
+
+    mark: RunMark
+    present: bool | None
+
+
+class Sink(Protocol):
+    """One table, as the driver sees it."""
+
+    @property
+    def name(self) -> str:
+        """The table's name for people."""
+
+    def load(self) -> TableView:
+        """Look at the table afresh.
+
+        Raises:
+            TableMissingError: There is no such table.
+            UnsupportedTableError: It cannot be written safely.
+        """
+
+    def writer_spec(self, view: TableView) -> WriterSpec:
+        """Return what executors need to write for this table."""
+
+    def find_mark(
+        self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
+    ) -> MarkFound | None:
+        """Look for the run's mark.
+
+        Raises:
+            RunMismatchError: Another run of the same id has landed there.
+            CommitUnknownError: A missing mark proves nothing.
+            TableChangedError: The catalog was rewound.
+        """
+
+    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged files are gone or no longer fit the table.
+
+        Raises:
+            TableChangedError: The schema or the layout has changed.
+            StagedFileMissingError: A staged file is gone.
+        """
+
+    def new_snapshot_id(self, view: TableView) -> int:
+        """Return an id that no snapshot of the table has."""
+
+    def post_empty(self, view: TableView) -> None:
+        """Give the branch a first, empty snapshot. The outcome shows at the next look."""
+
+    def post(
+        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
+    ) -> Outcome:
+        """Publish the groups in one snapshot, once, if the table still is as in the view.
+
+        Raises:
+            CommitRefusedError: The catalog refused for good.
+        """

@@ -1,0 +1,234 @@
+"""Fit output to the table's schema: by name, losslessly, or with an error naming the column.
+
+The way from one Arrow schema to the other is worked out once and then applied to every batch;
+columns that already fit are passed on untouched.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from holdfast.errors import SchemaMismatchError
+from holdfast.sinks.fillers import filled, null_array
+from holdfast.sinks.widening import is_any_binary, is_any_list, is_any_string, is_uuid, widens
+
+Convert = Callable[[pa.Array], pa.Array]
+
+_UUID_BYTES = 16
+
+
+class Conformer:
+    """Turns batches of one schema into the table's."""
+
+    def __init__(
+        self, table: str, source: pa.Schema, target: pa.Schema, written: pa.Schema | None = None
+    ) -> None:
+        """Work out how each column fits.
+
+        Args:
+            table: The table's name, for errors.
+            source: The schema of the output.
+            target: The schema of the table, in whose names columns are matched.
+            written: The same columns by position, as files name them; by default `target`.
+
+        Raises:
+            SchemaMismatchError: A column does not fit.
+        """
+        self._written = target if written is None else written
+        self._plans = _Plans(table)
+        whole = pa.struct(list(target))
+        self._plans.refuse_strangers("", list(source), whole)
+        self._columns: list[tuple[str, pa.Field, int | None, Convert | None]] = []
+        for field, named in zip(target, self._written, strict=True):
+            index = source.get_field_index(field.name)
+            if index < 0:
+                self._plans.refuse_missing(field.name, field)
+                self._columns.append((field.name, named, None, None))
+                continue
+            convert = self._plans.plan(field.name, source.field(index).type, field.type, named.type)
+            self._columns.append((field.name, named, index, convert))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch in the table's schema, in the names that files use.
+
+        Raises:
+            SchemaMismatchError: A value does not fit.
+        """
+        arrays = []
+        for name, field, index, convert in self._columns:
+            if index is None:
+                arrays.append(null_array(batch.num_rows, field.type))
+                continue
+            try:
+                array = _apply(convert, batch.column(index))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                raise self._plans.mismatch(name, f"a value: {reason}") from error
+            if not field.nullable:
+                self._plans.refuse_null(name, array.is_null())
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._written)
+
+
+class _Plans:
+    """Works out how columns of one table are converted; None where there is nothing to do."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    def mismatch(self, path: str, problem: str) -> SchemaMismatchError:
+        return SchemaMismatchError(table=self._table, column=path, problem=problem)
+
+    def refuse_strangers(self, path: str, fields: list[pa.Field], target: pa.DataType) -> None:
+        names = [field.name for field in fields]
+        for name in names:
+            if target.get_field_index(name) < 0:
+                raise self.mismatch(path + name, "the table has no such column")
+            if names.count(name) > 1:
+                raise self.mismatch(path + name, "the output has it twice")
+
+    def refuse_missing(self, path: str, field: pa.Field) -> None:
+        if not field.nullable:
+            raise self.mismatch(path, "required, and missing in the output")
+
+    def refuse_null(self, path: str, missing: pa.Array) -> None:
+        if pc.any(missing).as_py():
+            row = pc.index(missing, value=True).as_py()
+            raise self.mismatch(path, f"required, but NULL in row {row} of a batch")
+
+    def plan(
+        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+    ) -> Convert | None:
+        if source.equals(written) and source.equals(target) and not _has_required_child(source):
+            return None
+        if pt.is_dictionary(source):
+            inner = self.plan(path, source.value_type, target, written)
+            return lambda array: _apply(inner, array.dictionary_decode())
+        if pt.is_null(source):
+            return lambda array: null_array(len(array), written)
+        if is_uuid(target):
+            return self._plan_uuid(path, source, target)
+        if widens(source, target):
+            return lambda array: pc.cast(array, target, safe=True)
+        return self._plan_nested(path, source, target, written)
+
+    def _plan_nested(
+        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+    ) -> Convert:
+        if pt.is_struct(target) and pt.is_struct(source):
+            return self._plan_struct(path, source, target, written)
+        if pt.is_map(target) and pt.is_map(source):
+            return self._plan_map(path, source, target, written)
+        if pt.is_list(target) and is_any_list(source):
+            return self._plan_list(path, source, target, written)
+        raise self.mismatch(path, f"{source} does not fit {target} without loss")
+
+    def _plan_struct(
+        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+    ) -> Convert:
+        given = [source.field(i) for i in range(source.num_fields)]
+        self.refuse_strangers(f"{path}.", given, target)
+        children: list[tuple[str, pa.Field, int, Convert | None]] = []
+        for position in range(target.num_fields):
+            field, named = target.field(position), written.field(position)
+            below, index = f"{path}.{field.name}", source.get_field_index(field.name)
+            if index < 0:
+                self.refuse_missing(below, field)
+                children.append((below, named, index, None))
+            else:
+                inner = self.plan(below, given[index].type, field.type, named.type)
+                children.append((below, named, index, inner))
+
+        def convert(array: pa.Array) -> pa.Array:
+            arrays = []
+            for below, field, index, plan in children:
+                if index < 0:
+                    arrays.append(null_array(len(array), field.type))
+                    continue
+                child = _apply(plan, pc.struct_field(array, indices=[index]))
+                if not field.nullable and child.null_count:
+                    self.refuse_null(below, pc.and_(child.is_null(), array.is_valid()))
+                    child = filled(child)  # What is left is below a parent that is NULL.
+                arrays.append(child)
+            fields = [field for _, field, _, _ in children]
+            return pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
+
+        return convert
+
+    def _plan_map(
+        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+    ) -> Convert:
+        keys = self.plan(f"{path}.key", source.key_type, target.key_type, written.key_type)
+        items = self.plan(f"{path}.value", source.item_type, target.item_type, written.item_type)
+        as_list = pa.list_(pa.struct([source.key_field, source.item_field]))
+
+        def convert(array: pa.Array) -> pa.Array:
+            entries = array.cast(as_list)
+            flat = entries.flatten()
+            values = _apply(items, pc.struct_field(flat, indices=[1]))
+            if not target.item_field.nullable:
+                self.refuse_null(f"{path}.value", values.is_null())
+            new_keys = _apply(keys, pc.struct_field(flat, indices=[0]))
+            return pa.MapArray.from_arrays(
+                _offsets(entries), new_keys, values, type=written, mask=array.is_null()
+            )
+
+        return convert
+
+    def _plan_list(
+        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+    ) -> Convert:
+        below = f"{path}.element"
+        element = self.plan(below, source.value_type, target.value_type, written.value_type)
+
+        def convert(array: pa.Array) -> pa.Array:
+            values = _apply(element, array.flatten())
+            if not target.value_field.nullable:
+                self.refuse_null(below, values.is_null())
+            return pa.ListArray.from_arrays(
+                _offsets(array), values, type=written, mask=array.is_null()
+            )
+
+        return convert
+
+    def _plan_uuid(self, path: str, source: pa.DataType, target: pa.DataType) -> Convert:
+        storage = target.storage_type
+
+        def wrap(array: pa.Array) -> pa.Array:
+            return pa.ExtensionArray.from_storage(target, array)
+
+        def parse(array: pa.Array) -> pa.Array:
+            texts = array.to_pylist()
+            values = [None if text is None else uuid.UUID(text).bytes for text in texts]
+            return wrap(pa.array(values, storage))
+
+        if pt.is_fixed_size_binary(source) and source.byte_width == _UUID_BYTES:
+            return wrap
+        if is_any_binary(source):
+            return lambda array: wrap(pc.cast(array, storage, safe=True))
+        if is_any_string(source):
+            return parse
+        raise self.mismatch(path, f"{source} is no uuid")
+
+
+def _offsets(array: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
+    ends = pc.cumulative_sum(lengths).cast(pa.int32())
+    return pa.concat_arrays([pa.array([0], pa.int32()), ends])
+
+
+def _has_required_child(kind: pa.DataType) -> bool:
+    """Whether a declaration of ours below this type promises values: then they are looked at."""
+    if pt.is_map(kind):
+        return not kind.item_field.nullable or _has_required_child(kind.item_type)
+    fields = [kind.field(i) for i in range(kind.num_fields)] if pt.is_nested(kind) else []
+    return any(not field.nullable or _has_required_child(field.type) for field in fields)
+
+
+def _apply(convert: Convert | None, array: pa.Array) -> pa.Array:
+    return array if convert is None else convert(array)

@@ -1,0 +1,107 @@
+"""Create a table from what the user describes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.transforms import parse_transform
+
+from holdfast.errors import SettingsError, TableMissingError, UnsupportedTableError
+from holdfast.sinks.targets import Create
+
+_WITH_ARGUMENT = re.compile(r"(bucket|truncate)\(\s*(\d+)\s*,\s*([^)]+?)\s*\)")
+_PLAIN_TRANSFORM = re.compile(r"(year|month|day|hour)s?\(\s*([^)]+?)\s*\)")
+
+
+def create_table(
+    catalog: Catalog, identifier: str, create: Create, default_schema: pa.Schema
+) -> None:
+    """Create the table; if another start was faster, leave its table alone.
+
+    Args:
+        catalog: An open catalog.
+        identifier: `namespace.table`.
+        create: What the user asked for.
+        default_schema: The schema to use when the user gave none.
+
+    Raises:
+        TableMissingError: The namespace does not exist.
+        UnsupportedTableError: Another format version than 2 was asked for.
+        SettingsError: A partition names no column, or a type has no place in Iceberg.
+    """
+    name = f"{catalog.name}.{identifier}"
+    properties = dict(create.properties)
+    if properties.setdefault("format-version", "2") != "2":
+        raise UnsupportedTableError(
+            table=name, what="only format v2 can be created", cure="leave out format-version"
+        )
+    arrow = create.schema if create.schema is not None else default_schema
+    if not isinstance(arrow, pa.Schema):
+        raise SettingsError(
+            what=f"Create(schema=) is a {type(arrow).__name__}", cure="give a pyarrow.Schema"
+        )
+    try:
+        # PyIceberg keeps the conversion without ids to itself; its catalogs create this way.
+        converted: Any = Catalog._convert_schema_if_needed(arrow)  # noqa: SLF001
+    except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
+        raise SettingsError(
+            what=f"the schema has a type that Iceberg lacks: {error}", cure="cast the column"
+        ) from error
+    schema = assign_fresh_schema_ids(converted)
+    try:
+        catalog.create_table(
+            identifier,
+            schema=schema,
+            partition_spec=partition_spec(schema, create),
+            properties=properties,
+        )
+    except TableAlreadyExistsError:
+        return
+    except NoSuchNamespaceError as error:
+        raise TableMissingError(table=name, what="its namespace does not exist") from error
+
+
+def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
+    """Return the spec for `partition_by`.
+
+    Raises:
+        SettingsError: An entry is not understood, or names no column.
+    """
+    fields = []
+    for position, text in enumerate(create.partition_by):
+        transform, column, suffix = _parse(text)
+        try:
+            source = schema.find_field(column)
+        except ValueError as error:
+            raise SettingsError(
+                what=f"partition_by={text!r}: the schema has no column {column!r}",
+                cure=f"choose one of {', '.join(schema.column_names)}",
+            ) from error
+        fields.append(
+            PartitionField(
+                source_id=source.field_id,
+                field_id=PARTITION_FIELD_ID_START + position,
+                transform=parse_transform(transform),
+                name=column + suffix,
+            )
+        )
+    return PartitionSpec(*fields)
+
+
+def _parse(text: str) -> tuple[str, str, str]:
+    """Return transform, column and the suffix that Spark gives the partition's name."""
+    if match := _WITH_ARGUMENT.fullmatch(text):
+        kind, number, column = match.groups()
+        suffix = "_bucket" if kind == "bucket" else "_trunc"
+        return f"{kind}[{number}]", column, suffix
+    if match := _PLAIN_TRANSFORM.fullmatch(text):
+        kind, column = match.groups()
+        return kind, column, f"_{kind}"
+    return "identity", text, ""

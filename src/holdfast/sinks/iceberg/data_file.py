@@ -1,0 +1,128 @@
+"""One Parquet data file on its way: row groups are written through, nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.typedef import Record
+
+from holdfast.sinks.iceberg.dictionaries import dictionary_columns
+from holdfast.sinks.iceberg.schemas import parquet_schema
+from holdfast.sinks.iceberg.statistics import file_statistics
+from holdfast.storage.port import ObjectSink, Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLayout:
+    """What all data files of one table have in common."""
+
+    schema: Schema
+    properties: Mapping[str, str]
+    parquet: Mapping[str, Any]
+    spec_id: int
+
+
+class OpenDataFile:
+    """A data file that is still being written."""
+
+    def __init__(
+        self, storage: Storage, uri: str, partition: Record, layout: FileLayout, sample: pa.Table
+    ) -> None:
+        """Open the upload; nothing is visible before `close`.
+
+        Args:
+            storage: Where.
+            uri: The file's name.
+            partition: The partition that all its rows are in.
+            layout: What it shares with all files of the table.
+            sample: Its first rows, to judge how to encode them; they are not written here.
+        """
+        self.uri = uri
+        self._partition = partition
+        self._layout = layout
+        self._row_groups = 0
+        self._sink: ObjectSink = storage.open_sink(uri)
+        self._forward = _Forward(self._sink)
+        self._leaf_paths = parquet_path_to_id_mapping(sanitize_column_names(layout.schema))
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._forward, mode="w"),
+            parquet_schema(layout.schema),
+            use_dictionary=dictionary_columns(sample, self._leaf_paths),
+            **layout.parquet,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """How much was encoded so far."""
+        return self._sink.tell()
+
+    def write_row_group(self, rows: pa.Table) -> None:
+        """Encode the rows, which are in the file's schema, as one row group and pass it on."""
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self._row_groups += 1
+
+    def close(self, sort_order_id: int | None) -> DataFile:
+        """Finish the file, which has at least one row group, and return its manifest entry.
+
+        Args:
+            sort_order_id: The order that each row group is sorted by, if any. Only a file of a
+                single row group is sorted as a whole, so only such a file says so.
+        """
+        self._writer.close()
+        self._sink.close()
+        data_file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.uri,
+            file_format=FileFormat.PARQUET,
+            partition=self._partition,
+            file_size_in_bytes=self._sink.tell(),
+            sort_order_id=sort_order_id if self._row_groups == 1 else None,
+            equality_ids=None,
+            key_metadata=None,
+            **file_statistics(
+                self._writer.writer.metadata,
+                self._layout.schema,
+                self._layout.properties,
+                self._leaf_paths,
+            ),
+        )
+        data_file.spec_id = self._layout.spec_id
+        return data_file
+
+    def abandon(self) -> None:
+        """Give the file up; nothing becomes visible."""
+        self._forward.discard()
+        self._writer.close()
+        self._sink.abandon()
+
+
+class _Forward:
+    """What pyarrow needs of a Python file: a writable stream that it may close early."""
+
+    closed = False
+
+    def __init__(self, sink: ObjectSink) -> None:
+        self._sink: ObjectSink | None = sink
+
+    def discard(self) -> None:
+        """Swallow what is still to come: a Parquet writer cannot be closed without a footer."""
+        self._sink = None
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        return self._sink.write(memoryview(data)) if self._sink else len(data)
+
+    def tell(self) -> int:
+        return self._sink.tell() if self._sink else 0
+
+    def flush(self) -> None:
+        """Row groups are passed on when they are written; there is nothing to flush."""
+
+    def close(self) -> None:
+        """Leave it to the data file: closing makes the object visible."""

@@ -1,0 +1,152 @@
+"""Marks: the run's name inside the table.
+
+A mark is a table property that is set in the same atomic commit as the data, so it is there if
+and only if the data landed. It outlives expiry, compaction and catalogs that hide history.
+Marks are bounded; the horizon says up to which sequence number a missing mark proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from holdfast.errors import (
+    CommitUnknownError,
+    RunMismatchError,
+    TableChangedError,
+    UnsupportedTableError,
+)
+from holdfast.model.records import Intent
+from holdfast.model.run_id import encode_run_id
+from holdfast.sinks.base import MarkFound, RunMark
+
+MARK_PREFIX = "holdfast.run."
+HORIZON = "holdfast.horizon"
+MARKS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkChanges:
+    """The property changes that belong into the commit."""
+
+    updates: dict[str, str]
+    removals: list[str]
+
+
+def mark_text(mark: RunMark) -> str:
+    """Return the mark as it stands in the property and in the snapshot's summary."""
+    return json.dumps(
+        {
+            "nonce": mark.run_nonce,
+            "intent": mark.intent_number,
+            "snapshot": mark.snapshot_id,
+            "sequence": mark.sequence_number,
+        }
+    )
+
+
+def mark_changes(properties: Mapping[str, str], run_id: str, mark: RunMark) -> MarkChanges:
+    """Set this run's mark; drop the oldest beyond the bound and raise the horizon to them."""
+    ours = MARK_PREFIX + encode_run_id(run_id)
+    others = sorted(
+        (_parse(name, text).sequence_number, name)
+        for name, text in properties.items()
+        if name.startswith(MARK_PREFIX) and name != ours
+    )
+    dropped = others[: max(0, len(others) + 1 - MARKS_MAX)]
+    updates = {ours: mark_text(mark)}
+    if dropped:
+        horizon = max(int(properties.get(HORIZON, "0")), dropped[-1][0])
+        updates[HORIZON] = str(horizon)
+    return MarkChanges(updates=updates, removals=[name for _, name in dropped])
+
+
+def find_mark(  # noqa: PLR0913 - one look needs all of these.
+    metadata: TableMetadata,
+    io: FileIO,
+    *,
+    table: str,
+    branch: str,
+    run_id: str,
+    run_nonce: str,
+    intents: Mapping[int, Intent],
+) -> MarkFound | None:
+    """Look for the run's mark in freshly loaded metadata.
+
+    Raises:
+        RunMismatchError: Another run of the same id has landed there.
+        CommitUnknownError: A missing mark proves nothing.
+        TableChangedError: The catalog was rewound.
+    """
+    text = metadata.properties.get(MARK_PREFIX + encode_run_id(run_id))
+    if text is None:
+        horizon = int(metadata.properties.get(HORIZON, "0"))
+        if any(intent.sequence_number <= horizon for intent in intents.values()):
+            raise CommitUnknownError(
+                table=table,
+                run_id=run_id,
+                reason=f"marks up to sequence number {horizon} were dropped from the table",
+            )
+        return None
+    mark = _parse(run_id, text)
+    if mark.run_nonce != run_nonce:
+        raise RunMismatchError(
+            run_id=run_id,
+            differences=(
+                f"{table} already holds a run of this id from another ledger "
+                f"(snapshot {mark.snapshot_id})"
+            ),
+        )
+    if mark.sequence_number >= metadata.next_sequence_number():
+        raise TableChangedError(
+            table=table,
+            change=f"its sequence numbers went back below {mark.sequence_number}: catalog rewound",
+        )
+    return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
+
+
+def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark) -> bool | None:
+    """Whether the marked snapshot is in the branch's history; None if history does not tell."""
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    head = metadata.snapshot_by_id(ref.snapshot_id) if ref else None
+    if head is None:
+        return False
+    snapshot = head
+    while True:
+        parent_id = snapshot.parent_snapshot_id
+        if mark.snapshot_id in (snapshot.snapshot_id, parent_id):
+            return True
+        if (snapshot.sequence_number or 0) < mark.sequence_number or parent_id is None:
+            ended = False
+            break
+        parent = metadata.snapshot_by_id(parent_id)
+        if parent is None:
+            ended = True
+            break
+        snapshot = parent
+    # A manifest that our snapshot added outlives the snapshot's own expiry.
+    if any(one.added_snapshot_id == mark.snapshot_id for one in head.manifests(io)):
+        return True
+    return None if ended else False
+
+
+def _parse(name: str, text: str) -> RunMark:
+    try:
+        value = json.loads(text)
+        return RunMark(
+            run_nonce=value["nonce"],
+            intent_number=value["intent"],
+            snapshot_id=value["snapshot"],
+            sequence_number=value["sequence"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsupportedTableError(
+            table=name,
+            what=f"the table property with this run's mark cannot be read: {text[:80]!r}",
+            cure="restore that property from an older metadata file of the table",
+        ) from error

@@ -1,0 +1,94 @@
+"""Iceberg schemas: in Arrow's terms, and compared over time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema, _index_parents, index_by_id, sanitize_column_names
+from pyiceberg.types import PrimitiveType
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema that Spark hands out for this table: small offsets, no ids.
+
+    PyIceberg maps to Arrow's large types; a batch never needs 64-bit offsets, and Spark's
+    batches would have to be copied into them.
+    """
+    large = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema([_small_field(field) for field in large])
+
+
+def parquet_schema(schema: Schema) -> pa.Schema:
+    """Return the schema of a data file: with field ids, and names that Avro allows."""
+    large = schema_to_pyarrow(sanitize_column_names(schema), include_field_ids=True)
+    return pa.schema([_small_field(field) for field in large])
+
+
+def schema_json(schema: Schema) -> dict[str, Any]:
+    """Return the schema as plain JSON values."""
+    return dict(json.loads(schema.model_dump_json()))
+
+
+def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Name every change that files staged for the first schema would not survive.
+
+    Added optional columns are fine: files without them read as NULL. Comments do not matter.
+
+    Args:
+        began: The schema that files were staged for, as JSON.
+        now: The table's schema now, as JSON.
+    """
+    old, new = Schema.model_validate(began), Schema.model_validate(now)
+    old_fields, new_fields = index_by_id(old), index_by_id(new)
+    found = []
+    for field_id, field in old_fields.items():
+        name = old.find_column_name(field_id)
+        current = new_fields.get(field_id)
+        if current is None:
+            found.append(f"column {name!r} was dropped")
+            continue
+        if (new_name := new.find_column_name(field_id)) != name:
+            found.append(f"column {name!r} was renamed to {new_name!r}")
+        if _kind(current.field_type) != _kind(field.field_type):
+            found.append(f"column {name!r} was {field.field_type} and is {current.field_type}")
+        if current.required != field.required:
+            found.append(
+                f"column {name!r} is {'now' if current.required else 'no longer'} required"
+            )
+    parents = _index_parents(new)
+    found.extend(
+        f"required column {new.find_column_name(field_id)!r} was added"
+        for field_id, field in new_fields.items()
+        # Below a new optional column nothing is missed: the whole of it reads as NULL.
+        if field.required
+        and field_id not in old_fields
+        and parents.get(field_id) in (None, *old_fields)
+    )
+    return found
+
+
+def _kind(field_type: Any) -> str:  # noqa: ANN401 - PyIceberg's union of types.
+    # Nested types are compared field by field; here only their kind matters.
+    return str(field_type) if isinstance(field_type, PrimitiveType) else type(field_type).__name__
+
+
+def _small_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_small(field.type))
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    if pt.is_large_string(kind):
+        return pa.string()
+    if pt.is_large_binary(kind):
+        return pa.binary()
+    if pt.is_large_list(kind):
+        return pa.list_(_small_field(kind.value_field))
+    if pt.is_map(kind):
+        return pa.map_(_small_field(kind.key_field), _small_field(kind.item_field))
+    if pt.is_struct(kind):
+        return pa.struct([_small_field(kind.field(i)) for i in range(kind.num_fields)])
+    return kind

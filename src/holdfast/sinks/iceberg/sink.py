@@ -1,0 +1,213 @@
+"""The Iceberg sink: one table behind the engine's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import (
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+)
+from requests import RequestException
+
+from holdfast.errors import (
+    CatalogUnavailableError,
+    CommitRefusedError,
+    StagedFileMissingError,
+    TableChangedError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from holdfast.model.records import Intent
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
+from holdfast.sinks.iceberg.catalog import single_post
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.marks import find_mark, mark_changes, mark_text
+from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
+from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
+from holdfast.sinks.iceberg.writer import IcebergWriterSpec
+
+_FORMAT_VERSION = 2
+
+
+class IcebergSink:
+    """One Iceberg table and branch."""
+
+    def __init__(self, catalog: Catalog, identifier: str, branch: str) -> None:
+        """Keep the catalog; the table is loaded at each look.
+
+        Args:
+            catalog: An open catalog, from `open_catalog`.
+            identifier: `namespace.table`.
+            branch: The branch to write.
+        """
+        self._catalog = catalog
+        self._identifier = identifier
+        self._branch = branch
+        # With the catalog's name: an SQL catalog of another name does not know the table.
+        self._name = f"{catalog.name}.{identifier}"
+
+    @property
+    def name(self) -> str:
+        """The table's name for people."""
+        return self._name
+
+    def load(self) -> TableView:
+        """Look at the table afresh.
+
+        Raises:
+            TableMissingError: There is no such table or branch.
+            UnsupportedTableError: It is not of format v2.
+            CatalogUnavailableError: The catalog does not answer.
+        """
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            raise TableMissingError(table=self._name, what="there is no such table") from error
+        except (RESTError, RequestException, OSError) as error:
+            raise CatalogUnavailableError(table=self._name, reason=_first_line(error)) from error
+        metadata = table.metadata
+        if metadata.format_version != _FORMAT_VERSION:
+            raise UnsupportedTableError(
+                table=self._name,
+                what=f"it is of format v{metadata.format_version}; Holdfast writes v2 only",
+                cure="upgrade a v1 table with ALTER TABLE ... SET TBLPROPERTIES "
+                "('format-version'='2'); write to a v2 table instead of v3",
+            )
+        ref = metadata.refs.get(self._branch)
+        if ref is None and self._branch != MAIN_BRANCH:
+            raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
+        return TableView(
+            uuid=str(metadata.table_uuid),
+            schema=schema_json(metadata.schema()),
+            parent_snapshot_id=ref.snapshot_id if ref else None,
+            next_sequence_number=metadata.next_sequence_number(),
+            handle=table,
+        )
+
+    def writer_spec(self, view: TableView) -> IcebergWriterSpec:
+        """Return what executors need to write for this table."""
+        table: Table = view.handle
+        return IcebergWriterSpec(
+            table=self._name,
+            schema_json=table.schema().model_dump_json(),
+            spec_json=table.spec().model_dump_json(),
+            sort_order_json=table.sort_order().model_dump_json(),
+            location=table.location(),
+            properties=dict(table.properties),
+            io_properties={key: str(value) for key, value in table.io.properties.items()},
+        )
+
+    def find_mark(
+        self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
+    ) -> MarkFound | None:
+        """Look for the run's mark.
+
+        Raises:
+            RunMismatchError: Another run of the same id has landed there.
+            CommitUnknownError: A missing mark proves nothing.
+            TableChangedError: The catalog was rewound.
+        """
+        table: Table = view.handle
+        return find_mark(
+            table.metadata,
+            table.io,
+            table=self._name,
+            branch=self._branch,
+            run_id=run_id,
+            run_nonce=run_nonce,
+            intents=intents,
+        )
+
+    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged files are gone or no longer fit the table.
+
+        Raises:
+            TableChangedError: The schema or the layout has changed.
+            StagedFileMissingError: A staged file is gone.
+        """
+        table: Table = view.handle
+        if changes := schema_changes(schema, view.schema):
+            raise TableChangedError(table=self._name, change="; ".join(changes))
+        known = {spec.spec_id for spec in table.metadata.partition_specs}
+        if lost := {group.detail["spec_id"] for group in groups} - known:
+            raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
+        expected = [(group.path, group.size_bytes) for group in groups]
+        expected += [(file.path, file.size_bytes) for group in groups for file in group.files]
+        io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
+        sizes = io.storage.sizes([path for path, _ in expected])
+        missing = [
+            path for (path, size), found in zip(expected, sizes, strict=True) if found != size
+        ]
+        if missing:
+            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
+
+    def new_snapshot_id(self, view: TableView) -> int:
+        """Return an id that no snapshot of the table has."""
+        table: Table = view.handle
+        return int(table.metadata.new_snapshot_id())
+
+    def post_empty(self, view: TableView) -> None:
+        """Give the branch a first, empty snapshot, so that every data snapshot has a parent."""
+        table: Table = view.handle
+        updates = append_snapshot(table, self._branch, self.new_snapshot_id(view), [], {})
+        self._send(table, updates)
+
+    def post(
+        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
+    ) -> Outcome:
+        """Publish the groups in one snapshot, once, if the table still is as in the view.
+
+        Raises:
+            CommitRefusedError: The catalog refused for good.
+        """
+        table: Table = view.handle
+        changes = mark_changes(table.properties, run_id, mark)
+        notes = {"holdfast.run": run_id, "holdfast.mark": mark_text(mark)}
+        updates: tuple[TableUpdate, ...] = (
+            SetPropertiesUpdate(updates=changes.updates),
+            *append_snapshot(table, self._branch, mark.snapshot_id, groups, notes),
+        )
+        if changes.removals:
+            updates = (RemovePropertiesUpdate(removals=changes.removals), *updates)
+        return self._send(table, updates)
+
+    def _send(self, table: Table, updates: tuple[TableUpdate, ...]) -> Outcome:
+        """Post once. Whatever is not a clear answer is unknown, and the mark will tell.
+
+        Raises:
+            CommitRefusedError: The catalog refused for good.
+        """
+        post, required = single_post(self._catalog), requirements(table, self._branch)
+        try:
+            post(table, required, updates)
+        except CommitFailedException:
+            return Outcome.CONFLICT
+        except (BadRequestError, ForbiddenError) as error:
+            if "sequence number" in str(error):
+                return Outcome.CONFLICT
+            raise CommitRefusedError(table=self._name, reason=_first_line(error)) from error
+        except Exception as error:  # noqa: BLE001 - lost answers have any shape.
+            # Catalogs in Python refuse a stale sequence number or a known snapshot this way.
+            stale = "sequence number" in str(error) or "already exists" in str(error)
+            return Outcome.CONFLICT if isinstance(error, ValueError) and stale else Outcome.UNKNOWN
+        return Outcome.LANDED
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

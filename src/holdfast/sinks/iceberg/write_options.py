@@ -1,0 +1,75 @@
+"""A table's properties, as far as they say how its files are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import UnsupportedTableError
+
+# Iceberg's own defaults, from its table properties.
+_TARGET_FILE_BYTES = 512 * 1024 * 1024
+_ROW_GROUP_BYTES = 128 * 1024 * 1024
+_ROW_GROUP_ROWS = 1_048_576
+_PAGE_BYTES = 1024 * 1024
+_PAGE_ROWS = 20_000
+_DICTIONARY_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How files are sized and encoded."""
+
+    target_file_bytes: int
+    row_group_bytes: int
+    row_group_rows: int
+    # Arguments of pyarrow's ParquetWriter.
+    parquet: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, table: str, properties: Mapping[str, str]) -> WriteOptions:
+        """Read the table's properties.
+
+        Args:
+            table: The table's name, for errors.
+            properties: All its properties.
+
+        Raises:
+            UnsupportedTableError: The table wants another file format than Parquet.
+        """
+        file_format = properties.get("write.format.default", "parquet").lower()
+        if file_format != "parquet":
+            raise UnsupportedTableError(
+                table=table,
+                what=f"its files are written as {file_format}",
+                cure="set the table property write.format.default to parquet",
+            )
+        codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+        level = properties.get("write.parquet.compression-level")
+        parquet: dict[str, Any] = {
+            "compression": "none" if codec == "uncompressed" else codec,
+            "data_page_size": _number(properties, "write.parquet.page-size-bytes", _PAGE_BYTES),
+            "dictionary_pagesize_limit": _number(
+                properties, "write.parquet.dict-size-bytes", _DICTIONARY_BYTES
+            ),
+            # Pages end on a batch of rows; smaller batches let page statistics prune.
+            "write_batch_size": _number(properties, "write.parquet.page-row-limit", _PAGE_ROWS),
+            "store_decimal_as_integer": True,
+        }
+        if level is not None and codec in ("zstd", "gzip", "brotli"):
+            parquet["compression_level"] = int(level)
+        return cls(
+            target_file_bytes=_number(
+                properties, "write.target-file-size-bytes", _TARGET_FILE_BYTES
+            ),
+            row_group_bytes=_number(
+                properties, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES
+            ),
+            row_group_rows=_number(properties, "write.parquet.row-group-limit", _ROW_GROUP_ROWS),
+            parquet=parquet,
+        )
+
+
+def _number(properties: Mapping[str, str], name: str, default: int) -> int:
+    return max(1, int(properties.get(name, default)))

@@ -1,0 +1,42 @@
+"""What a user names as the target of a write. Plain values: no catalog is asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Create:
+    """How to create the table if there is none.
+
+    Args:
+        schema: A pyarrow schema; by default the DataFrame's own.
+        partition_by: Columns or transforms: `"country"`, `"day(ts)"`, `"bucket(16, id)"`,
+            `"truncate(4, name)"`, `"hour(ts)"`, `"month(ts)"`, `"year(ts)"`.
+        properties: Table properties.
+    """
+
+    schema: Any = None
+    partition_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class IcebergTable:
+    """An Iceberg table, by name and catalog.
+
+    Args:
+        name: `catalog.namespace.table` when the catalog comes from the Spark session's
+            `spark.sql.catalog.<catalog>.*`, `namespace.table` when `catalog` is given.
+        catalog: PyIceberg catalog properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...),
+            and the catalog's `name` where it is not "default": an SQL catalog keeps it in
+            each row.
+        branch: The branch to write; it must exist, unless it is `main`.
+    """
+
+    name: str
+    # Credentials stand in these properties: never in a repr, a log or an error.
+    catalog: Mapping[str, str] | None = field(default=None, repr=False, kw_only=True)
+    branch: str = field(default="main", kw_only=True)

@@ -1,0 +1,1 @@
+"""The only place that imports pyspark: sessions, jobs, version differences."""

@@ -1,0 +1,72 @@
+"""The first lines that run on an executor.
+
+An executor may lack Holdfast or have another version, so this function must not need it: it is
+pickled by value, imports inside, and reports what it finds in a form the driver understands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+REPORT_SCHEMA = "report string"
+
+
+def bootstrap(payload: bytes, version: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function that Spark runs for each task.
+
+    Args:
+        payload: The pickled task plan. Unpickled only by an executor of the same version.
+        version: The driver's version of Holdfast.
+    """
+    # All imports happen on the executor, and the payload comes from Spark, not from storage.
+    # ruff: noqa: PLC0415, S301, ICN001, BLE001
+
+    def load_plan() -> tuple[Any, str, str]:
+        """Return the plan, or what is wrong with this executor and how to mend it."""
+        import importlib
+        import pickle
+
+        install = f'install it there: pip install "holdfast=={version}"'
+        try:
+            installed = importlib.import_module("holdfast").__version__
+        except ImportError as error:
+            what = (
+                f"holdfast {version} runs on the driver, and this Python has no holdfast ({error})"
+            )
+            return None, what, f"{install}, or point PYSPARK_PYTHON at an environment that has it"
+        if installed != version:
+            what = f"holdfast {installed} is installed here, the driver has {version}"
+            return None, what, install
+        try:
+            return pickle.loads(payload), "", ""
+        except Exception as error:
+            what = f"the transform cannot be loaded ({type(error).__name__}: {error})"
+            return None, what, "install the packages that it needs there, in the same versions"
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import json
+        import socket
+        import sys
+
+        import pyarrow
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        place = context.partitionId() if context else 0
+        attempt = context.taskAttemptId() if context else 0
+        plan, what, cure = load_plan()
+        if plan is None:
+            host = f"{socket.gethostname()} ({sys.executable})"
+            problem = {"kind": "setup", "host": host, "facts": {"what": what, "cure": cure}}
+            report = json.dumps({"place": place, "problem": problem})
+        else:
+            from holdfast.worker.task import run_task
+
+            report = run_task(plan, batches, place=place, attempt=attempt).to_json()
+        yield pyarrow.RecordBatch.from_pydict({"report": [report]})
+
+    # A function of __main__ is pickled by value; of any other module, by name, and an executor
+    # without Holdfast could not even load it.
+    load_plan.__module__ = run.__module__ = "__main__"
+    return run

@@ -1,0 +1,143 @@
+"""What Holdfast asks of a Spark session. Works on classic sessions and on Spark Connect."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import HiddenSettingError, MissingExtraError, SettingsError
+from holdfast.spark.frames import SparkDataFrame, SparkSession
+
+try:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+except ImportError as error:
+    raise MissingExtraError(what="a Spark job", package="pyspark", extra="spark") from error
+
+# What Spark puts in place of a value whose name looks secret.
+_REDACTED = "(redacted)"
+_FLOATS = ("float", "double")
+
+
+def session_of(df: SparkDataFrame) -> SparkSession:
+    """Return the DataFrame's session.
+
+    Raises:
+        SettingsError: It is no Spark DataFrame.
+    """
+    if not hasattr(df, "mapInArrow") or not hasattr(df, "sparkSession"):
+        raise SettingsError(
+            what=f"the input is a {type(df).__name__}, not a Spark DataFrame",
+            cure="pass a pyspark.sql.DataFrame",
+        )
+    return df.sparkSession
+
+
+def setting(session: SparkSession, name: str, default: str = "") -> str:
+    """Return one setting of the session.
+
+    Raises:
+        HiddenSettingError: The session knows it and does not give it out.
+    """
+    try:
+        value = session.conf.get(name, None)
+    except PySparkException as error:
+        raise HiddenSettingError(what=name) from error
+    if value is None:
+        return default
+    if _REDACTED in value:
+        raise HiddenSettingError(what=name)
+    return str(value)
+
+
+def settings_under(session: SparkSession, prefix: str) -> dict[str, str]:
+    """Return all settings whose names begin with a prefix, without it.
+
+    Raises:
+        HiddenSettingError: The session knows one of them and does not give it out.
+    """
+    rows = session.sql("SET").collect()  # The one listing that every version and Connect has.
+    names = [row["key"] for row in rows if row["key"].startswith(prefix)]
+    return {name.removeprefix(prefix): setting(session, name) for name in names}
+
+
+def forget_cached_table(session: SparkSession, name: str) -> None:
+    """Make the session read the table afresh: Iceberg's Spark catalogs cache it for 30 s.
+
+    Without Iceberg's runtime in the session there is nothing cached, and Spark raises whatever
+    it likes about an unknown catalog: the commit has landed, so nothing of that matters.
+    """
+    with contextlib.suppress(Exception):
+        session.catalog.refreshTable(name)
+
+
+def refuse_wap(session: SparkSession) -> None:
+    """Stop when the session asks for write-audit-publish, which Holdfast would not honour.
+
+    Raises:
+        SettingsError: It does.
+    """
+    for name in ("spark.wap.id", "spark.wap.branch"):
+        if setting(session, name):
+            raise SettingsError(
+                what=f"the session sets {name}, which Holdfast does not follow",
+                cure=f"unset {name}; to write a branch use hf.IcebergTable(name, branch=...)",
+            )
+
+
+def semantics(session: SparkSession) -> dict[str, str]:
+    """Return the settings under which the same expression may give another value."""
+    return {
+        "session_time_zone": setting(session, "spark.sql.session.timeZone"),
+        "ansi_mode": setting(session, "spark.sql.ansi.enabled"),
+    }
+
+
+def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the key's columns; stop at keys that cannot tell rows apart reliably.
+
+    Raises:
+        SettingsError: No key, no such column, a float, a collated string or a nested value.
+    """
+    key = (key,) if isinstance(key, str) else tuple(key)
+    if not key:
+        raise SettingsError(
+            what="a DataFrame needs key=, the columns that tell its rows apart",
+            cure='pass key="id", or several: key=["day", "id"]',
+        )
+    types = {field.name: field.dataType for field in df.schema.fields}
+    for name in key:
+        if name not in types:
+            raise SettingsError(
+                what=f"key={name!r}: the DataFrame has no such column",
+                cure=f"choose from {', '.join(types)}",
+            )
+        kind = types[name].simpleString()
+        if kind in _FLOATS:
+            raise SettingsError(
+                what=f"key={name!r} is a {kind}: 0.0 and -0.0 are equal to Spark, not to storage",
+                cure="cast it to a decimal or a string",
+            )
+        if "collate" in kind.lower():
+            raise SettingsError(
+                what=f"key={name!r} has a collation, under which different values are equal",
+                cure="cast it to a plain string",
+            )
+        if kind.startswith(("array", "map", "struct", "variant")):
+            raise SettingsError(what=f"key={name!r} is a {kind}", cure="use plain columns")
+    return key
+
+
+def arrow_schema(df: SparkDataFrame) -> pa.Schema:
+    """Return the DataFrame's schema as Arrow sees it, timestamps in UTC."""
+    fields = [
+        pa.field(field.name, _utc(to_arrow_type(field.dataType)), field.nullable)
+        for field in df.schema.fields
+    ]
+    return pa.schema(fields)
+
+
+def _utc(kind: pa.DataType) -> pa.DataType:
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind

@@ -1,0 +1,57 @@
+"""Submit a task plan as one Spark job: mapInArrow, then collect the tasks' reports."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+
+from holdfast._version import __version__
+from holdfast.errors import ExecutorSetupError, JobFailedError, TransformTooLargeError
+from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
+from holdfast.spark.frames import SparkDataFrame
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan
+
+_MEGABYTE = 1_000_000
+_PAYLOAD_MAX_MB = 50
+_REASON_LENGTH_MAX = 2000
+# What Spark's worker says before a line of ours can run.
+_WRONG_PYTHON = ("No module named 'pyarrow'", "PYTHON_VERSION_MISMATCH", "No module named 'numpy'")
+
+
+class DataFrameSubmitter:
+    """Runs task plans over one DataFrame."""
+
+    def __init__(self, df: SparkDataFrame) -> None:
+        """Keep the DataFrame; nothing runs yet."""
+        self._df = df
+
+    def submit(self, plan: TaskPlan) -> list[TaskReport]:
+        """Run the plan over the DataFrame's partitions; wait for all of them.
+
+        Raises:
+            TransformTooLargeError: The transform carries too much with it.
+            ExecutorSetupError: The executors run the wrong Python.
+            JobFailedError: Spark gave the job up.
+        """
+        payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+        if len(payload) > _PAYLOAD_MAX_MB * _MEGABYTE:
+            raise TransformTooLargeError(
+                size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB
+            )
+        job = self._df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA)
+        try:
+            rows = job.collect()
+        except PySparkException as error:
+            reason = str(error).strip()
+            if any(sign in reason for sign in _WRONG_PYTHON):
+                raise ExecutorSetupError(
+                    host="unknown",
+                    what="its Python lacks pyarrow or is of another version than the driver's",
+                    cure="set PYSPARK_PYTHON (or spark.pyspark.python) to an environment that has "
+                    f"holdfast {__version__}; on one machine that is {sys.executable}",
+                ) from error
+            raise JobFailedError(reason=reason[-_REASON_LENGTH_MAX:]) from error
+        return [TaskReport.from_json(row["report"]) for row in rows]

@@ -1,0 +1,111 @@
+"""From a URI and Iceberg's FileIO properties to an obstore store.
+
+One dialect for every storage option: the names that Iceberg's own FileIO uses (`s3.endpoint`,
+`s3.access-key-id`, ...). What is not given comes from the environment's credential chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlsplit
+
+import obstore.store
+
+from holdfast.errors import SettingsError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
+
+_S3_CONFIG = {
+    "s3.endpoint": "endpoint",
+    "s3.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token",
+    "s3.region": "region",
+    "client.region": "region",
+    "client.access-key-id": "access_key_id",
+    "client.secret-access-key": "secret_access_key",
+    "client.session-token": "session_token",
+}
+_S3_SCHEMES = ("s3", "s3a", "s3n")
+
+# A hung connection must end in an answer: the ledger reads back after any outcome.
+_CLIENT_OPTIONS: ClientConfig = {"timeout": "60s", "connect_timeout": "10s", "allow_http": True}
+_RETRY_CONFIG: RetryConfig = {"max_retries": 5}
+
+
+def normalise(uri: str) -> str:
+    """Return a location as an absolute URI without a trailing slash.
+
+    Args:
+        uri: A URI, or an absolute path of the local file system.
+
+    Raises:
+        SettingsError: The path is relative, or its scheme is not supported.
+    """
+    if "://" not in uri:
+        if uri.startswith("file:/"):  # Java writes file:/folder.
+            uri = f"file://{uri[5:]}"
+        elif uri.startswith("/"):
+            uri = f"file://{uri}"
+        else:
+            raise SettingsError(
+                what=f"{uri!r} is no absolute location",
+                cure="give a URI such as s3://bucket/folder or file:///folder",
+            )
+    return uri.rstrip("/")
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Return the root that one store serves (`s3://bucket`, `file://`) and the key within it."""
+    uri = normalise(uri)
+    scheme, _, rest = uri.partition("://")
+    if scheme == "file":
+        return "file://", rest.lstrip("/")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key
+
+
+def open_root(root: str, options: Mapping[str, str]) -> ObjectStore:
+    """Open the store behind one root.
+
+    Args:
+        root: What `split` gave.
+        options: Iceberg FileIO properties; names that storage does not know are left alone,
+            because a catalog's properties arrive here as a whole.
+
+    Raises:
+        SettingsError: The scheme is not supported.
+    """
+    scheme = root.partition("://")[0]
+    if scheme == "file":
+        return obstore.store.LocalStore("/")
+    if scheme in _S3_SCHEMES:
+        return obstore.store.S3Store(
+            urlsplit(root).netloc,
+            config=_s3_config(options),
+            client_options=_CLIENT_OPTIONS,
+            retry_config=_RETRY_CONFIG,
+        )
+    if scheme in ("gs", "abfs", "abfss", "az"):
+        return obstore.store.from_url(
+            unquote(root), client_options=_CLIENT_OPTIONS, retry_config=_RETRY_CONFIG
+        )
+    raise SettingsError(
+        what=f"the scheme of {root!r} is not supported",
+        cure="use s3://, gs://, abfss:// or file://",
+    )
+
+
+def _s3_config(options: Mapping[str, str]) -> S3Config:
+    config: dict[str, Any] = {
+        ours: options[theirs] for theirs, ours in _S3_CONFIG.items() if options.get(theirs)
+    }
+    if options.get("s3.force-virtual-addressing", "false").lower() == "true":
+        config["virtual_hosted_style_request"] = True
+    if options.get("s3.path-style-access", "").lower() == "false" and "endpoint" not in config:
+        config["virtual_hosted_style_request"] = True
+    if options.get("s3.anonymous", "false").lower() == "true":
+        config["skip_signature"] = True
+    return cast("S3Config", config)

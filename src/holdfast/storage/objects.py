@@ -1,0 +1,172 @@
+"""Storage on obstore.
+
+obstore is not fork-safe and PySpark forks its workers, so stores are opened lazily and
+belong to the process that opened them. Instances can be pickled: they carry options, no
+connections.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+from holdfast.storage import locations
+from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_Result = TypeVar("_Result")
+
+_UPLOAD_PART_BYTES = 8 * 1024 * 1024
+_UPLOADS_IN_FLIGHT = 4
+_HEADS_AT_ONCE = 32
+
+
+class ObjectStorage:
+    """All objects that one set of options reaches."""
+
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+        """Keep the options; nothing is opened yet.
+
+        Args:
+            options: Iceberg FileIO properties (`s3.endpoint`, ...).
+        """
+        self._options = dict(options or {})
+        self._stores: dict[tuple[int, str], ObjectStore] = {}
+
+    def create(self, uri: str, data: bytes) -> None:
+        """Write the object only if there is none."""
+        store, key = self._locate(uri)
+        _write(uri, lambda: obstore.put(store, key, data, mode="create"))
+
+    def put(self, uri: str, data: bytes) -> None:
+        """Write the object, over an older one if there is one."""
+        store, key = self._locate(uri)
+        _write(uri, lambda: obstore.put(store, key, data, mode="overwrite"))
+
+    def get(self, uri: str) -> bytes:
+        """Return the object's bytes."""
+        store, key = self._locate(uri)
+        return _call(uri, lambda: obstore.get(store, key).bytes().to_bytes())
+
+    def get_range(self, uri: str, start: int, length: int) -> bytes:
+        """Return some of the object's bytes."""
+        store, key = self._locate(uri)
+        found = _call(uri, lambda: obstore.get_range(store, key, start=start, length=length))
+        return found.to_bytes()
+
+    def size(self, uri: str) -> int:
+        """Return the object's size in bytes."""
+        store, key = self._locate(uri)
+        return int(_call(uri, lambda: obstore.head(store, key))["size"])
+
+    def sizes(self, uris: Sequence[str]) -> list[int | None]:
+        """Return the size of each object, None where it is missing; many at once."""
+
+        def look(uri: str) -> int | None:
+            try:
+                return self.size(uri)
+            except FileNotFoundError:
+                return None
+
+        with ThreadPoolExecutor(max_workers=min(_HEADS_AT_ONCE, len(uris) or 1)) as pool:
+            return list(pool.map(look, uris))
+
+    def list(self, prefix_uri: str) -> list[str]:
+        """Return the URIs of all objects in a folder, sorted."""
+        root, prefix = locations.split(prefix_uri)
+        store, _ = self._locate(prefix_uri)
+        pages = _call(prefix_uri, lambda: list(obstore.list(store, prefix=f"{prefix}/")))
+        slash = "/" if not root.endswith("/") or root == "file://" else ""
+        return sorted(f"{root}{slash}{meta['path']}" for page in pages for meta in page)
+
+    def delete(self, uris: Iterable[str]) -> None:
+        """Delete the objects; missing ones are no error."""
+        for uri in uris:
+            store, key = self._locate(uri)
+            try:
+                _call(uri, partial(obstore.delete, store, key))
+            except FileNotFoundError:
+                continue
+
+    def open_sink(self, uri: str) -> ObjectSink:
+        """Start an object that is written piece by piece."""
+        store, key = self._locate(uri)
+        return _Upload(uri, store, key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave connections behind: the other process opens its own."""
+        return {"_options": self._options, "_stores": {}}
+
+    def _locate(self, uri: str) -> tuple[ObjectStore, str]:
+        root, key = locations.split(uri)
+        owner = (os.getpid(), root)
+        if owner not in self._stores:
+            self._stores[owner] = locations.open_root(root, self._options)
+        return self._stores[owner], key
+
+
+class _Upload:
+    """One object on its way: small ones go out as one put, large ones in parts."""
+
+    def __init__(self, uri: str, store: ObjectStore, key: str) -> None:
+        self._uri = uri
+        self._position = 0
+        self._writer: Any = obstore.open_writer(
+            store, key, buffer_size=_UPLOAD_PART_BYTES, max_concurrency=_UPLOADS_IN_FLIGHT
+        )
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        _write(self._uri, lambda: self._writer.write(data))
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        _write(self._uri, self._writer.close)
+
+    def abandon(self) -> None:
+        # Dropping the writer unfinished leaves no object; parts already sent are removed by
+        # the store's own rule for unfinished uploads.
+        self._writer = None
+
+
+def _call(uri: str, action: Callable[[], _Result]) -> _Result:
+    """Run one obstore call and speak of its failures in our own terms.
+
+    Raises:
+        FileNotFoundError: There is no such object.
+        AlreadyThereError: A create found one.
+        StorageError: Anything else; whether the call took effect is unknown.
+    """
+    try:
+        return action()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{uri}: no such object") from error
+    except (AlreadyExistsError, PreconditionError) as error:
+        raise AlreadyThereError(uri) from error
+    except (BaseError, OSError, ValueError) as error:
+        # obstore appends a long debug dump; its first line says what a person needs.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise StorageError(f"{uri}: {type(error).__name__}: {reason}") from error
+
+
+def _write(uri: str, action: Callable[[], object]) -> None:
+    """Run a call that writes: here "not found" speaks of the bucket, not of the object.
+
+    Raises:
+        StorageError: It failed; whether it took effect is unknown.
+    """
+    try:
+        _call(uri, action)
+    except FileNotFoundError as error:
+        raise StorageError(f"{uri}: the bucket or container does not exist") from error

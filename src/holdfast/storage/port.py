@@ -1,0 +1,66 @@
+"""What the rest of Holdfast asks of storage.
+
+Objects are named by absolute URI (`s3://bucket/key`, `file:///folder/name`). The ledger needs
+one primitive, create-if-absent, plus reads and listings that see every finished write. A
+simulation implements this protocol in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class StorageError(Exception):
+    """A storage call did not succeed; whether it took effect is unknown."""
+
+
+class AlreadyThereError(StorageError):
+    """A create found an object there, or the store said so: it may be our own."""
+
+
+class ObjectSink(Protocol):
+    """A writable stream that becomes an object when it is closed."""
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Take the bytes; they may be sent later."""
+
+    def tell(self) -> int:
+        """Return how many bytes were taken."""
+
+    def close(self) -> None:
+        """Send what is left; the object is there when this returns."""
+
+    def abandon(self) -> None:
+        """Give the object up; nothing becomes visible."""
+
+
+class Storage(Protocol):
+    """Objects by absolute URI. A missing object is a `FileNotFoundError`."""
+
+    def create(self, uri: str, data: bytes) -> None:
+        """Write the object only if there is none; see `ledger.create_once` for the outcomes."""
+
+    def put(self, uri: str, data: bytes) -> None:
+        """Write the object, over an older one if there is one."""
+
+    def get(self, uri: str) -> bytes:
+        """Return the object's bytes."""
+
+    def get_range(self, uri: str, start: int, length: int) -> bytes:
+        """Return some of the object's bytes."""
+
+    def size(self, uri: str) -> int:
+        """Return the object's size in bytes."""
+
+    def sizes(self, uris: Sequence[str]) -> list[int | None]:
+        """Return the size of each object, None where it is missing; many at once."""
+
+    def list(self, prefix_uri: str) -> list[str]:
+        """Return the URIs of all objects in a folder, sorted."""
+
+    def delete(self, uris: Iterable[str]) -> None:
+        """Delete the objects; missing ones are no error."""
+
+    def open_sink(self, uri: str) -> ObjectSink:
+        """Start an object that is written piece by piece."""
