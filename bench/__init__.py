@@ -1,0 +1,1 @@
+"""Benchmarks: ratios against bare Spark, both sides measured in one run."""

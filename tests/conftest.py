@@ -1,0 +1,72 @@
+"""Fixtures that all tests share: the stack, and one Spark session on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.stack_access import Stack, stack
+
+__all__ = ["stack"]
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def lake(stack: Stack) -> Iterator[SparkSession]:
+    """Start a local session with Iceberg's own runtime, on the stack's catalogs.
+
+    `lake` is the reference REST catalog, read afresh at each query; `cached` is the same with
+    Iceberg's default cache; `nessie` is there when Nessie runs. Workers import the tests'
+    helpers, so the repository's root must be on their path.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        **stack.spark_catalog_conf("cached"),
+        **stack.spark_catalog_conf("lake"),
+        "spark.sql.catalog.lake.cache-enabled": "false",
+    }
+    if stack.nessie is not None:
+        settings |= stack.nessie_spark_conf("nessie")
+        settings["spark.sql.catalog.nessie.cache-enabled"] = "false"
+    builder: Any = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def namespace(lake: SparkSession) -> str:
+    """Return a fresh namespace in the REST catalog."""
+    name = f"t{uuid.uuid4().hex[:10]}"
+    lake.sql(f"CREATE NAMESPACE lake.{name}")
+    return name
+
+
+@pytest.fixture
+def ledger(stack: Stack) -> dict[str, Any]:
+    """Return the arguments of `hf.Run` for a fresh ledger on the stack's S3."""
+    return {
+        "store": f"s3://{stack.s3.bucket}/ledger-{uuid.uuid4().hex[:10]}",
+        "store_options": {**stack.s3.iceberg_properties(), "s3.region": stack.s3.region},
+    }
