@@ -42,6 +42,14 @@ class Landed:
     present: bool | None
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What became of this start's posts."""
+
+    posts: int = 0
+    unknown: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One run's commit step: who, where, and by which means."""
@@ -96,50 +104,61 @@ class Commit:
             StagedFileMissingError: A staged file is gone.
             CatalogUnavailableError: The catalog does not answer.
         """
-        unknown = 0
-        posts = 0
+        tally = _Tally()
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
-                view = self._load()
+                landed = self._try_once(groups, reference, tally)
             except CatalogUnavailableError:
-                if not posts or attempt == _ATTEMPTS_MAX:
+                if not tally.posts:
                     raise
-                # A post is out without an answer: give the catalog time to come back.
-                self.ports.sleep(_pause_s(attempt, self.ports.jitter))
-                continue
-            if (landed := self.look(view)) is not None:
-                return replace(landed, posts=posts)
-            if view.parent_snapshot_id is None:
-                # A first commit has no parent, and only a parent's sequence number refuses a
-                # post that was delayed. The data intent must have one.
-                self.sink.post_empty(view)
-                continue
-            self.sink.check(view, self.run_file.schema, groups)
-            number, intent = self._write_intent(view, groups, reference)
-            mark = RunMark(
-                run_nonce=self.run_file.nonce,
-                intent_number=number,
-                snapshot_id=intent.snapshot_id,
-                sequence_number=intent.sequence_number,
-            )
-            posts += 1
-            outcome = self.sink.post(view, self.run_id, mark, groups)
-            if outcome is Outcome.LANDED:
-                receipt = self._write_receipt(MarkFound(mark=mark, present=True))
-                return Landed(receipt=receipt, posts=posts, present=True)
-            unknown += outcome is Outcome.UNKNOWN
-            if unknown == _UNKNOWN_MAX:
+                landed = None  # A post is out: give the catalog time to come back.
+            if landed is not None:
+                return replace(landed, posts=tally.posts)
+            if tally.unknown == _UNKNOWN_MAX:
                 break
             self.ports.sleep(_pause_s(attempt, self.ports.jitter))
-        if (landed := self.look()) is not None:
-            return replace(landed, posts=posts)
-        if unknown:
-            raise CommitUnknownError(
-                table=self.sink.name,
-                run_id=self.run_id,
-                reason=f"no clear answer to {posts} posts",
-            )
+        try:
+            landed = self.look()
+        except CatalogUnavailableError as error:
+            raise self._unknown(f"{tally.posts} posts, and then: {error.reason}") from error
+        if landed is not None:
+            return replace(landed, posts=tally.posts)
+        if tally.unknown:
+            raise self._unknown(f"no clear answer to {tally.posts} posts")
         raise CommitConflictError(table=self.sink.name, attempts=_ATTEMPTS_MAX)
+
+    def _try_once(
+        self, groups: Sequence[StagedGroup], reference: PartReference, tally: _Tally
+    ) -> Landed | None:
+        """Look, check, write an intent and post; None if nothing is known to have landed."""
+        view = self._load()
+        landed = self.look(view)
+        if landed is None and view.parent_snapshot_id is None:
+            # A first commit has no parent, and only a parent's sequence number refuses a post
+            # that was delayed. The data intent must have one.
+            self.sink.post_empty(view)
+            view = self._load()
+            landed = self.look(view)
+        if landed is not None or view.parent_snapshot_id is None:
+            return landed
+        self.sink.check(view, self.run_file.schema, groups)
+        number, intent = self._write_intent(view, groups, reference)
+        mark = RunMark(
+            run_nonce=self.run_file.nonce,
+            intent_number=number,
+            snapshot_id=intent.snapshot_id,
+            sequence_number=intent.sequence_number,
+        )
+        tally.posts += 1
+        outcome = self.sink.post(view, self.run_id, mark, groups)
+        if outcome is Outcome.LANDED:
+            receipt = self._write_receipt(MarkFound(mark=mark, present=True))
+            return Landed(receipt=receipt, posts=tally.posts, present=True)
+        tally.unknown += outcome is Outcome.UNKNOWN
+        return None
+
+    def _unknown(self, reason: str) -> CommitUnknownError:
+        return CommitUnknownError(table=self.sink.name, run_id=self.run_id, reason=reason)
 
     def _load(self) -> TableView:
         view = self.sink.load()
@@ -177,10 +196,8 @@ class Commit:
             self.log.refresh()  # Another driver's: then our next append is fenced.
         intent = self.log.intents.get(found.mark.intent_number)
         if intent is None:
-            raise CommitUnknownError(
-                table=self.sink.name,
-                run_id=self.run_id,
-                reason=f"the table names intent {found.mark.intent_number}, the ledger lacks it",
+            raise self._unknown(
+                f"the table names intent {found.mark.intent_number}, the ledger lacks it"
             )
         receipt = Receipt(
             intent_number=found.mark.intent_number,

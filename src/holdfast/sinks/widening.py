@@ -21,7 +21,10 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
         bits = _INTEGER_BITS[wanted]
         return 0 < signed <= bits or 0 < unsigned < bits
     if wanted in _FLOAT_BITS:
-        return 0 < _FLOAT_BITS.get(kind, 0) <= _FLOAT_BITS[wanted]
+        bits = _FLOAT_BITS[wanted]
+        # A float of 32 bits holds every integer of 16, one of 64 every integer of 32.
+        whole = {**_INTEGER_BITS, **_UNSIGNED_BITS}.get(kind, bits)
+        return 0 < _FLOAT_BITS.get(kind, 0) <= bits or 2 * whole <= bits
     if pt.is_decimal(target):
         return bool(
             pt.is_decimal(source)

@@ -54,7 +54,10 @@ def normalise(uri: str) -> str:
                 what=f"{uri!r} is no absolute location",
                 cure="give a URI such as s3://bucket/folder or file:///folder",
             )
-    return uri.rstrip("/")
+    whole = uri.rstrip("/")
+    if whole.endswith(":"):
+        raise SettingsError(what=f"{uri!r} is the root of everything", cure="name a folder")
+    return whole
 
 
 def split(uri: str) -> tuple[str, str]:

@@ -8,7 +8,10 @@ import pyarrow as pa
 
 
 def resize(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of at most `rows`; only the last one may be smaller.
+    """Yield the same rows in batches of at most `rows`.
+
+    Only the last one is smaller, and those around two gigabytes of text or bytes in one column,
+    which no Arrow array can hold.
 
     Args:
         batches: What Spark hands over.
@@ -27,13 +30,15 @@ def resize(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.R
             waiting.append(piece)
             waiting_rows += piece.num_rows
             if waiting_rows == rows:
-                yield _joined(waiting)
+                yield from _joined(waiting)
                 waiting, waiting_rows = [], 0
     if waiting:
-        yield _joined(waiting)
+        yield from _joined(waiting)
 
 
-def _joined(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the rows as one batch, or as several where one array cannot hold them."""
     if len(pieces) == 1:
-        return pieces[0]
-    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+        return pieces
+    batches: list[pa.RecordBatch] = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+    return batches

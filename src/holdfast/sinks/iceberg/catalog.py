@@ -10,7 +10,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import PY_IO_IMPL
 from requests.adapters import HTTPAdapter
 
-from holdfast.errors import UnsupportedTableError
+from holdfast.errors import CatalogUnavailableError, SettingsError, UnsupportedTableError
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
 
@@ -37,6 +37,8 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
     Raises:
         UnsupportedTableError: The catalog is of a kind that cannot be written safely.
+        SettingsError: A package for it is missing.
+        CatalogUnavailableError: It does not answer, or does not let us in.
     """
     kind = properties.get("type", "rest" if "uri" in properties else "unknown")
     refuse_unsafe_catalog(name, kind)
@@ -46,13 +48,27 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             what="snapshot-loading-mode hides snapshots, so a landed commit could be missed",
             cure="leave snapshot-loading-mode at 'all'",
         )
-    catalog = load_catalog(name, **{**properties, "type": kind, PY_IO_IMPL: FILE_IO_PATH})
+    try:
+        catalog = load_catalog(name, **{**properties, "type": kind, PY_IO_IMPL: FILE_IO_PATH})
+    except ImportError as error:
+        raise SettingsError(
+            what=f"catalog {name!r} needs a package that is not installed ({error.name})",
+            cure=f"pip install {error.name}",
+        ) from error
+    except Exception as error:  # Each kind of catalog has errors of its own.
+        raise CatalogUnavailableError(table=f"catalog {name!r}", reason=in_short(error)) from error
     # A REST server may send settings of its own: storage stays ours.
     catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
     if isinstance(catalog, RestCatalog):
         for scheme in ("http://", "https://"):
             catalog._session.mount(scheme, _BoundedAdapter())  # noqa: SLF001 - no setting for it.
     return catalog
+
+
+def in_short(error: Exception) -> str:
+    """Return an error's kind and its first line: the rest is for a debugger."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def single_post(catalog: Catalog) -> Callable[..., Any]:

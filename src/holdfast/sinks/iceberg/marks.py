@@ -61,7 +61,7 @@ def mark_changes(properties: Mapping[str, str], run_id: str, mark: RunMark) -> M
     dropped = others[: max(0, len(others) + 1 - MARKS_MAX)]
     updates = {ours: mark_text(mark)}
     if dropped:
-        horizon = max(int(properties.get(HORIZON, "0")), dropped[-1][0])
+        horizon = max(_horizon(properties), dropped[-1][0])
         updates[HORIZON] = str(horizon)
     return MarkChanges(updates=updates, removals=[name for _, name in dropped])
 
@@ -85,7 +85,7 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
     """
     text = metadata.properties.get(MARK_PREFIX + encode_run_id(run_id))
     if text is None:
-        horizon = int(metadata.properties.get(HORIZON, "0"))
+        horizon = _horizon(metadata.properties)
         if any(intent.sequence_number <= horizon for intent in intents.values()):
             raise CommitUnknownError(
                 table=table,
@@ -133,6 +133,17 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
     if any(one.added_snapshot_id == mark.snapshot_id for one in head.manifests(io)):
         return True
     return None if ended else False
+
+
+def _horizon(properties: Mapping[str, str]) -> int:
+    text = properties.get(HORIZON, "0")
+    if not text.isdecimal():
+        raise UnsupportedTableError(
+            table=HORIZON,
+            what=f"the table property {HORIZON} is no number: {text[:80]!r}",
+            cure="restore that property from an older metadata file of the table",
+        )
+    return int(text)
 
 
 def _parse(name: str, text: str) -> RunMark:

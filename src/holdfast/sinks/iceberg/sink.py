@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -12,7 +13,6 @@ from pyiceberg.exceptions import (
     ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
-    RESTError,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -21,12 +21,12 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
     TableUpdate,
 )
-from requests import RequestException
 
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitRefusedError,
     StagedFileMissingError,
+    StoreUnavailableError,
     TableChangedError,
     TableMissingError,
     UnsupportedTableError,
@@ -34,12 +34,14 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.catalog import single_post
+from holdfast.sinks.iceberg.catalog import in_short, single_post
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes, mark_text
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
+from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
+from holdfast.storage.port import StorageError
 
 _FORMAT_VERSION = 2
 
@@ -78,8 +80,8 @@ class IcebergSink:
             table = self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             raise TableMissingError(table=self._name, what="there is no such table") from error
-        except (RESTError, RequestException, OSError) as error:
-            raise CatalogUnavailableError(table=self._name, reason=_first_line(error)) from error
+        except Exception as error:  # Each kind of catalog has errors of its own.
+            raise CatalogUnavailableError(table=self._name, reason=in_short(error)) from error
         metadata = table.metadata
         if metadata.format_version != _FORMAT_VERSION:
             raise UnsupportedTableError(
@@ -100,8 +102,13 @@ class IcebergSink:
         )
 
     def writer_spec(self, view: TableView) -> IcebergWriterSpec:
-        """Return what executors need to write for this table."""
+        """Return what executors need to write for this table.
+
+        Raises:
+            UnsupportedTableError: Its files are not to be Parquet.
+        """
         table: Table = view.handle
+        WriteOptions.of(self._name, table.properties)  # Refused here, not on an executor.
         return IcebergWriterSpec(
             table=self._name,
             schema_json=table.schema().model_dump_json(),
@@ -123,15 +130,16 @@ class IcebergSink:
             TableChangedError: The catalog was rewound.
         """
         table: Table = view.handle
-        return find_mark(
-            table.metadata,
-            table.io,
-            table=self._name,
-            branch=self._branch,
-            run_id=run_id,
-            run_nonce=run_nonce,
-            intents=intents,
-        )
+        with _storage_of(table):
+            return find_mark(
+                table.metadata,
+                table.io,
+                table=self._name,
+                branch=self._branch,
+                run_id=run_id,
+                run_nonce=run_nonce,
+                intents=intents,
+            )
 
     def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
         """Stop if staged files are gone or no longer fit the table.
@@ -149,7 +157,8 @@ class IcebergSink:
         expected = [(group.path, group.size_bytes) for group in groups]
         expected += [(file.path, file.size_bytes) for group in groups for file in group.files]
         io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
-        sizes = io.storage.sizes([path for path, _ in expected])
+        with _storage_of(table):
+            sizes = io.storage.sizes([path for path, _ in expected])
         missing = [
             path for (path, size), found in zip(expected, sizes, strict=True) if found != size
         ]
@@ -164,7 +173,8 @@ class IcebergSink:
     def post_empty(self, view: TableView) -> None:
         """Give the branch a first, empty snapshot, so that every data snapshot has a parent."""
         table: Table = view.handle
-        updates = append_snapshot(table, self._branch, self.new_snapshot_id(view), [], {})
+        with _storage_of(table):
+            updates = append_snapshot(table, self._branch, self.new_snapshot_id(view), [], {})
         self._send(table, updates)
 
     def post(
@@ -178,10 +188,9 @@ class IcebergSink:
         table: Table = view.handle
         changes = mark_changes(table.properties, run_id, mark)
         notes = {"holdfast.run": run_id, "holdfast.mark": mark_text(mark)}
-        updates: tuple[TableUpdate, ...] = (
-            SetPropertiesUpdate(updates=changes.updates),
-            *append_snapshot(table, self._branch, mark.snapshot_id, groups, notes),
-        )
+        updates: tuple[TableUpdate, ...] = (SetPropertiesUpdate(updates=changes.updates),)
+        with _storage_of(table):
+            updates += append_snapshot(table, self._branch, mark.snapshot_id, groups, notes)
         if changes.removals:
             updates = (RemovePropertiesUpdate(removals=changes.removals), *updates)
         return self._send(table, updates)
@@ -200,7 +209,7 @@ class IcebergSink:
         except (BadRequestError, ForbiddenError) as error:
             if "sequence number" in str(error):
                 return Outcome.CONFLICT
-            raise CommitRefusedError(table=self._name, reason=_first_line(error)) from error
+            raise CommitRefusedError(table=self._name, reason=in_short(error)) from error
         except Exception as error:  # noqa: BLE001 - lost answers have any shape.
             # Catalogs in Python refuse a stale sequence number or a known snapshot this way.
             stale = "sequence number" in str(error) or "already exists" in str(error)
@@ -208,6 +217,14 @@ class IcebergSink:
         return Outcome.LANDED
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+@contextlib.contextmanager
+def _storage_of(table: Table) -> Iterator[None]:
+    """Speak of the table's storage where it fails.
+
+    Raises:
+        StoreUnavailableError: It did.
+    """
+    try:
+        yield
+    except (OSError, StorageError) as error:
+        raise StoreUnavailableError(uri=table.location(), reason=in_short(error)) from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pyiceberg.manifest import ManifestFile, write_manifest_list
 from pyiceberg.table import Table
+from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
@@ -78,7 +79,8 @@ def append_snapshot(
         if manifest.has_added_files() or manifest.has_existing_files()
     ]
     ours = [listed_manifest(group, snapshot_id) for group in groups]
-    uri = table.location_provider().new_metadata_location(f"snap-{snapshot_id}-0-holdfast.avro")
+    locations = SimpleLocationProvider(table.location(), table.properties)
+    uri = locations.new_metadata_location(f"snap-{snapshot_id}-0-holdfast.avro")
     with write_manifest_list(
         format_version=metadata.format_version,
         output_file=table.io.new_output(uri),

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.typedef import Record
@@ -30,6 +31,7 @@ from holdfast.sinks.iceberg.sorting import RowSorter
 from holdfast.sinks.iceberg.write_options import WriteOptions
 
 _OPEN_FILES_MAX = 16
+_LOCATION_CODE = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,11 @@ class IcebergTaskWriter:
             SortOrder.model_validate_json(spec.sort_order_json),
         )
         self._splitter = PartitionSplitter(self._schema, self._spec)
-        self._locations = load_location_provider(spec.location, self._properties)
+        self._locations = load_location_provider(
+            spec.location,
+            # A table's property does not get to name code that executors import.
+            {k: v for k, v in self._properties.items() if k != _LOCATION_CODE},
+        )
         self._io = HoldfastFileIO(dict(spec.io_properties))
         self._target = arrow_schema(self._schema)
         self._written = parquet_schema(self._schema)

@@ -1,0 +1,1 @@
+"""Stand-ins in memory, with switches for what real servers do wrong."""

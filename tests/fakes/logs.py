@@ -1,0 +1,61 @@
+"""Run logs over a store in memory, and one record of each kind."""
+
+from __future__ import annotations
+
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.records import (
+    Body,
+    Claim,
+    Intent,
+    PartReference,
+    Receipt,
+    Record,
+    encode_record,
+)
+from tests.fakes.manual_ports import ManualTime, nonces
+from tests.fakes.memory_storage import MemoryStorage
+
+LAYOUT = RunLayout.of("s3://store", "r")
+CLAIM = Claim(holdfast_version="0", host="h", process_id=1)
+PART = PartReference(name="p", digest="d", groups=1)
+INTENT = Intent(
+    table_uuid="u",
+    branch="main",
+    parent_snapshot_id=1,
+    snapshot_id=2,
+    sequence_number=3,
+    staged=PART,
+    rows=4,
+    files=5,
+    size_bytes=6,
+)
+RECEIPT = Receipt(
+    intent_number=2, snapshot_id=2, sequence_number=3, staged=PART, rows=4, files=5, size_bytes=6
+)
+
+
+def new_log(storage: MemoryStorage, time: ManualTime | None = None) -> RunLog:
+    """Return one driver's view of the log, with nonces of its own."""
+    time = time or ManualTime()
+    return RunLog(
+        run_id="r",
+        layout=LAYOUT,
+        storage=storage,
+        new_nonce=nonces(),
+        now=time.now,
+        sleep=time.sleep,
+    )
+
+
+def claimed(storage: MemoryStorage) -> RunLog:
+    """Return a driver that has claimed the run."""
+    log = new_log(storage)
+    log.claim(CLAIM)
+    return log
+
+
+def put_record(storage: MemoryStorage, number: int, body: Body) -> None:
+    """Put a record into the log by another hand than a log's."""
+    record = Record(number=number, nonce="theirs", written_at="t", body=body)
+    storage.objects[LAYOUT.record(number)] = encode_record(record)

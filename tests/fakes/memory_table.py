@@ -1,0 +1,249 @@
+"""A table in memory behind the sink protocol, with switches for what real catalogs do wrong.
+
+A post is a true compare-and-set on the head that its view saw, as the protocol demands; the
+switches change what arrives, when it arrives, and what the caller is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import (
+    CatalogUnavailableError,
+    CommitRefusedError,
+    CommitUnknownError,
+    RunMismatchError,
+    StagedFileMissingError,
+    TableChangedError,
+)
+from holdfast.model.records import Intent
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
+from tests.fakes.memory_writer import MemoryWriterSpec
+
+
+class PostFault(Enum):
+    """How one post goes wrong."""
+
+    ANSWER_LOST = "it lands, and no answer comes"
+    NEVER_ARRIVES = "it does not land, and no answer comes"
+    RIVAL_FIRST = "another writer was faster: refused"
+    LANDS_AS_CONFLICT = "it lands, and the answer is a conflict"
+    DELAYED = "no answer comes, and it arrives after the next look"
+    REFUSED = "the catalog says no, for good"
+    DIES_UNSENT = "the driver dies before it is sent"
+    DIES_LANDED = "it lands, and the driver dies"
+    DIES_DELAYED = "the driver dies, and it arrives after the next driver's look"
+
+
+class DriverDiedError(BaseException):
+    """Ends a driver where it stands, as a kill does: no handler of ours catches it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySnapshot:
+    """One snapshot; `mark` is None for other writers' and for empty ones."""
+
+    snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
+    mark: RunMark | None = None
+    groups: tuple[StagedGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a look saw: later changes do not reach it, as with loaded metadata."""
+
+    head: int | None
+    marks: Mapping[str, RunMark]
+    horizon: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Post:
+    head_seen: int | None
+    run_id: str
+    mark: RunMark
+    groups: tuple[StagedGroup, ...]
+
+
+class MemoryTable:
+    """One table. Without faults every post lands at once."""
+
+    name = "lake.db.t"
+
+    def __init__(self, *, empty: bool = False) -> None:
+        """Start with one foreign snapshot, or with none."""
+        self.uuid = "uuid-1"
+        self.schema: dict[str, Any] = {"columns": ["id"]}
+        self.snapshots: dict[int, MemorySnapshot] = {}
+        self.head: int | None = None
+        self.last_sequence_number = 0
+        self.marks: dict[str, RunMark] = {}
+        self.horizon = 0  # At or below it, a missing mark proves nothing.
+        self.history_hidden = False
+        self.missing_files: list[str] = []
+        self.post_faults: deque[PostFault | None] = deque()
+        self.posts: list[RunMark] = []
+        # Each runs once, just before or after the next post: what others do meanwhile.
+        self.before_post: Callable[[], object] | None = None
+        self.after_post: Callable[[], object] | None = None
+        self.load_failures = 0  # How many of the next looks get no answer.
+        self._late: list[_Post] = []
+        self._next_id = 1000
+        if not empty:
+            self.foreign_append()
+
+    @property
+    def data_snapshots(self) -> list[MemorySnapshot]:
+        """All snapshots that a run's post has made, in whatever branch of history."""
+        return [one for one in self.snapshots.values() if one.mark is not None]
+
+    def foreign_append(self) -> None:
+        """Let another writer add a snapshot."""
+        self._add(MemorySnapshot(snapshot_id=self._new_id(), **self._on_head()))
+
+    def roll_back(self, snapshot_id: int) -> None:
+        """Make an older snapshot the head; properties stay, as in Iceberg."""
+        self.head = snapshot_id
+
+    def rewind(self) -> None:
+        """Restore the catalog from a backup older than every run's snapshot."""
+        first = next(one for one in self.snapshots.values() if one.mark is None)
+        self.snapshots = {first.snapshot_id: first}
+        self.head, self.last_sequence_number = first.snapshot_id, first.sequence_number
+        self.marks = {}
+
+    def drop_marks(self) -> None:
+        """Forget all marks and raise the horizon, as a hundred later runs would."""
+        self.marks = {}
+        self.horizon = self.last_sequence_number
+
+    def load(self) -> TableView:
+        """Look at the table afresh."""
+        if self.load_failures > 0:
+            self.load_failures -= 1
+            raise CatalogUnavailableError(table=self.name, reason="503")
+        return TableView(
+            uuid=self.uuid,
+            schema=dict(self.schema),
+            parent_snapshot_id=self.head,
+            next_sequence_number=self.last_sequence_number + 1,
+            handle=_Seen(head=self.head, marks=dict(self.marks), horizon=self.horizon),
+        )
+
+    def writer_spec(self, view: TableView) -> WriterSpec:
+        """Return a writer that keeps its rows in memory."""
+        return MemoryWriterSpec(pa.schema([(name, pa.int64()) for name in view.schema["columns"]]))
+
+    def find_mark(
+        self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
+    ) -> MarkFound | None:
+        """Look for the run's mark; a delayed post arrives right after."""
+        mark = view.handle.marks.get(run_id)
+        while self._late:
+            self._arrive(self._late.pop(0))
+        if mark is None:
+            if any(intent.sequence_number <= view.handle.horizon for intent in intents.values()):
+                raise CommitUnknownError(table=self.name, run_id=run_id, reason="horizon")
+            return None
+        if mark.run_nonce != run_nonce:
+            raise RunMismatchError(run_id=run_id, differences="another ledger's run")
+        return MarkFound(mark=mark, present=self._present(view.handle.head, mark))
+
+    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged files are gone or the schema has changed."""
+        if view.schema != schema:
+            raise TableChangedError(table=self.name, change="columns")
+        staged = {file.path for group in groups for file in group.files}
+        if gone := sorted(staged & set(self.missing_files)):
+            raise StagedFileMissingError(table=self.name, count=len(gone), path=gone[0])
+
+    def new_snapshot_id(self, view: TableView) -> int:  # noqa: ARG002
+        """Return an id that no snapshot of the table, in whatever view, has."""
+        return self._new_id()
+
+    def post_empty(self, view: TableView) -> None:
+        """Give the table a first, empty snapshot."""
+        if self.head == view.handle.head:
+            self.foreign_append()
+
+    def post(
+        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
+    ) -> Outcome:
+        """Publish the groups if the head still is the view's, unless a fault is due."""
+        if (meanwhile := self.before_post) is not None:
+            self.before_post = None
+            meanwhile()
+        self.posts.append(mark)
+        post = _Post(head_seen=view.handle.head, run_id=run_id, mark=mark, groups=tuple(groups))
+        outcome = self._deliver(post, self.post_faults.popleft() if self.post_faults else None)
+        if (meanwhile := self.after_post) is not None:
+            self.after_post = None
+            meanwhile()
+        return outcome
+
+    def _deliver(self, post: _Post, fault: PostFault | None) -> Outcome:
+        if fault is PostFault.REFUSED:
+            raise CommitRefusedError(table=self.name, reason="no")
+        if fault is PostFault.DIES_UNSENT:
+            raise DriverDiedError
+        if fault in (PostFault.DELAYED, PostFault.DIES_DELAYED):
+            self._late.append(post)
+        if fault is PostFault.DIES_DELAYED:
+            raise DriverDiedError
+        if fault in (PostFault.DELAYED, PostFault.NEVER_ARRIVES):
+            return Outcome.UNKNOWN
+        if fault is PostFault.RIVAL_FIRST:
+            self.foreign_append()
+        landed = self._arrive(post)
+        if fault is PostFault.DIES_LANDED:
+            raise DriverDiedError
+        if fault is PostFault.ANSWER_LOST:
+            return Outcome.UNKNOWN
+        if fault is PostFault.LANDS_AS_CONFLICT:
+            return Outcome.CONFLICT
+        return Outcome.LANDED if landed else Outcome.CONFLICT
+
+    def _arrive(self, post: _Post) -> bool:
+        """Do what a catalog does when a post reaches it, now or late."""
+        if self.head != post.head_seen or post.mark.sequence_number <= self.last_sequence_number:
+            return False
+        self._add(
+            MemorySnapshot(
+                snapshot_id=post.mark.snapshot_id,
+                mark=post.mark,
+                groups=post.groups,
+                **self._on_head(),
+            )
+        )
+        self.marks[post.run_id] = post.mark
+        return True
+
+    def _on_head(self) -> dict[str, Any]:
+        return {"parent_id": self.head, "sequence_number": self.last_sequence_number + 1}
+
+    def _add(self, snapshot: MemorySnapshot) -> None:
+        self.snapshots[snapshot.snapshot_id] = snapshot
+        self.head = snapshot.snapshot_id
+        self.last_sequence_number = snapshot.sequence_number
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _present(self, head: int | None, mark: RunMark) -> bool | None:
+        if self.history_hidden:
+            return None
+        while head is not None:
+            if head == mark.snapshot_id:
+                return True
+            head = self.snapshots[head].parent_id
+        return False

@@ -1,0 +1,90 @@
+"""The first lines on an executor: what they say when it cannot run the job. No JVM is started."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from holdfast import __version__
+from holdfast.spark.bootstrap import bootstrap
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan
+from tests.fakes.iceberg_tables import writer_spec
+
+BATCH = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3], pa.int64())})
+
+
+def run(payload: bytes, version: str = __version__) -> TaskReport:
+    """Run one task as Spark would and return its report."""
+    (answer,) = bootstrap(payload, version)(iter([BATCH]))
+    assert answer.schema.names == ["report"]
+    return TaskReport.from_json(answer.column("report")[0].as_py())
+
+
+def plan(folder: Path) -> TaskPlan:
+    """Return a plan that writes to a folder."""
+    schema = Schema(NestedField(1, "id", LongType()))
+    return TaskPlan(
+        transform=None,
+        batch_rows=None,
+        key=("id",),
+        writer=writer_spec(folder, schema),
+        job_nonce="j",
+    )
+
+
+def test_a_plan_is_run_and_reported(tmp_path: Path) -> None:
+    """The task's one answer to Spark is its report."""
+    report = run(pickle.dumps(plan(tmp_path)))
+    assert (report.rows_in, report.rows_out, report.problem) == (3, 3, None)
+    assert len(report.groups) == 1
+
+
+def problem(report: TaskReport) -> dict[str, str]:
+    """Return the facts of a set-up problem, which names the host and its Python."""
+    assert report.problem is not None
+    assert report.problem.kind == "setup"
+    assert sys.executable in report.problem.host
+    return report.problem.facts
+
+
+def test_another_version_is_named_with_its_cure(tmp_path: Path) -> None:
+    """The plan of another version is not even unpickled."""
+    facts = problem(run(pickle.dumps(plan(tmp_path)) + b"x", version="9.9.9"))
+    assert __version__ in facts["what"]
+    assert "9.9.9" in facts["what"]
+    assert 'pip install "holdfast==9.9.9"' in facts["cure"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_executor_without_holdfast_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function that Spark runs must not need Holdfast to say that it is missing."""
+
+    def missing(name: str) -> Any:  # noqa: ANN401 - a module, if it were there.
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    facts = problem(run(b""))
+    assert "No module named 'holdfast'" in facts["what"]
+    assert "pip install" in facts["cure"]
+
+
+def test_a_transform_that_cannot_be_loaded_says_what_is_missing() -> None:
+    """A package of the transform's that the executor lacks."""
+    payload = b"cno_such_package\nTransform\n."
+    facts = problem(run(payload))
+    assert "no_such_package" in facts["what"]
+    assert "install the packages" in facts["cure"]
+
+
+def test_the_function_is_pickled_by_value() -> None:
+    """By name, an executor without Holdfast could not even load it."""
+    assert bootstrap(b"", "0").__module__ == "__main__"

@@ -1,0 +1,175 @@
+"""The commit stops, with the error that fits, when the table is not what was staged for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.errors import (
+    CommitError,
+    CommitRefusedError,
+    CommittedThenRemovedError,
+    CommitUnknownError,
+    RunMismatchError,
+    StagedFileMissingError,
+    TableChangedError,
+)
+from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.memory_table import MemoryTable, PostFault
+from tests.fakes.rig import GROUPS, Rig
+
+
+def _replace(table: MemoryTable) -> None:
+    table.uuid = "uuid-2"
+
+
+def _add_column(table: MemoryTable) -> None:
+    table.schema = {"columns": ["id", "other"]}
+
+
+def _lose_file(table: MemoryTable) -> None:
+    table.missing_files.append(GROUPS[1].files[0].path)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (_replace, TableChangedError, "UUID"),
+        (_add_column, TableChangedError, "columns"),
+        (_lose_file, StagedFileMissingError, GROUPS[1].files[0].path),
+    ],
+)
+def test_a_change_before_the_post_stops_it(
+    change: Callable[[MemoryTable], None], error: type[CommitError], said: str
+) -> None:
+    """Nothing is posted, no intent is written, and nothing is deleted."""
+    rig = Rig()
+    commit = rig.commit_step()
+    change(rig.table)
+    with pytest.raises(error, match=said):
+        rig.publish(commit)
+    assert rig.table.posts == []
+    assert commit.log.intents == {}
+    assert rig.storage.names_called("delete") == []
+
+
+@pytest.mark.parametrize("change", [_replace, _add_column, _lose_file])
+def test_a_change_between_two_posts_stops_the_second(
+    change: Callable[[MemoryTable], None],
+) -> None:
+    """Every attempt looks and checks afresh."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.RIVAL_FIRST)
+    rig.table.after_post = lambda: change(rig.table)
+    with pytest.raises(CommitError):
+        rig.publish()
+    assert len(rig.table.posts) == 1
+
+
+def test_a_refusal_for_good_is_raised_at_once() -> None:
+    """A catalog that says no is not asked a hundred times."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.REFUSED)
+    with pytest.raises(CommitRefusedError):
+        rig.publish()
+    assert len(rig.table.posts) == 1
+    assert rig.publish().posts == 1
+
+
+@pytest.mark.parametrize("receipt_written", [False, True])
+def test_a_run_that_was_rolled_back_is_not_written_again(*, receipt_written: bool) -> None:
+    """It landed and was removed: somebody decided that, and only a new id writes it again."""
+    rig = Rig()
+    before = rig.table.head or 0
+    if not receipt_written:
+        rig.table.after_post = lambda: rig.table.roll_back(before)
+        rig.table.post_faults.append(PostFault.ANSWER_LOST)
+    else:
+        rig.publish()
+        rig.table.roll_back(before)
+    with pytest.raises(CommittedThenRemovedError) as caught:
+        rig.publish()
+    (snapshot,) = rig.table.data_snapshots
+    assert caught.value.snapshot_id == snapshot.snapshot_id
+    assert len(rig.table.posts) == 1
+
+
+def test_the_same_id_from_another_ledger_is_refused() -> None:
+    """Another nonce under our name is another run: never a silent no-op."""
+    rig = Rig()
+    rig.publish()
+    other = Rig(table=rig.table, storage=MemoryStorage())
+    with pytest.raises(RunMismatchError):
+        other.publish()
+    assert len(rig.table.data_snapshots) == 1
+
+
+def test_hidden_history_gives_the_receipt_and_says_that_presence_is_unknown() -> None:
+    """The mark says that it landed; whether the rows are still there, nobody can tell."""
+    rig = Rig()
+    first = rig.publish()
+    rig.table.history_hidden = True
+    found = rig.commit_step().look()
+    assert found is not None
+    assert (found.receipt, found.present, found.posts) == (first.receipt, None, 0)
+
+
+def test_a_mark_that_is_gone_does_not_undo_a_receipt() -> None:
+    """A mark that somebody removed: the receipt stands, presence is unknown, nothing is posted."""
+    rig = Rig()
+    first = rig.publish()
+    rig.table.marks = {}
+    found = rig.commit_step().look()
+    assert found is not None
+    assert (found.receipt, found.present) == (first.receipt, None)
+
+
+def test_behind_the_horizon_a_receipt_is_trusted() -> None:
+    """A hundred later runs have pushed the mark out: the receipt still says that it landed."""
+    rig = Rig()
+    first = rig.publish()
+    rig.table.drop_marks()
+    found = rig.commit_step().look()
+    assert found is not None
+    assert (found.receipt, found.present) == (first.receipt, None)
+
+
+def test_behind_the_horizon_without_a_receipt_nobody_can_tell() -> None:
+    """The intent may have landed and its mark been dropped: posting again could double it."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.REFUSED)
+    with pytest.raises(CommitRefusedError):
+        rig.publish()
+    rig.table.foreign_append()
+    rig.table.drop_marks()
+    with pytest.raises(CommitUnknownError):
+        rig.publish()
+    assert len(rig.table.posts) == 1
+
+
+def test_a_rewound_catalog_is_noticed_though_a_receipt_stands() -> None:
+    """The receipt's sequence number is above the table's last: the rows are certainly gone."""
+    rig = Rig()
+    rig.publish()
+    rig.table.rewind()
+    with pytest.raises(CommitError):
+        rig.commit_step().look()
+
+
+def test_a_mark_that_names_no_intent_of_the_ledger_is_unknown() -> None:
+    """A ledger that lost a record cannot say what landed, and makes nothing up."""
+    rig = Rig()
+    rig.publish()
+    mark = rig.table.marks["r"]
+    fresh = Rig(table=rig.table)
+    commit = fresh.commit_step()
+    fresh.table.marks["r"] = type(mark)(
+        run_nonce=commit.run_file.nonce,
+        intent_number=9,
+        snapshot_id=mark.snapshot_id,
+        sequence_number=mark.sequence_number,
+    )
+    with pytest.raises(CommitUnknownError, match="intent 9"):
+        commit.look()
+    assert commit.log.receipt is None

@@ -1,0 +1,132 @@
+"""Create-once: after anything but success, what stands there decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import StoreError, StoreUnavailableError, UnsafeStoreError
+from holdfast.ledger.create_once import create_once
+from holdfast.ledger.probe import probe_store
+from tests.fakes.manual_ports import ManualTime
+from tests.fakes.memory_storage import CreateFault, MemoryStorage
+
+URI = "mem://store/run/log/00000001.json"
+OURS, THEIRS = b"ours", b"theirs"
+ATTEMPTS = 6
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("fault", [None, *CreateFault])
+def test_whatever_is_answered_the_object_decides(fault: CreateFault | None, *, taken: bool) -> None:
+    """Ours means won, another's means lost, absent means try again: no answer is trusted."""
+    storage = MemoryStorage()
+    if taken:
+        storage.objects[URI] = THEIRS
+    storage.create_faults.append(fault)
+    found = create_once(storage, URI, OURS, sleep=ManualTime().sleep)
+    assert found == (THEIRS if taken else OURS)
+    assert storage.objects[URI] == found
+
+
+@pytest.mark.parametrize("fault", [CreateFault.FAILS, CreateFault.IS_THERE])
+def test_a_store_that_keeps_nothing_is_tried_again_and_then_given_up(fault: CreateFault) -> None:
+    """A refusal that stored nothing is no loss; after six of them the error says why."""
+    storage, time = MemoryStorage(), ManualTime()
+    storage.create_faults.extend([fault] * ATTEMPTS)
+    with pytest.raises(StoreUnavailableError, match=URI):
+        create_once(storage, URI, OURS, sleep=time.sleep)
+    assert len(storage.names_called("create")) == ATTEMPTS
+    assert len(time.sleeps) == ATTEMPTS - 1
+    assert time.sleeps == sorted(time.sleeps)
+
+
+@pytest.mark.parametrize("fault", [CreateFault.FAILS, CreateFault.IS_THERE])
+def test_the_last_attempt_still_counts(fault: CreateFault) -> None:
+    """Five refusals that stored nothing, then success."""
+    storage = MemoryStorage()
+    storage.create_faults.extend([fault] * (ATTEMPTS - 1))
+    assert create_once(storage, URI, OURS, sleep=ManualTime().sleep) == OURS
+
+
+@pytest.mark.parametrize("fault", list(CreateFault))
+def test_a_read_back_that_fails_decides_nothing(fault: CreateFault) -> None:
+    """When neither the create nor the read-back gives an answer, both are tried again."""
+    storage = MemoryStorage()
+    storage.create_faults.append(fault)
+    storage.failures["get"] = 1
+    assert create_once(storage, URI, OURS, sleep=ManualTime().sleep) == OURS
+
+
+def test_a_store_that_never_reads_back_is_given_up_though_the_object_landed() -> None:
+    """Landed but never seen is not won: the caller must not go on."""
+    storage = MemoryStorage()
+    storage.create_faults.append(CreateFault.LANDS_AND_FAILS)
+    storage.failures["get"] = ATTEMPTS
+    with pytest.raises(StoreUnavailableError, match="no answer to get"):
+        create_once(storage, URI, OURS, sleep=ManualTime().sleep)
+    assert storage.objects[URI] == OURS
+
+
+def test_a_rival_that_is_faster_wins() -> None:
+    """The object is created between our decision and our write: theirs is what is returned."""
+    storage = MemoryStorage()
+    storage.before_create = lambda: storage.put(URI, THEIRS)
+    assert create_once(storage, URI, OURS, sleep=ManualTime().sleep) == THEIRS
+
+
+def test_a_good_store_passes_the_probe_and_keeps_nothing_of_it() -> None:
+    """The probe leaves the store as it found it."""
+    storage = MemoryStorage()
+    probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
+    assert storage.objects == {}
+
+
+def test_a_store_that_overwrites_is_refused() -> None:
+    """Two drivers would both believe that they own the run."""
+    storage = MemoryStorage()
+    storage.overwrites_on_create = True
+    with pytest.raises(UnsafeStoreError, match="create-if-absent"):
+        probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
+
+
+def test_a_store_that_gives_back_other_bytes_is_refused() -> None:
+    """A fresh name that already holds something else is no store to trust."""
+    storage = MemoryStorage()
+    storage.before_create = lambda: storage.put("mem://store/=probe/n", THEIRS)
+    with pytest.raises(UnsafeStoreError, match="another's content"):
+        probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
+
+
+def test_a_store_that_does_not_answer_the_probe_is_unavailable() -> None:
+    """No answer is no proof of safety."""
+    storage = MemoryStorage()
+    storage.create_faults.extend([CreateFault.FAILS] * ATTEMPTS)
+    with pytest.raises(StoreUnavailableError):
+        probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
+
+
+def test_an_unsafe_store_is_not_passed_because_one_request_got_lost() -> None:
+    """The second create never arrived: that it left the object alone proves nothing."""
+    storage = MemoryStorage()
+    storage.overwrites_on_create = True
+    storage.create_faults.extend([None, CreateFault.FAILS])
+    with pytest.raises(StoreError):
+        probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
+
+
+@pytest.mark.parametrize("fault", [CreateFault.LANDS_AND_FAILS, CreateFault.LANDS_AND_IS_THERE])
+def test_an_overwrite_that_is_denied_by_the_answer_is_seen(fault: CreateFault) -> None:
+    """The store overwrote and then said that it had not: the object tells."""
+    storage = MemoryStorage()
+    storage.overwrites_on_create = True
+    storage.create_faults.extend([None, fault])
+    with pytest.raises(UnsafeStoreError):
+        probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
+
+
+def test_a_probe_that_cannot_be_removed_is_an_error() -> None:
+    """A store that may be written but not cleaned up says so at the start, not at the end."""
+    storage = MemoryStorage()
+    storage.failures["delete"] = 1
+    with pytest.raises(StoreUnavailableError):
+        probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)

@@ -1,0 +1,239 @@
+"""The Iceberg sink on a real table: what it posts, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pydantic
+import pytest
+import requests
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    ServerError,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.types import LongType, NestedField
+from sqlalchemy.exc import OperationalError
+
+from holdfast.errors import (
+    CatalogUnavailableError,
+    CommitRefusedError,
+    HoldfastError,
+    StagedFileMissingError,
+    TableChangedError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.sinks.iceberg.sink import IcebergSink
+from holdfast.sinks.iceberg.snapshots import append_snapshot
+from tests.fakes.iceberg_tables import local_path, new_table
+
+SCHEMA = Schema(NestedField(1, "id", LongType()))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> IcebergSink:
+    """Return a sink on a table that already has its first, empty snapshot."""
+    made, _ = new_table(tmp_path, SCHEMA)
+    made.post_empty(made.load())
+    return made
+
+
+def staged(sink: IcebergSink, view: TableView, *ids: int) -> list[StagedGroup]:
+    """Write rows as a task does."""
+    writer = sink.writer_spec(view).open(f"task-{ids[0]}")
+    writer.write(pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())}))
+    return writer.finish()
+
+
+def mark_of(sink: IcebergSink, view: TableView) -> RunMark:
+    """Return the mark that an intent on this view would have."""
+    return RunMark(
+        run_nonce="n",
+        intent_number=2,
+        snapshot_id=sink.new_snapshot_id(view),
+        sequence_number=view.next_sequence_number,
+    )
+
+
+def catalog_of(sink: IcebergSink) -> Any:  # noqa: ANN401 - a test replaces its methods.
+    """Return the sink's catalog."""
+    return sink._catalog  # noqa: SLF001 - a test's faults have to get in somewhere.
+
+
+def test_a_post_publishes_rows_mark_and_summary_in_one_snapshot(sink: IcebergSink) -> None:
+    """What lands is readable by PyIceberg, carries our mark, and keeps earlier rows."""
+    for ids in ((1, 2), (3,)):
+        view = sink.load()
+        mark = mark_of(sink, view)
+        assert sink.post(view, f"r{ids[0]}", mark, staged(sink, view, *ids)) is Outcome.LANDED
+    view = sink.load()
+    table: Table = view.handle
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.snapshot_id == mark.snapshot_id == view.parent_snapshot_id
+    assert snapshot.sequence_number == mark.sequence_number
+    assert snapshot.summary["added-records"] == "1"
+    assert snapshot.summary["total-records"] == "3"
+    assert json.loads(table.properties["holdfast.run.r3"])["snapshot"] == mark.snapshot_id
+    assert snapshot.summary["holdfast.run"] == "r3"
+    assert len(table.snapshots()) == 3
+
+
+def test_a_post_on_an_old_view_is_a_conflict(sink: IcebergSink) -> None:
+    """Whatever moved the branch in between wins; nothing of ours lands."""
+    view = sink.load()
+    groups, mark = staged(sink, view, 1), mark_of(sink, view)
+    sink.post_empty(sink.load())
+    assert sink.post(view, "r", mark, groups) is Outcome.CONFLICT
+    assert "holdfast.run.r" not in sink.load().handle.properties
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.update_schema().add_column("new", LongType()).commit(),
+        lambda table: table.update_spec().add_identity("id").commit(),
+    ],
+)
+def test_a_change_that_does_not_move_the_branch_is_a_conflict_too(
+    sink: IcebergSink, change: Callable[[Table], None]
+) -> None:
+    """Schema and spec are asserted beside the ref."""
+    view = sink.load()
+    groups, mark = staged(sink, view, 1), mark_of(sink, view)
+    change(sink.load().handle)
+    assert sink.post(view, "r", mark, groups) is Outcome.CONFLICT
+
+
+def test_a_post_is_sent_once(sink: IcebergSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client library's own retries could land twice."""
+    lost = Mock(side_effect=CommitStateUnknownException("gateway time-out"))
+    monkeypatch.setattr(catalog_of(sink), "commit_table", lost)
+    view = sink.load()
+    assert sink.post(view, "r", mark_of(sink, view), staged(sink, view, 1)) is Outcome.UNKNOWN
+    assert lost.call_count == 1
+
+
+def validation_error() -> Exception:
+    """Return what PyIceberg raises for an answer that is cut off or no JSON."""
+    with pytest.raises(pydantic.ValidationError) as caught:
+        CommitTableResponse.model_validate_json('{"metadata": {')
+    return caught.value
+
+
+ANSWERS: list[tuple[Exception, Outcome | None]] = [
+    (CommitFailedException("409"), Outcome.CONFLICT),
+    (ValueError("Cannot add snapshot with sequence number 3 older than 4"), Outcome.CONFLICT),
+    (BadRequestError("Cannot add snapshot with sequence number 3"), Outcome.CONFLICT),
+    (BadRequestError("no such field"), None),
+    (ForbiddenError("not yours"), None),
+    (CommitStateUnknownException("502"), Outcome.UNKNOWN),
+    (ServerError("503"), Outcome.UNKNOWN),
+    (requests.ConnectionError("reset"), Outcome.UNKNOWN),
+    (requests.ReadTimeout("60 s"), Outcome.UNKNOWN),
+    (requests.exceptions.ChunkedEncodingError("cut off"), Outcome.UNKNOWN),
+    (requests.exceptions.JSONDecodeError("no JSON", "<html>", 0), Outcome.UNKNOWN),
+    (validation_error(), Outcome.UNKNOWN),
+    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "cut off"), Outcome.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("answer", "expected"), ANSWERS, ids=lambda one: type(one).__name__)
+def test_each_answer_is_taken_for_what_it_proves(
+    sink: IcebergSink,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Exception,
+    expected: Outcome | None,
+) -> None:
+    """Only a clear no is a refusal; an answer that cannot be read may hide a landed commit."""
+    monkeypatch.setattr(catalog_of(sink), "commit_table", Mock(side_effect=answer))
+    view = sink.load()
+    groups, mark = staged(sink, view, 1), mark_of(sink, view)
+    if expected is None:
+        with pytest.raises(CommitRefusedError):
+            sink.post(view, "r", mark, groups)
+    else:
+        assert sink.post(view, "r", mark, groups) is expected
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        requests.ConnectionError("refused"),
+        ServerError("503"),
+        OSError("no metadata"),
+        OperationalError("SELECT", {}, Exception("server closed the connection")),
+        pydantic.ValidationError.from_exception_data("LoadTableResult", []),
+    ],
+    ids=repr,
+)
+def test_a_catalog_that_does_not_answer_is_an_error_of_ours(
+    sink: IcebergSink, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """After a lost answer the next look may fail as well: the user must be told what to do."""
+    monkeypatch.setattr(catalog_of(sink), "load_table", Mock(side_effect=failure))
+    with pytest.raises(CatalogUnavailableError):
+        sink.load()
+
+
+@pytest.mark.parametrize("what", ["data", "manifest", "changed"])
+def test_staged_files_that_are_gone_or_changed_are_named(sink: IcebergSink, what: str) -> None:
+    """Data files and manifests are both looked for, with their sizes."""
+    view = sink.load()
+    (group,) = staged(sink, view, 1)
+    sink.check(view, view.schema, [group])
+    path = group.path if what == "manifest" else group.files[0].path
+    if what == "changed":
+        local_path(path).write_bytes(b"other")
+    else:
+        local_path(path).unlink()
+    with pytest.raises(StagedFileMissingError) as caught:
+        sink.check(view, view.schema, [group])
+    assert (caught.value.path, caught.value.count) == (path, 1)
+
+
+def test_a_schema_that_changed_stops_the_commit(sink: IcebergSink) -> None:
+    """The message names the change."""
+    began = sink.load().schema
+    table: Table = sink.load().handle
+    table.update_schema().rename_column("id", "key").commit()
+    with pytest.raises(TableChangedError, match="renamed to 'key'"):
+        sink.check(sink.load(), began, [])
+
+
+def test_a_head_that_the_metadata_lacks_never_becomes_an_empty_parent(sink: IcebergSink) -> None:
+    """A snapshot without its parent's manifests would drop every row of the table."""
+    view = sink.load()
+    table: Table = view.handle
+    table.metadata = table.metadata.model_copy(update={"snapshots": []})
+    with pytest.raises(HoldfastError):
+        append_snapshot(table, "main", 77, staged(sink, view, 2), {})
+
+
+def test_what_cannot_be_written_is_refused_when_it_is_looked_at(tmp_path: Path) -> None:
+    """No table, no branch, another format version."""
+    made, table = new_table(tmp_path, SCHEMA, properties={"format-version": "1"})
+    with pytest.raises(UnsupportedTableError, match="v1"):
+        made.load()
+    catalog = catalog_of(made)
+    with pytest.raises(TableMissingError, match="no such table"):
+        IcebergSink(catalog, "db.none", "main").load()
+    with table.transaction() as change:
+        change.upgrade_table_version(2)
+    with pytest.raises(TableMissingError, match="'audit'"):
+        IcebergSink(catalog, "db.t", "audit").load()
+    assert made.load().parent_snapshot_id is None

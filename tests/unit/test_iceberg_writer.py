@@ -1,0 +1,212 @@
+"""The rolling writer: which files a task leaves behind, and what stands in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType
+
+from holdfast.errors import SchemaMismatchError, UnsupportedTableError
+from holdfast.sinks.iceberg import writer as module
+from holdfast.sinks.iceberg.data_file import OpenDataFile
+from tests.fakes.iceberg_tables import local_path, parquet_metadata, rows_of, write, writer_spec
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "part", IntegerType()),
+    NestedField(3, "text", StringType()),
+    NestedField(4, "ratio", DoubleType()),
+)
+BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+BY_RATIO = PartitionSpec(PartitionField(4, 1000, IdentityTransform(), "ratio"))
+
+
+def batch(*ids: int, parts: int = 1, ratio: float = 0.5) -> pa.RecordBatch:
+    """Return rows of these ids, spread over so many partitions."""
+    return pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "part": pa.array([i % parts for i in ids], pa.int32()),
+            "text": [f"text of {i}" * 10 for i in ids],
+            "ratio": [ratio] * len(ids),
+        }
+    )
+
+
+def files_below(folder: Path) -> list[str]:
+    """Return all files below a folder, by their paths in it."""
+    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+
+
+def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
+    """No input, no manifest, no data file."""
+    assert writer_spec(tmp_path, SCHEMA).open("job-0-0").finish() == []
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("spec", [UNPARTITIONED_PARTITION_SPEC, BY_PART])
+def test_a_transform_that_drops_every_row_leaves_no_file(
+    tmp_path: Path, spec: PartitionSpec
+) -> None:
+    """A filter returns batches without rows; they make no data file without rows."""
+    assert write(writer_spec(tmp_path, SCHEMA, spec=spec), batch(), batch()) == []
+    assert files_below(tmp_path) == []
+
+
+def test_rows_are_written_with_their_totals(tmp_path: Path) -> None:
+    """The group names manifest and data file with the sizes that the store has."""
+    writer = writer_spec(tmp_path, SCHEMA).open("job-7-9")
+    writer.write(batch(1, 2))
+    writer.write(batch(3))
+    (group,) = writer.finish()
+    (file,) = group.files
+    assert files_below(tmp_path) == ["t/data/job-7-9-00000.parquet", "t/metadata/job-7-9-m0.avro"]
+    assert file.rows == 3
+    assert file.size_bytes == local_path(file.path).stat().st_size
+    assert group.size_bytes == local_path(group.path).stat().st_size
+    assert writer.finish() == []
+
+
+def test_files_close_at_the_target_size(tmp_path: Path) -> None:
+    """Each row group is at least as large as the target here, so each is a file of its own."""
+    properties = {"write.target-file-size-bytes": "1000", "write.parquet.row-group-limit": "100"}
+    made = writer_spec(tmp_path, SCHEMA, properties=properties)
+    found = write(made, *(batch(*range(start, start + 50)) for start in range(0, 500, 50)))
+    assert [file.record_count for file in found] == [100] * 5
+    assert sorted(row["id"] for file in found for row in rows_of(file)) == list(range(500))
+    assert len({file.file_path for file in found}) == 5
+
+
+def test_a_file_below_its_target_takes_more_row_groups(tmp_path: Path) -> None:
+    """Row groups end at their limit, the file goes on; its splits are where they begin."""
+    made = writer_spec(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "100"})
+    (file,) = write(made, *(batch(*range(start, start + 50)) for start in range(0, 250, 50)))
+    footer = parquet_metadata(file)
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [100, 100, 50]
+    assert file.split_offsets is not None
+    assert len(file.split_offsets) == 3
+
+
+def test_kept_rows_are_bounded_in_bytes_over_all_partitions(tmp_path: Path) -> None:
+    """Rows wait for their row group only while all that wait fit the bound."""
+    made = writer_spec(
+        tmp_path, SCHEMA, spec=BY_PART, properties={"write.parquet.row-group-size-bytes": "20000"}
+    )
+    writer = made.open("job-0-0")
+    for start in range(0, 2000, 100):
+        writer.write(batch(*range(start, start + 100), parts=7))
+        kept = writer._partitions.values()  # noqa: SLF001 - the bound is inside.
+        waiting = sum(partition.size_bytes for partition in kept)
+        assert waiting < 20_000
+        assert waiting == writer._kept_bytes  # noqa: SLF001
+    assert sum(file.rows for group in writer.finish() for file in group.files) == 2000
+
+
+def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that touches many partitions does not hold an upload open for each."""
+    opened: list[object] = []
+
+    class Watched(OpenDataFile):
+        def __init__(self, *args: Any) -> None:  # noqa: ANN401 - the file's own.
+            super().__init__(*args)
+            opened.append(self)
+            assert len(opened) <= 16
+
+        def close(self, sort_order_id: int | None) -> DataFile:
+            opened.remove(self)
+            return super().close(sort_order_id)
+
+    monkeypatch.setattr(module, "OpenDataFile", Watched)
+    made = writer_spec(
+        tmp_path, SCHEMA, spec=BY_PART, properties={"write.parquet.row-group-limit": "1"}
+    )
+    found = write(made, batch(*range(60), parts=30), batch(*range(60), parts=30))
+    assert opened == []
+    assert sorted(row["id"] for file in found for row in rows_of(file)) == sorted(
+        [*range(60), *range(60)]
+    )
+
+
+def test_each_file_holds_one_partition_and_says_which(tmp_path: Path) -> None:
+    """The path, the entry and the rows agree."""
+    found = write(
+        writer_spec(tmp_path, SCHEMA, spec=BY_PART), batch(*range(9), parts=3), batch(1, 4, parts=3)
+    )
+    assert sorted(file.partition[0] for file in found) == [0, 1, 2]
+    for file in found:
+        assert f"/part={file.partition[0]}/" in file.file_path
+        assert {row["part"] for row in rows_of(file)} == {file.partition[0]}
+
+
+def test_nan_is_one_partition(tmp_path: Path) -> None:
+    """NaN is not equal to itself; rows of many batches still share one file."""
+    batches = [batch(i, ratio=float("nan")) for i in range(5)]
+    assert len(write(writer_spec(tmp_path, SCHEMA, spec=BY_RATIO), *batches)) == 1
+
+
+def test_the_object_store_layout_is_followed(tmp_path: Path) -> None:
+    """Hashed folders keep a store's partitions evenly busy."""
+    properties = {"write.object-storage.enabled": "true"}
+    (file,) = write(writer_spec(tmp_path, SCHEMA, spec=BY_PART, properties=properties), batch(0))
+    below = Path(file.file_path).relative_to(f"file:/{tmp_path}/t/data")
+    assert len(below.parts) > 3
+    assert below.name == "job-0-0-00000.parquet"
+    assert rows_of(file)[0]["id"] == 0
+
+
+def test_data_and_metadata_paths_are_followed(tmp_path: Path) -> None:
+    """Tables may keep files elsewhere."""
+    properties = {
+        "write.data.path": f"file://{tmp_path}/elsewhere",
+        "write.metadata.path": f"file://{tmp_path}/notes",
+    }
+    write(writer_spec(tmp_path, SCHEMA, properties=properties), batch(1))
+    assert files_below(tmp_path) == ["elsewhere/job-0-0-00000.parquet", "notes/job-0-0-m0.avro"]
+
+
+@pytest.mark.parametrize(
+    ("codec", "found"),
+    [(None, "ZSTD"), ("snappy", "SNAPPY"), ("GZIP", "GZIP"), ("uncompressed", "UNCOMPRESSED")],
+)
+def test_the_tables_compression_is_used(tmp_path: Path, codec: str | None, found: str) -> None:
+    """By default it is Iceberg's own default, zstd."""
+    properties = {"write.parquet.compression-codec": codec} if codec else {}
+    (file,) = write(writer_spec(tmp_path, SCHEMA, properties=properties), batch(1))
+    assert parquet_metadata(file).row_group(0).column(0).compression == found
+
+
+def test_another_schema_in_the_middle_is_fitted_too(tmp_path: Path) -> None:
+    """Batches of one task may differ, as long as each fits the table."""
+    made = writer_spec(tmp_path, SCHEMA)
+    (file,) = write(made, batch(1), pa.RecordBatch.from_pydict({"id": pa.array([2], pa.int8())}))
+    assert [row["id"] for row in rows_of(file)] == [1, 2]
+    assert rows_of(file)[1]["text"] is None
+
+
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """The error names table and column."""
+    with pytest.raises(SchemaMismatchError, match=r"'id'.*lake\.db\.t"):
+        write(writer_spec(tmp_path, SCHEMA), pa.RecordBatch.from_pydict({"id": ["x"]}))
+
+
+def test_a_writer_that_is_given_up_leaves_no_file_and_no_noise(tmp_path: Path) -> None:
+    """Uploads that were begun vanish; what is collected later does not complain."""
+    made = writer_spec(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "1"})
+    writer = made.open("job-0-0")
+    writer.write(batch(1))
+    writer.abandon()
+    del writer
+    assert files_below(tmp_path) == []
+
+
+def test_a_table_of_another_file_format_is_refused(tmp_path: Path) -> None:
+    """Parquet files in a table that wants ORC would surprise its owner."""
+    with pytest.raises(UnsupportedTableError, match="orc"):
+        writer_spec(tmp_path, SCHEMA, properties={"write.format.default": "ORC"}).open("x")

@@ -1,0 +1,136 @@
+"""Identity says what makes a run another run; the report says what a start did."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from holdfast.model.identity import Identity
+from holdfast.model.report import Report, readable_size
+from holdfast.model.staged import StagedGroup, StagedTotals
+from tests.fakes.memory_writer import staged_group
+
+IDENTITY = Identity(
+    table="lake.db.t",
+    table_uuid="u1",
+    branch="main",
+    mode="append",
+    key=("day", "id"),
+    session_time_zone="UTC",
+    ansi_mode="true",
+    version="",
+)
+REPORT = Report(
+    run_id="r",
+    table="lake.db.t",
+    outcome="committed",
+    snapshot_id=42,
+    rows=1_234_567,
+    files=1_000,
+    size_bytes=1_440_000_000,
+    tasks=8,
+    posts=2,
+    seconds=12.34,
+)
+
+
+def test_an_identity_is_read_back_as_it_was_written() -> None:
+    """Lists of JSON become the tuples that a later start compares with."""
+    assert Identity.from_json(IDENTITY.to_json()) == IDENTITY
+
+
+def test_the_same_job_has_no_differences() -> None:
+    """A retry of the same script is the same run."""
+    assert IDENTITY.differences(replace(IDENTITY)) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("table_uuid", "u2"),
+        ("branch", "audit"),
+        ("mode", "overwrite"),
+        ("key", ("id", "day")),
+        ("session_time_zone", "Europe/Berlin"),
+        ("ansi_mode", "false"),
+        ("version", "2"),
+    ],
+)
+def test_each_difference_names_what_it_was_and_what_it_is(field: str, value: object) -> None:
+    """The message alone tells a user which argument to put back."""
+    changed: dict[str, Any] = {field: value}
+    (text,) = replace(IDENTITY, **changed).differences(IDENTITY)
+    assert text == (
+        f"{field.replace('_', ' ')} was {getattr(IDENTITY, field)!r} and is now {value!r}"
+    )
+
+
+def test_a_renamed_table_is_the_same_table() -> None:
+    """The UUID decides, not the name."""
+    assert replace(IDENTITY, table="lake.db.renamed").differences(IDENTITY) == []
+
+
+def test_every_difference_is_listed() -> None:
+    """One message names them all, so that a user mends them at once."""
+    other: dict[str, Any] = {f.name: "other" for f in fields(Identity) if f.name != "key"}
+    assert len(replace(IDENTITY, **other).differences(IDENTITY)) == len(fields(Identity)) - 2
+
+
+def test_a_report_shows_what_was_written() -> None:
+    """The printed report holds every fact of a commit, readable for people."""
+    assert str(REPORT).splitlines() == [
+        "  run       r",
+        "  table     lake.db.t",
+        "  outcome   committed",
+        "  snapshot  42",
+        "  rows      1,234,567",
+        "  files     1,000 (1.4 GB)",
+        "  tasks     8",
+        "  posts     2",
+        "  time      12.3 s",
+    ]
+
+
+def test_a_report_of_an_earlier_commit_claims_no_work() -> None:
+    """Tasks and posts of another start are not shown as if this one had done them."""
+    text = str(replace(REPORT, outcome="already_committed", tasks=0, posts=0))
+    assert "outcome   already committed" in text
+    assert "tasks" not in text
+    assert "posts" not in text
+
+
+def test_a_report_says_when_the_table_no_longer_tells() -> None:
+    """Unknown presence is never passed over in silence."""
+    assert "unknown" in str(replace(REPORT, still_in_table="unknown"))
+    assert "unknown" not in str(REPORT)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.0 kB"),
+        (1_500_000, "1.5 MB"),
+        (10**9, "1.0 GB"),
+        (25 * 10**14, "2500.0 TB"),
+    ],
+)
+def test_sizes_are_written_as_people_write_them(size_bytes: int, text: str) -> None:
+    """Powers of a thousand, one decimal."""
+    assert readable_size(size_bytes) == text
+
+
+def test_staged_totals_add_up_all_files_of_all_groups() -> None:
+    """Rows, files and bytes of a run are the sums over its files; manifests do not count."""
+    groups = [staged_group("a", rows=3), staged_group("b", rows=4)]
+    assert StagedTotals.of(groups) == StagedTotals(rows=7, files=2, size_bytes=700)
+    assert StagedTotals.of([]) == StagedTotals(rows=0, files=0, size_bytes=0)
+
+
+def test_a_staged_group_survives_json() -> None:
+    """What a task reports is what the driver reads."""
+    group = staged_group("a")
+    assert StagedGroup.from_json(group.to_json()) == group

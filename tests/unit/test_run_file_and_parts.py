@@ -1,0 +1,160 @@
+"""run.json says what a run is; parts carry what is too large for a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.errors import LedgerDamagedError, RunMismatchError, StoreUnavailableError
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.parts import read_staged, write_staged
+from holdfast.ledger.run_file import RunFile, open_run_file
+from holdfast.model.identity import Identity
+from holdfast.model.records import PartReference, seal_json
+from holdfast.model.staged import StagedFile, StagedGroup
+from tests.fakes.manual_ports import ManualTime
+from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, truncated
+from tests.fakes.memory_writer import staged_group
+
+LAYOUT = RunLayout.of("s3://store", "r")
+IDENTITY = Identity(
+    table="lake.db.t",
+    table_uuid="u1",
+    branch="main",
+    mode="append",
+    key=("id",),
+    session_time_zone="UTC",
+    ansi_mode="true",
+    version="",
+)
+GROUPS = [
+    staged_group("a"),
+    StagedGroup(
+        path="mem://m/größe.avro",
+        size_bytes=2**40,
+        files=tuple(
+            StagedFile(path=f"mem://d/{i}", size_bytes=i, rows=2**33 + i) for i in range(3)
+        ),
+        detail={"spec_id": 3, "partitions": [{"lower": None, "upper": "00ff"}]},
+    ),
+    StagedGroup(path="mem://m/none.avro", size_bytes=1, files=(), detail={}),
+]
+
+
+def start(storage: MemoryStorage, *, nonce: str = "n1", **changes: Any) -> RunFile:  # noqa: ANN401
+    """Open the run's file as one start would."""
+    return open_run_file(
+        storage,
+        LAYOUT,
+        run_id="r",
+        identity=replace(IDENTITY, **changes),
+        schema={"made by": nonce},
+        nonce=nonce,
+        sleep=ManualTime().sleep,
+    )
+
+
+def test_the_first_start_makes_the_run_and_later_ones_read_it() -> None:
+    """Nonce and schema are the first start's, for ever."""
+    storage = MemoryStorage()
+    first = start(storage, nonce="n1")
+    assert first == RunFile(nonce="n1", identity=IDENTITY, schema={"made by": "n1"})
+    assert start(storage, nonce="n2") == first
+
+
+@pytest.mark.parametrize("fault", list(CreateFault))
+def test_a_lost_answer_does_not_make_a_second_run(fault: CreateFault) -> None:
+    """The run has one nonce, whatever the store answered to its creation."""
+    storage = MemoryStorage()
+    storage.create_faults.append(fault)
+    assert start(storage, nonce="n1").nonce == "n1"
+    assert start(storage, nonce="n2").nonce == "n1"
+
+
+def test_another_job_under_the_same_id_is_refused_by_what_differs() -> None:
+    """A reused id never drops data without a word: each difference is named."""
+    storage = MemoryStorage()
+    start(storage)
+    with pytest.raises(RunMismatchError) as caught:
+        start(storage, key=("other",), version="2")
+    assert caught.value.run_id == "r"
+    assert caught.value.differences == (
+        "key was ('id',) and is now ('other',); version was '' and is now '2'"
+    )
+
+
+@pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b"{}"])
+def test_a_damaged_run_file_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    """It is never taken for another job's, nor written anew."""
+    storage = MemoryStorage()
+    start(storage)
+    standing = dict(storage.objects)
+    storage.damage[LAYOUT.identity] = damage
+    with pytest.raises(LedgerDamagedError, match=LAYOUT.identity):
+        start(storage, nonce="n2")
+    assert storage.objects == standing
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"nonce": "n", "schema": {}},
+        {"nonce": "n", "schema": {}, "identity": {}},
+        {"nonce": "n", "schema": {}, "identity": None},
+        {"nonce": "n", "schema": {}, "identity": {**IDENTITY.to_json(), "later": 1}},
+        {"schema": {}, "identity": IDENTITY.to_json()},
+    ],
+)
+def test_a_run_file_of_another_shape_is_refused(content: dict[str, Any]) -> None:
+    """A whole file that this version does not understand is damage, not a crash."""
+    storage = MemoryStorage()
+    storage.objects[LAYOUT.identity] = seal_json(content)
+    with pytest.raises(LedgerDamagedError, match=LAYOUT.identity):
+        start(storage)
+
+
+@pytest.mark.parametrize("groups", [GROUPS, []])
+def test_staged_groups_are_read_back_as_they_were_written(groups: list[StagedGroup]) -> None:
+    """Names, sizes, rows and the sink's own detail survive, also for no group at all."""
+    storage = MemoryStorage()
+    reference = write_staged(storage, LAYOUT, "staged-1.parquet", groups)
+    assert reference.groups == len(groups)
+    assert list(storage.objects) == [LAYOUT.part("staged-1.parquet")]
+    assert read_staged(storage, LAYOUT, reference) == groups
+
+
+@pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b""])
+def test_a_part_that_is_not_as_written_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    """The digest in the record is checked before a byte of the part is believed."""
+    storage = MemoryStorage()
+    reference = write_staged(storage, LAYOUT, "p", GROUPS)
+    storage.damage[LAYOUT.part("p")] = damage
+    with pytest.raises(LedgerDamagedError, match="digest"):
+        read_staged(storage, LAYOUT, reference)
+
+
+def test_another_whole_part_under_the_same_name_is_refused() -> None:
+    """Well-formed is not enough: it must be the part that the record names."""
+    storage = MemoryStorage()
+    reference = write_staged(storage, LAYOUT, "p", GROUPS)
+    write_staged(storage, LAYOUT, "p", GROUPS[:1])
+    with pytest.raises(LedgerDamagedError, match="digest"):
+        read_staged(storage, LAYOUT, reference)
+
+
+def test_a_missing_part_is_damage() -> None:
+    """A record that points to nothing is never read as an empty list."""
+    with pytest.raises(LedgerDamagedError, match="missing"):
+        read_staged(MemoryStorage(), LAYOUT, PartReference(name="p", digest="d", groups=1))
+
+
+@pytest.mark.parametrize("kind", ["put", "get"])
+def test_a_store_that_does_not_take_or_give_a_part_is_unavailable(kind: str) -> None:
+    """The error names the object."""
+    storage = MemoryStorage()
+    storage.failures[kind] = 1
+    with pytest.raises(StoreUnavailableError, match=LAYOUT.part("p")):
+        read_staged(storage, LAYOUT, write_staged(storage, LAYOUT, "p", GROUPS))

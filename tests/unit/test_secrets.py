@@ -1,0 +1,159 @@
+"""Secrets: a credential is in no repr, no message, no record and no task report."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from holdfast import IcebergTable, Run
+from holdfast.engine.drive import Driver
+from holdfast.errors import HoldfastError, SettingsError, UnsupportedTableError
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.open import open_sink
+from holdfast.sinks.iceberg.settings import pyiceberg_properties
+from holdfast.storage import locations
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import StorageError
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan, run_task
+from tests.fakes.iceberg_tables import new_table, writer_spec
+from tests.fakes.manual_ports import manual_ports
+from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.rig import Rig
+
+CANARY = "canary-7f3a"
+OPTIONS = {
+    "s3.access-key-id": f"id-{CANARY}",
+    "s3.secret-access-key": CANARY,
+    "s3.endpoint": "http://127.0.0.1:9",
+    "s3.region": "x",
+    "token": CANARY,
+}
+SCHEMA = Schema(NestedField(1, "id", LongType()))
+
+
+def shown(value: object) -> str:
+    """Return all that a log or a notebook would show of a value."""
+    return f"{value!r} {value!s} {value}"
+
+
+def test_a_target_hides_its_catalog() -> None:
+    """A notebook shows the last value of a cell."""
+    table = IcebergTable("db.t", catalog={"uri": f"postgresql://me:{CANARY}@db/lake", **OPTIONS})
+    assert CANARY not in shown(table)
+    assert "db.t" in shown(table)
+
+
+def test_a_run_hides_its_store_options() -> None:
+    """Id and store are shown, options are not."""
+    run = Run("r", store="s3://lake/_holdfast", store_options=OPTIONS)
+    assert CANARY not in shown(run)
+    assert "s3://lake/_holdfast" in shown(run)
+
+
+def test_what_holds_connections_hides_its_options() -> None:
+    """Storage and FileIO carry credentials; neither shows them."""
+    assert CANARY not in shown(ObjectStorage(OPTIONS))
+    assert CANARY not in shown(HoldfastFileIO(OPTIONS))
+
+
+def plan(folder: Path) -> TaskPlan:
+    """Return a plan whose writer carries credentials to the executors."""
+    spec = writer_spec(folder, SCHEMA, io_properties=OPTIONS)
+    return TaskPlan(transform=None, batch_rows=None, key=("id",), writer=spec, job_nonce="j")
+
+
+def test_a_task_plan_hides_the_credentials_that_travel_with_it(tmp_path: Path) -> None:
+    """They are pickled to executors, and a log line with the plan would show them."""
+    assert CANARY not in shown(plan(tmp_path).writer)
+    assert CANARY not in shown(plan(tmp_path))
+
+
+def test_a_tasks_report_holds_no_credential(tmp_path: Path) -> None:
+    """Neither what is staged nor a problem names them."""
+    batch = pa.RecordBatch.from_pydict({"id": [1]})
+    fails = dataclasses.replace(plan(tmp_path), transform=lambda _: 1 / 0)
+    for one in (plan(tmp_path), fails):
+        assert CANARY not in run_task(one, [batch], place=0, attempt=0).to_json()
+
+
+def test_a_store_that_cannot_be_reached_names_no_credential(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The whole chain of a failed request holds the address and no key."""
+    monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
+    with pytest.raises(StorageError, match="s3://bucket/x") as caught:
+        ObjectStorage(OPTIONS).get("s3://bucket/x")
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"type": "hive", **OPTIONS},
+        {"type": "jdbc", "uri": f"jdbc:oracle:me/{CANARY}@db", **OPTIONS},
+        {"type": "jdbc", "uri": f"nothing {CANARY}", "jdbc.password": CANARY},
+    ],
+)
+def test_a_refused_catalog_names_no_credential(settings: dict[str, str]) -> None:
+    """The reason is the kind of the catalog, never its settings."""
+    with pytest.raises(UnsupportedTableError) as caught:
+        pyiceberg_properties("lake", settings)
+    assert CANARY not in shown(caught.value)
+
+
+def test_a_name_that_leads_nowhere_names_no_credential() -> None:
+    """The message names the table and the settings' prefix."""
+    with pytest.raises(SettingsError) as caught:
+        open_sink(
+            IcebergTable("t", catalog={"type": "sql", "uri": "sqlite://", **OPTIONS}),
+            settings_under=lambda _: {},
+            create=None,
+            default_schema=None,
+        )
+    assert CANARY not in shown(caught.value)
+
+
+def test_no_record_of_a_run_holds_a_credential(tmp_path: Path) -> None:
+    """A whole run whose table carries credentials: none of them reaches the ledger."""
+    sink, _ = new_table(tmp_path, SCHEMA, io_properties=OPTIONS)
+    storage = MemoryStorage()
+    view = sink.load()
+    assert CANARY in str(sink.writer_spec(view).io_properties)  # The test is not vacuous.
+    driver = Driver(
+        run_id="r",
+        store="s3://store",
+        storage=storage,
+        sink=sink,
+        submitter=InProcess(pa.RecordBatch.from_pydict({"id": [1]})),
+        ports=manual_ports(),
+    )
+    identity = dataclasses.replace(Rig().identity(), table_uuid=view.uuid)
+    driver.append(view, identity, transform=None, batch_rows=None)
+    assert len(storage.objects) >= 4
+    assert [uri for uri, data in storage.objects.items() if CANARY.encode() in data] == []
+    metadata = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert [data for data in metadata if CANARY.encode() in data] == []
+
+
+class InProcess:
+    """Runs a plan's one task in this process."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        """Keep the input."""
+        self._batch = batch
+
+    def submit(self, plan: TaskPlan) -> list[TaskReport]:
+        """Run the task."""
+        return [run_task(plan, [self._batch], place=0, attempt=0)]
+
+
+def test_the_root_error_shows_no_argument_that_it_was_not_given() -> None:
+    """An error's repr holds its class, not what stood around it."""
+    assert repr(HoldfastError()) == "HoldfastError()"

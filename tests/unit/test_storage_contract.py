@@ -1,0 +1,185 @@
+"""Storage: one contract, kept by obstore on a folder and by the tests' own store in memory."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.storage.locations import normalise, split
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import AlreadyThereError, Storage, StorageError
+from tests.fakes.memory_storage import MemoryStorage
+
+# What table layouts and run ids put into names; `%3A` must not be decoded or encoded again.
+NAMES = [
+    "plain",
+    "a b",
+    "day=2024-02-29",
+    "t=a%3Ab",
+    "a:b",
+    "größe",
+    "a#b",
+    "a?b*",
+    "a+b&c",
+    "=2E.",
+]
+
+
+@dataclass
+class Place:
+    """A store, and a folder in it."""
+
+    storage: Storage
+    folder: str
+
+    def uri(self, name: str = "x") -> str:
+        """Return the URI of an object in the folder."""
+        return f"{self.folder}/{name}"
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Return each store in turn."""
+    storage: Storage = ObjectStorage() if request.param == "local" else MemoryStorage()
+    return Place(storage, f"file://{tmp_path}/folder")
+
+
+def test_create_makes_an_object_once(place: Place) -> None:
+    """The second create is refused and changes nothing."""
+    place.storage.create(place.uri(), b"first")
+    with pytest.raises(AlreadyThereError):
+        place.storage.create(place.uri(), b"second")
+    assert place.storage.get(place.uri()) == b"first"
+
+
+def test_put_overwrites(place: Place) -> None:
+    """The last one stands."""
+    place.storage.put(place.uri(), b"first")
+    place.storage.put(place.uri(), b"second")
+    assert place.storage.get(place.uri()) == b"second"
+
+
+def test_sizes_and_ranges(place: Place) -> None:
+    """Missing objects have no size, in the order that was asked for."""
+    place.storage.put(place.uri("a"), b"0123456789")
+    assert place.storage.get_range(place.uri("a"), 2, 3) == b"234"
+    assert place.storage.size(place.uri("a")) == 10
+    names = [place.uri(name) for name in ("a", "none", "a")]
+    assert place.storage.sizes(names) == [10, None, 10]
+    assert place.storage.sizes([]) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda s, uri: s.get(uri), lambda s, uri: s.size(uri), lambda s, uri: s.get_range(uri, 0, 1)],
+)
+def test_a_missing_object_is_pythons_own_error(
+    place: Place, call: Callable[[Storage, str], object]
+) -> None:
+    """Missing is an answer; every other failure is not."""
+    with pytest.raises(FileNotFoundError):
+        call(place.storage, place.uri("none"))
+
+
+def test_a_listing_holds_the_folder_and_nothing_beside_it(place: Place) -> None:
+    """Objects of folders whose names begin alike are not in it; an empty one is no error."""
+    for name in ("log/2", "log/1", "log/sub/3", "log2/1", "lo", "log.json"):
+        place.storage.put(place.uri(name), b"")
+    expected = [place.uri(name) for name in ("log/1", "log/2", "log/sub/3")]
+    assert place.storage.list(place.uri("log")) == expected
+    assert place.storage.list(place.uri("none")) == []
+
+
+def test_delete_forgives_what_is_not_there(place: Place) -> None:
+    """A clean-up that was interrupted is simply run again."""
+    place.storage.put(place.uri("a"), b"")
+    place.storage.delete([place.uri("a"), place.uri("none")])
+    assert place.storage.sizes([place.uri("a")]) == [None]
+
+
+@pytest.mark.parametrize("size", [0, 5, 20_000_000])
+def test_an_object_written_piece_by_piece_appears_when_it_is_closed(
+    place: Place, size: int
+) -> None:
+    """Small and large ones alike; before that there is nothing."""
+    sink = place.storage.open_sink(place.uri())
+    for start in range(0, size, 7_000_000):
+        sink.write(memoryview(b"x" * min(7_000_000, size - start)))
+    assert sink.tell() == size
+    assert place.storage.sizes([place.uri()]) == [None]
+    sink.close()
+    assert place.storage.sizes([place.uri()]) == [size]
+
+
+def test_an_object_that_is_given_up_does_not_appear(place: Place) -> None:
+    """Nothing is left where it would have been."""
+    sink = place.storage.open_sink(place.uri())
+    sink.write(b"half")
+    sink.abandon()
+    del sink
+    assert place.storage.list(place.folder) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_taken_as_it_is(place: Place, name: str) -> None:
+    """What is written under a name is read and listed under it."""
+    place.storage.put(place.uri(f"{name}/{name}"), b"1")
+    assert place.storage.get(place.uri(f"{name}/{name}")) == b"1"
+    assert place.storage.list(place.folder) == [place.uri(f"{name}/{name}")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_local_name_is_what_other_programs_see(tmp_path: Path, name: str) -> None:
+    """Spark opens the file by the same path."""
+    ObjectStorage().put(f"file://{tmp_path}/{name}/x", b"1")
+    assert (tmp_path / name / "x").read_bytes() == b"1"
+
+
+def test_a_store_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    """Whatever goes wrong below has one name above, and the message holds the URI."""
+    (tmp_path / "file").write_bytes(b"")
+    for call in (ObjectStorage().put, ObjectStorage().create):
+        with pytest.raises(StorageError, match="file/below"):
+            call(f"file://{tmp_path}/file/below", b"1")
+
+
+def test_storage_survives_pickle(tmp_path: Path) -> None:
+    """Options travel, connections do not."""
+    storage = ObjectStorage({"s3.region": "x"})
+    storage.put(f"file://{tmp_path}/x", b"1")
+    copy: ObjectStorage = pickle.loads(pickle.dumps(storage))  # noqa: S301 - ours.
+    assert copy.get(f"file://{tmp_path}/x") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("given", "root", "key"),
+    [
+        ("s3://bucket/a/b/", "s3://bucket", "a/b"),
+        ("s3a://bucket", "s3a://bucket", ""),
+        ("/srv/lake", "file://", "srv/lake"),
+        ("file:/srv/lake", "file://", "srv/lake"),
+        ("file:///srv/lake/", "file://", "srv/lake"),
+        ("abfss://c@account.dfs.core.windows.net/x", "abfss://c@account.dfs.core.windows.net", "x"),
+    ],
+)
+def test_a_location_is_a_root_and_a_key(given: str, root: str, key: str) -> None:
+    """All spellings that Spark and Java use."""
+    assert split(given) == (root, key)
+
+
+@pytest.mark.parametrize("given", ["lake", "./lake", "", "s3:bucket"])
+def test_a_relative_location_is_refused(given: str) -> None:
+    """Driver and workers would resolve it differently."""
+    with pytest.raises(SettingsError, match="no absolute location"):
+        normalise(given)
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    """The message names those that work."""
+    with pytest.raises(SettingsError, match="s3://, gs://"):
+        ObjectStorage().get("ftp://host/x")

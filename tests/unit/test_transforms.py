@@ -1,0 +1,134 @@
+"""Transforms: what they may return, what is said about the rest, and how often they are built."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from holdfast import per_worker
+from holdfast.worker import transforms
+from holdfast.worker.transforms import TransformOutputError, output_batches, ready
+
+BATCH = pa.RecordBatch.from_pydict({"id": [1, 2]})
+ROWS = [{"id": 1}, {"id": 2}]
+
+
+def generated() -> Iterator[Any]:
+    """Yield one row as each kind of thing that a transform may yield."""
+    yield pa.RecordBatch.from_pydict({"id": [1]})
+    yield pa.table({"id": [2]})
+    yield {"id": [3]}
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (BATCH, ROWS),
+        (BATCH.slice(1), ROWS[1:]),
+        (pa.table({"id": [1, 2]}), ROWS),
+        (pa.concat_tables([pa.table({"id": [1]}), pa.table({"id": [2]})]), ROWS),
+        ({"id": [1, 2]}, ROWS),
+        ({"id": np.array([1, 2])}, ROWS),
+        ({"id": pa.array([1, 2])}, ROWS),
+        ([BATCH, BATCH], ROWS + ROWS),
+        ((BATCH,), ROWS),
+        ([], []),
+        (pa.table({"id": pa.array([], pa.int64())}), []),
+    ],
+)
+def test_each_kind_of_output_becomes_its_rows(output: object, expected: list[Any]) -> None:
+    """A batch, a Table, a dict of columns, or several of these."""
+    assert [row for batch in output_batches(output) for row in batch.to_pylist()] == expected
+
+
+def test_a_generator_may_mix_the_kinds() -> None:
+    """Each thing that it yields is taken on its own."""
+    rows = [row for batch in output_batches(generated()) for row in batch.to_pylist()]
+    assert rows == [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        (None, "NoneType"),
+        (7, "int"),
+        ("id", "str"),
+        (b"id", "bytes"),
+        ([BATCH, None], "NoneType"),
+        ([[BATCH]], "list"),
+        (["id"], "str"),
+        (pd.DataFrame({"id": [1]}), "DataFrame"),
+        (pa.array([1]), "Array"),
+    ],
+)
+def test_anything_else_is_named_in_the_complaint(output: object, named: str) -> None:
+    """The message names the type that the user's own function returned."""
+    with pytest.raises(TransformOutputError, match=rf"it returned \w*{named},"):
+        list(output_batches(output))
+
+
+class Counted:
+    """A transform that counts how often it is built."""
+
+    built: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # noqa: RUF012 - that is the point.
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Count."""
+        self.built.append((args, kwargs))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows as they are."""
+        return batch
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test begin as a new worker process does."""
+    transforms._BUILT.clear()  # noqa: SLF001 - there is no other way to begin anew.
+    monkeypatch.setattr(Counted, "built", [])
+
+
+def test_a_worker_builds_its_object_once_over_many_tasks() -> None:
+    """Every task unpickles a copy of its own; all copies find the same object."""
+    payload = pickle.dumps(per_worker(Counted, "minilm", device="cpu"))
+    first, second = (ready(pickle.loads(payload)) for _ in range(2))  # noqa: S301 - ours.
+    assert first is second
+    assert Counted.built == [(("minilm",), {"device": "cpu"})]
+
+
+def test_nothing_is_built_on_the_driver() -> None:
+    """Only the factory and its arguments travel."""
+    pickle.dumps(per_worker(Counted, "large"))
+    assert Counted.built == []
+
+
+def test_two_transforms_have_objects_of_their_own() -> None:
+    """The same factory with other arguments, or asked for twice, is another transform."""
+    one, two = per_worker(Counted, 1), per_worker(Counted, 1)
+    assert ready(one) is not ready(two)
+    assert ready(one) is ready(one)
+    assert len(Counted.built) == 2
+
+
+def test_a_worker_keeps_the_few_objects_it_used_last() -> None:
+    """A long-lived worker of many jobs does not keep every model that it ever loaded."""
+    makers = [per_worker(Counted, number) for number in range(5)]
+    for maker in makers[:4]:
+        ready(maker)
+    ready(makers[0])
+    ready(makers[4])
+    ready(makers[0])
+    assert len(Counted.built) == 5
+    ready(makers[1])
+    assert len(Counted.built) == 6
+
+
+def test_no_transform_passes_rows_on() -> None:
+    """The batch is handed on as it is, not copied."""
+    assert ready(None)(BATCH) is BATCH
