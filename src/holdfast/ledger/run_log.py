@@ -101,12 +101,13 @@ class RunLog:
             StoreUnavailableError: Too many rivals, or no answer.
         """
         for _ in range(_CLAIM_ATTEMPTS_MAX):
-            self.refresh()
             self._stop_if_aborted()
+            # The create decides who is next, not a listing: list only after a loss.
             record, won = self._try_append(body)
             if won:
                 self._own_claim = record.number
                 return record
+            self.refresh()
         raise StoreUnavailableError(uri=self._layout.log, reason="rivals took every number")
 
     def append(self, body: Body) -> Record:

@@ -41,8 +41,10 @@ def bootstrap(payload: bytes, version: str) -> Callable[[Iterator[Any]], Iterato
         try:
             return pickle.loads(payload), "", ""
         except Exception as error:
-            what = f"the transform cannot be loaded ({type(error).__name__}: {error})"
-            return None, what, "install the packages that it needs there, in the same versions"
+            what = f"the job cannot be loaded ({type(error).__name__}: {error})"
+            extra = f'pip install "holdfast[iceberg]=={version}"'
+            cure = f"install the packages that it needs there (Holdfast's own: {extra})"
+            return None, what, cure
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import json

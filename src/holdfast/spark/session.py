@@ -45,9 +45,10 @@ def setting(session: SparkSession, name: str, default: str = "") -> str:
         value = session.conf.get(name, None)
     except PySparkException as error:
         raise HiddenSettingError(what=name) from error
-    if value is None:
+    if value is None and name not in _listed(session):
         return default
-    if _REDACTED in value:
+    # Connect says of a hidden setting that there is none; the listing gives it away.
+    if value is None or _REDACTED in value:
         raise HiddenSettingError(what=name)
     return str(value)
 
@@ -58,9 +59,13 @@ def settings_under(session: SparkSession, prefix: str) -> dict[str, str]:
     Raises:
         HiddenSettingError: The session knows one of them and does not give it out.
     """
-    rows = session.sql("SET").collect()  # The one listing that every version and Connect has.
-    names = [row["key"] for row in rows if row["key"].startswith(prefix)]
+    names = [name for name in _listed(session) if name.startswith(prefix)]
     return {name.removeprefix(prefix): setting(session, name) for name in names}
+
+
+def _listed(session: SparkSession) -> list[str]:
+    """Return the names of all settings, hidden ones too: every version and Connect list them."""
+    return [row["key"] for row in session.sql("SET").collect()]
 
 
 def forget_cached_table(session: SparkSession, name: str) -> None:

@@ -8,7 +8,12 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 from holdfast._version import __version__
-from holdfast.errors import ExecutorSetupError, JobFailedError, TransformTooLargeError
+from holdfast.errors import (
+    ExecutorSetupError,
+    JobFailedError,
+    MissingExtraError,
+    TransformTooLargeError,
+)
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame
 from holdfast.worker.reports import TaskReport
@@ -33,6 +38,7 @@ class DataFrameSubmitter:
 
         Raises:
             TransformTooLargeError: The transform carries too much with it.
+            MissingExtraError: PySpark misses a package on the driver.
             ExecutorSetupError: The executors run the wrong Python.
             JobFailedError: Spark gave the job up.
         """
@@ -41,9 +47,10 @@ class DataFrameSubmitter:
             raise TransformTooLargeError(
                 size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB
             )
-        job = self._df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA)
         try:
-            rows = job.collect()
+            rows = self._df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA).collect()
+        except ImportError as error:
+            raise MissingExtraError(what="a Spark job", package="pandas", extra="spark") from error
         except PySparkException as error:
             reason = str(error).strip()
             if any(sign in reason for sign in _WRONG_PYTHON):

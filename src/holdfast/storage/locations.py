@@ -28,6 +28,7 @@ _S3_CONFIG = {
     "client.secret-access-key": "secret_access_key",
     "client.session-token": "session_token",
 }
+_S3_FLAGS = ("s3.force-virtual-addressing", "s3.path-style-access", "s3.anonymous")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 
 # A hung connection must end in an answer: the ledger reads back after any outcome.
@@ -70,13 +71,17 @@ def split(uri: str) -> tuple[str, str]:
     return f"{scheme}://{bucket}", key
 
 
+def storage_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the options that storage knows, in order; a catalog's properties hold many more."""
+    return tuple(sorted((k, v) for k, v in options.items() if k in _S3_CONFIG or k in _S3_FLAGS))
+
+
 def open_root(root: str, options: Mapping[str, str]) -> ObjectStore:
     """Open the store behind one root.
 
     Args:
         root: What `split` gave.
-        options: Iceberg FileIO properties; names that storage does not know are left alone,
-            because a catalog's properties arrive here as a whole.
+        options: What `storage_options` keeps.
 
     Raises:
         SettingsError: The scheme is not supported.

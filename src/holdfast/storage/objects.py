@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
@@ -38,8 +38,7 @@ class ObjectStorage:
         Args:
             options: Iceberg FileIO properties (`s3.endpoint`, ...).
         """
-        self._options = dict(options or {})
-        self._stores: dict[tuple[int, str], ObjectStore] = {}
+        self._options = locations.storage_options(options or {})
 
     def create(self, uri: str, data: bytes) -> None:
         """Write the object only if there is none."""
@@ -101,16 +100,15 @@ class ObjectStorage:
         store, key = self._locate(uri)
         return _Upload(uri, store, key)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave connections behind: the other process opens its own."""
-        return {"_options": self._options, "_stores": {}}
-
     def _locate(self, uri: str) -> tuple[ObjectStore, str]:
         root, key = locations.split(uri)
-        owner = (os.getpid(), root)
-        if owner not in self._stores:
-            self._stores[owner] = locations.open_root(root, self._options)
-        return self._stores[owner], key
+        return _open_store(os.getpid(), root, self._options), key
+
+
+@lru_cache(maxsize=64)
+def _open_store(process_id: int, root: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:  # noqa: ARG001
+    """Open a store once per process: ledger, table and files share its connections."""
+    return locations.open_root(root, dict(options))
 
 
 class _Upload:

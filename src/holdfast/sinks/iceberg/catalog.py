@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import PY_IO_IMPL
-from requests.adapters import HTTPAdapter
+from requests import Session
 
 from holdfast.errors import CatalogUnavailableError, SettingsError, UnsupportedTableError
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH
@@ -18,14 +19,14 @@ from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
 _TIMEOUT_S = (10.0, 60.0)
 
 
-class _BoundedAdapter(HTTPAdapter):
-    """requests waits for ever by default."""
+class TimedRestCatalog(RestCatalog):
+    """PyIceberg's REST catalog, which would wait for an answer for ever."""
 
-    # The arguments are requests' own.
-    def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        if kwargs.get("timeout") is None:
-            kwargs["timeout"] = _TIMEOUT_S
-        return super().send(request, *args, **kwargs)
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        # On the session, not on an adapter: signing mounts an adapter of its own.
+        session.request = partial(session.request, timeout=_TIMEOUT_S)  # type: ignore[method-assign]
+        return session
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -49,7 +50,9 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             cure="leave snapshot-loading-mode at 'all'",
         )
     try:
-        catalog = load_catalog(name, **{**properties, "type": kind, PY_IO_IMPL: FILE_IO_PATH})
+        ours = {**properties, "type": kind, PY_IO_IMPL: FILE_IO_PATH}
+        rest = kind == "rest"
+        catalog = TimedRestCatalog(name, **ours) if rest else load_catalog(name, **ours)
     except ImportError as error:
         raise SettingsError(
             what=f"catalog {name!r} needs a package that is not installed ({error.name})",
@@ -59,9 +62,6 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         raise CatalogUnavailableError(table=f"catalog {name!r}", reason=in_short(error)) from error
     # A REST server may send settings of its own: storage stays ours.
     catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
-    if isinstance(catalog, RestCatalog):
-        for scheme in ("http://", "https://"):
-            catalog._session.mount(scheme, _BoundedAdapter())  # noqa: SLF001 - no setting for it.
     return catalog
 
 
