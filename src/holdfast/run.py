@@ -21,6 +21,7 @@ from holdfast.sinks.targets import Create, IcebergTable
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
+from holdfast.worker.task import RowCount
 from holdfast.worker.transforms import PerWorker, Transform
 
 _STORE_SETTING = "spark.holdfast.store"
@@ -67,6 +68,7 @@ class Run:
         key: str | Sequence[str],
         transform: Transform | PerWorker | None = None,
         batch_rows: int | None = None,
+        rows: RowCount = "same",
         create: Create | None = None,
         version: str = "",
     ) -> Report:
@@ -83,7 +85,9 @@ class Run:
                 columns, or an iterable of these. `hf.per_worker` builds it once per process.
             batch_rows: How many rows the transform sees at a time; by default as Spark sends
                 them.
-            create: How to create the table if there is none.
+            rows: "same": the transform returns as many rows as it gets, for every batch;
+                anything else is an error. "any": it may drop or multiply rows.
+            create: How to create the table if there is none; ignored if there is one.
             version: The user's own word for the code; another word is another run.
 
         Raises:
@@ -94,13 +98,12 @@ class Run:
             CommitError: The table could not be written; staged files are kept.
         """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
 
         started = time.monotonic()
         session = spark.session_of(df)
         key = spark.checked_key(df, key)
         spark.refuse_wap(session)
-        store, options = self._resolve_store(session)
+        store = self._resolve_store(session)
         target = IcebergTable(to) if isinstance(to, str) else to
         sink = _open_sink(target, session, create, spark.arrow_schema(df))
         view = sink.load()
@@ -116,18 +119,28 @@ class Run:
             version=version,
             **spark.semantics(session),
         )
-        driver = Driver(
+        driver = self._driver(df, store, sink)
+        driven = driver.append(
+            view, identity, transform=transform, batch_rows=batch_rows, rows=rows
+        )
+        if target.catalog is None:
+            spark.forget_cached_table(session, target.name)
+        return self._report(sink.name, driven, time.monotonic() - started)
+
+    def _driver(
+        self, df: SparkDataFrame, store: tuple[str, Mapping[str, str]], sink: Sink
+    ) -> Driver:
+        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415 - pyspark is optional.
+
+        uri, options = store
+        return Driver(
             run_id=self._run_id,
-            store=store,
+            store=uri,
             storage=ObjectStorage(options),
             sink=sink,
             submitter=DataFrameSubmitter(df),
             ports=Ports(),
         )
-        driven = driver.append(view, identity, transform=transform, batch_rows=batch_rows)
-        if target.catalog is None:
-            spark.forget_cached_table(session, target.name)
-        return self._report(sink.name, driven, time.monotonic() - started)
 
     def _resolve_store(self, session: SparkSession) -> tuple[str, Mapping[str, str]]:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
@@ -153,6 +166,12 @@ class Run:
                 f"run {self._run_id!r} had already landed; the input was not read or compared",
                 stacklevel=3,
             )
+        if driven.inherited:
+            warnings.warn(
+                f"run {self._run_id!r} published what an earlier start had staged as a whole; "
+                "the input was not read or compared",
+                stacklevel=3,
+            )
         return Report(
             run_id=self._run_id,
             table=table,
@@ -164,6 +183,7 @@ class Run:
             tasks=driven.tasks,
             posts=landed.posts,
             seconds=seconds,
+            inherited=driven.inherited,
             still_in_table="yes" if landed.present else "unknown",
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,19 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
+from holdfast.engine.drive import Driven, Driver
+from holdfast.ledger.layout import RunLayout
+from holdfast.model.identity import Identity
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import listed_manifest
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan, run_task
+from tests.fakes.manual_ports import manual_ports
+from tests.fakes.memory_storage import MemoryStorage
 
 
 def writer_spec(  # noqa: PLR0913 - they are what a table says about its files.
@@ -88,3 +97,77 @@ def new_table(
     catalog.create_namespace("db")
     table = catalog.create_table("db.t", schema=schema, **arguments)
     return IcebergSink(catalog, "db.t", "main"), table
+
+
+def edit_metadata(table: Table, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the table's newest metadata file in place, as no PyIceberg client would."""
+    file = local_path(table.metadata_location)
+    metadata = json.loads(file.read_text())
+    change(metadata)
+    file.write_text(json.dumps(metadata))
+
+
+class InProcessSubmitter:
+    """Stands in for Spark: runs the plan over the given ids as one task, in this process."""
+
+    def __init__(self, ids: pa.Array) -> None:
+        """Take the input's only column."""
+        self.plans: list[TaskPlan] = []
+        self._input = pa.RecordBatch.from_arrays([ids], names=["id"])
+
+    def submit(self, plan: TaskPlan) -> list[TaskReport]:
+        """Run the one task."""
+        self.plans.append(plan)
+        return [run_task(plan, [self._input], place=0, attempt=1)]
+
+
+@dataclass
+class Lake:
+    """A real table and a ledger in memory: runs are started on them as a script does."""
+
+    sink: IcebergSink
+    storage: MemoryStorage = field(default_factory=MemoryStorage)
+
+    @property
+    def table(self) -> Table:
+        """The table as it is now."""
+        loaded: Table = self.sink.load().handle
+        return loaded
+
+    def ids(self) -> list[int]:
+        """Return the ids of all rows in `main`, sorted."""
+        found: list[int] = self.table.scan().to_arrow()["id"].to_pylist()
+        return sorted(found)
+
+    def submitter(self, *ids: int) -> InProcessSubmitter:
+        """Return a job over these ids."""
+        return InProcessSubmitter(pa.array(ids, pa.int64()))
+
+    def start(self, submitter: InProcessSubmitter, *, run_id: str = "r") -> Driven:
+        """Start a run from the look at the table to its receipt."""
+        view = self.sink.load()
+        identity = Identity(
+            table=self.sink.name,
+            table_uuid=view.uuid,
+            branch=self.sink._branch,  # noqa: SLF001 - where the test wants to write.
+            mode="append",
+            key=("id",),
+            session_time_zone="UTC",
+            ansi_mode="true",
+            version="",
+        )
+        driver = Driver(
+            run_id=run_id,
+            store="s3://store",
+            storage=self.storage,
+            sink=self.sink,
+            submitter=submitter,
+            ports=manual_ports(),
+        )
+        return driver.append(view, identity, transform=None, batch_rows=None)
+
+    def lose_receipt(self, run_id: str = "r") -> None:
+        """Take the last record out of the run's log: the driver died just before it."""
+        log = RunLayout.of("s3://store", run_id).log
+        last = max(uri for uri in self.storage.objects if uri.startswith(log))
+        assert b'"kind": "receipt"' in self.storage.objects.pop(last)

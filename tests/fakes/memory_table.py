@@ -91,6 +91,9 @@ class MemoryTable:
         self.history_hidden = False
         self.missing_files: list[str] = []
         self.post_faults: deque[PostFault | None] = deque()
+        # Of them a first, empty snapshot knows those whose answer is lost.
+        self.post_empty_faults: deque[PostFault | None] = deque()
+        self.empty_posts = 0
         self.posts: list[RunMark] = []
         # Each runs once, just before or after the next post: what others do meanwhile.
         self.before_post: Callable[[], object] | None = None
@@ -170,10 +173,16 @@ class MemoryTable:
         """Return an id that no snapshot of the table, in whatever view, has."""
         return self._new_id()
 
-    def post_empty(self, view: TableView) -> None:
-        """Give the table a first, empty snapshot."""
-        if self.head == view.handle.head:
-            self.foreign_append()
+    def post_empty(self, view: TableView) -> Outcome:
+        """Give the table a first, empty snapshot, unless a fault is due."""
+        self.empty_posts += 1
+        fault = self.post_empty_faults.popleft() if self.post_empty_faults else None
+        if fault is PostFault.NEVER_ARRIVES:
+            return Outcome.UNKNOWN
+        if self.head != view.handle.head:
+            return Outcome.CONFLICT
+        self.foreign_append()
+        return Outcome.UNKNOWN if fault is PostFault.ANSWER_LOST else Outcome.LANDED
 
     def post(
         self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]

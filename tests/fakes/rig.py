@@ -13,6 +13,7 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
 from holdfast.model.records import Claim, PartReference
 from holdfast.sinks.base import TableView
+from holdfast.worker.task import RowCount
 from tests.fakes.manual_ports import ManualTime, ScriptedSubmitter, manual_ports
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_table import MemoryTable
@@ -71,14 +72,20 @@ class Rig:
 
     def part(self) -> PartReference:
         """Write the staged groups into the ledger."""
-        return write_staged(self.storage, LAYOUT, "staged.parquet", GROUPS)
+        return write_staged(self.storage, LAYOUT, "staged.parquet", GROUPS, dict(self.table.schema))
 
     def publish(self, commit: Commit | None = None) -> Landed:
         """Publish the staged groups, as a new driver or as the given one."""
-        return (commit or self.commit_step()).publish(GROUPS, self.part())
+        commit = commit or self.commit_step()
+        return commit.publish(GROUPS, self.part(), commit.run_file.schema)
 
     def start(
-        self, submitter: ScriptedSubmitter | None = None, *, view: TableView | None = None
+        self,
+        submitter: ScriptedSubmitter | None = None,
+        *,
+        view: TableView | None = None,
+        batch_rows: int | None = None,
+        rows: RowCount = "same",
     ) -> Driven:
         """Start the whole job as a user's script does, which looks at the table first."""
         driver = Driver(
@@ -90,5 +97,9 @@ class Rig:
             ports=manual_ports(self.time),
         )
         return driver.append(
-            view or self.table.load(), self.identity(), transform=None, batch_rows=None
+            view or self.table.load(),
+            self.identity(),
+            transform=None,
+            batch_rows=batch_rows,
+            rows=rows,
         )

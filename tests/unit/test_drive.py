@@ -161,15 +161,16 @@ def test_a_dropped_and_recreated_table_is_another_job() -> None:
     assert rig.table.data_snapshots == []
 
 
-def test_a_changed_schema_stops_a_start_before_the_job() -> None:
-    """The run began with other columns: the job would be paid for and then refused."""
+def test_a_schema_that_changed_after_the_staging_stops_a_start_before_the_job() -> None:
+    """What is staged was written for other columns: it is kept, and nothing is paid for twice."""
     rig, submitter = Rig(), ScriptedSubmitter()
-    with pytest.raises(JobFailedError):
-        rig.start(ScriptedSubmitter(JobFailedError(reason="lost")))
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    with pytest.raises(DriverDiedError):
+        rig.start()
     rig.table.schema = {"columns": ["id", "required"]}
     with pytest.raises(TableChangedError):
         rig.start(submitter)
-    assert submitter.plans == []
+    assert (submitter.plans, rig.table.data_snapshots) == ([], [])
 
 
 def test_an_aborted_run_is_not_started_again() -> None:
@@ -200,7 +201,7 @@ def test_staged_files_that_somebody_removed_are_made_again() -> None:
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     with pytest.raises(DriverDiedError):
         rig.start()
-    staged = read_staged(rig.storage, LAYOUT, rig.commit_step().log.intents[2].staged)
+    staged, _ = read_staged(rig.storage, LAYOUT, rig.commit_step().log.intents[2].staged)
     lost = [file.path for group in staged for file in group.files]
     rig.table.missing_files.extend(lost)
     assert rig.start(submitter).landed.receipt.rows == 20

@@ -234,6 +234,8 @@ def test_what_cannot_be_written_is_refused_when_it_is_looked_at(tmp_path: Path) 
         IcebergSink(catalog, "db.none", "main").load()
     with table.transaction() as change:
         change.upgrade_table_version(2)
+    audit = IcebergSink(catalog, "db.t", "audit")
+    view = audit.load()
     with pytest.raises(TableMissingError, match="'audit'"):
-        IcebergSink(catalog, "db.t", "audit").load()
+        audit.check(view, view.schema, [])
     assert made.load().parent_snapshot_id is None

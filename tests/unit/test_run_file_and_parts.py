@@ -120,17 +120,17 @@ def test_a_run_file_of_another_shape_is_refused(content: dict[str, Any]) -> None
 def test_staged_groups_are_read_back_as_they_were_written(groups: list[StagedGroup]) -> None:
     """Names, sizes, rows and the sink's own detail survive, also for no group at all."""
     storage = MemoryStorage()
-    reference = write_staged(storage, LAYOUT, "staged-1.parquet", groups)
+    reference = write_staged(storage, LAYOUT, "staged-1.parquet", groups, {"columns": ["id"]})
     assert reference.groups == len(groups)
     assert list(storage.objects) == [LAYOUT.part("staged-1.parquet")]
-    assert read_staged(storage, LAYOUT, reference) == groups
+    assert read_staged(storage, LAYOUT, reference) == (groups, {"columns": ["id"]})
 
 
 @pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b""])
 def test_a_part_that_is_not_as_written_is_refused(damage: Callable[[bytes], bytes]) -> None:
     """The digest in the record is checked before a byte of the part is believed."""
     storage = MemoryStorage()
-    reference = write_staged(storage, LAYOUT, "p", GROUPS)
+    reference = write_staged(storage, LAYOUT, "p", GROUPS, {})
     storage.damage[LAYOUT.part("p")] = damage
     with pytest.raises(LedgerDamagedError, match="digest"):
         read_staged(storage, LAYOUT, reference)
@@ -139,8 +139,8 @@ def test_a_part_that_is_not_as_written_is_refused(damage: Callable[[bytes], byte
 def test_another_whole_part_under_the_same_name_is_refused() -> None:
     """Well-formed is not enough: it must be the part that the record names."""
     storage = MemoryStorage()
-    reference = write_staged(storage, LAYOUT, "p", GROUPS)
-    write_staged(storage, LAYOUT, "p", GROUPS[:1])
+    reference = write_staged(storage, LAYOUT, "p", GROUPS, {})
+    write_staged(storage, LAYOUT, "p", GROUPS[:1], {})
     with pytest.raises(LedgerDamagedError, match="digest"):
         read_staged(storage, LAYOUT, reference)
 
@@ -157,4 +157,4 @@ def test_a_store_that_does_not_take_or_give_a_part_is_unavailable(kind: str) -> 
     storage = MemoryStorage()
     storage.failures[kind] = 1
     with pytest.raises(StoreUnavailableError, match=LAYOUT.part("p")):
-        read_staged(storage, LAYOUT, write_staged(storage, LAYOUT, "p", GROUPS))
+        read_staged(storage, LAYOUT, write_staged(storage, LAYOUT, "p", GROUPS, {}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast.engine.ports import Ports
 from holdfast.errors import (
@@ -70,9 +71,12 @@ class Commit:
         """
         view = view or self._load()
         known = self.log.receipt
-        # With a receipt a missing mark is no riddle: it may have been dropped as too old.
-        intents = {} if known else self.log.intents
-        found = self.sink.find_mark(view, self.run_id, self.run_file.nonce, intents)
+        try:
+            found = self.sink.find_mark(view, self.run_id, self.run_file.nonce, self.log.intents)
+        except CommitUnknownError:
+            if known is None:
+                raise
+            found = None  # With a receipt a mark that was dropped as too old is no riddle.
         if found is None and known is not None:
             if known.sequence_number >= view.next_sequence_number:
                 raise TableChangedError(
@@ -89,12 +93,15 @@ class Commit:
         receipt = known or self._write_receipt(found)
         return Landed(receipt=receipt, posts=0, present=found.present)
 
-    def publish(self, groups: Sequence[StagedGroup], reference: PartReference) -> Landed:
+    def publish(
+        self, groups: Sequence[StagedGroup], reference: PartReference, schema: dict[str, Any]
+    ) -> Landed:
         """Post until the run has landed.
 
         Args:
             groups: What is staged.
             reference: Where the ledger keeps the list of them.
+            schema: The table's schema that they were written for.
 
         Raises:
             CommitConflictError: Other writers won every attempt.
@@ -107,14 +114,14 @@ class Commit:
         tally = _Tally()
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
-                landed = self._try_once(groups, reference, tally)
+                landed = self._try_once(groups, reference, schema, tally)
             except CatalogUnavailableError:
                 if not tally.posts:
                     raise
                 landed = None  # A post is out: give the catalog time to come back.
             if landed is not None:
                 return replace(landed, posts=tally.posts)
-            if tally.unknown == _UNKNOWN_MAX:
+            if tally.unknown >= _UNKNOWN_MAX:
                 break
             self.ports.sleep(_pause_s(attempt, self.ports.jitter))
         try:
@@ -124,11 +131,15 @@ class Commit:
         if landed is not None:
             return replace(landed, posts=tally.posts)
         if tally.unknown:
-            raise self._unknown(f"no clear answer to {tally.posts} posts")
+            raise self._unknown(f"{tally.unknown} posts without a clear answer")
         raise CommitConflictError(table=self.sink.name, attempts=_ATTEMPTS_MAX)
 
     def _try_once(
-        self, groups: Sequence[StagedGroup], reference: PartReference, tally: _Tally
+        self,
+        groups: Sequence[StagedGroup],
+        reference: PartReference,
+        schema: dict[str, Any],
+        tally: _Tally,
     ) -> Landed | None:
         """Look, check, write an intent and post; None if nothing is known to have landed."""
         view = self._load()
@@ -136,12 +147,12 @@ class Commit:
         if landed is None and view.parent_snapshot_id is None:
             # A first commit has no parent, and only a parent's sequence number refuses a post
             # that was delayed. The data intent must have one.
-            self.sink.post_empty(view)
+            tally.unknown += self.sink.post_empty(view) is Outcome.UNKNOWN
             view = self._load()
             landed = self.look(view)
         if landed is not None or view.parent_snapshot_id is None:
             return landed
-        self.sink.check(view, self.run_file.schema, groups)
+        self.sink.check(view, schema, groups)
         number, intent = self._write_intent(view, groups, reference)
         mark = RunMark(
             run_nonce=self.run_file.nonce,

@@ -21,7 +21,7 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import Claim
 from holdfast.sinks.base import Sink, TableView
 from holdfast.storage.port import Storage
-from holdfast.worker.task import TaskPlan
+from holdfast.worker.task import RowCount, TaskPlan
 from holdfast.worker.transforms import PerWorker, Transform
 
 
@@ -33,6 +33,8 @@ class Driven:
     tasks: int
     # True when an earlier start had already landed.
     was_landed: bool
+    # True when it published what an earlier start had staged.
+    inherited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class Driver:
         *,
         transform: Transform | PerWorker | None,
         batch_rows: int | None,
+        rows: RowCount = "same",
     ) -> Driven:
         """Append the transformed input to the table, once.
 
@@ -61,12 +64,17 @@ class Driver:
             identity: What this start wants the run to be.
             transform: The user's step.
             batch_rows: How many rows it sees at a time.
+            rows: Whether it may drop or multiply rows.
 
         Raises:
-            SettingsError: `batch_rows` is no size.
+            SettingsError: `batch_rows` or `rows` cannot be used.
         """
-        if batch_rows is not None and batch_rows < 1:
-            raise SettingsError(what=f"batch_rows={batch_rows}", cure="give at least 1, or None")
+        if batch_rows is not None and (type(batch_rows) is not int or batch_rows < 1):
+            raise SettingsError(
+                what=f"batch_rows={batch_rows!r}", cure="give a whole number of at least 1, or None"
+            )
+        if rows not in ("same", "any"):
+            raise SettingsError(what=f"rows={rows!r}", cure='give "same" or "any"')
         probe_store(self.storage, self.store, self.ports.new_nonce(), sleep=self.ports.sleep)
         layout = RunLayout.of(self.store, self.run_id)
         commit = self._open_ledger(layout, identity, view.schema)
@@ -77,20 +85,21 @@ class Driver:
         # got as far as an intent, only a look later than our claim counts.
         if (landed := commit.look(None if commit.log.intents else view)) is not None:
             return Driven(landed=landed, tasks=0, was_landed=True)
-        self.sink.check(view, commit.run_file.schema, [])
+        self.sink.check(view, view.schema, [])
         if (landed := self._publish_inherited(commit, layout)) is not None:
-            return Driven(landed=landed, tasks=0, was_landed=False)
+            return Driven(landed=landed, tasks=0, was_landed=False, inherited=True)
         plan = TaskPlan(
             transform=transform,
             batch_rows=batch_rows,
             key=identity.key,
             writer=self.sink.writer_spec(view),
             job_nonce=self.ports.new_nonce(),
+            rows=rows,
         )
         staged = stage(self.submitter, plan)
         name = f"staged-{plan.job_nonce}.parquet"
-        reference = write_staged(self.storage, layout, name, staged.groups)
-        landed = commit.publish(staged.groups, reference)
+        reference = write_staged(self.storage, layout, name, staged.groups, view.schema)
+        landed = commit.publish(staged.groups, reference, view.schema)
         return Driven(landed=landed, tasks=staged.tasks, was_landed=False)
 
     def _open_ledger(self, layout: RunLayout, identity: Identity, schema: dict[str, Any]) -> Commit:
@@ -120,9 +129,9 @@ class Driver:
         if not commit.log.intents:
             return None
         reference = commit.log.intents[max(commit.log.intents)].staged
-        groups = read_staged(self.storage, layout, reference)
+        groups, schema = read_staged(self.storage, layout, reference)
         try:
-            return commit.publish(groups, reference)
+            return commit.publish(groups, reference, schema)
         except StagedFileMissingError:
             # Somebody's clean-up took a file. The rows are computed again, which costs, but
             # ends; publishing the rest would lose rows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from holdfast.model.records import PartReference
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.storage.port import Storage, StorageError
 
+_TABLE_SCHEMA = b"holdfast.table-schema"
 _FILE = pa.struct([("path", pa.string()), ("size_bytes", pa.int64()), ("rows", pa.int64())])
 _SCHEMA = pa.schema(
     [
@@ -27,9 +29,20 @@ _SCHEMA = pa.schema(
 
 
 def write_staged(
-    storage: Storage, layout: RunLayout, name: str, groups: Sequence[StagedGroup]
+    storage: Storage,
+    layout: RunLayout,
+    name: str,
+    groups: Sequence[StagedGroup],
+    schema: dict[str, Any],
 ) -> PartReference:
     """Write the groups as one part and return what a record needs to name it.
+
+    Args:
+        storage: How the store is reached.
+        layout: Where the run stands.
+        name: The part's own name.
+        groups: What is staged.
+        schema: The table's schema that the files were written for.
 
     Raises:
         StoreUnavailableError: The store did not take it.
@@ -47,7 +60,8 @@ def write_staged(
         for group in groups
     ]
     buffer = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), buffer, compression="zstd")
+    with_schema = _SCHEMA.with_metadata({_TABLE_SCHEMA: json.dumps(schema)})
+    pq.write_table(pa.Table.from_pylist(rows, schema=with_schema), buffer, compression="zstd")
     data = buffer.getvalue().to_pybytes()
     try:
         storage.put(layout.part(name), data)
@@ -56,8 +70,10 @@ def write_staged(
     return PartReference(name=name, digest=hashlib.sha256(data).hexdigest(), groups=len(groups))
 
 
-def read_staged(storage: Storage, layout: RunLayout, reference: PartReference) -> list[StagedGroup]:
-    """Read back what `write_staged` wrote.
+def read_staged(
+    storage: Storage, layout: RunLayout, reference: PartReference
+) -> tuple[list[StagedGroup], dict[str, Any]]:
+    """Read back what `write_staged` wrote: the groups, and the schema they were written for.
 
     Raises:
         LedgerDamagedError: The part is missing or not as written.
@@ -72,12 +88,14 @@ def read_staged(storage: Storage, layout: RunLayout, reference: PartReference) -
         raise StoreUnavailableError(uri=uri, reason=str(error)) from error
     if hashlib.sha256(data).hexdigest() != reference.digest:
         raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
-    return [
+    table = pq.read_table(pa.BufferReader(data))
+    groups = [
         StagedGroup(
             path=row["path"],
             size_bytes=row["size_bytes"],
             files=tuple(StagedFile(**file) for file in row["files"]),
             detail=json.loads(row["detail"]),
         )
-        for row in pq.read_table(pa.BufferReader(data)).to_pylist()
+        for row in table.to_pylist()
     ]
+    return groups, json.loads(table.schema.metadata[_TABLE_SCHEMA])

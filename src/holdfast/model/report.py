@@ -25,6 +25,8 @@ class Report:
     tasks: int
     posts: int
     seconds: float
+    # True when an earlier start had staged everything, and this one only published it.
+    inherited: bool = False
     still_in_table: Presence = "yes"
 
     def __str__(self) -> str:
@@ -40,6 +42,8 @@ class Report:
         if self.outcome == "committed":
             lines.append(("tasks", f"{self.tasks:,}"))
             lines.append(("posts", f"{self.posts:,}"))
+        if self.inherited:
+            lines.append(("staged by", "an earlier start; this input was not read"))
         if self.still_in_table != "yes":
             lines.append(("in table", "unknown: the table's history does not tell any more"))
         lines.append(("time", f"{self.seconds:.1f} s"))

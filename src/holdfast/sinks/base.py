@@ -124,8 +124,8 @@ class Sink(Protocol):
     def new_snapshot_id(self, view: TableView) -> int:
         """Return an id that no snapshot of the table has."""
 
-    def post_empty(self, view: TableView) -> None:
-        """Give the branch a first, empty snapshot. The outcome shows at the next look."""
+    def post_empty(self, view: TableView) -> Outcome:
+        """Give the branch a first, empty snapshot, once."""
 
     def post(
         self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]

@@ -32,6 +32,11 @@ def session_of(df: SparkDataFrame) -> SparkSession:
             what=f"the input is a {type(df).__name__}, not a Spark DataFrame",
             cure="pass a pyspark.sql.DataFrame",
         )
+    if df.isStreaming:
+        raise SettingsError(
+            what="the input is a streaming DataFrame",
+            cure="read it as a batch; streams have checkpoints of their own",
+        )
     return df.sparkSession
 
 
@@ -112,6 +117,8 @@ def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]
             what="a DataFrame needs key=, the columns that tell its rows apart",
             cure='pass key="id", or several: key=["day", "id"]',
         )
+    if len(set(key)) != len(key):
+        raise SettingsError(what=f"key={key}: a column is named twice", cure="name each once")
     types = {field.name: field.dataType for field in df.schema.fields}
     for name in key:
         if name not in types:
@@ -136,11 +143,22 @@ def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]
 
 
 def arrow_schema(df: SparkDataFrame) -> pa.Schema:
-    """Return the DataFrame's schema as Arrow sees it, timestamps in UTC."""
-    fields = [
-        pa.field(field.name, _utc(to_arrow_type(field.dataType)), field.nullable)
-        for field in df.schema.fields
-    ]
+    """Return the DataFrame's schema as Arrow sees it, timestamps in UTC.
+
+    Raises:
+        SettingsError: It has a type that Arrow lacks, or a column twice.
+    """
+    fields = []
+    for field in df.schema.fields:
+        try:
+            kind = _utc(to_arrow_type(field.dataType))
+        except PySparkException as error:
+            raise SettingsError(
+                what=f"column {field.name!r} is a {field.dataType.simpleString()}, "
+                "which cannot be handed to Python",
+                cure="cast or drop it",
+            ) from error
+        fields.append(pa.field(field.name, kind, field.nullable))
     return pa.schema(fields)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 
 from pyspark import cloudpickle
@@ -12,12 +13,18 @@ from holdfast.errors import (
     ExecutorSetupError,
     JobFailedError,
     MissingExtraError,
+    SettingsError,
     TransformTooLargeError,
 )
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
+
+try:
+    from py4j.protocol import Py4JError
+except ImportError:  # A client of Spark Connect needs no JVM bridge.
+    Py4JError = PySparkException
 
 _MEGABYTE = 1_000_000
 _PAYLOAD_MAX_MB = 50
@@ -37,12 +44,19 @@ class DataFrameSubmitter:
         """Run the plan over the DataFrame's partitions; wait for all of them.
 
         Raises:
+            SettingsError: The transform cannot be pickled.
             TransformTooLargeError: The transform carries too much with it.
             MissingExtraError: PySpark misses a package on the driver.
             ExecutorSetupError: The executors run the wrong Python.
             JobFailedError: Spark gave the job up.
         """
-        payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+        try:
+            payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise SettingsError(
+                what=f"the transform cannot be sent to executors: {error}",
+                cure="build what cannot be pickled there: transform=hf.per_worker(YourClass, ...)",
+            ) from error
         if len(payload) > _PAYLOAD_MAX_MB * _MEGABYTE:
             raise TransformTooLargeError(
                 size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB
@@ -51,7 +65,7 @@ class DataFrameSubmitter:
             rows = self._df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA).collect()
         except ImportError as error:
             raise MissingExtraError(what="a Spark job", package="pandas", extra="spark") from error
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             reason = str(error).strip()
             if any(sign in reason for sign in _WRONG_PYTHON):
                 raise ExecutorSetupError(

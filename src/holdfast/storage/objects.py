@@ -8,6 +8,7 @@ connections.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -148,14 +149,21 @@ def _call(uri: str, action: Callable[[], _Result]) -> _Result:
     """
     try:
         return action()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{uri}: no such object") from error
-    except (AlreadyExistsError, PreconditionError) as error:
-        raise AlreadyThereError(uri) from error
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{uri}: no such object") from None
+    except (AlreadyExistsError, PreconditionError):
+        raise AlreadyThereError(uri) from None
     except (BaseError, OSError, ValueError) as error:
-        # obstore appends a long debug dump; its first line says what a person needs.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise StorageError(f"{uri}: {type(error).__name__}: {reason}") from error
+        # Without the cause: a store's answer may repeat the credentials that it did not accept.
+        raise StorageError(f"{uri}: {type(error).__name__}: {_in_short(str(error))}") from None
+
+
+def _in_short(text: str) -> str:
+    """Return an obstore error's first line; of a store's XML only the code and the message."""
+    # Cut at the first tag, whatever it is: only these two elements are known to hold no secret.
+    line = text.strip().partition("\n")[0].partition("<")[0].strip(" :")
+    found = [re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message")]
+    return ": ".join([line, *(" ".join(one[1].split()) for one in found if one)])
 
 
 def _write(uri: str, action: Callable[[], object]) -> None:
@@ -166,5 +174,5 @@ def _write(uri: str, action: Callable[[], object]) -> None:
     """
     try:
         _call(uri, action)
-    except FileNotFoundError as error:
-        raise StorageError(f"{uri}: the bucket or container does not exist") from error
+    except FileNotFoundError:
+        raise StorageError(f"{uri}: the bucket or container does not exist") from None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import socket
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pyarrow as pa
 
@@ -17,7 +18,18 @@ from holdfast.errors import SchemaMismatchError
 from holdfast.sinks.base import TaskWriter, WriterSpec
 from holdfast.worker.batches import resize
 from holdfast.worker.reports import TaskProblem, TaskReport
-from holdfast.worker.transforms import PerWorker, Transform, output_batches, ready
+from holdfast.worker.transforms import (
+    PerWorker,
+    Transform,
+    TransformOutputError,
+    output_batches,
+    ready,
+)
+
+RowCount = Literal["same", "any"]
+
+# A model's error may carry a whole document; Spark collects one from every task.
+_ERROR_LENGTH_MAX = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +42,8 @@ class TaskPlan:
     writer: WriterSpec
     # Names the files of this job; no other job uses it.
     job_nonce: str
+    # "same": as many rows out as in, for every batch; anything else is the transform's error.
+    rows: RowCount = "same"
 
 
 @dataclass(kw_only=True)
@@ -75,19 +89,16 @@ def _work(
     writer: TaskWriter,
     progress: _Progress,
 ) -> None:
-    call: Transform | None = None
     for batch in resize(batches, plan.batch_rows):
-        output: list[pa.RecordBatch] = []
+        rows_out = 0
         try:
-            call = call or ready(plan.transform)
-            output.extend(output_batches(call(batch)))
-        except Exception as error:  # noqa: BLE001 - a transform may raise anything.
-            progress.problem = _transform_problem(plan, batch, progress.rows_in, error)
+            for output in _transformed(plan, batch):
+                writer.write(output)
+                rows_out += output.num_rows
+            _check_rows(plan, batch.num_rows, rows_out)
+        except _TransformFailedError as failure:
+            progress.problem = _transform_problem(plan, batch, progress.rows_in, failure.error)
             return
-        try:
-            for one in output:
-                writer.write(one)
-                progress.rows_out += one.num_rows
         except SchemaMismatchError as error:
             progress.problem = TaskProblem(
                 kind="schema",
@@ -96,6 +107,36 @@ def _work(
             )
             return
         progress.rows_in += batch.num_rows
+        progress.rows_out += rows_out
+
+
+class _TransformFailedError(Exception):
+    """Tells the transform's own error from the writer's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _transformed(plan: TaskPlan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the batch's output piece by piece: a generator's output is never held as a whole.
+
+    Raises:
+        _TransformFailedError: The transform raised, or returned what is no rows.
+    """
+    try:
+        yield from output_batches(ready(plan.transform)(batch))
+    except Exception as error:  # A transform may raise anything.
+        raise _TransformFailedError(error) from error
+
+
+def _check_rows(plan: TaskPlan, rows_in: int, rows_out: int) -> None:
+    if plan.rows == "same" and rows_in != rows_out:
+        complaint = (
+            f"it returned {rows_out} rows for a batch of {rows_in}; "
+            'if it is meant to drop or multiply rows, pass rows="any"'
+        )
+        raise _TransformFailedError(TransformOutputError(complaint))
 
 
 def _transform_problem(
@@ -109,7 +150,7 @@ def _transform_problem(
         facts={
             "rows": f"rows {rows_before} to {rows_before + batch.num_rows - 1} of the task",
             "keys": _key_range(plan.key, batch),
-            "error": f"{type(error).__name__}: {error}",
+            "error": f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX],
             "where": where,
         },
     )
@@ -122,6 +163,6 @@ def _key_range(key: tuple[str, ...], batch: pa.RecordBatch) -> str:
         values = [f"{name}={batch.column(name)[row].as_py()!r}" for name in key]
         return "(" + ", ".join(values) + ")"
 
-    if not key or not set(key) <= set(batch.schema.names):
+    if not key or any(batch.schema.names.count(name) != 1 for name in key):
         return ""
     return f"keys {at(0)} to {at(batch.num_rows - 1)}"

@@ -85,6 +85,8 @@ def output_batches(output: object) -> Iterator[pa.RecordBatch]:
     elif isinstance(output, pa.Table):
         yield from output.to_batches()
     elif isinstance(output, Mapping):
+        if not output:
+            raise TransformOutputError("it returned a dict without columns")
         yield from pa.table(dict(output)).to_batches()
     elif isinstance(output, Iterable) and not isinstance(output, str | bytes):
         for one in output:

@@ -8,11 +8,12 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io import PY_IO_IMPL, FileIO
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from requests import Session
 
 from holdfast.errors import CatalogUnavailableError, SettingsError, UnsupportedTableError
-from holdfast.sinks.iceberg.file_io import FILE_IO_PATH
+from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
 
 # Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
@@ -60,9 +61,18 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         ) from error
     except Exception as error:  # Each kind of catalog has errors of its own.
         raise CatalogUnavailableError(table=f"catalog {name!r}", reason=in_short(error)) from error
-    # A REST server may send settings of its own: storage stays ours.
+    # A server or a table may name another FileIO, even code of its own: storage stays ours.
     catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
+    catalog._load_file_io = partial(_our_file_io, catalog)  # type: ignore[method-assign]  # noqa: SLF001
     return catalog
+
+
+def _our_file_io(
+    catalog: Catalog,
+    properties: Properties = EMPTY_DICT,
+    location: str | None = None,  # noqa: ARG001 - PyIceberg's signature.
+) -> FileIO:
+    return HoldfastFileIO({**catalog.properties, **properties})
 
 
 def in_short(error: Exception) -> str:

@@ -13,7 +13,13 @@ from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, Par
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.transforms import parse_transform
 
-from holdfast.errors import SettingsError, TableMissingError, UnsupportedTableError
+from holdfast.errors import (
+    CommitRefusedError,
+    SettingsError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from holdfast.sinks.iceberg.catalog import in_short
 from holdfast.sinks.targets import Create
 
 _WITH_ARGUMENT = re.compile(r"(bucket|truncate)\(\s*(\d+)\s*,\s*([^)]+?)\s*\)")
@@ -35,6 +41,7 @@ def create_table(
         TableMissingError: The namespace does not exist.
         UnsupportedTableError: Another format version than 2 was asked for.
         SettingsError: A partition names no column, or a type has no place in Iceberg.
+        CommitRefusedError: The catalog did not create it.
     """
     name = f"{catalog.name}.{identifier}"
     properties = dict(create.properties)
@@ -55,17 +62,20 @@ def create_table(
             what=f"the schema has a type that Iceberg lacks: {error}", cure="cast the column"
         ) from error
     schema = assign_fresh_schema_ids(converted)
+    spec = partition_spec(schema, create)
     try:
         catalog.create_table(
             identifier,
             schema=schema,
-            partition_spec=partition_spec(schema, create),
+            partition_spec=spec,
             properties=properties,
         )
     except TableAlreadyExistsError:
         return
     except NoSuchNamespaceError as error:
         raise TableMissingError(table=name, what="its namespace does not exist") from error
+    except Exception as error:  # Each kind of catalog has errors of its own.
+        raise CommitRefusedError(table=name, reason=in_short(error)) from error
 
 
 def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
@@ -74,7 +84,11 @@ def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
     Raises:
         SettingsError: An entry is not understood, or names no column.
     """
-    fields = []
+    if isinstance(create.partition_by, str):
+        raise SettingsError(
+            what=f"partition_by={create.partition_by!r} is one text", cure="give a list of them"
+        )
+    fields: list[PartitionField] = []
     for position, text in enumerate(create.partition_by):
         transform, column, suffix = _parse(text)
         try:
@@ -84,14 +98,20 @@ def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
                 what=f"partition_by={text!r}: the schema has no column {column!r}",
                 cure=f"choose one of {', '.join(schema.column_names)}",
             ) from error
-        fields.append(
-            PartitionField(
-                source_id=source.field_id,
-                field_id=PARTITION_FIELD_ID_START + position,
-                transform=parse_transform(transform),
-                name=column + suffix,
-            )
+        field = PartitionField(
+            source_id=source.field_id,
+            field_id=PARTITION_FIELD_ID_START + position,
+            transform=parse_transform(transform),
+            name=column + suffix,
         )
+        if not field.transform.can_transform(source.field_type) or "[0]" in transform:
+            raise SettingsError(
+                what=f"partition_by={text!r} does not fit a column of type {source.field_type}",
+                cure="choose another transform",
+            )
+        if field.name in {other.name for other in fields}:
+            raise SettingsError(what=f"partition_by has {text!r} twice", cure="name it once")
+        fields.append(field)
     return PartitionSpec(*fields)
 
 

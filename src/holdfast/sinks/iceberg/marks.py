@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.errors import (
     CommitUnknownError,
@@ -85,6 +86,8 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
     """
     text = metadata.properties.get(MARK_PREFIX + encode_run_id(run_id))
     if text is None:
+        if (mark := _unmarked(metadata, io, branch, run_nonce, intents)) is not None:
+            return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
         horizon = _horizon(metadata.properties)
         if any(intent.sequence_number <= horizon for intent in intents.values()):
             raise CommitUnknownError(
@@ -110,10 +113,43 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
     return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
 
 
+def _unmarked(
+    metadata: TableMetadata,
+    io: FileIO,
+    branch: str,
+    run_nonce: str,
+    intents: Mapping[int, Intent],
+) -> RunMark | None:
+    """Find an intent that landed though its mark is gone: dropped as too old, or by somebody.
+
+    A snapshot id is 63 random bits that the intent wrote down before it was used, so whatever
+    names it is ours: the snapshot itself, a child of it, or a manifest that it added.
+    """
+    if not intents:
+        return None
+    named = {one.snapshot_id for one in metadata.snapshots}
+    named |= {one.parent_snapshot_id or 0 for one in metadata.snapshots}
+    if (head := _head(metadata, branch)) is not None:
+        named |= {one.added_snapshot_id or 0 for one in head.manifests(io)}
+    for number, intent in intents.items():
+        if intent.snapshot_id in named:
+            return RunMark(
+                run_nonce=run_nonce,
+                intent_number=number,
+                snapshot_id=intent.snapshot_id,
+                sequence_number=intent.sequence_number,
+            )
+    return None
+
+
+def _head(metadata: TableMetadata, branch: str) -> Snapshot | None:
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    return metadata.snapshot_by_id(ref.snapshot_id) if ref else None
+
+
 def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark) -> bool | None:
     """Whether the marked snapshot is in the branch's history; None if history does not tell."""
-    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
-    head = metadata.snapshot_by_id(ref.snapshot_id) if ref else None
+    head = _head(metadata, branch)
     if head is None:
         return False
     snapshot = head
@@ -122,7 +158,10 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
         if mark.snapshot_id in (snapshot.snapshot_id, parent_id):
             return True
         if (snapshot.sequence_number or 0) < mark.sequence_number or parent_id is None:
-            ended = False
+            # PyIceberg's expiry empties the parent of the oldest snapshot that it keeps: such a
+            # root is told from a replaced table only while our own snapshot is still listed.
+            ended = parent_id is None and metadata.snapshot_by_id(mark.snapshot_id) is None
+            ended = ended and (snapshot.sequence_number or 0) > mark.sequence_number
             break
         parent = metadata.snapshot_by_id(parent_id)
         if parent is None:

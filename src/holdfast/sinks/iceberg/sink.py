@@ -15,7 +15,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
 )
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
     RemovePropertiesUpdate,
     SetPropertiesUpdate,
@@ -72,8 +72,8 @@ class IcebergSink:
         """Look at the table afresh.
 
         Raises:
-            TableMissingError: There is no such table or branch.
-            UnsupportedTableError: It is not of format v2.
+            TableMissingError: There is no such table.
+            UnsupportedTableError: It is not of format v2, or the branch is a tag.
             CatalogUnavailableError: The catalog does not answer.
         """
         try:
@@ -91,8 +91,12 @@ class IcebergSink:
                 "('format-version'='2'); write to a v2 table instead of v3",
             )
         ref = metadata.refs.get(self._branch)
-        if ref is None and self._branch != MAIN_BRANCH:
-            raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
+        if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+            raise UnsupportedTableError(
+                table=self._name,
+                what=f"{self._branch!r} is a tag, which a commit would move",
+                cure="name a branch",
+            )
         return TableView(
             uuid=str(metadata.table_uuid),
             schema=schema_json(metadata.schema()),
@@ -145,10 +149,12 @@ class IcebergSink:
         """Stop if staged files are gone or no longer fit the table.
 
         Raises:
+            TableMissingError: The branch does not exist.
             TableChangedError: The schema or the layout has changed.
             StagedFileMissingError: A staged file is gone.
         """
         table: Table = view.handle
+        self._refuse_missing_branch(view)
         if changes := schema_changes(schema, view.schema):
             raise TableChangedError(table=self._name, change="; ".join(changes))
         known = {spec.spec_id for spec in table.metadata.partition_specs}
@@ -170,12 +176,22 @@ class IcebergSink:
         table: Table = view.handle
         return int(table.metadata.new_snapshot_id())
 
-    def post_empty(self, view: TableView) -> None:
-        """Give the branch a first, empty snapshot, so that every data snapshot has a parent."""
+    def post_empty(self, view: TableView) -> Outcome:
+        """Give the branch a first, empty snapshot, so that every data snapshot has a parent.
+
+        Raises:
+            TableMissingError: It is a branch that somebody has to create.
+        """
         table: Table = view.handle
+        self._refuse_missing_branch(view)
         with _storage_of(table):
             updates = append_snapshot(table, self._branch, self.new_snapshot_id(view), [], {})
-        self._send(table, updates)
+        return self._send(table, updates)
+
+    def _refuse_missing_branch(self, view: TableView) -> None:
+        # Not at every look: a run may have landed on a branch that was merged and dropped since.
+        if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
+            raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
 
     def post(
         self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]

@@ -36,7 +36,7 @@ class WriteOptions:
             properties: All its properties.
 
         Raises:
-            UnsupportedTableError: The table wants another file format than Parquet.
+            UnsupportedTableError: Another file format than Parquet, or a size that is no number.
         """
         file_format = properties.get("write.format.default", "parquet").lower()
         if file_format != "parquet":
@@ -49,27 +49,44 @@ class WriteOptions:
         level = properties.get("write.parquet.compression-level")
         parquet: dict[str, Any] = {
             "compression": "none" if codec == "uncompressed" else codec,
-            "data_page_size": _number(properties, "write.parquet.page-size-bytes", _PAGE_BYTES),
+            "data_page_size": _number(
+                table, properties, "write.parquet.page-size-bytes", _PAGE_BYTES
+            ),
             "dictionary_pagesize_limit": _number(
-                properties, "write.parquet.dict-size-bytes", _DICTIONARY_BYTES
+                table, properties, "write.parquet.dict-size-bytes", _DICTIONARY_BYTES
             ),
             # Pages end on a batch of rows; smaller batches let page statistics prune.
-            "write_batch_size": _number(properties, "write.parquet.page-row-limit", _PAGE_ROWS),
+            "write_batch_size": _number(
+                table, properties, "write.parquet.page-row-limit", _PAGE_ROWS
+            ),
             "store_decimal_as_integer": True,
         }
         if level is not None and codec in ("zstd", "gzip", "brotli"):
-            parquet["compression_level"] = int(level)
+            parquet["compression_level"] = _number(
+                table, properties, "write.parquet.compression-level", 1, least=None
+            )
         return cls(
             target_file_bytes=_number(
-                properties, "write.target-file-size-bytes", _TARGET_FILE_BYTES
+                table, properties, "write.target-file-size-bytes", _TARGET_FILE_BYTES
             ),
             row_group_bytes=_number(
-                properties, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES
+                table, properties, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES
             ),
-            row_group_rows=_number(properties, "write.parquet.row-group-limit", _ROW_GROUP_ROWS),
+            row_group_rows=_number(
+                table, properties, "write.parquet.row-group-limit", _ROW_GROUP_ROWS
+            ),
             parquet=parquet,
         )
 
 
-def _number(properties: Mapping[str, str], name: str, default: int) -> int:
-    return max(1, int(properties.get(name, default)))
+def _number(
+    table: str, properties: Mapping[str, str], name: str, default: int, least: int | None = 1
+) -> int:
+    text = properties.get(name, str(default))
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise UnsupportedTableError(
+            table=table, what=f"its property {name} is no number: {text!r}", cure="set a number"
+        ) from error
+    return number if least is None else max(least, number)

@@ -31,6 +31,9 @@ from holdfast.sinks.iceberg.sorting import RowSorter
 from holdfast.sinks.iceberg.write_options import WriteOptions
 
 _OPEN_FILES_MAX = 16
+# How much more than its own bytes a kept slice may hold.
+_PINNED_SHARE_MAX = 2
+_PINNED_BYTES_MAX = 4096
 _LOCATION_CODE = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 
 
@@ -156,6 +159,10 @@ class IcebergTaskWriter:
             repr(record[i]) if isinstance(record[i], float) else record[i]
             for i in range(len(record))
         )
+        if rows.get_total_buffer_size() > _PINNED_SHARE_MAX * rows.nbytes + _PINNED_BYTES_MAX:
+            # A slice holds the whole batch that it was cut from: a rare partition would pin
+            # every batch of the task.
+            rows = pa.concat_batches([rows, rows.slice(0, 0)])
         partition = self._partitions.pop(key, None) or _Partition(record)
         self._partitions[key] = partition
         partition.batches.append(rows)

@@ -1,0 +1,207 @@
+"""Starts of a run: whose files are published, for which schema, and which settings are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import IntegerType, LongType, NestedField
+
+from holdfast import Run
+from holdfast.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    JobFailedError,
+    SchemaMismatchError,
+    SettingsError,
+    TableChangedError,
+)
+from holdfast.ledger.parts import read_staged, write_staged
+from holdfast.sinks.iceberg.sink import IcebergSink
+from tests.fakes.iceberg_tables import InProcessSubmitter, Lake, new_table
+from tests.fakes.manual_ports import ScriptedSubmitter
+from tests.fakes.memory_table import DriverDiedError, MemoryTable, PostFault
+from tests.fakes.rig import GROUPS, LAYOUT, Rig
+
+
+def rig_with_staged_files() -> Rig:
+    """Return a run whose first driver has staged everything and died before its post."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    with pytest.raises(DriverDiedError):
+        rig.start()
+    return rig
+
+
+def test_only_a_start_that_publishes_another_ones_files_has_inherited_them() -> None:
+    """Neither the start that did the work nor one that finds the run landed says so."""
+    assert not Rig().start().inherited
+    rig = rig_with_staged_files()
+    inherited = rig.start()
+    assert (inherited.inherited, inherited.was_landed, inherited.tasks) == (True, False, 0)
+    later = rig.start()
+    assert (later.inherited, later.was_landed) == (False, True)
+
+
+def test_inherited_files_that_are_gone_are_made_again_by_this_start() -> None:
+    """Then the input was read after all."""
+    rig = rig_with_staged_files()
+    groups, _ = read_staged(rig.storage, LAYOUT, rig.commit_step().log.intents[2].staged)
+    rig.table.missing_files.extend(file.path for group in groups for file in group.files)
+    driven = rig.start()
+    assert (driven.inherited, driven.tasks) == (False, 2)
+
+
+def test_a_run_warns_and_reports_that_inherited_files_are_not_this_input() -> None:
+    """A start with another input must not look as if it had written that input."""
+    run = Run("r", store="s3://store")
+    driven = rig_with_staged_files().start()
+    with pytest.warns(UserWarning, match="'r' published what an earlier start.*was not read"):
+        report = run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
+    assert (report.inherited, report.outcome, report.tasks) == (True, "committed", 0)
+    assert "an earlier start; this input was not read" in str(report)
+    assert "earlier start" not in str(replace(report, inherited=False))
+
+
+def test_a_run_that_did_the_work_itself_does_not_warn() -> None:
+    """Warnings are errors in this suite: the call below would raise."""
+    run = Run("r", store="s3://store")
+    report = run._report("lake.db.t", Rig().start(), 1.0)  # noqa: SLF001 - append needs Spark.
+    assert not report.inherited
+
+
+@pytest.mark.parametrize("batch_rows", [True, False, 0, -1, "10", 1.5, 10.0])
+def test_a_batch_size_that_is_no_whole_number_is_refused(batch_rows: Any) -> None:  # noqa: ANN401
+    """Before anything is written, and with the value that was given."""
+    rig, submitter = Rig(), ScriptedSubmitter()
+    with pytest.raises(SettingsError, match=f"batch_rows={batch_rows!r}"):
+        rig.start(submitter, batch_rows=batch_rows)
+    assert (rig.storage.objects, submitter.plans) == ({}, [])
+
+
+@pytest.mark.parametrize("batch_rows", [1, 10_000, None])
+def test_a_batch_size_of_at_least_one_is_taken(batch_rows: int | None) -> None:
+    """None leaves the batches as Spark sends them."""
+    submitter = ScriptedSubmitter()
+    Rig().start(submitter, batch_rows=batch_rows)
+    assert [plan.batch_rows for plan in submitter.plans] == [batch_rows]
+
+
+@pytest.mark.parametrize("rows", ["some", "", None, True])
+def test_a_row_rule_that_does_not_exist_is_refused(rows: Any) -> None:  # noqa: ANN401
+    """A typing error must not switch the check off."""
+    with pytest.raises(SettingsError, match="rows="):
+        Rig().start(rows=rows)
+
+
+def test_the_row_rule_reaches_the_tasks() -> None:
+    """By default a transform keeps the number of rows."""
+    default, changed = ScriptedSubmitter(), ScriptedSubmitter()
+    Rig().start(default)
+    Rig().start(changed, rows="any")
+    assert [plan.rows for plan in (*default.plans, *changed.plans)] == ["same", "any"]
+
+
+def test_an_empty_table_that_never_answers_is_given_up_as_unknown() -> None:
+    """Twenty lost answers to the first, empty post: not a conflict after a hundred."""
+    rig = Rig(table=MemoryTable(empty=True))
+    rig.table.post_empty_faults.extend([PostFault.NEVER_ARRIVES] * 200)
+    with pytest.raises(CommitUnknownError):
+        rig.publish()
+    assert (rig.table.empty_posts, rig.table.posts) == (20, [])
+
+
+def test_lost_answers_to_empty_and_data_posts_are_counted_together() -> None:
+    """A catalog that answers neither is the same silent catalog."""
+    rig = Rig(table=MemoryTable(empty=True))
+    rig.table.post_empty_faults.append(PostFault.ANSWER_LOST)
+    rig.table.post_faults.extend([PostFault.NEVER_ARRIVES] * 200)
+    with pytest.raises(CommitUnknownError):
+        rig.publish()
+    assert (rig.table.empty_posts, len(rig.table.posts)) == (1, 19)
+
+
+def test_two_lost_answers_in_one_attempt_do_not_jump_over_the_limit() -> None:
+    """The empty post lands as the twentieth without an answer; the data post is the next."""
+    rig = Rig(table=MemoryTable(empty=True))
+    rig.table.post_empty_faults.extend([PostFault.NEVER_ARRIVES] * 19 + [PostFault.ANSWER_LOST])
+    rig.table.post_faults.extend([PostFault.NEVER_ARRIVES] * 200)
+    with pytest.raises(CommitUnknownError):
+        rig.publish()
+    assert (rig.table.empty_posts, len(rig.table.posts)) == (20, 1)
+
+
+def test_a_busy_table_is_still_a_conflict() -> None:
+    """Clear answers are no reason to speak of the unknown."""
+    rig = Rig()
+    rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * 200)
+    with pytest.raises(CommitConflictError):
+        rig.publish()
+
+
+def test_the_schema_travels_with_the_staged_files() -> None:
+    """It is part of what the digest covers, and comes back as it was."""
+    rig, schema = Rig(), {"fields": [{"id": 1, "name": "ä", "doc": None}], "schema-id": 0}
+    reference = write_staged(rig.storage, LAYOUT, "p", GROUPS, schema)
+    other = write_staged(rig.storage, LAYOUT, "q", GROUPS, {**schema, "schema-id": 1})
+    assert read_staged(rig.storage, LAYOUT, reference) == (GROUPS, schema)
+    assert reference.digest != other.digest
+
+
+def test_a_schema_changed_while_nothing_is_staged_does_not_block_the_run() -> None:
+    """The failed start left no files behind that could fail to fit."""
+    rig = Rig()
+    with pytest.raises(JobFailedError):
+        rig.start(ScriptedSubmitter(JobFailedError(reason="lost")))
+    rig.table.schema = {"columns": ["id", "new"]}
+    submitter = ScriptedSubmitter()
+    assert rig.start(submitter).landed.receipt.rows == 20
+    assert len(submitter.plans) == 1
+
+
+class _DiesBeforeItsPost(IcebergSink):
+    """A driver that is killed after the intent."""
+
+    def post(self, *_: object) -> Any:  # noqa: ANN401 - it never returns.
+        """Die."""
+        raise DriverDiedError
+
+
+def narrow_lake(folder: Path) -> Lake:
+    """Return a table whose ids are ints of 32 bits."""
+    sink, _ = new_table(folder, Schema(NestedField(1, "id", IntegerType())))
+    return Lake(sink)
+
+
+def widen(table: Table) -> None:
+    """Follow the advice of a schema error: change the table's column."""
+    table.update_schema().update_column("id", LongType()).commit()
+
+
+def test_a_table_altered_after_a_schema_error_takes_the_same_run(tmp_path: Path) -> None:
+    """The error says "change the table's column": doing so must end the trouble."""
+    lake = narrow_lake(tmp_path)
+    with pytest.raises(SchemaMismatchError, match="id"):
+        lake.start(lake.submitter(1, 2))
+    widen(lake.table)
+    assert lake.start(lake.submitter(1, 2)).landed.receipt.rows == 2
+    assert lake.ids() == [1, 2]
+
+
+def test_a_table_altered_after_the_staging_stops_the_run(tmp_path: Path) -> None:
+    """The files were written for the old column: they are not published under the new one."""
+    lake = narrow_lake(tmp_path)
+    first = InProcessSubmitter(pa.array([1, 2], pa.int32()))
+    dying = _DiesBeforeItsPost(lake.sink._catalog, "db.t", "main")  # noqa: SLF001 - the same.
+    with pytest.raises(DriverDiedError):
+        Lake(dying, storage=lake.storage).start(first)
+    widen(lake.table)
+    second = InProcessSubmitter(pa.array([1, 2], pa.int32()))
+    with pytest.raises(TableChangedError):
+        lake.start(second)
+    assert (len(first.plans), second.plans, lake.ids()) == (1, [], [])

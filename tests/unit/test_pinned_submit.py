@@ -1,0 +1,80 @@
+"""Submitting a job: what goes wrong on the way to Spark and back has an error of ours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from holdfast.errors import JobFailedError, SettingsError
+from holdfast.spark.submit import DataFrameSubmitter
+from holdfast.worker.task import TaskPlan
+from tests.fakes.memory_writer import MemoryWriterSpec
+
+
+class FailingFrame:
+    """A DataFrame whose job ends with the given error."""
+
+    def __init__(self, error: Exception) -> None:
+        """Keep the error."""
+        self.jobs = 0
+        self._error = error
+
+    def mapInArrow(self, *_: object) -> FailingFrame:  # noqa: N802 - PySpark's name.
+        """Plan the job; Spark runs nothing yet."""
+        return self
+
+    def collect(self) -> list[Any]:
+        """Run the job."""
+        self.jobs += 1
+        raise self._error
+
+
+def plan(transform: Callable[[pa.RecordBatch], Any] | None = None) -> TaskPlan:
+    """Return a plan with this transform."""
+    return TaskPlan(
+        transform=transform,
+        batch_rows=None,
+        key=("id",),
+        writer=MemoryWriterSpec(pa.schema([("id", pa.int64())])),
+        job_nonce="job",
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("An error occurred while calling o51.collectToPython"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        PySparkException("Job aborted due to stage failure"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_ends_the_job_is_a_failed_job(error: Exception) -> None:
+    """A driver JVM that dies does not speak PySpark's language, and the user reads ours."""
+    frame = FailingFrame(error)
+    with pytest.raises(JobFailedError, match="Spark could not finish the job") as caught:
+        DataFrameSubmitter(frame).submit(plan())
+    assert frame.jobs == 1
+    assert caught.value.retry_safe
+    assert str(error) in caught.value.reason
+
+
+def test_a_transform_that_cannot_be_pickled_is_refused_with_advice() -> None:
+    """Locks, clients and open files are built on the worker; no job is started for them."""
+    lock = threading.Lock()
+
+    def guarded(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return batch
+
+    frame = FailingFrame(AssertionError("submitted"))
+    with pytest.raises(SettingsError, match=r"hf\.per_worker") as caught:
+        DataFrameSubmitter(frame).submit(plan(guarded))
+    assert "lock" in caught.value.what
+    assert frame.jobs == 0
