@@ -137,3 +137,16 @@ def test_a_known_file_io_that_a_table_names_is_not_used_either(tmp_path: Path) -
     other = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     sink, created = new_table(tmp_path, SCHEMA, properties=other)
     assert [type(created.io), type(sink.load().handle.io)] == [HoldfastFileIO] * 2
+
+
+def test_a_tables_property_does_not_redirect_our_credentials(lake: Lake) -> None:
+    """Whoever may alter a table could otherwise send everybody's requests to a server of theirs."""
+    catalog = lake.sink._catalog  # noqa: SLF001 - its properties are what a user gave.
+    catalog.properties["s3.region"] = "ours"
+    theirs = {"s3.endpoint": "http://127.0.0.1:9", "s3.region": "theirs"}
+    edit_metadata(lake.table, lambda metadata: metadata["properties"].update(theirs))
+    view = lake.sink.load()
+    assert view.handle.properties["s3.endpoint"] == theirs["s3.endpoint"]  # It is set there.
+    for properties in (view.handle.io.properties, lake.sink.writer_spec(view).io_properties):
+        assert "s3.endpoint" not in properties
+        assert properties["s3.region"] == "ours"

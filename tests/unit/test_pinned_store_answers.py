@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
+from tests.fakes.s3_server import AnsweringS3, answering_s3
 
 URI = "s3://bucket/x"
 TOKEN = "SESSIONTOKENSECRET"  # noqa: S105 - the canary.
@@ -29,64 +28,13 @@ BODIES = {
 }
 
 
-class Refusing(ThreadingHTTPServer):
-    """Refuses every request with the same body."""
-
-    body = ONE_LINE
-    status = 400
-
-    def __init__(self) -> None:
-        """Listen on a free port of this machine."""
-        super().__init__(("127.0.0.1", 0), RefusingHandler)
-
-
-class RefusingHandler(BaseHTTPRequestHandler):
-    """Reads the request and refuses it."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_PUT(self) -> None:
-        """Refuse a write."""
-        server: Refusing = self.server  # type: ignore[assignment]
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = server.body.encode()
-        self.send_response(server.status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_GET = do_HEAD = do_POST = do_DELETE = do_PUT  # noqa: N815 - http.server's names.
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Refusing]:
-    """Run a server for one test; the client does not retry."""
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
+    """Run a server that refuses everything; the client does not retry."""
     monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
-    with Refusing() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with answering_s3() as running:
+        running.status, running.body = 400, ONE_LINE
         yield running
-        running.shutdown()
-        thread.join()
-
-
-def storage_on(server: Refusing) -> ObjectStorage:
-    """Return storage whose S3 is the server."""
-    host, port = server.server_address[:2]
-    return ObjectStorage(
-        {
-            "s3.endpoint": f"http://{host!s}:{port}",
-            "s3.access-key-id": "k",
-            "s3.secret-access-key": "s",
-            "s3.session-token": TOKEN,
-            "s3.region": "x",
-        }
-    )
 
 
 def upload(storage: ObjectStorage) -> None:
@@ -106,10 +54,10 @@ CALLS: dict[str, Callable[[ObjectStorage], object]] = {
 }
 
 
-def refusal(call: Callable[[ObjectStorage], object], server: Refusing) -> str:
+def refusal(call: Callable[[ObjectStorage], object], server: AnsweringS3) -> str:
     """Return the error's text, after a look at all that Python would print of it."""
     with pytest.raises(StorageError) as caught:
-        call(storage_on(server))
+        call(server.storage(TOKEN))
     printed = "".join(traceback.format_exception(caught.value))
     assert TOKEN not in printed
     assert "Token-0" not in printed
@@ -120,7 +68,7 @@ def refusal(call: Callable[[ObjectStorage], object], server: Refusing) -> str:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("status", [400, 403, 500])
 def test_a_refusal_says_code_and_message_and_nothing_else_of_the_body(
-    server: Refusing, status: int, name: str
+    server: AnsweringS3, status: int, name: str
 ) -> None:
     """Whichever call was refused, in its text and in its traceback with all causes."""
     server.status = status
@@ -131,7 +79,7 @@ def test_a_refusal_says_code_and_message_and_nothing_else_of_the_body(
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_no_spelling_of_the_body_gets_through(server: Refusing, body: str) -> None:
+def test_no_spelling_of_the_body_gets_through(server: AnsweringS3, body: str) -> None:
     """Other servers write the same error with a prologue, a namespace or line breaks."""
     server.body = body
     text = refusal(CALLS["create"], server)
@@ -141,7 +89,7 @@ def test_no_spelling_of_the_body_gets_through(server: Refusing, body: str) -> No
 
 
 @pytest.mark.parametrize("name", ["size", "delete"])
-def test_a_refusal_without_a_body_is_still_an_error(server: Refusing, name: str) -> None:
+def test_a_refusal_without_a_body_is_still_an_error(server: AnsweringS3, name: str) -> None:
     """A HEAD has no body to repeat anything in."""
     call: Callable[[ObjectStorage], object] = {
         "size": lambda storage: storage.size(URI),

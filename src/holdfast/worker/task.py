@@ -30,6 +30,7 @@ RowCount = Literal["same", "any"]
 
 # A model's error may carry a whole document; Spark collects one from every task.
 _ERROR_LENGTH_MAX = 2000
+_KEY_LENGTH_MAX = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +162,7 @@ def _key_range(key: tuple[str, ...], batch: pa.RecordBatch) -> str:
 
     def at(row: int) -> str:
         values = [f"{name}={batch.column(name)[row].as_py()!r}" for name in key]
-        return "(" + ", ".join(values) + ")"
+        return f"({', '.join(values)[:_KEY_LENGTH_MAX]})"
 
     if not key or any(batch.schema.names.count(name) != 1 for name in key):
         return ""

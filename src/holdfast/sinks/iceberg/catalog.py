@@ -9,12 +9,14 @@ from typing import Any
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import PY_IO_IMPL, FileIO
+from pyiceberg.table import Table
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from requests import Session
 
 from holdfast.errors import CatalogUnavailableError, SettingsError, UnsupportedTableError
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
+from holdfast.storage.locations import storage_options
 
 # Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
 _TIMEOUT_S = (10.0, 60.0)
@@ -73,6 +75,21 @@ def _our_file_io(
     location: str | None = None,  # noqa: ARG001 - PyIceberg's signature.
 ) -> FileIO:
     return HoldfastFileIO({**catalog.properties, **properties})
+
+
+def trust_own_storage_options(catalog: Catalog, table: Table) -> None:
+    """Undo storage options that a table's own properties have set.
+
+    PyIceberg lets them override the catalog's: whoever may alter a table could send the
+    credentials of everybody who writes to it to an address of theirs.
+    """
+    found = dict(table.io.properties)
+    for name, _ in storage_options(table.properties):
+        if name not in table.config and found.get(name) == table.properties[name]:
+            found.pop(name)
+            if name in catalog.properties:
+                found[name] = catalog.properties[name]
+    table.io = HoldfastFileIO(found)
 
 
 def in_short(error: Exception) -> str:

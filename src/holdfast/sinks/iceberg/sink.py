@@ -34,7 +34,7 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.catalog import in_short, single_post
+from holdfast.sinks.iceberg.catalog import in_short, single_post, trust_own_storage_options
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes, mark_text
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
@@ -82,6 +82,7 @@ class IcebergSink:
             raise TableMissingError(table=self._name, what="there is no such table") from error
         except Exception as error:  # Each kind of catalog has errors of its own.
             raise CatalogUnavailableError(table=self._name, reason=in_short(error)) from error
+        trust_own_storage_options(self._catalog, table)
         metadata = table.metadata
         if metadata.format_version != _FORMAT_VERSION:
             raise UnsupportedTableError(
