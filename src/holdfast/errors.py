@@ -17,6 +17,8 @@ Spark hands an executor's error to the driver as text, so the message alone is e
     │   ├── RunFencedError            another driver has taken over
     │   └── RunAbortedError           the run was given up
     ├── JobError                      the work on the executors
+    │   ├── NullKeyError              rows without a key
+    │   ├── InputChangedError         the input is not what it was a moment ago
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── TransformError            the transform failed
     │   ├── TransformTooLargeError    the transform carries too much with it
@@ -35,8 +37,9 @@ Spark hands an executor's error to the driver as text, so the message alone is e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+
+from holdfast._error_root import HoldfastError
 
 __all__ = [
     "CatalogUnavailableError",
@@ -48,10 +51,12 @@ __all__ = [
     "ExecutorSetupError",
     "HiddenSettingError",
     "HoldfastError",
+    "InputChangedError",
     "JobError",
     "JobFailedError",
     "LedgerDamagedError",
     "MissingExtraError",
+    "NullKeyError",
     "RunAbortedError",
     "RunError",
     "RunFencedError",
@@ -68,40 +73,6 @@ __all__ = [
     "UnsafeStoreError",
     "UnsupportedTableError",
 ]
-
-
-def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
-    return cls(**facts)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class HoldfastError(Exception):
-    """The root of all errors that Holdfast raises.
-
-    Subclasses are keyword-only dataclasses: what is known about the failure is in their
-    attributes, and `happened` and `advice` are templates over them.
-    """
-
-    happened: ClassVar[str] = "something went wrong"
-    retry_safe: ClassVar[bool] = True
-    advice: ClassVar[str] = "run the same script again"
-
-    def __str__(self) -> str:
-        """Return what happened, whether a retry is safe, and what to do."""
-        facts = self._facts()
-        retry = "yes" if self.retry_safe else "no, it would end the same way"
-        return (
-            f"{self.happened.format(**facts)}\n"
-            f"  Safe to run again: {retry}.\n"
-            f"  What to do: {self.advice.format(**facts)}."
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Survive pickle, which rebuilds exceptions from positional arguments by default."""
-        return _rebuild, (type(self), self._facts())
-
-    def _facts(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -238,6 +209,28 @@ class RunAbortedError(RunError):
 @dataclass(eq=False, repr=False, kw_only=True)
 class JobError(HoldfastError):
     """The work on the executors did not end well; nothing was committed."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NullKeyError(JobError):
+    """Rows have NULL in their key: nothing tells them apart."""
+
+    happened = "{rows} input rows have NULL in a key column"
+    retry_safe = False
+    advice = "filter these rows out, fill the column, or choose another key"
+
+    rows: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class InputChangedError(JobError):
+    """The input gave other rows when it was read again; nothing was committed."""
+
+    happened = "the input had {planned} rows, and the tasks then saw {read}"
+    advice = "make the input deterministic (write it to a table first), then run again"
+
+    planned: int
+    read: int
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -71,6 +71,7 @@ class Run:
         rows: RowCount = "same",
         create: Create | None = None,
         version: str = "",
+        verify_input: bool = True,
     ) -> Report:
         """Transform the DataFrame's rows and append them to the table in one atomic commit, once.
 
@@ -89,6 +90,8 @@ class Run:
                 anything else is an error. "any": it may drop or multiply rows.
             create: How to create the table if there is none; ignored if there is one.
             version: The user's own word for the code; another word is another run.
+            verify_input: Read the key columns once before the job: refuse NULL keys, and an
+                input that is not the one which an earlier start of this run has read.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -100,15 +103,13 @@ class Run:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
         started = time.monotonic()
-        session = spark.session_of(df)
-        key = spark.checked_key(df, key)
+        session, key = spark.session_of(df), spark.checked_key(df, key)
         spark.refuse_wap(session)
         store = self._resolve_store(session)
         target = IcebergTable(to) if isinstance(to, str) else to
         sink = _open_sink(target, session, create, spark.arrow_schema(df))
         view = sink.load()
-        if transform is None:
-            # Without a transform the output is known now: fail before any task starts.
+        if transform is None:  # The output is known now: fail before any task starts.
             Conformer(sink.name, spark.arrow_schema(df), sink.writer_spec(view).schema)
         identity = Identity(
             table=sink.name,
@@ -119,16 +120,23 @@ class Run:
             version=version,
             **spark.semantics(session),
         )
-        driver = self._driver(df, store, sink)
-        driven = driver.append(
-            view, identity, transform=transform, batch_rows=batch_rows, rows=rows
+        driven = self._driver(df, key, store, sink).append(
+            view,
+            identity,
+            transform=transform,
+            batch_rows=batch_rows,
+            rows=rows,
+            compare=verify_input,
         )
-        if target.catalog is None:
-            spark.forget_cached_table(session, target.name)
+        spark.forget_cached_table(session, target)
         return self._report(sink.name, driven, time.monotonic() - started)
 
     def _driver(
-        self, df: SparkDataFrame, store: tuple[str, Mapping[str, str]], sink: Sink
+        self,
+        df: SparkDataFrame,
+        key: tuple[str, ...],
+        store: tuple[str, Mapping[str, str]],
+        sink: Sink,
     ) -> Driver:
         from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415 - pyspark is optional.
 
@@ -138,7 +146,7 @@ class Run:
             store=uri,
             storage=ObjectStorage(options),
             sink=sink,
-            submitter=DataFrameSubmitter(df),
+            submitter=DataFrameSubmitter(df, key),
             ports=Ports(),
         )
 
@@ -161,15 +169,10 @@ class Run:
 
     def _report(self, table: str, driven: Driven, seconds: float) -> Report:
         landed = driven.landed
-        if driven.was_landed:
+        if not driven.input_compared:
             warnings.warn(
-                f"run {self._run_id!r} had already landed; the input was not read or compared",
-                stacklevel=3,
-            )
-        if driven.inherited:
-            warnings.warn(
-                f"run {self._run_id!r} published what an earlier start had staged as a whole; "
-                "the input was not read or compared",
+                f"run {self._run_id!r}: the input was not compared with what an earlier start "
+                "of this run may have read",
                 stacklevel=3,
             )
         return Report(
@@ -184,6 +187,7 @@ class Run:
             posts=landed.posts,
             seconds=seconds,
             inherited=driven.inherited,
+            input_compared=driven.input_compared,
             still_in_table="yes" if landed.present else "unknown",
         )
 

@@ -86,6 +86,7 @@ class Rig:
         view: TableView | None = None,
         batch_rows: int | None = None,
         rows: RowCount = "same",
+        compare: bool = True,
     ) -> Driven:
         """Start the whole job as a user's script does, which looks at the table first."""
         driver = Driver(
@@ -102,4 +103,5 @@ class Rig:
             transform=None,
             batch_rows=batch_rows,
             rows=rows,
+            compare=compare,
         )

@@ -128,7 +128,7 @@ def test_an_input_without_rows_still_lands_once(reports: list[TaskReport]) -> No
     rig = Rig()
     driven = rig.start(ScriptedSubmitter(reports))
     assert driven.landed.receipt.rows == 0
-    assert rig.start().was_landed
+    assert rig.start(ScriptedSubmitter(reports)).was_landed
     assert len(rig.table.data_snapshots) == 1
 
 

@@ -16,7 +16,10 @@ from holdfast import Run
 from holdfast.errors import (
     CommitConflictError,
     CommitUnknownError,
+    InputChangedError,
     JobFailedError,
+    NullKeyError,
+    RunMismatchError,
     SchemaMismatchError,
     SettingsError,
     TableChangedError,
@@ -57,15 +60,65 @@ def test_inherited_files_that_are_gone_are_made_again_by_this_start() -> None:
     assert (driven.inherited, driven.tasks) == (False, 2)
 
 
-def test_a_run_warns_and_reports_that_inherited_files_are_not_this_input() -> None:
-    """A start with another input must not look as if it had written that input."""
+def test_inherited_files_of_the_same_input_are_published_without_a_warning() -> None:
+    """The input was measured again and is the same: this start stands for the whole of it."""
     run = Run("r", store="s3://store")
     driven = rig_with_staged_files().start()
-    with pytest.warns(UserWarning, match="'r' published what an earlier start.*was not read"):
-        report = run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
+    report = run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
     assert (report.inherited, report.outcome, report.tasks) == (True, "committed", 0)
-    assert "an earlier start; this input was not read" in str(report)
+    assert report.input_compared
+    assert "an earlier start" in str(report)
     assert "earlier start" not in str(replace(report, inherited=False))
+
+
+def test_inherited_files_of_another_input_are_not_published() -> None:
+    """The rows that this start was given would be dropped without a word."""
+    rig, other = rig_with_staged_files(), ScriptedSubmitter()
+    other.sums = replace(other.sums, rows=21)
+    with pytest.raises(RunMismatchError, match="had 20 rows and now has 21: 1 more"):
+        rig.start(other)
+    assert (rig.table.data_snapshots, other.plans) == ([], [])
+
+
+def test_a_landed_run_with_another_input_is_refused() -> None:
+    """As many rows, but other keys: a reused run id drops data loudly."""
+    rig, other = Rig(), ScriptedSubmitter()
+    rig.start()
+    other.sums = replace(other.sums, low=2)
+    with pytest.raises(RunMismatchError, match="20 rows as before, but other keys"):
+        rig.start(other)
+    assert len(rig.table.data_snapshots) == 1
+
+
+def test_an_input_that_is_not_to_be_compared_is_not_read_and_said_so() -> None:
+    """The receipt is returned at once; the report and a warning tell what was not looked at."""
+    rig, other = Rig(), ScriptedSubmitter()
+    rig.start()
+    other.sums = replace(other.sums, rows=99)
+    driven = rig.start(other, compare=False)
+    assert (driven.was_landed, driven.input_compared) == (True, False)
+    run = Run("r", store="s3://store")
+    with pytest.warns(UserWarning, match="the input was not compared"):
+        report = run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
+    assert "not compared" in str(report)
+
+
+def test_rows_without_a_key_are_refused_before_any_is_paid_for() -> None:
+    """NULL tells no rows apart; the transform is not called once."""
+    rig, submitter = Rig(), ScriptedSubmitter()
+    submitter.sums = replace(submitter.sums, null_keys=3)
+    with pytest.raises(NullKeyError, match="3 input rows have NULL"):
+        rig.start(submitter)
+    assert submitter.plans == []
+
+
+def test_tasks_that_saw_other_rows_than_were_planned_commit_nothing() -> None:
+    """An upstream that gives other rows each time is noticed before the commit."""
+    rig, submitter = Rig(), ScriptedSubmitter()
+    submitter.sums = replace(submitter.sums, rows=19)
+    with pytest.raises(InputChangedError, match="had 19 rows, and the tasks then saw 20"):
+        rig.start(submitter)
+    assert rig.table.data_snapshots == []
 
 
 def test_a_run_that_did_the_work_itself_does_not_warn() -> None:

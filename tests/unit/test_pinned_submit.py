@@ -59,7 +59,7 @@ def test_whatever_ends_the_job_is_a_failed_job(error: Exception) -> None:
     """A driver JVM that dies does not speak PySpark's language, and the user reads ours."""
     frame = FailingFrame(error)
     with pytest.raises(JobFailedError, match="Spark could not finish the job") as caught:
-        DataFrameSubmitter(frame).submit(plan())
+        DataFrameSubmitter(frame, ("id",)).submit(plan())
     assert frame.jobs == 1
     assert caught.value.retry_safe
     assert str(error) in caught.value.reason
@@ -75,6 +75,6 @@ def test_a_transform_that_cannot_be_pickled_is_refused_with_advice() -> None:
 
     frame = FailingFrame(AssertionError("submitted"))
     with pytest.raises(SettingsError, match=r"hf\.per_worker") as caught:
-        DataFrameSubmitter(frame).submit(plan(guarded))
+        DataFrameSubmitter(frame, ("id",)).submit(plan(guarded))
     assert "lock" in caught.value.what
     assert frame.jobs == 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from holdfast.model.input_sums import InputSums
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 
@@ -29,7 +30,14 @@ class Ports:
 
 
 class Submitter(Protocol):
-    """Runs a plan over the input, one task per place."""
+    """Reads the input, and runs a plan over it, one task per place."""
+
+    def measure(self) -> InputSums:
+        """Read the key columns once and return their sums.
+
+        Raises:
+            JobError: The input could not be read.
+        """
 
     def submit(self, plan: TaskPlan) -> list[TaskReport]:
         """Run the job and return one report per task.

@@ -23,6 +23,8 @@ class Staged:
 
     groups: tuple[StagedGroup, ...]
     tasks: int
+    # How many input rows the tasks have seen.
+    rows_in: int
 
 
 def stage(submitter: Submitter, plan: TaskPlan) -> Staged:
@@ -42,6 +44,7 @@ def stage(submitter: Submitter, plan: TaskPlan) -> Staged:
     return Staged(
         groups=tuple(group for report in reports for group in report.groups),
         tasks=len(reports),
+        rows_in=sum(report.rows_in for report in reports),
     )
 
 

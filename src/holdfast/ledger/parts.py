@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.layout import RunLayout
+from holdfast.model.input_sums import InputSums
 from holdfast.model.records import PartReference
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.storage.port import Storage, StorageError
 
 _TABLE_SCHEMA = b"holdfast.table-schema"
+_INPUT_SUMS = b"holdfast.input-sums"
 _FILE = pa.struct([("path", pa.string()), ("size_bytes", pa.int64()), ("rows", pa.int64())])
 _SCHEMA = pa.schema(
     [
@@ -28,12 +30,14 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_staged(
+def write_staged(  # noqa: PLR0913 - they are what a part holds, and where.
     storage: Storage,
     layout: RunLayout,
     name: str,
     groups: Sequence[StagedGroup],
     schema: dict[str, Any],
+    *,
+    input_sums: InputSums | None = None,
 ) -> PartReference:
     """Write the groups as one part and return what a record needs to name it.
 
@@ -43,6 +47,7 @@ def write_staged(
         name: The part's own name.
         groups: What is staged.
         schema: The table's schema that the files were written for.
+        input_sums: What the input was; None if it was not measured.
 
     Raises:
         StoreUnavailableError: The store did not take it.
@@ -60,7 +65,9 @@ def write_staged(
         for group in groups
     ]
     buffer = pa.BufferOutputStream()
-    with_schema = _SCHEMA.with_metadata({_TABLE_SCHEMA: json.dumps(schema)})
+    sums = None if input_sums is None else input_sums.to_json()
+    facts = {_TABLE_SCHEMA: json.dumps(schema), _INPUT_SUMS: json.dumps(sums)}
+    with_schema = _SCHEMA.with_metadata(facts)
     pq.write_table(pa.Table.from_pylist(rows, schema=with_schema), buffer, compression="zstd")
     data = buffer.getvalue().to_pybytes()
     try:
@@ -79,16 +86,7 @@ def read_staged(
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
-    uri = layout.part(reference.name)
-    try:
-        data = storage.get(uri)
-    except FileNotFoundError as error:
-        raise LedgerDamagedError(uri=uri, reason="missing") from error
-    except StorageError as error:
-        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
-    if hashlib.sha256(data).hexdigest() != reference.digest:
-        raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
-    table = pq.read_table(pa.BufferReader(data))
+    table = _read(storage, layout, reference)
     groups = [
         StagedGroup(
             path=row["path"],
@@ -99,3 +97,30 @@ def read_staged(
         for row in table.to_pylist()
     ]
     return groups, json.loads(table.schema.metadata[_TABLE_SCHEMA])
+
+
+def read_input_sums(
+    storage: Storage, layout: RunLayout, reference: PartReference
+) -> InputSums | None:
+    """Return what the input was when the part was staged; None if it was not measured.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    facts = _read(storage, layout, reference).schema.metadata
+    value = json.loads(facts.get(_INPUT_SUMS, b"null"))
+    return None if value is None else InputSums.from_json(value)
+
+
+def _read(storage: Storage, layout: RunLayout, reference: PartReference) -> pa.Table:
+    uri = layout.part(reference.name)
+    try:
+        data = storage.get(uri)
+    except FileNotFoundError as error:
+        raise LedgerDamagedError(uri=uri, reason="missing") from error
+    except StorageError as error:
+        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+    if hashlib.sha256(data).hexdigest() != reference.digest:
+        raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
+    return pq.read_table(pa.BufferReader(data))

@@ -27,6 +27,8 @@ class Report:
     seconds: float
     # True when an earlier start had staged everything, and this one only published it.
     inherited: bool = False
+    # False when nobody looked whether the input is the one that an earlier start has read.
+    input_compared: bool = True
     still_in_table: Presence = "yes"
 
     def __str__(self) -> str:
@@ -43,7 +45,9 @@ class Report:
             lines.append(("tasks", f"{self.tasks:,}"))
             lines.append(("posts", f"{self.posts:,}"))
         if self.inherited:
-            lines.append(("staged by", "an earlier start; this input was not read"))
+            lines.append(("staged by", "an earlier start"))
+        if not self.input_compared:
+            lines.append(("input", "not compared"))
         if self.still_in_table != "yes":
             lines.append(("in table", "unknown: the table's history does not tell any more"))
         lines.append(("time", f"{self.seconds:.1f} s"))

@@ -16,6 +16,7 @@ from holdfast.errors import (
     SettingsError,
     TransformTooLargeError,
 )
+from holdfast.model.input_sums import InputSums
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame
 from holdfast.worker.reports import TaskReport
@@ -36,9 +37,31 @@ _WRONG_PYTHON = ("No module named 'pyarrow'", "PYTHON_VERSION_MISMATCH", "No mod
 class DataFrameSubmitter:
     """Runs task plans over one DataFrame."""
 
-    def __init__(self, df: SparkDataFrame) -> None:
-        """Keep the DataFrame; nothing runs yet."""
+    def __init__(self, df: SparkDataFrame, key: tuple[str, ...]) -> None:
+        """Keep the DataFrame and its key; nothing runs yet."""
         self._df = df
+        self._key = key
+
+    def measure(self) -> InputSums:
+        """Read the key columns once and return their sums.
+
+        Raises:
+            JobFailedError: Spark could not read the input.
+        """
+        columns = ["`" + name.replace("`", "``") + "`" for name in self._key]
+        digest = f"xxhash64({', '.join(columns)})"
+        nulls = " OR ".join(f"{column} IS NULL" for column in columns)
+        sums = self._df.selectExpr(
+            "count(*) AS rows",
+            f"count(CASE WHEN {nulls} THEN 1 END) AS null_keys",
+            f"coalesce(sum({digest} & 4294967295), 0) AS low",
+            f"coalesce(sum(shiftrightunsigned({digest}, 32)), 0) AS high",
+        )
+        try:
+            row = sums.collect()[0]
+        except (PySparkException, Py4JError) as error:
+            raise JobFailedError(reason=str(error).strip()[-_REASON_LENGTH_MAX:]) from error
+        return InputSums(**row.asDict())
 
     def submit(self, plan: TaskPlan) -> list[TaskReport]:
         """Run the plan over the DataFrame's partitions; wait for all of them.

@@ -1,0 +1,44 @@
+"""The root of all errors: how an error is put into words, and how it survives pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
+    return cls(**facts)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class HoldfastError(Exception):
+    """The root of all errors that Holdfast raises.
+
+    Subclasses are keyword-only dataclasses: what is known about the failure is in their
+    attributes, and `happened` and `advice` are templates over them.
+    """
+
+    happened: ClassVar[str] = "something went wrong"
+    retry_safe: ClassVar[bool] = True
+    advice: ClassVar[str] = "run the same script again"
+
+    def __str__(self) -> str:
+        """Return what happened, whether a retry is safe, and what to do."""
+        facts = self._facts()
+        retry = "yes" if self.retry_safe else "no, it would end the same way"
+        return (
+            f"{self.happened.format(**facts)}\n"
+            f"  Safe to run again: {retry}.\n"
+            f"  What to do: {self.advice.format(**facts)}."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickle, which rebuilds exceptions from positional arguments by default."""
+        return _rebuild, (type(self), self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+# Where users import it from, and what a traceback shows.
+HoldfastError.__module__ = "holdfast.errors"
