@@ -123,8 +123,8 @@ def test_a_dataframe_that_does_not_fit_fails_before_any_task(desk: Desk) -> None
             desk.append(fitting.selectExpr("*", "'earth' AS planet"))
         assert context.statusTracker().getJobIdsForGroup("unfit") == []
         assert desk.append(fitting).outcome == "committed"
-        # Jobs of this group are seen: the check above is not vacuous.
-        assert len(context.statusTracker().getJobIdsForGroup("unfit")) == 1
+        # Jobs of this group are seen: the check above is not vacuous. Reading the keys is one too.
+        assert len(context.statusTracker().getJobIdsForGroup("unfit")) > 1
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     assert desk.rows() == COUNTRIES
