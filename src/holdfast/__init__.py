@@ -4,9 +4,11 @@ The public names, nothing else. Nothing is imported from pyspark, pyiceberg or l
 """
 
 from holdfast._version import __version__
+from holdfast.engine.sweep import Swept
 from holdfast.errors import HoldfastError
 from holdfast.model.report import Report
-from holdfast.run import Run
+from holdfast.model.status import RunStatus
+from holdfast.run import Run, runs
 from holdfast.sinks.targets import Create, IcebergTable
 from holdfast.worker.transforms import per_worker
 
@@ -16,6 +18,9 @@ __all__ = [
     "IcebergTable",
     "Report",
     "Run",
+    "RunStatus",
+    "Swept",
     "__version__",
     "per_worker",
+    "runs",
 ]

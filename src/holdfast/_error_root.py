@@ -38,7 +38,3 @@ class HoldfastError(Exception):
 
     def _facts(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-# Where users import it from, and what a traceback shows.
-HoldfastError.__module__ = "holdfast.errors"

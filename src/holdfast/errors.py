@@ -15,9 +15,13 @@ Spark hands an executor's error to the driver as text, so the message alone is e
     ├── RunError                      the run as such
     │   ├── RunMismatchError          the same id, but another job
     │   ├── RunFencedError            another driver has taken over
-    │   └── RunAbortedError           the run was given up
+    │   ├── RunBusyError              another driver seems to be at work
+    │   ├── RunAbortedError           the run was given up
+    │   ├── RunCommittedError         it has landed, and cannot be given up
+    │   └── RunUnfinishedError        it may go on, and must not be swept
     ├── JobError                      the work on the executors
     │   ├── NullKeyError              rows without a key
+    │   ├── DuplicateKeyError         a key that does not tell rows apart
     │   ├── InputChangedError         the input is not what it was a moment ago
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── TransformError            the transform failed
@@ -39,7 +43,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast._commit_errors import (
+    CatalogUnavailableError,
+    CommitConflictError,
+    CommitError,
+    CommitRefusedError,
+    CommittedThenRemovedError,
+    CommitUnknownError,
+    StagedFileMissingError,
+    TableChangedError,
+    TableMissingError,
+)
 from holdfast._error_root import HoldfastError
+from holdfast._job_errors import (
+    DuplicateKeyError,
+    ExecutorSetupError,
+    InputChangedError,
+    JobError,
+    JobFailedError,
+    NullKeyError,
+    SchemaMismatchError,
+    TransformError,
+    TransformTooLargeError,
+)
 
 __all__ = [
     "CatalogUnavailableError",
@@ -48,6 +74,7 @@ __all__ = [
     "CommitRefusedError",
     "CommitUnknownError",
     "CommittedThenRemovedError",
+    "DuplicateKeyError",
     "ExecutorSetupError",
     "HiddenSettingError",
     "HoldfastError",
@@ -58,9 +85,12 @@ __all__ = [
     "MissingExtraError",
     "NullKeyError",
     "RunAbortedError",
+    "RunBusyError",
+    "RunCommittedError",
     "RunError",
     "RunFencedError",
     "RunMismatchError",
+    "RunUnfinishedError",
     "SchemaMismatchError",
     "SettingsError",
     "StagedFileMissingError",
@@ -195,6 +225,21 @@ class RunFencedError(RunError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class RunBusyError(RunError):
+    """Another driver seems to be at work, and this one was told not to take over."""
+
+    happened = (
+        "run {run_id!r}: process {process_id} on {host} seems to be at work "
+        "(it wrote {age_s:.0f} s ago)"
+    )
+    advice = 'let it finish, or start with takeover="wait" or "now" if it is dead'
+
+    host: str
+    process_id: int
+    age_s: float
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class RunAbortedError(RunError):
     """The run was aborted, which is final."""
 
@@ -207,187 +252,25 @@ class RunAbortedError(RunError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class JobError(HoldfastError):
-    """The work on the executors did not end well; nothing was committed."""
+class RunCommittedError(RunError):
+    """The run has landed, so it cannot be given up."""
 
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class NullKeyError(JobError):
-    """Rows have NULL in their key: nothing tells them apart."""
-
-    happened = "{rows} input rows have NULL in a key column"
+    happened = "run {run_id!r} has landed as snapshot {snapshot_id}"
     retry_safe = False
-    advice = "filter these rows out, fill the column, or choose another key"
+    advice = "roll the table back if the rows are not wanted; run.sweep() removes left-overs"
 
-    rows: int
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class InputChangedError(JobError):
-    """The input gave other rows when it was read again; nothing was committed."""
-
-    happened = "the input had {planned} rows, and the tasks then saw {read}"
-    advice = "make the input deterministic (write it to a table first), then run again"
-
-    planned: int
-    read: int
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class SchemaMismatchError(JobError):
-    """The output does not fit the table's schema."""
-
-    happened = "column {column!r} does not fit {table}: {problem}"
-    retry_safe = False
-    advice = "change the transform's output or the table's column; nothing was committed"
-
-    table: str
-    column: str
-    problem: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class TransformError(JobError):
-    """The transform raised, or returned something that is no table."""
-
-    happened = "the transform failed in {failed_tasks} of {tasks} tasks; first: {example}"
-    advice = (
-        "mend the transform (or the row), then run the same script again; nothing was committed"
-    )
-
-    failed_tasks: int
-    tasks: int
-    example: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class TransformTooLargeError(JobError):
-    """The transform pickles to more than can sensibly be sent with every task."""
-
-    happened = "the transform pickles to {size_mb} MB (at most {limit_mb} MB)"
-    retry_safe = False
-    advice = (
-        "build what is large on the worker: transform=hf.per_worker(YourClass, ...) "
-        "makes it once in each worker process"
-    )
-
-    size_mb: int
-    limit_mb: int
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class ExecutorSetupError(JobError):
-    """An executor cannot run this job."""
-
-    happened = "executor {host}: {what}"
-    retry_safe = False
-    advice = "{cure}"
-
-    host: str
-    what: str
-    cure: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class JobFailedError(JobError):
-    """Spark gave the job up."""
-
-    happened = "Spark could not finish the job: {reason}"
-    advice = "see the executors' logs; nothing was committed"
-
-    reason: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class CommitError(HoldfastError):
-    """The staged files could not be published; they are kept."""
-
-    table: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class CatalogUnavailableError(CommitError):
-    """The catalog did not answer when the table was looked at."""
-
-    happened = "{table}: the catalog did not answer ({reason})"
-    advice = "check that the catalog can be reached, then run the same script again"
-
-    reason: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class TableMissingError(CommitError):
-    """There is no such table, namespace or branch."""
-
-    happened = "{table}: {what}"
-    retry_safe = False
-    advice = "create it first, or pass create=hf.Create(schema=...)"
-
-    what: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class TableChangedError(CommitError):
-    """The table is not, or no longer, what the files were staged for."""
-
-    happened = "{table} has changed since this run began: {change}"
-    advice = "undo the change and run the same script again (work is kept), or use a new run id"
-
-    change: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class StagedFileMissingError(CommitError):
-    """A staged file is gone or has another size: somebody's clean-up took it."""
-
-    happened = "{table}: {count} staged files are gone or changed, first {path}"
-    advice = "run the same script again; keep orphan removal away from files younger than the run"
-
-    count: int
-    path: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class CommitConflictError(CommitError):
-    """Other writers won every attempt; nothing of this run landed."""
-
-    happened = "{table}: other writers won all {attempts} attempts; nothing landed"
-    advice = "run the same script again when the table is less busy"
-
-    attempts: int
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class CommitRefusedError(CommitError):
-    """The catalog refused the commit for a reason that a retry does not change."""
-
-    happened = "{table}: the catalog refused the commit: {reason}"
-    advice = "mend the cause, then run the same script again; the staged files are kept"
-
-    reason: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class CommitUnknownError(CommitError):
-    """It cannot be told whether the run has landed."""
-
-    happened = "{table}: it is unknown whether run {run_id!r} has landed ({reason})"
-    advice = "run the same script again later; it looks first. Delete nothing"
-
-    run_id: str
-    reason: str
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class CommittedThenRemovedError(CommitError):
-    """The run had landed, and its snapshot is no longer part of the table."""
-
-    happened = (
-        "{table}: run {run_id!r} landed as snapshot {snapshot_id}, "
-        "which was rolled back or replaced since"
-    )
-    retry_safe = False
-    advice = "if the rows are wanted again, use a new run id"
-
-    run_id: str
     snapshot_id: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RunUnfinishedError(RunError):
+    """The run has neither landed nor was given up: its files are paid work."""
+
+    happened = "run {run_id!r} has neither landed nor was it aborted"
+    retry_safe = False
+    advice = "finish it by running its script again, or give it up with run.abort()"
+
+
+# Where users import them from, and what a traceback shows.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

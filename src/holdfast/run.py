@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-
+from holdfast.engine.abort import abort
+from holdfast.engine.choices import Choices, Duration, IfCommitted, Takeover
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
-from holdfast.errors import MissingExtraError, SettingsError
+from holdfast.engine.prepare import Ledger, Prepared, prepare
+from holdfast.engine.status import run_folders, status
+from holdfast.engine.sweep import Swept, sweep
+from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.report import Report
-from holdfast.model.run_id import encode_run_id
+from holdfast.model.run_id import decode_run_id, encode_run_id
+from holdfast.model.status import RunStatus
+from holdfast.opening import active_session, open_store, open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, IcebergTable
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
-from holdfast.storage.objects import ObjectStorage
 from holdfast.worker.task import RowCount
 from holdfast.worker.transforms import PerWorker, Transform
-
-_STORE_SETTING = "spark.holdfast.store"
-_STORE_VARIABLE = "HOLDFAST_STORE"
 
 
 class Run:
@@ -55,6 +55,8 @@ class Run:
         self._run_id = run_id
         self._store = normalise(store) if store is not None else None
         self._store_options = store_options
+        # What `remaining` has claimed and measured, for the write that follows.
+        self._prepared: Prepared | None = None
 
     def __repr__(self) -> str:
         """Show the id and the store; never the options, which hold credentials."""
@@ -67,16 +69,21 @@ class Run:
         to: str | IcebergTable,
         key: str | Sequence[str],
         transform: Transform | PerWorker | None = None,
+        checkpoint_every: Duration | None = "30s",
         batch_rows: int | None = None,
         rows: RowCount = "same",
         create: Create | None = None,
         version: str = "",
         verify_input: bool = True,
+        if_committed: IfCommitted = "compare",
+        takeover: Takeover = "wait",
+        retries: int = 2,
+        strict_code: bool = False,
     ) -> Report:
         """Transform the DataFrame's rows and append them to the table in one atomic commit, once.
 
         Runs on the driver; the transform runs on the executors. Safe to call again with the
-        same id: what has landed is not written a second time.
+        same id: rows that are done are not computed again, and what has landed stays as it is.
 
         Args:
             df: A Spark DataFrame, classic or Connect.
@@ -84,14 +91,16 @@ class Run:
             key: The column or columns that tell the rows apart.
             transform: Takes one pyarrow RecordBatch; returns a batch, a Table, a dict of
                 columns, or an iterable of these. `hf.per_worker` builds it once per process.
-            batch_rows: How many rows the transform sees at a time; by default as Spark sends
-                them.
-            rows: "same": the transform returns as many rows as it gets, for every batch;
-                anything else is an error. "any": it may drop or multiply rows.
+            checkpoint_every: How much work a kill may cost, per task; None for less safety.
+            batch_rows: How many rows the transform sees at a time; by default it adapts.
+            rows: "same": as many rows out as in, for every batch; "any": it may differ.
             create: How to create the table if there is none; ignored if there is one.
             version: The user's own word for the code; another word is another run.
-            verify_input: Read the key columns once before the job: refuse NULL keys, and an
-                input that is not the one which an earlier start of this run has read.
+            verify_input: Read the key columns before the job, and check that every row is done.
+            if_committed: "compare" the input with what has landed, or "return" at once.
+            takeover: While another driver seems alive: "wait", take over "now", or "never".
+            retries: How many further passes a failing transform gets.
+            strict_code: Refuse to go on when the transform's code has changed.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -100,16 +109,129 @@ class Run:
             JobError: The work on the executors failed; nothing was committed.
             CommitError: The table could not be written; staged files are kept.
         """
+        choices = Choices(
+            transform=transform,
+            checkpoint_every=checkpoint_every,
+            batch_rows=batch_rows,
+            rows=rows,
+            verify_input=verify_input,
+            if_committed=if_committed,
+            takeover=takeover,
+            retries=retries,
+            strict_code=strict_code,
+        )
+        target = IcebergTable(to) if isinstance(to, str) else to
+        return self._append(df, target, key, choices, create=create, version=version)
+
+    def remaining(
+        self, df: SparkDataFrame, *, key: str | Sequence[str], takeover: Takeover = "wait"
+    ) -> SparkDataFrame:
+        """Return the rows that are still to do, for jobs whose costly step is in the DataFrame.
+
+        Runs on the driver. Claims the run first, so what is finished cannot change any more;
+        then use the same `Run` to append what the costly step makes of these rows. Every row and
+        its key must arrive there: the sums of this input are the ones that are checked.
+
+        Args:
+            df: The whole input.
+            key: The column or columns that tell the rows apart.
+            takeover: While another driver seems alive: "wait", take over "now", or "never".
+
+        Raises:
+            SettingsError: An argument or a setting cannot be used.
+            StoreError: The store cannot hold a ledger, or does not answer.
+            RunError: The id belongs to another job, or another driver has taken over.
+            JobError: The input could not be read, or rows have no key.
+        """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
+        from holdfast.spark.keys import without_finished  # noqa: PLC0415
+        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
+
+        session, key = spark.session_of(df), spark.checked_key(df, key)
+        self._prepared = prepare(
+            self._ledger(session), DataFrameSubmitter(df, key), key, Choices(takeover=takeover)
+        )
+        if self._prepared.has_landed:
+            return df.limit(0)
+        return without_finished(df, key, self._prepared.book.finished)
+
+    def status(self) -> RunStatus:
+        """Return where the run stands. Reads the ledger only; safe while the run is at work.
+
+        Raises:
+            SettingsError: No store is named.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        return status(self._ledger(active_session()))
+
+    def abort(self, *, to: str | IcebergTable | None = None, reason: str = "") -> None:
+        """Give the run up, for good: every driver of it is fenced, and no post of it can land.
+
+        Runs on the driver. Calling again is safe. Nothing is deleted: see `sweep`.
+
+        Args:
+            to: The table, if the session's settings do not lead to it.
+            reason: Why, for whoever reads the log.
+
+        Raises:
+            RunCommittedError: The run has landed.
+            CommitError: The catalog gave no clear answer; call again.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        ledger = self._ledger(active_session())
+        abort(ledger, *self._table_of(ledger, to), reason)
+
+    def sweep(self, *, to: str | IcebergTable | None = None) -> Swept:
+        """Delete what a finished or aborted run no longer needs, and nothing else.
+
+        Runs on the driver. Calling again is safe. The log stays.
+
+        Args:
+            to: The table, if the session's settings do not lead to it.
+
+        Raises:
+            RunUnfinishedError: The run may still go on.
+            CommitError: The catalog gave no clear answer; call again.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        ledger = self._ledger(active_session())
+        return sweep(ledger, *self._table_of(ledger, to))
+
+    def _ledger(self, session: SparkSession | None) -> Ledger:
+        store, storage = open_store(self._store, self._store_options, session)
+        return Ledger.open(self._run_id, store, storage, Ports())
+
+    def _table_of(
+        self, ledger: Ledger, to: str | IcebergTable | None
+    ) -> tuple[RunFile | None, Sink | None]:
+        """Return what the run is, and its table; neither if no driver got that far."""
+        run_file = read_run_file(ledger.storage, ledger.layout)
+        if run_file is None:
+            return None, None
+        identity = run_file.identity
+        if not isinstance(to, IcebergTable):
+            to = IcebergTable(to or identity.table, branch=identity.branch)
+        return run_file, open_table(to, active_session())
+
+    def _append(  # noqa: PLR0913 - what `append` does not put into the choices.
+        self,
+        df: SparkDataFrame,
+        target: IcebergTable,
+        key: str | Sequence[str],
+        choices: Choices,
+        *,
+        create: Create | None,
+        version: str,
+    ) -> Report:
+        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
+        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
 
         started = time.monotonic()
         session, key = spark.session_of(df), spark.checked_key(df, key)
         spark.refuse_wap(session)
-        store = self._resolve_store(session)
-        target = IcebergTable(to) if isinstance(to, str) else to
-        sink = _open_sink(target, session, create, spark.arrow_schema(df))
+        sink = open_table(target, session, create, spark.arrow_schema(df))
         view = sink.load()
-        if transform is None:  # The output is known now: fail before any task starts.
+        if choices.transform is None:  # The output is known now: fail before any task starts.
             Conformer(sink.name, spark.arrow_schema(df), sink.writer_spec(view).schema)
         identity = Identity(
             table=sink.name,
@@ -120,52 +242,16 @@ class Run:
             version=version,
             **spark.semantics(session),
         )
-        driven = self._driver(df, key, store, sink).append(
-            view,
-            identity,
-            transform=transform,
-            batch_rows=batch_rows,
-            rows=rows,
-            compare=verify_input,
-        )
-        spark.forget_cached_table(session, target)
-        return self._report(sink.name, driven, time.monotonic() - started)
-
-    def _driver(
-        self,
-        df: SparkDataFrame,
-        key: tuple[str, ...],
-        store: tuple[str, Mapping[str, str]],
-        sink: Sink,
-    ) -> Driver:
-        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415 - pyspark is optional.
-
-        uri, options = store
-        return Driver(
-            run_id=self._run_id,
-            store=uri,
-            storage=ObjectStorage(options),
+        prepared, self._prepared = self._prepared, None
+        driver = Driver(
+            ledger=prepared.ledger if prepared else self._ledger(session),
             sink=sink,
             submitter=DataFrameSubmitter(df, key),
-            ports=Ports(),
+            prepared=prepared,
         )
-
-    def _resolve_store(self, session: SparkSession) -> tuple[str, Mapping[str, str]]:
-        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-
-        store = (
-            self._store
-            or spark.setting(session, _STORE_SETTING)
-            or os.environ.get(_STORE_VARIABLE, "")
-        )
-        if not store:
-            raise SettingsError(
-                what="no store is named for the run's ledger",
-                cure=f"pass Run(store=...), or set {_STORE_SETTING} or {_STORE_VARIABLE}",
-            )
-        if self._store_options is not None:
-            return normalise(store), self._store_options
-        return normalise(store), spark.settings_under(session, f"{_STORE_SETTING}.")
+        driven = driver.append(view, identity, choices)
+        spark.forget_cached_table(session, target)
+        return self._report(sink.name, driven, time.monotonic() - started)
 
     def _report(self, table: str, driven: Driven, seconds: float) -> Report:
         landed = driven.landed
@@ -173,7 +259,7 @@ class Run:
             warnings.warn(
                 f"run {self._run_id!r}: the input was not compared with what an earlier start "
                 "of this run may have read",
-                stacklevel=3,
+                stacklevel=4,
             )
         return Report(
             run_id=self._run_id,
@@ -183,29 +269,35 @@ class Run:
             rows=landed.receipt.rows,
             files=landed.receipt.files,
             size_bytes=landed.receipt.size_bytes,
-            tasks=driven.tasks,
+            tasks=driven.tally.tasks,
+            passes=driven.tally.passes,
             posts=landed.posts,
             seconds=seconds,
-            inherited=driven.inherited,
+            kept_rows=driven.kept_rows,
+            kept_seconds=driven.kept_seconds,
+            dropped_rows=driven.tally.dropped_rows,
+            withdrawn_rows=driven.tally.withdrawn_rows,
+            rows_by_code=dict(driven.rows_by_code),
             input_compared=driven.input_compared,
             still_in_table="yes" if landed.present else "unknown",
         )
 
 
-def _open_sink(
-    target: IcebergTable, session: SparkSession, create: Create | None, schema: pa.Schema
-) -> Sink:
-    from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
+def runs(
+    store: str | None = None, *, store_options: Mapping[str, str] | None = None
+) -> list[RunStatus]:
+    """Return where all runs of a store stand. Reads the ledgers only.
 
-    try:
-        from holdfast.sinks.iceberg.open import open_sink  # noqa: PLC0415 - so is pyiceberg.
-    except ImportError as error:
-        raise MissingExtraError(
-            what="an Iceberg table", package=error.name or "pyiceberg", extra="iceberg"
-        ) from error
-    return open_sink(
-        target,
-        settings_under=lambda prefix: spark.settings_under(session, prefix),
-        create=create,
-        default_schema=schema,
-    )
+    Args:
+        store: The store's URI; by default as for `Run`.
+        store_options: As for `Run`.
+
+    Raises:
+        SettingsError: No store is named.
+        StoreError: A ledger is damaged, or the store does not answer.
+    """
+    uri, storage = open_store(store, store_options, active_session())
+    found = [decode_run_id(folder) for folder in run_folders(storage, uri)]
+    return [
+        status(Ledger.open(run_id, uri, storage, Ports()), with_tasks=False) for run_id in found
+    ]

@@ -16,20 +16,20 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
+from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.prepare import Ledger
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
-from holdfast.model.input_sums import InputSums
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import listed_manifest
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
-from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import TaskPlan, run_task
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.memory_submitter import MemorySubmitter
 
 
 def writer_spec(  # noqa: PLR0913 - they are what a table says about its files.
@@ -59,8 +59,8 @@ def write(
     """Write the batches as one task does and return its manifest's data files."""
     writer = spec.open(task)
     for batch in batches:
-        writer.write(batch)
-    return [entry.data_file for group in writer.finish() for entry in entries(group)]
+        writer.write(writer.fit(batch))
+    return [entry.data_file for group in writer.cut() for entry in entries(group)]
 
 
 def entries(group: StagedGroup) -> list[ManifestEntry]:
@@ -108,26 +108,6 @@ def edit_metadata(table: Table, change: Callable[[dict[str, Any]], object]) -> N
     file.write_text(json.dumps(metadata))
 
 
-class InProcessSubmitter:
-    """Stands in for Spark: runs the plan over the given ids as one task, in this process."""
-
-    def __init__(self, ids: pa.Array) -> None:
-        """Take the input's only column."""
-        self.plans: list[TaskPlan] = []
-        self._input = pa.RecordBatch.from_arrays([ids], names=["id"])
-
-    def measure(self) -> InputSums:
-        """Return the sums of the ids, which are their own hashes here."""
-        ids = self._input.column("id").to_pylist()
-        known = [number for number in ids if number is not None]
-        return InputSums(rows=len(ids), null_keys=len(ids) - len(known), low=sum(known), high=0)
-
-    def submit(self, plan: TaskPlan) -> list[TaskReport]:
-        """Run the one task."""
-        self.plans.append(plan)
-        return [run_task(plan, [self._input], place=0, attempt=1)]
-
-
 @dataclass
 class Lake:
     """A real table and a ledger in memory: runs are started on them as a script does."""
@@ -146,11 +126,11 @@ class Lake:
         found: list[int] = self.table.scan().to_arrow()["id"].to_pylist()
         return sorted(found)
 
-    def submitter(self, *ids: int) -> InProcessSubmitter:
-        """Return a job over these ids."""
-        return InProcessSubmitter(pa.array(ids, pa.int64()))
+    def submitter(self, *ids: int) -> MemorySubmitter:
+        """Return an input of these ids, in one partition."""
+        return MemorySubmitter(ids)
 
-    def start(self, submitter: InProcessSubmitter, *, run_id: str = "r") -> Driven:
+    def start(self, submitter: MemorySubmitter, *, run_id: str = "r") -> Driven:
         """Start a run from the look at the table to its receipt."""
         view = self.sink.load()
         identity = Identity(
@@ -163,15 +143,9 @@ class Lake:
             ansi_mode="true",
             version="",
         )
-        driver = Driver(
-            run_id=run_id,
-            store="s3://store",
-            storage=self.storage,
-            sink=self.sink,
-            submitter=submitter,
-            ports=manual_ports(),
-        )
-        return driver.append(view, identity, transform=None, batch_rows=None)
+        ledger = Ledger.open(run_id, "s3://store", self.storage, manual_ports())
+        driver = Driver(ledger=ledger, sink=self.sink, submitter=submitter)
+        return driver.append(view, identity, Choices())
 
     def lose_receipt(self, run_id: str = "r") -> None:
         """Take the last record out of the run's log: the driver died just before it."""

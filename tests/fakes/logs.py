@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
+from holdfast.ledger.task_log import JobLedger, read_task_records
 from holdfast.model.records import (
     Body,
     Claim,
@@ -13,12 +14,23 @@ from holdfast.model.records import (
     Record,
     encode_record,
 )
+from holdfast.model.work import TaskRecord
+from holdfast.storage.port import Storage
+from holdfast.worker.code_digest import code_digest
 from tests.fakes.manual_ports import ManualTime, nonces
 from tests.fakes.memory_storage import MemoryStorage
 
 LAYOUT = RunLayout.of("s3://store", "r")
-CLAIM = Claim(holdfast_version="0", host="h", process_id=1)
-PART = PartReference(name="p", digest="d", groups=1)
+# As of a driver with `manual_ports` and no transform.
+CLAIM = Claim(
+    holdfast_version="0",
+    host="host-1",
+    process_id=1,
+    machine="machine-1",
+    code=code_digest(None),
+    checkpoint_every_s=30.0,
+)
+PART = PartReference(name="p", digest="d", records=1)
 INTENT = Intent(
     table_uuid="u",
     branch="main",
@@ -59,3 +71,16 @@ def put_record(storage: MemoryStorage, number: int, body: Body) -> None:
     """Put a record into the log by another hand than a log's."""
     record = Record(number=number, nonce="theirs", written_at="t", body=body)
     storage.objects[LAYOUT.record(number)] = encode_record(record)
+
+
+def job_ledger(storage: Storage | None = None, layout: RunLayout = LAYOUT) -> JobLedger:
+    """Return what the tasks of a claim's first job get: claim and plan stand in the log."""
+    return JobLedger(
+        storage=storage or MemoryStorage(), layout=layout, claim=1, job="rows", next_number=3
+    )
+
+
+def task_records(ledger: JobLedger) -> list[TaskRecord]:
+    """Return the records of all tasks, in the order of their names."""
+    uris = ledger.storage.list(ledger.layout.tasks)
+    return read_task_records(ledger.storage, ledger.layout, uris)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
+
+
+class DriverDiedError(BaseException):
+    """Ends a driver where it stands, as a kill does: no handler of ours catches it."""
 
 
 class CreateFault(Enum):
@@ -22,23 +27,37 @@ _STORES = {CreateFault.LANDS_AND_FAILS, CreateFault.LANDS_AND_IS_THERE}
 _SAYS_THERE = {CreateFault.LANDS_AND_IS_THERE, CreateFault.IS_THERE}
 
 
+def _always() -> float:
+    """Stand for a clock where time does not matter."""
+    return 0.0
+
+
 class MemoryStorage:
     """Objects by URI. Faults are set from outside; without any it is a perfect store."""
 
-    def __init__(self) -> None:
-        """Start empty and without faults."""
+    def __init__(self, now: Callable[[], float] = _always) -> None:
+        """Start empty and without faults; the clock says when objects are written."""
         self.objects: dict[str, bytes] = {}
+        self.written_at: dict[str, float] = {}
+        # Every write that took effect, in order.
+        self.written: list[str] = []
+        self._now = now
         self.calls: list[tuple[str, str]] = []
         # One entry per create to come; None is a create that goes well.
         self.create_faults: deque[CreateFault | None] = deque()
         # How many of the next calls of each kind fail.
         self.failures: dict[str, int] = {}
+        # See `fail_after`; None when no failure is due.
+        self.calls_until_failure: int | None = None
         # A store that takes create-if-absent for a plain put.
         self.overwrites_on_create = False
         # What a reader gets instead of the object's bytes, by URI.
         self.damage: dict[str, Callable[[bytes], bytes]] = {}
         # Runs once, just before the next create: a rival that is faster.
         self.before_create: Callable[[], None] | None = None
+        # How many further writes the process lives; a dead one does not even read.
+        self.writes_left: int | None = None
+        self.dead = False
 
     def create(self, uri: str, data: bytes) -> None:
         """Write the object only if there is none, unless a fault is due."""
@@ -49,7 +68,7 @@ class MemoryStorage:
         fault = self.create_faults.popleft() if self.create_faults else None
         taken = uri in self.objects and not self.overwrites_on_create
         if not taken and (fault is None or fault in _STORES):
-            self.objects[uri] = bytes(data)
+            self._store(uri, data)
         if fault in _SAYS_THERE or (fault is None and taken):
             raise AlreadyThereError(uri)
         if fault is not None:
@@ -58,7 +77,7 @@ class MemoryStorage:
     def put(self, uri: str, data: bytes) -> None:
         """Write the object, over an older one if there is one."""
         self._called("put", uri)
-        self.objects[uri] = bytes(data)
+        self._store(uri, data)
 
     def get(self, uri: str) -> bytes:
         """Return the object's bytes, damaged if they are to be."""
@@ -66,10 +85,6 @@ class MemoryStorage:
         if uri not in self.objects:
             raise FileNotFoundError(uri)
         return self.damage.get(uri, bytes)(self.objects[uri])
-
-    def get_range(self, uri: str, start: int, length: int) -> bytes:
-        """Return some of the object's bytes."""
-        return self.get(uri)[start : start + length]
 
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
@@ -82,10 +97,23 @@ class MemoryStorage:
         """Return the size of each object, None where it is missing."""
         return [self.size(uri) if uri in self.objects else None for uri in uris]
 
+    def folders(self, prefix_uri: str) -> list[str]:
+        """Return the names of the folders right inside a folder, sorted."""
+        self._called("folders", prefix_uri)
+        inside = [uri.removeprefix(f"{prefix_uri}/") for uri in self._inside(prefix_uri)]
+        return sorted({path.split("/", 1)[0] for path in inside if "/" in path})
+
     def list(self, prefix_uri: str) -> list[str]:
         """Return the URIs of all objects in a folder, sorted."""
         self._called("list", prefix_uri)
-        return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+        return self._inside(prefix_uri)
+
+    def newest(self, prefix_uri: str) -> float | None:
+        """Return when the newest object of a folder was written, in Unix seconds."""
+        self._called("newest", prefix_uri)
+        return max(
+            (self.written_at.get(uri, 0.0) for uri in self._inside(prefix_uri)), default=None
+        )
 
     def delete(self, uris: Iterable[str]) -> None:
         """Delete the objects; missing ones are no error."""
@@ -102,8 +130,40 @@ class MemoryStorage:
         """Return the URIs of all calls of one kind so far."""
         return [uri for name, uri in self.calls if name == kind]
 
+    def fail_after(self, calls: int) -> None:
+        """Let one call fail, of whatever kind, after so many that go well."""
+        self.calls_until_failure = calls
+
+    def kill(self) -> None:
+        """End the process that calls, as a kill does: not even its handlers reach the store."""
+        self.dead = True
+        raise DriverDiedError
+
+    def revive(self) -> None:
+        """Let the next process reach the store again."""
+        self.dead, self.writes_left = False, None
+
+    def _inside(self, prefix_uri: str) -> builtins.list[str]:
+        return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+
+    def _store(self, uri: str, data: bytes) -> None:
+        if self.writes_left == 0:
+            self.kill()
+        if self.writes_left is not None:
+            self.writes_left -= 1
+        self.objects[uri] = bytes(data)
+        self.written_at[uri] = self._now()
+        self.written.append(uri)
+
     def _called(self, kind: str, uri: str) -> None:
+        if self.dead:
+            raise DriverDiedError
         self.calls.append((kind, uri))
+        if self.calls_until_failure is not None:
+            self.calls_until_failure -= 1
+            if self.calls_until_failure < 0:
+                self.calls_until_failure = None
+                raise StorageError(f"{uri}: no answer to {kind}")
         if self.failures.get(kind, 0) > 0:
             self.failures[kind] -= 1
             raise StorageError(f"{uri}: no answer to {kind}")
@@ -114,15 +174,17 @@ class _MemorySink:
         self._storage = storage
         self._uri = uri
         self._data: bytearray | None = bytearray()
+        self._position = 0
 
     def write(self, data: bytes | memoryview, /) -> int:
         if self._data is None:
             raise StorageError(f"{self._uri}: written after its end")
         self._data += data
+        self._position += len(data)
         return len(data)
 
     def tell(self) -> int:
-        return len(self._data or b"")
+        return self._position
 
     def close(self) -> None:
         if self._data is not None:

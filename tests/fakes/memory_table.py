@@ -18,6 +18,7 @@ from holdfast.errors import (
     CatalogUnavailableError,
     CommitRefusedError,
     CommitUnknownError,
+    LedgerDamagedError,
     RunMismatchError,
     StagedFileMissingError,
     TableChangedError,
@@ -25,7 +26,10 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
+from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_writer import MemoryWriterSpec
+
+__all__ = ["DriverDiedError", "MemorySnapshot", "MemoryTable", "PostFault"]
 
 
 class PostFault(Enum):
@@ -40,10 +44,6 @@ class PostFault(Enum):
     DIES_UNSENT = "the driver dies before it is sent"
     DIES_LANDED = "it lands, and the driver dies"
     DIES_DELAYED = "the driver dies, and it arrives after the next driver's look"
-
-
-class DriverDiedError(BaseException):
-    """Ends a driver where it stands, as a kill does: no handler of ours catches it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,12 @@ class MemoryTable:
         self.marks: dict[str, RunMark] = {}
         self.horizon = 0  # At or below it, a missing mark proves nothing.
         self.history_hidden = False
-        self.missing_files: list[str] = []
+        # What writers have written, by path, and which of it somebody has removed since.
+        self.files: dict[str, pa.Table] = {}
+        self.lost_files: list[str] = []
+        self.deleted_files: list[str] = []
+        # How many rows fill a task's files; None: they are never full.
+        self.file_rows: int | None = None
         self.post_faults: deque[PostFault | None] = deque()
         # Of them a first, empty snapshot knows those whose answer is lost.
         self.post_empty_faults: deque[PostFault | None] = deque()
@@ -108,6 +113,19 @@ class MemoryTable:
     def data_snapshots(self) -> list[MemorySnapshot]:
         """All snapshots that a run's post has made, in whatever branch of history."""
         return [one for one in self.snapshots.values() if one.mark is not None]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of all rows that a reader of the table sees, sorted."""
+        found: list[int] = []
+        head = self.head
+        while head is not None:
+            snapshot = self.snapshots[head]
+            for group in snapshot.groups:
+                for file in group.files:
+                    found += self.files[file.path]["id"].to_pylist()
+            head = snapshot.parent_id
+        return sorted(found)
 
     def foreign_append(self) -> None:
         """Let another writer add a snapshot."""
@@ -144,7 +162,8 @@ class MemoryTable:
 
     def writer_spec(self, view: TableView) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
-        return MemoryWriterSpec(pa.schema([(name, pa.int64()) for name in view.schema["columns"]]))
+        schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])
+        return MemoryWriterSpec(schema, files=self.files, file_rows=self.file_rows)
 
     def find_mark(
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
@@ -165,9 +184,27 @@ class MemoryTable:
         """Stop if staged files are gone or the schema has changed."""
         if view.schema != schema:
             raise TableChangedError(table=self.name, change="columns")
-        staged = {file.path for group in groups for file in group.files}
-        if gone := sorted(staged & set(self.missing_files)):
+        if gone := self.missing_files(view, groups):
             raise StagedFileMissingError(table=self.name, count=len(gone), path=gone[0])
+
+    def missing_files(
+        self,
+        view: TableView,  # noqa: ARG002 - a real sink finds its storage there.
+        groups: Sequence[StagedGroup],
+    ) -> list[str]:
+        """Return the paths of staged files and groups that somebody has removed."""
+        staged = {file.path for group in groups for file in group.files}
+        staged |= {group.path for group in groups}
+        return sorted(staged & set(self.lost_files))
+
+    def delete_files(self, view: TableView, paths: Sequence[str]) -> None:  # noqa: ARG002
+        """Delete staged files; a path outside the table is refused."""
+        for path in paths:
+            if not path.startswith("mem://"):
+                raise LedgerDamagedError(uri=path, reason="it is outside the table")
+        self.deleted_files += paths
+        for path in paths:
+            self.files.pop(path, None)
 
     def new_snapshot_id(self, view: TableView) -> int:  # noqa: ARG002
         """Return an id that no snapshot of the table, in whatever view, has."""

@@ -15,9 +15,13 @@ class MemoryWriterSpec:
     """Opens writers over one schema and remembers them."""
 
     schema: pa.Schema
-    # Raised by the n-th write or by finish, as a store that fails would.
+    # What was closed, by path: the storage of the table.
+    files: dict[str, pa.Table] = field(default_factory=dict)
+    # How many rows fill a task's files; None: they are never full.
+    file_rows: int | None = None
+    # Raised by the next writes or cuts, as a store that fails would.
     write_error: Exception | None = None
-    finish_error: Exception | None = None
+    cut_error: Exception | None = None
     opened: list[MemoryWriter] = field(default_factory=list)
 
     def open(self, task_name: str) -> MemoryWriter:
@@ -28,32 +32,57 @@ class MemoryWriterSpec:
 
 
 class MemoryWriter:
-    """Keeps conformed batches; finishing turns them into one staged group of one file."""
+    """Keeps fitted rows; a cut turns them into one staged group of one file."""
 
     def __init__(self, spec: MemoryWriterSpec, task_name: str) -> None:
         """Start empty."""
         self.task_name = task_name
+        # All rows that were ever taken, and those since the last cut.
         self.batches: list[pa.RecordBatch] = []
-        self.finished = False
+        self.open_batches: list[pa.RecordBatch] = []
+        self.cuts = 0
         self.abandoned = False
         self._spec = spec
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take output rows, fitted to the schema."""
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """The schema of rows as `fit` returns them."""
+        return self._spec.schema
+
+    @property
+    def fullness(self) -> float:
+        """How much of the file is full."""
+        rows = sum(batch.num_rows for batch in self.open_batches)
+        return rows / self._spec.file_rows if self._spec.file_rows else 0.0
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows in the table's schema."""
+        return Conformer("t", batch.schema, self._spec.schema)(batch)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take rows that are fitted already."""
         if self._spec.write_error is not None:
             raise self._spec.write_error
-        self.batches.append(Conformer("t", batch.schema, self._spec.schema)(batch))
+        assert rows.schema.equals(self._spec.schema)
+        self.batches.append(rows)
+        self.open_batches.append(rows)
 
-    def finish(self) -> list[StagedGroup]:
-        """Return what is staged."""
-        if self._spec.finish_error is not None:
-            raise self._spec.finish_error
-        self.finished = True
-        rows = sum(batch.num_rows for batch in self.batches)
-        return [staged_group(self.task_name, rows=rows)]
+    def cut(self) -> list[StagedGroup]:
+        """Close the file, if there are rows for one, and return what is staged."""
+        if self._spec.cut_error is not None:
+            raise self._spec.cut_error
+        rows = pa.Table.from_batches(self.open_batches, self._spec.schema)
+        self.open_batches = []
+        if not rows.num_rows:
+            return []
+        group = staged_group(f"{self.task_name}-{self.cuts}", rows=rows.num_rows)
+        self._spec.files[group.files[0].path] = rows
+        self.cuts += 1
+        return [group]
 
     def abandon(self) -> None:
-        """Give up what is not finished."""
+        """Give up what is not closed."""
+        self.open_batches = []
         self.abandoned = True
 
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
+
+from holdfast.engine.choices import Choices
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.ports import Ports
+from holdfast.engine.prepare import Ledger
+from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.parts import write_staged
+from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.run_file import open_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
-from holdfast.model.records import Claim, PartReference
+from holdfast.model.records import PartReference
+from holdfast.model.work import Coverage, TaskRecord, Work
 from holdfast.sinks.base import TableView
-from holdfast.worker.task import RowCount
-from tests.fakes.manual_ports import ManualTime, ScriptedSubmitter, manual_ports
-from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.logs import CLAIM, job_ledger, task_records
+from tests.fakes.manual_ports import ManualTime, manual_ports
+from tests.fakes.memory_storage import DriverDiedError, MemoryStorage
+from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import MemoryTable
 from tests.fakes.memory_writer import staged_group
 
 STORE = "s3://store"
 RUN_ID = "r"
 LAYOUT = RunLayout.of(STORE, RUN_ID)
-CLAIM = Claim(holdfast_version="0", host="h", process_id=1)
-GROUPS = [staged_group("a", rows=3), staged_group("b", rows=4)]
+GROUPS = (staged_group("a", rows=3), staged_group("b", rows=4))
 
 
 @dataclass
@@ -31,8 +39,12 @@ class Rig:
     """One store, one table, and as many drivers as a test starts."""
 
     table: MemoryTable = field(default_factory=MemoryTable)
-    storage: MemoryStorage = field(default_factory=MemoryStorage)
     time: ManualTime = field(default_factory=ManualTime)
+    storage: MemoryStorage = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Give the store the same clock."""
+        self.storage = MemoryStorage(self.time.now)
 
     def identity(self) -> Identity:
         """Return what a start wants the run to be."""
@@ -47,61 +59,85 @@ class Rig:
             version="",
         )
 
+    def ledger(self, ports: Ports | None = None) -> Ledger:
+        """Open the run's ledger as a new driver does."""
+        return Ledger.open(RUN_ID, STORE, self.storage, ports or manual_ports(self.time))
+
     def commit_step(self) -> Commit:
         """Claim the run as a new driver does, and return its commit step."""
-        ports = manual_ports(self.time)
+        ledger = self.ledger()
         run_file = open_run_file(
             self.storage,
             LAYOUT,
             run_id=RUN_ID,
             identity=self.identity(),
-            schema=dict(self.table.schema),
-            nonce=ports.new_nonce(),
-            sleep=ports.sleep,
+            nonce=ledger.ports.new_nonce(),
+            sleep=ledger.ports.sleep,
         )
-        log = RunLog(
-            run_id=RUN_ID,
-            layout=LAYOUT,
-            storage=self.storage,
-            new_nonce=ports.new_nonce,
-            now=ports.now,
-            sleep=ports.sleep,
+        ledger.log.claim(CLAIM)
+        return Commit(
+            run_id=RUN_ID, run_file=run_file, log=ledger.log, sink=self.table, ports=ledger.ports
         )
-        log.claim(CLAIM)
-        return Commit(run_id=RUN_ID, run_file=run_file, log=log, sink=self.table, ports=ports)
 
     def part(self) -> PartReference:
         """Write the staged groups into the ledger."""
-        return write_staged(self.storage, LAYOUT, "staged.parquet", GROUPS, dict(self.table.schema))
+        coverage = Coverage(rows=7, low=1, high=1, keys_bytes=0)
+        record = TaskRecord(name="1/rows/0/0/0", coverage=coverage, seconds=1.0, groups=GROUPS)
+        return write_work(self.storage, LAYOUT, "work.parquet", Work(records=(record,)))
 
     def publish(self, commit: Commit | None = None) -> Landed:
         """Publish the staged groups, as a new driver or as the given one."""
         commit = commit or self.commit_step()
-        return commit.publish(GROUPS, self.part(), commit.run_file.schema)
+        return commit.publish(GROUPS, self.part(), dict(MemoryTable().schema))
 
     def start(
         self,
-        submitter: ScriptedSubmitter | None = None,
+        submitter: MemorySubmitter | None = None,
         *,
         view: TableView | None = None,
-        batch_rows: int | None = None,
-        rows: RowCount = "same",
-        compare: bool = True,
+        ports: Ports | None = None,
+        **choices: Any,  # noqa: ANN401 - any of `Choices`.
     ) -> Driven:
         """Start the whole job as a user's script does, which looks at the table first."""
         driver = Driver(
-            run_id=RUN_ID,
-            store=STORE,
-            storage=self.storage,
-            sink=self.table,
-            submitter=submitter or ScriptedSubmitter(),
-            ports=manual_ports(self.time),
+            ledger=self.ledger(ports), sink=self.table, submitter=submitter or two_partitions()
         )
-        return driver.append(
-            view or self.table.load(),
-            self.identity(),
-            transform=None,
-            batch_rows=batch_rows,
-            rows=rows,
-            compare=compare,
-        )
+        return driver.append(view or self.table.load(), self.identity(), Choices(**choices))
+
+    def start_and_die(self, submitter: MemorySubmitter | None = None, **arguments: Any) -> None:  # noqa: ANN401
+        """Start the job in a process that something kills on the way."""
+        with pytest.raises(DriverDiedError):
+            self.start(submitter, **arguments)
+        self.storage.revive()
+
+    def log(self) -> RunLog:
+        """Return the run log as it stands."""
+        log = self.ledger().log
+        log.refresh()
+        return log
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of all records in the run log, in order."""
+        return [type(record.body).__name__ for record in self.log().records]
+
+    def sealed(self) -> Work:
+        """Return the work that the last seal accepts."""
+        seals = self.log().seals
+        return read_work(self.storage, LAYOUT, seals[max(seals)].work)
+
+
+def two_partitions() -> MemorySubmitter:
+    """Return the input of most tests: ids 0 to 9, and 10 to 19."""
+    return MemorySubmitter(range(10), range(10, 20))
+
+
+def durable_ids(rig: Rig) -> set[int]:
+    """Return the ids that task records cover, whether sealed or not."""
+    ledger, schema = job_ledger(rig.storage), partition([]).schema
+    return {
+        one
+        for record in task_records(ledger)
+        if record.coverage.rows
+        for keys in read_keys(rig.storage, LAYOUT.keys(record.name), schema)
+        for one in keys["id"].to_pylist()
+    }

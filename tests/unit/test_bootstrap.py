@@ -14,10 +14,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from holdfast import __version__
+from holdfast.ledger.layout import RunLayout
 from holdfast.spark.bootstrap import bootstrap
+from holdfast.storage.objects import ObjectStorage
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 from tests.fakes.iceberg_tables import writer_spec
+from tests.fakes.logs import job_ledger, task_records
 
 BATCH = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3], pa.int64())})
 
@@ -37,15 +40,18 @@ def plan(folder: Path) -> TaskPlan:
         batch_rows=None,
         key=("id",),
         writer=writer_spec(folder, schema),
+        ledger=job_ledger(ObjectStorage(), RunLayout.of(f"file://{folder}/store", "r")),
         job_nonce="j",
     )
 
 
 def test_a_plan_is_run_and_reported(tmp_path: Path) -> None:
     """The task's one answer to Spark is its report."""
-    report = run(pickle.dumps(plan(tmp_path)))
-    assert (report.rows_in, report.rows_out, report.problem) == (3, 3, None)
-    assert len(report.groups) == 1
+    the_plan = plan(tmp_path)
+    report = run(pickle.dumps(the_plan))
+    assert (report.end, report.rows_in, report.problem) == ("complete", 3, None)
+    (record,) = task_records(the_plan.ledger)
+    assert (record.log, report.records, len(record.groups)) == (report.log, 1, 1)
 
 
 def problem(report: TaskReport) -> dict[str, str]:

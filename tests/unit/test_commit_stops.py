@@ -15,7 +15,6 @@ from holdfast.errors import (
     StagedFileMissingError,
     TableChangedError,
 )
-from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_table import MemoryTable, PostFault
 from tests.fakes.rig import GROUPS, Rig
 
@@ -29,7 +28,7 @@ def _add_column(table: MemoryTable) -> None:
 
 
 def _lose_file(table: MemoryTable) -> None:
-    table.missing_files.append(GROUPS[1].files[0].path)
+    table.lost_files.append(GROUPS[1].files[0].path)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_the_same_id_from_another_ledger_is_refused() -> None:
     """Another nonce under our name is another run: never a silent no-op."""
     rig = Rig()
     rig.publish()
-    other = Rig(table=rig.table, storage=MemoryStorage())
+    other = Rig(table=rig.table)
     with pytest.raises(RunMismatchError):
         other.publish()
     assert len(rig.table.data_snapshots) == 1

@@ -43,8 +43,8 @@ BATCH = pa.RecordBatch.from_pydict(
 def staged(folder: Path) -> StagedGroup:
     """Write one task's output and return its group, as the driver gets it: through JSON."""
     writer = writer_spec(folder, SCHEMA, spec=SPEC).open("job-0-0")
-    writer.write(BATCH)
-    (group,) = writer.finish()
+    writer.write(writer.fit(BATCH))
+    (group,) = writer.cut()
     return StagedGroup.from_json(group.to_json())
 
 

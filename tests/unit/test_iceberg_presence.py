@@ -70,14 +70,14 @@ def append(sink: IcebergSink, run_id: str) -> int:
     """Append one file as a run of this id; return the snapshot."""
     view = sink.load()
     writer = sink.writer_spec(view).open(run_id)
-    writer.write(pa.RecordBatch.from_pydict({"id": [1]}))
+    writer.write(writer.fit(pa.RecordBatch.from_pydict({"id": [1]})))
     mark = RunMark(
         run_nonce=f"nonce-{run_id}",
         intent_number=2,
         snapshot_id=sink.new_snapshot_id(view),
         sequence_number=view.next_sequence_number,
     )
-    assert sink.post(view, run_id, mark, writer.finish()) is Outcome.LANDED
+    assert sink.post(view, run_id, mark, writer.cut()) is Outcome.LANDED
     return mark.snapshot_id
 
 

@@ -53,8 +53,8 @@ def sink(tmp_path: Path) -> IcebergSink:
 def staged(sink: IcebergSink, view: TableView, *ids: int) -> list[StagedGroup]:
     """Write rows as a task does."""
     writer = sink.writer_spec(view).open(f"task-{ids[0]}")
-    writer.write(pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())}))
-    return writer.finish()
+    writer.write(writer.fit(pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())})))
+    return writer.cut()
 
 
 def mark_of(sink: IcebergSink, view: TableView) -> RunMark:

@@ -16,7 +16,14 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, Stri
 from holdfast.errors import SchemaMismatchError, UnsupportedTableError
 from holdfast.sinks.iceberg import writer as module
 from holdfast.sinks.iceberg.data_file import OpenDataFile
-from tests.fakes.iceberg_tables import local_path, parquet_metadata, rows_of, write, writer_spec
+from tests.fakes.iceberg_tables import (
+    entries,
+    local_path,
+    parquet_metadata,
+    rows_of,
+    write,
+    writer_spec,
+)
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -47,7 +54,7 @@ def files_below(folder: Path) -> list[str]:
 
 def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
     """No input, no manifest, no data file."""
-    assert writer_spec(tmp_path, SCHEMA).open("job-0-0").finish() == []
+    assert writer_spec(tmp_path, SCHEMA).open("job-0-0").cut() == []
     assert files_below(tmp_path) == []
 
 
@@ -63,15 +70,53 @@ def test_a_transform_that_drops_every_row_leaves_no_file(
 def test_rows_are_written_with_their_totals(tmp_path: Path) -> None:
     """The group names manifest and data file with the sizes that the store has."""
     writer = writer_spec(tmp_path, SCHEMA).open("job-7-9")
-    writer.write(batch(1, 2))
-    writer.write(batch(3))
-    (group,) = writer.finish()
+    writer.write(writer.fit(batch(1, 2)))
+    writer.write(writer.fit(batch(3)))
+    (group,) = writer.cut()
     (file,) = group.files
     assert files_below(tmp_path) == ["t/data/job-7-9-00000.parquet", "t/metadata/job-7-9-m0.avro"]
     assert file.rows == 3
     assert file.size_bytes == local_path(file.path).stat().st_size
     assert group.size_bytes == local_path(group.path).stat().st_size
-    assert writer.finish() == []
+    assert writer.cut() == []
+
+
+@pytest.mark.parametrize("spec", [UNPARTITIONED_PARTITION_SPEC, BY_PART])
+def test_each_cut_stages_what_came_since_the_last_one(tmp_path: Path, spec: PartitionSpec) -> None:
+    """Every file is closed by a cut, and stands in one manifest only."""
+    writer = writer_spec(tmp_path, SCHEMA, spec=spec).open("job-0-0")
+    staged = []
+    for ids in ([1, 2, 3], [4, 5], []):
+        writer.write(writer.fit(batch(*ids, parts=2)))
+        staged.append(writer.cut())
+    (first,), (second,), third = staged
+    assert third == []
+    assert first.path != second.path
+    files = [[entry.data_file for entry in entries(group)] for group in (first, second)]
+    ids_of = [sorted(row["id"] for file in group for row in rows_of(file)) for group in files]
+    assert ids_of == [[1, 2, 3], [4, 5]]
+    assert len({file.file_path for group in files for file in group}) == sum(map(len, files))
+
+
+def test_a_writer_is_full_when_its_files_are(tmp_path: Path) -> None:
+    """It counts what was written since the last cut, and grows up to the file's target size."""
+    properties = {"write.target-file-size-bytes": "5000", "write.parquet.row-group-limit": "10"}
+    writer = writer_spec(tmp_path, SCHEMA, properties=properties).open("job-0-0")
+    for _ in range(2):
+        seen = [writer.fullness]
+        while seen[-1] < 1:
+            writer.write(writer.fit(batch(*range(10))))
+            seen.append(writer.fullness)
+        assert (seen[0], seen == sorted(seen), len(seen) > 2) == (0, True, True)
+        (group,) = writer.cut()
+        assert [file.size_bytes >= 5000 for file in group.files] == [True]
+
+
+def test_rows_that_fit_have_the_schema_that_is_stored(tmp_path: Path) -> None:
+    """A chunk of the ledger holds them so, and a later task writes them as they are."""
+    writer = writer_spec(tmp_path, SCHEMA).open("job-0-0")
+    fitted = writer.fit(pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int8())}))
+    assert fitted.schema.equals(writer.stored_schema)
 
 
 def test_files_close_at_the_target_size(tmp_path: Path) -> None:
@@ -101,12 +146,12 @@ def test_kept_rows_are_bounded_in_bytes_over_all_partitions(tmp_path: Path) -> N
     )
     writer = made.open("job-0-0")
     for start in range(0, 2000, 100):
-        writer.write(batch(*range(start, start + 100), parts=7))
+        writer.write(writer.fit(batch(*range(start, start + 100), parts=7)))
         kept = writer._partitions.values()  # noqa: SLF001 - the bound is inside.
         waiting = sum(partition.size_bytes for partition in kept)
         assert waiting < 20_000
         assert waiting == writer._kept_bytes  # noqa: SLF001
-    assert sum(file.rows for group in writer.finish() for file in group.files) == 2000
+    assert sum(file.rows for group in writer.cut() for file in group.files) == 2000
 
 
 def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +245,7 @@ def test_a_writer_that_is_given_up_leaves_no_file_and_no_noise(tmp_path: Path) -
     """Uploads that were begun vanish; what is collected later does not complain."""
     made = writer_spec(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "1"})
     writer = made.open("job-0-0")
-    writer.write(batch(1))
+    writer.write(writer.fit(batch(1)))
     writer.abandon()
     del writer
     assert files_below(tmp_path) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.identity import Identity
-from holdfast.model.report import Report, readable_size
+from holdfast.model.report import Report, readable_size, readable_time
 from holdfast.model.staged import StagedGroup, StagedTotals
 from tests.fakes.memory_writer import staged_group
 
@@ -31,6 +31,7 @@ REPORT = Report(
     files=1_000,
     size_bytes=1_440_000_000,
     tasks=8,
+    passes=1,
     posts=2,
     seconds=12.34,
 )
@@ -99,6 +100,47 @@ def test_a_report_of_an_earlier_commit_claims_no_work() -> None:
     assert "outcome   already committed" in text
     assert "tasks" not in text
     assert "posts" not in text
+
+
+def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> None:
+    """Kept, dropped and withdrawn rows each have a line, and so has each version of the code."""
+    text = str(
+        replace(
+            REPORT,
+            passes=3,
+            kept_rows=1_000_000,
+            kept_seconds=7_260.0,
+            dropped_rows=5,
+            withdrawn_rows=6,
+            rows_by_code={"a" * 16: 1_000_000, "b" * 16: 234_567},
+            input_compared=False,
+        )
+    )
+    for line in (
+        "  tasks     8 in 3 passes",
+        "  kept      1,000,000 rows of earlier starts, 2 h 1 min of work",
+        "  dropped   5 rows that were covered twice",
+        "  withdrawn 6 rows whose files were removed",
+        "  code      1,000,000 by aaaaaaaa, 234,567 by bbbbbbbb",
+        "  input     not compared",
+    ):
+        assert line in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (3_599.0, "59 min 59 s"),
+        (7_500.0, "2 h 5 min"),
+    ],
+)
+def test_times_are_written_as_people_say_them(seconds: float, text: str) -> None:
+    """Two units at most."""
+    assert readable_time(seconds) == text
 
 
 def test_a_report_says_when_the_table_no_longer_tells() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from holdfast.errors import CommittedThenRemovedError
+from holdfast.ledger.layout import RunLayout
 from tests.fakes.iceberg_tables import Lake, edit_metadata, new_table
 
 MARK = "holdfast.run.r"
@@ -47,11 +49,17 @@ def expire(lake: Lake, *snapshot_ids: int) -> None:
 
 def assert_found_as_landed(lake: Lake, snapshot_id: int, rows: list[int]) -> None:
     """Start the run again: it writes the receipt that was lost, and nothing else."""
+    objects = set(lake.storage.objects)
     job = lake.submitter(1, 2)
     driven = lake.start(job)
     assert (driven.was_landed, driven.landed.posts, job.plans) == (True, 0, [])
     receipt = driven.landed.receipt
-    assert (receipt.snapshot_id, receipt.intent_number, receipt.rows) == (snapshot_id, 2, 2)
+    assert (receipt.snapshot_id, receipt.rows) == (snapshot_id, 2)
+    added = sorted(set(lake.storage.objects) - objects)
+    assert [json.loads(lake.storage.objects[uri])["kind"] for uri in added] == ["claim", "receipt"]
+    named = RunLayout.of("s3://store", "r").record(receipt.intent_number)
+    intent = json.loads(lake.storage.objects[named])
+    assert (intent["kind"], intent["body"]["snapshot_id"]) == ("intent", snapshot_id)
     assert lake.ids() == rows
 
 

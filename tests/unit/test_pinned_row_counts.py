@@ -9,12 +9,12 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from holdfast.engine.stage import stage
+from holdfast.engine.problems import raise_problems
 from holdfast.errors import TransformError
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import TaskPlan, run_task
+from holdfast.worker.task import TaskPlan
 from holdfast.worker.transforms import TransformOutputError, output_batches
-from tests.fakes.manual_ports import ScriptedSubmitter
+from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -31,6 +31,7 @@ def plan(
         batch_rows=batch_rows,
         key=("id",),
         writer=MemoryWriterSpec(SCHEMA),
+        ledger=job_ledger(),
         job_nonce="job",
         rows=rows,
     )
@@ -39,8 +40,14 @@ def plan(
 def run(the_plan: TaskPlan, *batches: pa.RecordBatch) -> tuple[TaskReport, MemoryWriter]:
     """Run one task and return its report and its writer."""
     assert isinstance(the_plan.writer, MemoryWriterSpec)
-    report = run_task(the_plan, batches or [SEVEN], place=0, attempt=1)
+    report = the_plan.run(batches or [SEVEN], place=0, attempt=1)
     return report, the_plan.writer.opened[0]
+
+
+def staged_rows(the_plan: TaskPlan) -> list[int]:
+    """Return how many rows stand in each file that the task's records name."""
+    groups = [group for record in task_records(the_plan.ledger) for group in record.groups]
+    return [file.rows for group in groups for file in group.files]
 
 
 OTHER_COUNTS: list[tuple[str, Callable[[pa.RecordBatch], Any], int]] = [
@@ -58,16 +65,17 @@ def test_another_number_of_rows_is_the_transforms_problem(
     transform: Callable[[pa.RecordBatch], Any], count: int
 ) -> None:
     """Rows that vanish in silence are the loss that nobody notices: both counts are named."""
-    report, writer = run(plan(transform))
+    the_plan = plan(transform)
+    report, writer = run(the_plan)
     assert report.problem is not None
-    assert (report.problem.kind, report.groups) == ("transform", ())
+    assert (report.problem.kind, staged_rows(the_plan)) == ("transform", [])
     error = report.problem.facts["error"]
     assert error.startswith("TransformOutputError")
     assert {int(number) for number in re.findall(r"\d+", error)} == {count, 7}
     assert 'rows="any"' in error
-    assert (writer.finished, writer.abandoned) == (False, True)
+    assert (writer.cuts, writer.abandoned) == (0, True)
     with pytest.raises(TransformError, match=f"{count} rows for a batch of 7"):
-        stage(ScriptedSubmitter([report]), plan(transform))
+        raise_problems([report])
 
 
 @pytest.mark.parametrize(("transform", "count"), [one[1:] for one in OTHER_COUNTS])
@@ -75,9 +83,11 @@ def test_a_transform_that_may_drop_and_multiply_rows_does(
     transform: Callable[[pa.RecordBatch], Any], count: int
 ) -> None:
     """Filters and exploders say so with `rows="any"`."""
-    report, writer = run(plan(transform, "any"))
-    assert (report.problem, report.rows_in, report.rows_out) == (None, 7, count)
-    assert writer.finished
+    the_plan = plan(transform, "any")
+    report, _ = run(the_plan)
+    assert (report.problem, report.end, report.rows_in) == (None, "complete", 7)
+    assert sum(staged_rows(the_plan)) == count
+    assert [record.coverage.rows for record in task_records(the_plan.ledger)] == [7]
 
 
 def test_the_rule_holds_for_each_batch_not_for_their_sum() -> None:
@@ -93,8 +103,9 @@ def test_the_rule_holds_for_each_batch_not_for_their_sum() -> None:
 
 def test_the_same_rows_in_other_pieces_are_fine() -> None:
     """It is the number of rows that counts, not that of batches."""
-    report, _ = run(plan(lambda batch: [batch.slice(0, 2), {"id": batch["id"].slice(2)}]))
-    assert (report.problem, report.rows_in, report.rows_out) == (None, 7, 7)
+    the_plan = plan(lambda batch: [batch.slice(0, 2), {"id": batch["id"].slice(2)}])
+    report, _ = run(the_plan)
+    assert (report.problem, report.rows_in, staged_rows(the_plan)) == (None, 7, [7])
 
 
 @pytest.mark.parametrize("rows", ["same", "any"])
@@ -125,7 +136,7 @@ def test_a_generators_output_is_written_piece_by_piece(rows: Rule) -> None:
 
     object.__setattr__(the_plan, "transform", pieces)
     report, _ = run(the_plan)
-    assert (report.problem, report.rows_out) == (None, 7)
+    assert (report.problem, staged_rows(the_plan)) == (None, [7])
     assert written == list(range(7))
 
 
@@ -136,10 +147,11 @@ def test_a_generator_that_fails_half_way_leaves_nothing_staged() -> None:
         yield batch.slice(0, 3)
         raise ValueError("row 3 is bad")
 
-    report, writer = run(plan(half))
+    the_plan = plan(half)
+    report, writer = run(the_plan)
     assert report.problem is not None
     assert report.problem.facts["error"] == "ValueError: row 3 is bad"
-    assert (len(writer.batches), writer.abandoned, report.groups) == (1, True, ())
+    assert (len(writer.batches), writer.abandoned, staged_rows(the_plan)) == (1, True, [])
 
 
 def fails(_: pa.RecordBatch) -> pa.RecordBatch:

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField
 
 from holdfast import Run
+from holdfast.engine.drive import Driven
 from holdfast.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -24,67 +25,71 @@ from holdfast.errors import (
     SettingsError,
     TableChangedError,
 )
-from holdfast.ledger.parts import read_staged, write_staged
+from holdfast.model.report import Report
 from holdfast.sinks.iceberg.sink import IcebergSink
-from tests.fakes.iceberg_tables import InProcessSubmitter, Lake, new_table
-from tests.fakes.manual_ports import ScriptedSubmitter
+from tests.fakes.iceberg_tables import Lake, new_table
+from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import DriverDiedError, MemoryTable, PostFault
-from tests.fakes.rig import GROUPS, LAYOUT, Rig
+from tests.fakes.rig import Rig, two_partitions
 
 
 def rig_with_staged_files() -> Rig:
     """Return a run whose first driver has staged everything and died before its post."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
-    with pytest.raises(DriverDiedError):
-        rig.start()
+    rig.start_and_die()
     return rig
 
 
-def test_only_a_start_that_publishes_another_ones_files_has_inherited_them() -> None:
+def reported(driven: Driven) -> Report:
+    """Return what the user is told of a start."""
+    run = Run("r", store="s3://store")
+    return run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
+
+
+def test_only_a_start_that_publishes_another_ones_files_has_kept_them() -> None:
     """Neither the start that did the work nor one that finds the run landed says so."""
-    assert not Rig().start().inherited
+    assert Rig().start().kept_rows == 0
     rig = rig_with_staged_files()
     inherited = rig.start()
-    assert (inherited.inherited, inherited.was_landed, inherited.tasks) == (True, False, 0)
+    assert (inherited.kept_rows, inherited.was_landed, inherited.tally.tasks) == (20, False, 0)
     later = rig.start()
-    assert (later.inherited, later.was_landed) == (False, True)
+    assert (later.kept_rows, later.was_landed) == (0, True)
 
 
 def test_inherited_files_that_are_gone_are_made_again_by_this_start() -> None:
-    """Then the input was read after all."""
+    """Then the input was read after all, and nothing is claimed to have been kept."""
     rig = rig_with_staged_files()
-    groups, _ = read_staged(rig.storage, LAYOUT, rig.commit_step().log.intents[2].staged)
-    rig.table.missing_files.extend(file.path for group in groups for file in group.files)
+    rig.table.lost_files.extend(file.path for group in rig.sealed().groups for file in group.files)
     driven = rig.start()
-    assert (driven.inherited, driven.tasks) == (False, 2)
+    assert (driven.kept_rows, driven.tally.tasks, driven.tally.withdrawn_rows) == (0, 2, 20)
 
 
 def test_inherited_files_of_the_same_input_are_published_without_a_warning() -> None:
     """The input was measured again and is the same: this start stands for the whole of it."""
-    run = Run("r", store="s3://store")
-    driven = rig_with_staged_files().start()
-    report = run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
-    assert (report.inherited, report.outcome, report.tasks) == (True, "committed", 0)
+    rig, submitter = rig_with_staged_files(), two_partitions()
+    report = reported(rig.start(submitter))
+    assert (report.kept_rows, report.outcome, report.tasks) == (20, "committed", 0)
     assert report.input_compared
-    assert "an earlier start" in str(report)
-    assert "earlier start" not in str(replace(report, inherited=False))
+    assert submitter.key_reads == 1
+    assert "20 rows of earlier starts" in str(report)
+    assert "earlier starts" not in str(replace(report, kept_rows=0))
 
 
-def test_inherited_files_of_another_input_are_not_published() -> None:
+@pytest.mark.parametrize("other", [range(10, 21), range(10, 19)])
+def test_inherited_files_of_another_input_are_not_published(other: range) -> None:
     """The rows that this start was given would be dropped without a word."""
-    rig, other = rig_with_staged_files(), ScriptedSubmitter()
-    other.sums = replace(other.sums, rows=21)
-    with pytest.raises(RunMismatchError, match="had 20 rows and now has 21: 1 more"):
-        rig.start(other)
-    assert (rig.table.data_snapshots, other.plans) == ([], [])
+    rig, submitter = rig_with_staged_files(), MemorySubmitter(range(10), other)
+    count = 10 + len(other)
+    with pytest.raises(RunMismatchError, match=f"had 20 rows and now has {count}: 1 "):
+        rig.start(submitter)
+    assert (rig.table.data_snapshots, submitter.plans) == ([], [])
 
 
 def test_a_landed_run_with_another_input_is_refused() -> None:
     """As many rows, but other keys: a reused run id drops data loudly."""
-    rig, other = Rig(), ScriptedSubmitter()
+    rig, other = Rig(), MemorySubmitter(range(10), range(11, 21))
     rig.start()
-    other.sums = replace(other.sums, low=2)
     with pytest.raises(RunMismatchError, match="20 rows as before, but other keys"):
         rig.start(other)
     assert len(rig.table.data_snapshots) == 1
@@ -92,21 +97,18 @@ def test_a_landed_run_with_another_input_is_refused() -> None:
 
 def test_an_input_that_is_not_to_be_compared_is_not_read_and_said_so() -> None:
     """The receipt is returned at once; the report and a warning tell what was not looked at."""
-    rig, other = Rig(), ScriptedSubmitter()
+    rig, other = Rig(), MemorySubmitter(range(99))
     rig.start()
-    other.sums = replace(other.sums, rows=99)
-    driven = rig.start(other, compare=False)
-    assert (driven.was_landed, driven.input_compared) == (True, False)
-    run = Run("r", store="s3://store")
+    driven = rig.start(other, if_committed="return")
+    assert (driven.was_landed, driven.input_compared, other.key_reads) == (True, False, 0)
     with pytest.warns(UserWarning, match="the input was not compared"):
-        report = run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
+        report = reported(driven)
     assert "not compared" in str(report)
 
 
 def test_rows_without_a_key_are_refused_before_any_is_paid_for() -> None:
     """NULL tells no rows apart; the transform is not called once."""
-    rig, submitter = Rig(), ScriptedSubmitter()
-    submitter.sums = replace(submitter.sums, null_keys=3)
+    rig, submitter = Rig(), MemorySubmitter([1, None, None], [None, 2])
     with pytest.raises(NullKeyError, match="3 input rows have NULL"):
         rig.start(submitter)
     assert submitter.plans == []
@@ -114,24 +116,22 @@ def test_rows_without_a_key_are_refused_before_any_is_paid_for() -> None:
 
 def test_tasks_that_saw_other_rows_than_were_planned_commit_nothing() -> None:
     """An upstream that gives other rows each time is noticed before the commit."""
-    rig, submitter = Rig(), ScriptedSubmitter()
-    submitter.sums = replace(submitter.sums, rows=19)
-    with pytest.raises(InputChangedError, match="had 19 rows, and the tasks then saw 20"):
+    rig, submitter = Rig(), two_partitions()
+    submitter.next_reads.append([partition(range(10)), partition(range(10, 21))])
+    with pytest.raises(InputChangedError, match=r"1 of 21 finished keys .* \(id=20\)"):
         rig.start(submitter)
     assert rig.table.data_snapshots == []
 
 
 def test_a_run_that_did_the_work_itself_does_not_warn() -> None:
     """Warnings are errors in this suite: the call below would raise."""
-    run = Run("r", store="s3://store")
-    report = run._report("lake.db.t", Rig().start(), 1.0)  # noqa: SLF001 - append needs Spark.
-    assert not report.inherited
+    assert reported(Rig().start()).kept_rows == 0
 
 
 @pytest.mark.parametrize("batch_rows", [True, False, 0, -1, "10", 1.5, 10.0])
 def test_a_batch_size_that_is_no_whole_number_is_refused(batch_rows: Any) -> None:  # noqa: ANN401
     """Before anything is written, and with the value that was given."""
-    rig, submitter = Rig(), ScriptedSubmitter()
+    rig, submitter = Rig(), two_partitions()
     with pytest.raises(SettingsError, match=f"batch_rows={batch_rows!r}"):
         rig.start(submitter, batch_rows=batch_rows)
     assert (rig.storage.objects, submitter.plans) == ({}, [])
@@ -140,7 +140,7 @@ def test_a_batch_size_that_is_no_whole_number_is_refused(batch_rows: Any) -> Non
 @pytest.mark.parametrize("batch_rows", [1, 10_000, None])
 def test_a_batch_size_of_at_least_one_is_taken(batch_rows: int | None) -> None:
     """None leaves the batches as Spark sends them."""
-    submitter = ScriptedSubmitter()
+    submitter = two_partitions()
     Rig().start(submitter, batch_rows=batch_rows)
     assert [plan.batch_rows for plan in submitter.plans] == [batch_rows]
 
@@ -154,7 +154,7 @@ def test_a_row_rule_that_does_not_exist_is_refused(rows: Any) -> None:  # noqa: 
 
 def test_the_row_rule_reaches_the_tasks() -> None:
     """By default a transform keeps the number of rows."""
-    default, changed = ScriptedSubmitter(), ScriptedSubmitter()
+    default, changed = two_partitions(), two_partitions()
     Rig().start(default)
     Rig().start(changed, rows="any")
     assert [plan.rows for plan in (*default.plans, *changed.plans)] == ["same", "any"]
@@ -197,22 +197,14 @@ def test_a_busy_table_is_still_a_conflict() -> None:
         rig.publish()
 
 
-def test_the_schema_travels_with_the_staged_files() -> None:
-    """It is part of what the digest covers, and comes back as it was."""
-    rig, schema = Rig(), {"fields": [{"id": 1, "name": "ä", "doc": None}], "schema-id": 0}
-    reference = write_staged(rig.storage, LAYOUT, "p", GROUPS, schema)
-    other = write_staged(rig.storage, LAYOUT, "q", GROUPS, {**schema, "schema-id": 1})
-    assert read_staged(rig.storage, LAYOUT, reference) == (GROUPS, schema)
-    assert reference.digest != other.digest
-
-
 def test_a_schema_changed_while_nothing_is_staged_does_not_block_the_run() -> None:
     """The failed start left no files behind that could fail to fit."""
-    rig = Rig()
+    rig, failing = Rig(), two_partitions()
+    failing.answers.append(JobFailedError(reason="lost"))
     with pytest.raises(JobFailedError):
-        rig.start(ScriptedSubmitter(JobFailedError(reason="lost")))
+        rig.start(failing)
     rig.table.schema = {"columns": ["id", "new"]}
-    submitter = ScriptedSubmitter()
+    submitter = two_partitions()
     assert rig.start(submitter).landed.receipt.rows == 20
     assert len(submitter.plans) == 1
 
@@ -249,12 +241,12 @@ def test_a_table_altered_after_a_schema_error_takes_the_same_run(tmp_path: Path)
 def test_a_table_altered_after_the_staging_stops_the_run(tmp_path: Path) -> None:
     """The files were written for the old column: they are not published under the new one."""
     lake = narrow_lake(tmp_path)
-    first = InProcessSubmitter(pa.array([1, 2], pa.int32()))
+    first = MemorySubmitter(partition([1, 2], pa.int32()))
     dying = _DiesBeforeItsPost(lake.sink._catalog, "db.t", "main")  # noqa: SLF001 - the same.
     with pytest.raises(DriverDiedError):
         Lake(dying, storage=lake.storage).start(first)
     widen(lake.table)
-    second = InProcessSubmitter(pa.array([1, 2], pa.int32()))
+    second = MemorySubmitter(partition([1, 2], pa.int32()))
     with pytest.raises(TableChangedError):
         lake.start(second)
     assert (len(first.plans), second.plans, lake.ids()) == (1, [], [])

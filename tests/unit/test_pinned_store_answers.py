@@ -48,7 +48,8 @@ CALLS: dict[str, Callable[[ObjectStorage], object]] = {
     "create": lambda storage: storage.create(URI, b"1"),
     "put": lambda storage: storage.put(URI, b"1"),
     "get": lambda storage: storage.get(URI),
-    "get_range": lambda storage: storage.get_range(URI, 0, 1),
+    "folders": lambda storage: storage.folders(URI),
+    "newest": lambda storage: storage.newest(URI),
     "list": lambda storage: storage.list(URI),
     "upload": upload,
 }

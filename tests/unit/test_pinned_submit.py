@@ -10,15 +10,23 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.errors import JobFailedError, SettingsError
+from holdfast.ledger.key_files import KeyFiles
 from holdfast.spark.submit import DataFrameSubmitter
 from holdfast.worker.task import TaskPlan
+from tests.fakes.logs import job_ledger
+from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_writer import MemoryWriterSpec
+
+NOTHING_FINISHED = KeyFiles(storage=MemoryStorage(), uris={})
 
 
 class FailingFrame:
     """A DataFrame whose job ends with the given error."""
+
+    schema = StructType([StructField("id", LongType())])
 
     def __init__(self, error: Exception) -> None:
         """Keep the error."""
@@ -42,6 +50,7 @@ def plan(transform: Callable[[pa.RecordBatch], Any] | None = None) -> TaskPlan:
         batch_rows=None,
         key=("id",),
         writer=MemoryWriterSpec(pa.schema([("id", pa.int64())])),
+        ledger=job_ledger(),
         job_nonce="job",
     )
 
@@ -59,7 +68,7 @@ def test_whatever_ends_the_job_is_a_failed_job(error: Exception) -> None:
     """A driver JVM that dies does not speak PySpark's language, and the user reads ours."""
     frame = FailingFrame(error)
     with pytest.raises(JobFailedError, match="Spark could not finish the job") as caught:
-        DataFrameSubmitter(frame, ("id",)).submit(plan())
+        DataFrameSubmitter(frame, ("id",)).submit(plan(), NOTHING_FINISHED)
     assert frame.jobs == 1
     assert caught.value.retry_safe
     assert str(error) in caught.value.reason
@@ -75,6 +84,6 @@ def test_a_transform_that_cannot_be_pickled_is_refused_with_advice() -> None:
 
     frame = FailingFrame(AssertionError("submitted"))
     with pytest.raises(SettingsError, match=r"hf\.per_worker") as caught:
-        DataFrameSubmitter(frame, ("id",)).submit(plan(guarded))
+        DataFrameSubmitter(frame, ("id",)).submit(plan(guarded), NOTHING_FINISHED)
     assert "lock" in caught.value.what
     assert frame.jobs == 0

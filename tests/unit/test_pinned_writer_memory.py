@@ -62,10 +62,10 @@ def test_a_kept_slice_does_not_pin_the_batch_it_was_cut_from(
     gc.collect()
     before, held = pa.total_allocated_bytes(), []
     for number in range(BATCHES):
-        writer.write(output(batch(number)))
+        writer.write(writer.fit(output(batch(number))))
         held.append(pa.total_allocated_bytes() - before)
     assert max(held) < 3 * ROW_GROUP_BYTES
-    (group,) = writer.finish()
+    (group,) = writer.cut()
     assert sum(file.rows for file in group.files) == rows
 
 
@@ -73,8 +73,8 @@ def test_a_copied_slice_holds_the_same_rows(tmp_path: Path) -> None:
     """The rows that were cut out are the ones that are written, in their order."""
     writer = writer_spec(tmp_path, SCHEMA).open("job-0-0")
     for number in range(3):
-        writer.write(last_row(batch(number)))
-    (group,) = writer.finish()
+        writer.write(writer.fit(last_row(batch(number))))
+    (group,) = writer.cut()
     (entry,) = entries(group)
     assert [row["text"].rstrip("x") for row in rows_of(entry.data_file)] == [
         f"{number:>6}-{ROWS - 1:>6}" for number in range(3)

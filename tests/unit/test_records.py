@@ -9,22 +9,26 @@ from typing import Any
 
 import pytest
 
+from holdfast.model.input_sums import InputSums
 from holdfast.model.records import (
     Abort,
     Body,
     Claim,
     Intent,
     PartReference,
+    Plan,
     Receipt,
     Record,
     RecordDamagedError,
+    Seal,
+    Stop,
     decode_record,
     encode_record,
     open_json,
     seal_json,
 )
 
-PART = PartReference(name="staged-1.parquet", digest="d" * 64, groups=2)
+PART = PartReference(name="staged-1.parquet", digest="d" * 64, records=2)
 INTENT = Intent(
     table_uuid="u",
     branch="main",
@@ -39,8 +43,29 @@ INTENT = Intent(
 RECEIPT = Receipt(
     intent_number=2, snapshot_id=2, sequence_number=3, staged=PART, rows=4, files=5, size_bytes=6
 )
+SUMS = InputSums(rows=2**40, null_keys=0, low=2**63, high=5)
 BODIES: list[Body] = [
-    Claim(holdfast_version="0.1.0", host="größe", process_id=7),
+    Claim(
+        holdfast_version="0.1.0",
+        host="größe",
+        process_id=7,
+        machine="m",
+        code="c",
+        checkpoint_every_s=None,
+    ),
+    Plan(job="rows", input=SUMS, remaining_rows=4, chunks=0, schema={"columns": ["id"]}),
+    Plan(job="replay", input=None, remaining_rows=None, chunks=3, schema={}),
+    Seal(
+        through_claim=1,
+        work=PART,
+        covered=SUMS,
+        waiting_chunks=1,
+        dropped_rows=2,
+        withdrawn_rows=1,
+        complete=False,
+        input=SUMS,
+    ),
+    Stop(reason="TransformError"),
     INTENT,
     RECEIPT,
     Abort(reason="the user said so"),
@@ -95,7 +120,7 @@ def test_the_hand_that_seals_anew_seals_well() -> None:
     ("change", "said"),
     [
         (lambda c: c.update(format=2), "format 2"),
-        (lambda c: c.update(kind="seal"), "seal"),
+        (lambda c: c.update(kind="later"), "later"),
         (lambda c: c.pop("kind"), "kind"),
         (lambda c: c.pop("nonce"), "nonce"),
         (lambda c: c["body"].pop("rows"), "rows"),

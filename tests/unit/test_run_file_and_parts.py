@@ -10,11 +10,12 @@ import pytest
 
 from holdfast.errors import LedgerDamagedError, RunMismatchError, StoreUnavailableError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.parts import read_staged, write_staged
+from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.run_file import RunFile, open_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.records import PartReference, seal_json
 from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.model.work import NOTHING, Chunk, Coverage, TaskRecord, Work
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, truncated
 from tests.fakes.memory_writer import staged_group
@@ -30,7 +31,7 @@ IDENTITY = Identity(
     ansi_mode="true",
     version="",
 )
-GROUPS = [
+GROUPS = (
     staged_group("a"),
     StagedGroup(
         path="mem://m/größe.avro",
@@ -41,7 +42,26 @@ GROUPS = [
         detail={"spec_id": 3, "partitions": [{"lower": None, "upper": "00ff"}]},
     ),
     StagedGroup(path="mem://m/none.avro", size_bytes=1, files=(), detail={}),
-]
+)
+LOG = "00000001/rows/000000/000000000000"
+WORK = Work(
+    records=(
+        TaskRecord(
+            name=f"{LOG}/0000",
+            coverage=Coverage(rows=2**33, low=2**63, high=2**62, keys_bytes=7, span=(-5, 2**40)),
+            seconds=1.25,
+            chunk=Chunk(rows=4, size_bytes=5, digest="d"),
+        ),
+        TaskRecord(
+            name=f"{LOG}/0001",
+            coverage=NOTHING,
+            seconds=0.0,
+            groups=GROUPS,
+            supersedes=(f"{LOG}/0000",),
+            end="complete",
+        ),
+    )
+)
 
 
 def start(storage: MemoryStorage, *, nonce: str = "n1", **changes: Any) -> RunFile:  # noqa: ANN401
@@ -51,7 +71,6 @@ def start(storage: MemoryStorage, *, nonce: str = "n1", **changes: Any) -> RunFi
         LAYOUT,
         run_id="r",
         identity=replace(IDENTITY, **changes),
-        schema={"made by": nonce},
         nonce=nonce,
         sleep=ManualTime().sleep,
     )
@@ -61,7 +80,7 @@ def test_the_first_start_makes_the_run_and_later_ones_read_it() -> None:
     """Nonce and schema are the first start's, for ever."""
     storage = MemoryStorage()
     first = start(storage, nonce="n1")
-    assert first == RunFile(nonce="n1", identity=IDENTITY, schema={"made by": "n1"})
+    assert first == RunFile(nonce="n1", identity=IDENTITY)
     assert start(storage, nonce="n2") == first
 
 
@@ -116,39 +135,39 @@ def test_a_run_file_of_another_shape_is_refused(content: dict[str, Any]) -> None
         start(storage)
 
 
-@pytest.mark.parametrize("groups", [GROUPS, []])
-def test_staged_groups_are_read_back_as_they_were_written(groups: list[StagedGroup]) -> None:
-    """Names, sizes, rows and the sink's own detail survive, also for no group at all."""
+@pytest.mark.parametrize("work", [WORK, Work()])
+def test_work_is_read_back_as_it_was_written(work: Work) -> None:
+    """Coverage, chunks, files and the sink's own detail survive, also for no record at all."""
     storage = MemoryStorage()
-    reference = write_staged(storage, LAYOUT, "staged-1.parquet", groups, {"columns": ["id"]})
-    assert reference.groups == len(groups)
-    assert list(storage.objects) == [LAYOUT.part("staged-1.parquet")]
-    assert read_staged(storage, LAYOUT, reference) == (groups, {"columns": ["id"]})
+    reference = write_work(storage, LAYOUT, "work-1.parquet", work)
+    assert reference.records == len(work.records)
+    assert list(storage.objects) == [LAYOUT.part("work-1.parquet")]
+    assert read_work(storage, LAYOUT, reference) == work
 
 
 @pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b""])
 def test_a_part_that_is_not_as_written_is_refused(damage: Callable[[bytes], bytes]) -> None:
     """The digest in the record is checked before a byte of the part is believed."""
     storage = MemoryStorage()
-    reference = write_staged(storage, LAYOUT, "p", GROUPS, {})
+    reference = write_work(storage, LAYOUT, "p", WORK)
     storage.damage[LAYOUT.part("p")] = damage
     with pytest.raises(LedgerDamagedError, match="digest"):
-        read_staged(storage, LAYOUT, reference)
+        read_work(storage, LAYOUT, reference)
 
 
 def test_another_whole_part_under_the_same_name_is_refused() -> None:
     """Well-formed is not enough: it must be the part that the record names."""
     storage = MemoryStorage()
-    reference = write_staged(storage, LAYOUT, "p", GROUPS, {})
-    write_staged(storage, LAYOUT, "p", GROUPS[:1], {})
+    reference = write_work(storage, LAYOUT, "p", WORK)
+    write_work(storage, LAYOUT, "p", Work(records=WORK.records[:1]))
     with pytest.raises(LedgerDamagedError, match="digest"):
-        read_staged(storage, LAYOUT, reference)
+        read_work(storage, LAYOUT, reference)
 
 
 def test_a_missing_part_is_damage() -> None:
     """A record that points to nothing is never read as an empty list."""
     with pytest.raises(LedgerDamagedError, match="missing"):
-        read_staged(MemoryStorage(), LAYOUT, PartReference(name="p", digest="d", groups=1))
+        read_work(MemoryStorage(), LAYOUT, PartReference(name="p", digest="d", records=1))
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
@@ -157,4 +176,4 @@ def test_a_store_that_does_not_take_or_give_a_part_is_unavailable(kind: str) -> 
     storage = MemoryStorage()
     storage.failures[kind] = 1
     with pytest.raises(StoreUnavailableError, match=LAYOUT.part("p")):
-        read_staged(storage, LAYOUT, write_staged(storage, LAYOUT, "p", GROUPS, {}))
+        read_work(storage, LAYOUT, write_work(storage, LAYOUT, "p", WORK))

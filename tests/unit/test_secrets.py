@@ -12,20 +12,22 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from holdfast import IcebergTable, Run
+from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
+from holdfast.engine.prepare import Ledger
 from holdfast.errors import HoldfastError, SettingsError, UnsupportedTableError
-from holdfast.model.input_sums import InputSums
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.open import open_sink
 from holdfast.sinks.iceberg.settings import pyiceberg_properties
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import TaskPlan, run_task
+from holdfast.worker.task import TaskPlan
 from tests.fakes.iceberg_tables import new_table, writer_spec
+from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig
 
 CANARY = "canary-7f3a"
@@ -67,7 +69,14 @@ def test_what_holds_connections_hides_its_options() -> None:
 def plan(folder: Path) -> TaskPlan:
     """Return a plan whose writer carries credentials to the executors."""
     spec = writer_spec(folder, SCHEMA, io_properties=OPTIONS)
-    return TaskPlan(transform=None, batch_rows=None, key=("id",), writer=spec, job_nonce="j")
+    return TaskPlan(
+        transform=None,
+        batch_rows=None,
+        key=("id",),
+        writer=spec,
+        ledger=job_ledger(ObjectStorage(OPTIONS)),
+        job_nonce="j",
+    )
 
 
 def test_a_task_plan_hides_the_credentials_that_travel_with_it(tmp_path: Path) -> None:
@@ -76,12 +85,15 @@ def test_a_task_plan_hides_the_credentials_that_travel_with_it(tmp_path: Path) -
     assert CANARY not in shown(plan(tmp_path))
 
 
-def test_a_tasks_report_holds_no_credential(tmp_path: Path) -> None:
+def test_a_tasks_report_and_its_records_hold_no_credential(tmp_path: Path) -> None:
     """Neither what is staged nor a problem names them."""
     batch = pa.RecordBatch.from_pydict({"id": [1]})
-    fails = dataclasses.replace(plan(tmp_path), transform=lambda _: 1 / 0)
-    for one in (plan(tmp_path), fails):
-        assert CANARY not in run_task(one, [batch], place=0, attempt=0).to_json()
+    good = dataclasses.replace(plan(tmp_path), ledger=job_ledger())
+    fails = dataclasses.replace(good, ledger=job_ledger(), transform=lambda _: 1 / 0)
+    for one in (good, fails):
+        assert CANARY not in one.run([batch], place=0, attempt=0).to_json()
+        assert task_records(one.ledger)
+        assert CANARY not in str(task_records(one.ledger))
 
 
 def test_a_store_that_cannot_be_reached_names_no_credential(
@@ -127,36 +139,14 @@ def test_no_record_of_a_run_holds_a_credential(tmp_path: Path) -> None:
     storage = MemoryStorage()
     view = sink.load()
     assert CANARY in str(sink.writer_spec(view).io_properties)  # The test is not vacuous.
-    driver = Driver(
-        run_id="r",
-        store="s3://store",
-        storage=storage,
-        sink=sink,
-        submitter=InProcess(pa.RecordBatch.from_pydict({"id": [1]})),
-        ports=manual_ports(),
-    )
+    ledger = Ledger.open("r", "s3://store", storage, manual_ports())
+    driver = Driver(ledger=ledger, sink=sink, submitter=MemorySubmitter([1]))
     identity = dataclasses.replace(Rig().identity(), table_uuid=view.uuid)
-    driver.append(view, identity, transform=None, batch_rows=None)
-    assert len(storage.objects) >= 4
+    driver.append(view, identity, Choices())
+    assert len(storage.objects) >= 7
     assert [uri for uri, data in storage.objects.items() if CANARY.encode() in data] == []
     metadata = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert [data for data in metadata if CANARY.encode() in data] == []
-
-
-class InProcess:
-    """Runs a plan's one task in this process."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        """Keep the input."""
-        self._batch = batch
-
-    def measure(self) -> InputSums:
-        """Count the rows."""
-        return InputSums(rows=self._batch.num_rows, null_keys=0, low=0, high=0)
-
-    def submit(self, plan: TaskPlan) -> list[TaskReport]:
-        """Run the task."""
-        return [run_task(plan, [self._batch], place=0, attempt=0)]
 
 
 def test_the_root_error_shows_no_argument_that_it_was_not_given() -> None:

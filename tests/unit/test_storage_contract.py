@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from holdfast.errors import SettingsError
 from holdfast.storage.locations import normalise, split
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import AlreadyThereError, Storage, StorageError
+from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import MemoryStorage
 
 # What table layouts and run ids put into names; `%3A` must not be decoded or encoded again.
@@ -36,6 +38,8 @@ class Place:
 
     storage: Storage
     folder: str
+    # Lets the store's clock move on.
+    advance: Callable[[], object]
 
     def uri(self, name: str = "x") -> str:
         """Return the URI of an object in the folder."""
@@ -45,8 +49,11 @@ class Place:
 @pytest.fixture(params=["local", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Return each store in turn."""
-    storage: Storage = ObjectStorage() if request.param == "local" else MemoryStorage()
-    return Place(storage, f"file://{tmp_path}/folder")
+    folder = f"file://{tmp_path}/folder"
+    if request.param == "local":
+        return Place(ObjectStorage(), folder, lambda: time.sleep(0.02))
+    clock = ManualTime()
+    return Place(MemoryStorage(clock.now), folder, lambda: clock.sleep(1))
 
 
 def test_create_makes_an_object_once(place: Place) -> None:
@@ -64,20 +71,16 @@ def test_put_overwrites(place: Place) -> None:
     assert place.storage.get(place.uri()) == b"second"
 
 
-def test_sizes_and_ranges(place: Place) -> None:
+def test_sizes(place: Place) -> None:
     """Missing objects have no size, in the order that was asked for."""
     place.storage.put(place.uri("a"), b"0123456789")
-    assert place.storage.get_range(place.uri("a"), 2, 3) == b"234"
     assert place.storage.size(place.uri("a")) == 10
     names = [place.uri(name) for name in ("a", "none", "a")]
     assert place.storage.sizes(names) == [10, None, 10]
     assert place.storage.sizes([]) == []
 
 
-@pytest.mark.parametrize(
-    "call",
-    [lambda s, uri: s.get(uri), lambda s, uri: s.size(uri), lambda s, uri: s.get_range(uri, 0, 1)],
-)
+@pytest.mark.parametrize("call", [lambda s, uri: s.get(uri), lambda s, uri: s.size(uri)])
 def test_a_missing_object_is_pythons_own_error(
     place: Place, call: Callable[[Storage, str], object]
 ) -> None:
@@ -93,6 +96,27 @@ def test_a_listing_holds_the_folder_and_nothing_beside_it(place: Place) -> None:
     expected = [place.uri(name) for name in ("log/1", "log/2", "log/sub/3")]
     assert place.storage.list(place.uri("log")) == expected
     assert place.storage.list(place.uri("none")) == []
+
+
+def test_folders_are_those_right_inside(place: Place) -> None:
+    """Each once, by its name; objects beside them and folders further down are none."""
+    for name in ("runs/b/log/1", "runs/b/run.json", "runs/a/log/1", "runs/file", "runs2/c/x"):
+        place.storage.put(place.uri(name), b"")
+    assert place.storage.folders(place.uri("runs")) == ["a", "b"]
+    assert place.storage.folders(place.uri("none")) == []
+
+
+def test_the_newest_object_says_when_a_folder_was_last_written(place: Place) -> None:
+    """Whatever its name, and however deep it stands; an empty folder has no moment."""
+    assert place.storage.newest(place.uri("log")) is None
+    for name in ("log/b", "log/sub/a", "log2/c"):
+        place.storage.put(place.uri(name), b"")
+        place.advance()
+    ages = [place.storage.newest(place.uri(name)) for name in ("log", "log/sub", "log2")]
+    assert ages[0] == ages[1]
+    assert ages[0] is not None
+    assert ages[2] is not None
+    assert ages[0] < ages[2]
 
 
 def test_delete_forgives_what_is_not_there(place: Place) -> None:
@@ -114,6 +138,7 @@ def test_an_object_written_piece_by_piece_appears_when_it_is_closed(
     assert place.storage.sizes([place.uri()]) == [None]
     sink.close()
     assert place.storage.sizes([place.uri()]) == [size]
+    assert sink.tell() == size  # A record says how large the object is, after its end.
 
 
 def test_an_object_that_is_given_up_does_not_appear(place: Place) -> None:

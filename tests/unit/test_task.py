@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from holdfast import per_worker
+from holdfast.model.work import NOTHING, TaskRecord
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import TaskPlan, run_task
+from holdfast.worker.task import TaskPlan
 from holdfast.worker.transforms import PerWorker, Transform
+from tests.fakes.logs import job_ledger, task_records
+from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_writer import MemoryWriterSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -30,9 +34,26 @@ def run(
     **options: Any,  # noqa: ANN401 - any field of the plan.
 ) -> TaskReport:
     """Run one task over the batches."""
-    fields = {"batch_rows": None, "key": ("id",), "job_nonce": "job", **options}
+    fields = {
+        "batch_rows": None,
+        "key": ("id",),
+        "job_nonce": "job",
+        "ledger": job_ledger(),
+        **options,
+    }
     plan = TaskPlan(transform=transform, writer=writer, **fields)
-    return run_task(plan, batches, place=3, attempt=17)
+    return plan.run(batches, place=3, attempt=17)
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    """Return the store of the run's ledger."""
+    return MemoryStorage()
+
+
+def records(storage: MemoryStorage) -> list[TaskRecord]:
+    """Return what the task has made durable."""
+    return task_records(job_ledger(storage))
 
 
 @pytest.fixture
@@ -41,18 +62,24 @@ def writer() -> MemoryWriterSpec:
     return MemoryWriterSpec(SCHEMA)
 
 
-def test_rows_are_transformed_written_and_counted(writer: MemoryWriterSpec) -> None:
-    """The report says how many rows went in and came out, and names what is staged."""
+def test_rows_are_transformed_written_and_counted(
+    writer: MemoryWriterSpec, storage: MemoryStorage
+) -> None:
+    """The report says how many rows went in, and the record names them and what is staged."""
 
     def twice(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
         return [rows, rows]
 
-    report = run(writer, twice, [batch(1, 2), batch(3)], rows="any")
+    batches = [batch(1, 2), batch(3)]
+    report = run(writer, twice, batches, rows="any", ledger=job_ledger(storage))
     (opened,) = writer.opened
-    assert (report.place, report.rows_in, report.rows_out, report.problem) == (3, 3, 6, None)
+    assert (report.place, report.end, report.rows_in, report.problem) == (3, "complete", 3, None)
     assert [one.num_rows for one in opened.batches] == [2, 2, 1, 1]
-    assert [file.rows for group in report.groups for file in group.files] == [6]
-    assert (opened.finished, opened.abandoned) == (True, False)
+    (record,) = records(storage)
+    assert (record.log, record.end, report.records) == (report.log, "complete", 1)
+    assert record.coverage.rows == 3
+    assert [file.rows for group in record.groups for file in group.files] == [6]
+    assert (opened.cuts, opened.abandoned) == (1, False)
 
 
 def test_no_two_attempts_share_a_file_name(writer: MemoryWriterSpec) -> None:
@@ -73,18 +100,21 @@ def test_the_transform_sees_batches_of_the_size_asked_for(writer: MemoryWriterSp
     assert seen == [2, 1]
 
 
-def test_a_task_without_rows_reports_and_builds_nothing(writer: MemoryWriterSpec) -> None:
-    """A model is not loaded for an empty partition."""
+def test_a_task_without_rows_reports_and_builds_nothing(
+    writer: MemoryWriterSpec, storage: MemoryStorage
+) -> None:
+    """A model is not loaded for an empty partition, and nothing is written for it."""
 
     def never() -> Transform:
         raise AssertionError("built")
 
-    report = run(writer, per_worker(never), [])
-    assert (report.rows_in, report.problem) == (0, None)
+    report = run(writer, per_worker(never), [], ledger=job_ledger(storage))
+    assert (report.end, report.rows_in, report.problem) == ("complete", 0, None)
+    assert storage.objects == {}
 
 
 def test_a_failing_transform_is_reported_with_what_a_person_needs(
-    writer: MemoryWriterSpec,
+    writer: MemoryWriterSpec, storage: MemoryStorage
 ) -> None:
     """Spark would run it four times and pay for the same rows again, so it is not raised."""
 
@@ -93,15 +123,41 @@ def test_a_failing_transform_is_reported_with_what_a_person_needs(
             raise ValueError("bad row 3")
         return rows
 
-    report = run(writer, fails_at_three, [batch(1, 2), batch(3, 4), batch(5)])
+    batches = [batch(1, 2), batch(3, 4), batch(5)]
+    report = run(writer, fails_at_three, batches, ledger=job_ledger(storage))
     assert report.problem is not None
-    assert (report.problem.kind, report.groups, report.rows_in) == ("transform", (), 2)
+    assert (report.problem.kind, report.end, report.rows_in) == ("transform", "stopped", 2)
     facts = report.problem.facts
     assert facts["error"] == "ValueError: bad row 3"
     assert facts["rows"] == "rows 2 to 3 of the task"
     assert facts["keys"] == "keys (id=3) to (id=4)"
     assert facts["where"].startswith(__file__)
-    assert (writer.opened[0].finished, writer.opened[0].abandoned) == (False, True)
+    assert (writer.opened[0].cuts, writer.opened[0].abandoned) == (0, True)
+    (record,) = records(storage)
+    assert (record.end, record.coverage, record.groups) == ("stopped", NOTHING, ())
+
+
+def test_batches_before_the_one_that_fails_are_kept_as_a_chunk(
+    writer: MemoryWriterSpec, storage: MemoryStorage
+) -> None:
+    """They were paid for: with checkpoints on, a failing batch costs itself and no other."""
+
+    def fails_at_three(rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        yield rows.slice(0, 1)
+        if 3 in rows.column("id").to_pylist():
+            raise ValueError("bad row 3")
+        yield rows.slice(1)
+
+    report = run(
+        writer,
+        fails_at_three,
+        [batch(1, 2), batch(3, 4)],
+        ledger=job_ledger(storage),
+        checkpoint_every_s=3600.0,
+    )
+    (record,) = records(storage)
+    assert (report.end, record.end, record.coverage.span) == ("stopped", "stopped", (1, 2))
+    assert (record.groups, record.chunk is not None and record.chunk.rows) == ((), 2)
 
 
 def test_a_problem_names_no_key_that_the_batch_lacks(writer: MemoryWriterSpec) -> None:
@@ -113,7 +169,7 @@ def test_a_problem_names_no_key_that_the_batch_lacks(writer: MemoryWriterSpec) -
 
 @pytest.mark.parametrize("late", [False, True])
 def test_an_error_in_a_generator_or_a_factory_is_the_transforms_own(
-    writer: MemoryWriterSpec, *, late: bool
+    writer: MemoryWriterSpec, storage: MemoryStorage, *, late: bool
 ) -> None:
     """It is reported the same way, wherever in the user's code it was raised."""
 
@@ -124,10 +180,12 @@ def test_an_error_in_a_generator_or_a_factory_is_the_transforms_own(
     def factory() -> Transform:
         raise RuntimeError("half way")
 
-    report = run(writer, generator if late else per_worker(factory), [batch(1)])
+    transform = generator if late else per_worker(factory)
+    report = run(writer, transform, [batch(1)], ledger=job_ledger(storage))
     assert report.problem is not None
     assert report.problem.facts["error"] == "RuntimeError: half way"
-    assert (report.groups, writer.opened[0].abandoned) == ((), True)
+    assert [(one.coverage, one.groups) for one in records(storage)] == [(NOTHING, ())]
+    assert writer.opened[0].abandoned
 
 
 def test_output_that_is_no_rows_is_the_transforms_problem(writer: MemoryWriterSpec) -> None:
@@ -147,7 +205,7 @@ def test_output_that_does_not_fit_is_a_schema_problem(writer: MemoryWriterSpec) 
     assert writer.opened[0].abandoned
 
 
-@pytest.mark.parametrize("moment", ["write_error", "finish_error"])
+@pytest.mark.parametrize("moment", ["write_error", "cut_error"])
 def test_an_error_of_storage_is_raised_so_that_spark_retries(
     writer: MemoryWriterSpec, moment: str
 ) -> None:
@@ -172,5 +230,16 @@ def test_an_error_of_the_input_is_raised(writer: MemoryWriterSpec) -> None:
 
 def test_a_plan_survives_pickle(writer: MemoryWriterSpec) -> None:
     """What the driver sends is what the executor runs."""
-    plan = TaskPlan(transform=None, batch_rows=5, key=("id",), writer=writer, job_nonce="j")
-    assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - ours.
+    plan = TaskPlan(
+        transform=None,
+        batch_rows=5,
+        key=("id",),
+        writer=writer,
+        ledger=job_ledger(),
+        job_nonce="j",
+        checkpoint_every_s=30.0,
+        rows="any",
+    )
+    copy: TaskPlan = pickle.loads(pickle.dumps(plan))  # noqa: S301 - ours.
+    ledger = replace(copy.ledger, storage=plan.ledger.storage)  # A copy that is equal to no other.
+    assert replace(copy, ledger=ledger) == plan

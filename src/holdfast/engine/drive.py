@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from holdfast._version import __version__
+from holdfast.engine.choices import Choices
 from holdfast.engine.commit import Commit, Landed
-from holdfast.engine.ports import Ports, Submitter
-from holdfast.engine.stage import stage
+from holdfast.engine.passes import Passes
+from holdfast.engine.ports import Submitter
+from holdfast.engine.prepare import Ledger, Prepared
+from holdfast.engine.workbook import Tally, Workbook
 from holdfast.errors import (
-    InputChangedError,
-    NullKeyError,
+    HoldfastError,
+    JobFailedError,
+    RunError,
     RunMismatchError,
-    SettingsError,
     StagedFileMissingError,
 )
-from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.parts import read_input_sums, read_staged, write_staged
-from holdfast.ledger.probe import probe_store
+from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.run_file import open_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
-from holdfast.model.input_sums import InputSums
-from holdfast.model.records import Claim, PartReference
+from holdfast.model.records import PartReference, Stop
+from holdfast.model.work import Work
 from holdfast.sinks.base import Sink, TableView
-from holdfast.storage.port import Storage
-from holdfast.worker.task import RowCount, TaskPlan
-from holdfast.worker.transforms import PerWorker, Transform
+
+# Somebody may remove staged files between the last pass and the post, again and again.
+_STAGINGS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,156 +37,166 @@ class Driven:
     """How one start of a run ended."""
 
     landed: Landed
-    tasks: int
     # True when an earlier start had already landed.
     was_landed: bool
-    # True when it published what an earlier start had staged.
-    inherited: bool = False
     # True when the input was measured, and compared with what an earlier start had read.
-    input_compared: bool = False
+    input_compared: bool
+    tally: Tally = field(default_factory=Tally)
+    # What earlier starts had done, and how long their tasks took for it.
+    kept_rows: int = 0
+    kept_seconds: float = 0.0
+    # How many rows each version of the transform's code has made, by its digest.
+    rows_by_code: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """One start of a run."""
+    """One start of a run.
 
-    run_id: str
-    store: str
-    storage: Storage
+    Args:
+        ledger: The run's ledger.
+        sink: The table.
+        submitter: The input.
+        prepared: What `prepare` has done already; None to do it here.
+    """
+
+    ledger: Ledger
     sink: Sink
     submitter: Submitter
-    ports: Ports
+    prepared: Prepared | None = None
 
-    def append(  # noqa: PLR0913 - each is a choice of the user's.
-        self,
-        view: TableView,
-        identity: Identity,
-        *,
-        transform: Transform | PerWorker | None,
-        batch_rows: int | None,
-        rows: RowCount = "same",
-        compare: bool = True,
-    ) -> Driven:
+    def append(self, view: TableView, identity: Identity, choices: Choices) -> Driven:
         """Append the transformed input to the table, once.
 
         Args:
             view: A fresh look at the table.
             identity: What this start wants the run to be.
-            transform: The user's step.
-            batch_rows: How many rows it sees at a time.
-            rows: Whether it may drop or multiply rows.
-            compare: Whether to read the input's keys, and compare them with an earlier start's.
+            choices: How.
 
         Raises:
-            SettingsError: `batch_rows` or `rows` cannot be used.
-            InputChangedError: The tasks saw other rows than the input had before.
+            RunError: Another driver has taken over, or it is another job.
+            HoldfastError: Any other; what is durable stays so.
         """
-        if batch_rows is not None and (type(batch_rows) is not int or batch_rows < 1):
-            raise SettingsError(
-                what=f"batch_rows={batch_rows!r}", cure="give a whole number of at least 1, or None"
-            )
-        if rows not in ("same", "any"):
-            raise SettingsError(what=f"rows={rows!r}", cure='give "same" or "any"')
-        probe_store(self.storage, self.store, self.ports.new_nonce(), sleep=self.ports.sleep)
-        layout = RunLayout.of(self.store, self.run_id)
-        commit = self._open_ledger(layout, identity, view.schema)
-        commit.log.refresh()
-        if commit.log.receipt is None:
-            commit.log.claim(_our_claim())
+        ledger = self.ledger
+        if self.prepared is None:
+            ledger.probe()
+        # Before the claim: a start that is another job must not end the work of this one.
+        run_file = open_run_file(
+            ledger.storage,
+            ledger.layout,
+            run_id=ledger.run_id,
+            identity=identity,
+            nonce=ledger.ports.new_nonce(),
+            sleep=ledger.ports.sleep,
+        )
+        commit = Commit(
+            run_id=ledger.run_id,
+            run_file=run_file,
+            log=ledger.log,
+            sink=self.sink,
+            ports=ledger.ports,
+        )
+        prepared = self.prepared or Prepared(
+            ledger=ledger,
+            claim=ledger.claim(choices),
+            book=ledger.workbook(),
+            has_landed=ledger.log.receipt is not None,
+        )
+        try:
+            return self._drive(commit, view, identity.key, choices, prepared)
+        except RunError:
+            raise
+        except HoldfastError as error:
+            with contextlib.suppress(HoldfastError):
+                ledger.log.append(Stop(reason=type(error).__name__))
+            raise
+
+    def _drive(
+        self,
+        commit: Commit,
+        view: TableView,
+        key: tuple[str, ...],
+        choices: Choices,
+        prepared: Prepared,
+    ) -> Driven:
         # Before any work: an earlier start may have landed without living to say so. Where it
         # got as far as an intent, only a look later than our claim counts.
-        if (landed := commit.look(None if commit.log.intents else view)) is not None:
-            compared = compare and self._compare(layout, landed.receipt.staged)
-            return Driven(landed=landed, tasks=0, was_landed=True, input_compared=compared)
-        self.sink.check(view, view.schema, [])
-        if (driven := self._publish_inherited(commit, layout, compare=compare)) is not None:
-            return driven
-        sums = self._measure() if compare else None
-        plan = TaskPlan(
-            transform=transform,
-            batch_rows=batch_rows,
-            key=identity.key,
-            writer=self.sink.writer_spec(view),
-            job_nonce=self.ports.new_nonce(),
-            rows=rows,
+        landed = commit.look(None if commit.log.intents else view)
+        book = prepared.book
+        if landed is not None:
+            compared = choices.if_committed == "compare" and choices.verify_input
+            compared = compared and self._compare(book, landed.receipt.staged)
+            return Driven(landed=landed, was_landed=True, input_compared=compared)
+        if self.prepared is None:
+            book.inherit()
+        self.sink.check(view, book.schema(view.schema), [])
+        passes = Passes(
+            book=book,
+            log=commit.log,
+            storage=self.ledger.storage,
+            layout=self.ledger.layout,
+            sink=self.sink,
+            view=view,
+            submitter=self.submitter,
+            ports=self.ledger.ports,
+            key=key,
+            choices=choices,
+            claim=prepared.claim,
+            is_derived=self.prepared is not None,
         )
-        staged = stage(self.submitter, plan)
-        if sums is not None and sums.rows != staged.rows_in:
-            raise InputChangedError(planned=sums.rows, read=staged.rows_in)
-        name = f"staged-{plan.job_nonce}.parquet"
-        reference = write_staged(
-            self.storage, layout, name, staged.groups, view.schema, input_sums=sums
-        )
-        landed = commit.publish(staged.groups, reference, view.schema)
+        passes.withdraw_lost()
+        kept = book.work
+        if self.prepared is not None and book.tally.withdrawn_rows:
+            raise JobFailedError(
+                reason=f"files of {book.tally.withdrawn_rows} finished rows were removed, and "
+                "run.remaining() did not know it; run the same script again"
+            )
+        if book.is_complete and choices.verify_input:
+            self._compare(book, book.seal())
+        landed = self._publish(commit, passes, book, view)
         return Driven(
-            landed=landed, tasks=staged.tasks, was_landed=False, input_compared=sums is not None
+            landed=landed,
+            was_landed=False,
+            input_compared=choices.verify_input,
+            tally=book.tally,
+            kept_rows=kept.sums.rows,
+            kept_seconds=kept.seconds,
+            rows_by_code=_rows_by_code(commit.log, book.work),
         )
 
-    def _measure(self) -> InputSums:
-        """Read the input's keys before any row is paid for.
+    def _publish(self, commit: Commit, passes: Passes, book: Workbook, view: TableView) -> Landed:
+        for _ in range(_STAGINGS_MAX - 1):
+            reference = passes.run()
+            try:
+                return commit.publish(book.work.groups, reference, book.schema(view.schema))
+            except StagedFileMissingError:
+                # Somebody's clean-up took a file: its rows are computed again, which costs, but
+                # ends well. Publishing the rest would lose rows.
+                passes.withdraw_lost()
+        reference = passes.run()
+        return commit.publish(book.work.groups, reference, book.schema(view.schema))
 
-        Raises:
-            NullKeyError: Some rows have no key.
-        """
-        sums = self.submitter.measure()
-        if sums.null_keys:
-            raise NullKeyError(rows=sums.null_keys)
-        return sums
-
-    def _compare(self, layout: RunLayout, reference: PartReference) -> bool:
-        """Compare the input with what it was when the part was staged, if that was measured.
+    def _compare(self, book: Workbook, reference: PartReference) -> bool:
+        """Compare the input with what the run has covered.
 
         Raises:
             RunMismatchError: It is another input: its rows would be dropped without a word.
         """
-        known = read_input_sums(self.storage, layout, reference)
-        if known is None:
+        seals = self.ledger.log.seals.values()
+        known = [seal.covered for seal in seals if seal.work.name == reference.name]
+        if not known:
             return False
-        if difference := known.difference(self.submitter.measure()):
-            raise RunMismatchError(run_id=self.run_id, differences=difference)
+        now = book.input_sums
+        if now is None:
+            now = self.submitter.measure(KeyFiles(storage=self.ledger.storage, uris={}))
+        if difference := known[-1].difference(now):
+            raise RunMismatchError(run_id=self.ledger.run_id, differences=difference)
         return True
 
-    def _open_ledger(self, layout: RunLayout, identity: Identity, schema: dict[str, Any]) -> Commit:
-        run_file = open_run_file(
-            self.storage,
-            layout,
-            run_id=self.run_id,
-            identity=identity,
-            schema=schema,
-            nonce=self.ports.new_nonce(),
-            sleep=self.ports.sleep,
-        )
-        log = RunLog(
-            run_id=self.run_id,
-            layout=layout,
-            storage=self.storage,
-            new_nonce=self.ports.new_nonce,
-            now=self.ports.now,
-            sleep=self.ports.sleep,
-        )
-        return Commit(
-            run_id=self.run_id, run_file=run_file, log=log, sink=self.sink, ports=self.ports
-        )
 
-    def _publish_inherited(
-        self, commit: Commit, layout: RunLayout, *, compare: bool
-    ) -> Driven | None:
-        """Publish what an earlier start had staged as a whole; None if there is nothing."""
-        if not commit.log.intents:
-            return None
-        reference = commit.log.intents[max(commit.log.intents)].staged
-        compared = compare and self._compare(layout, reference)
-        groups, schema = read_staged(self.storage, layout, reference)
-        try:
-            landed = commit.publish(groups, reference, schema)
-        except StagedFileMissingError:
-            # Somebody's clean-up took a file. The rows are computed again, which costs, but
-            # ends; publishing the rest would lose rows.
-            return None
-        return Driven(
-            landed=landed, tasks=0, was_landed=False, inherited=True, input_compared=compared
-        )
-
-
-def _our_claim() -> Claim:
-    return Claim(holdfast_version=__version__, host=socket.gethostname(), process_id=os.getpid())
+def _rows_by_code(log: RunLog, work: Work) -> dict[str, int]:
+    rows: Counter[str] = Counter()
+    for record in work.records:
+        if record.coverage.rows:
+            rows[log.claims[record.claim].code] += record.coverage.rows
+    return dict(rows)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from holdfast.ledger.key_files import KeyFiles
 from holdfast.model.input_sums import InputSums
+from holdfast.model.key_examples import KeyExamples
+from holdfast.worker.replay import ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 
@@ -18,30 +24,73 @@ def _new_nonce() -> str:
     return uuid.uuid4().hex
 
 
+def _is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # It is there, and not ours.
+    return True
+
+
+def _machine() -> str:
+    """Name this boot of this machine and its process space; empty where the system does not tell.
+
+    Host names do not do: containers share them, and a process id means nothing outside its own.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Time and chance."""
+    """Time, chance, and who we are."""
 
     now: Callable[[], float] = field(default=time.time)
     sleep: Callable[[float], None] = field(default=time.sleep)
     new_nonce: Callable[[], str] = field(default=_new_nonce)
     # Between 0 and 1: spreads the retries of rival writers; nothing secret hangs on it.
     jitter: Callable[[], float] = field(default=random.random)  # noqa: S311
+    host: str = field(default_factory=socket.gethostname)
+    process_id: int = field(default_factory=os.getpid)
+    machine: str = field(default_factory=_machine)
+    # Whether a process of this machine runs.
+    is_running: Callable[[int], bool] = field(default=_is_running)
 
 
 class Submitter(Protocol):
-    """Reads the input, and runs a plan over it, one task per place."""
+    """Reads the input, and runs plans over it, one task per place."""
 
-    def measure(self) -> InputSums:
-        """Read the key columns once and return their sums.
+    def measure(self, finished: KeyFiles) -> InputSums:
+        """Read the key columns once and return the sums of the rows that are not finished.
 
         Raises:
             JobError: The input could not be read.
         """
 
-    def submit(self, plan: TaskPlan) -> list[TaskReport]:
-        """Run the job and return one report per task.
+    def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
+        """Run the plan over the rows that are not finished; return one report per task.
 
         Raises:
             JobError: The job could not be run at all.
         """
+
+    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run the replay of work items; return one report per task.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+
+    def duplicates(self) -> KeyExamples:
+        """Return the keys that stand in more than one input row."""
+
+    def gone(self, finished: KeyFiles) -> KeyExamples:
+        """Return the finished keys that the input no longer has."""
+
+    def overlaps(self, finished: KeyFiles) -> Mapping[tuple[str, ...], int]:
+        """Return which records share keys, and how many; a single name has a key twice."""

@@ -2,8 +2,12 @@
 
 <store>/<run id>/
   run.json            identity; created once
-  log/00000001.json   claim, intent, receipt, abort
+  log/00000001.json   claim, plan, seal, stop, intent, receipt, abort
   parts/...           large bodies that those records point to
+  tasks/<claim>/<job>/<place>/<attempt>/
+    0000.json         one durable step of that task attempt
+    0000.keys         the keys of the input rows that it covers, as Parquet
+    0000.chunk        finished output rows that are in no table file yet, as Arrow IPC
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from dataclasses import dataclass
 
 from holdfast.model.run_id import encode_run_id
 from holdfast.storage.locations import normalise
+
+RECORD_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +45,51 @@ class RunLayout:
         """The object of one record of the run log."""
         return f"{self.log}/{number:08d}.json"
 
+    @property
+    def parts(self) -> str:
+        """The folder of the large bodies."""
+        return f"{self.folder}/parts"
+
     def part(self, name: str) -> str:
         """A large body that a record points to."""
-        return f"{self.folder}/parts/{name}"
+        return f"{self.parts}/{name}"
+
+    @property
+    def tasks(self) -> str:
+        """The folder of all task logs."""
+        return f"{self.folder}/tasks"
+
+    def claim_tasks(self, claim: int) -> str:
+        """The folder of the task logs that were written under one claim."""
+        return f"{self.tasks}/{claim:08d}"
+
+    def place(self, claim: int, job: str, place: int) -> str:
+        """The folder of all attempts at one place of a job."""
+        return f"{self.claim_tasks(claim)}/{job}/{place:06d}"
+
+    def task_record(self, name: str) -> str:
+        """The object of one record of a task log."""
+        return f"{self.tasks}/{name}{RECORD_SUFFIX}"
+
+    def keys(self, name: str) -> str:
+        """The object with the keys that a task record covers."""
+        return f"{self.tasks}/{name}.keys"
+
+    def chunk(self, name: str) -> str:
+        """The object with the output rows of a task record."""
+        return f"{self.tasks}/{name}.chunk"
+
+    def task_record_name(self, uri: str) -> str | None:
+        """Return the name of the task record that an object is, or None if it is no record."""
+        inside = uri.removeprefix(f"{self.tasks}/")
+        if inside == uri or not inside.endswith(RECORD_SUFFIX):
+            return None
+        return inside.removesuffix(RECORD_SUFFIX)
+
+
+def task_log_name(claim: int, job: str, place: int, attempt: int) -> str:
+    """Return the name of one attempt's log: sorted by age of the claim."""
+    return f"{claim:08d}/{job}/{place:06d}/{attempt:012d}"
 
 
 def probe_uri(store: str, nonce: str) -> str:

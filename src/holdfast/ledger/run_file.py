@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from holdfast.errors import LedgerDamagedError, RunMismatchError
+from holdfast.errors import LedgerDamagedError, RunMismatchError, StoreUnavailableError
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
 from holdfast.model.records import RecordDamagedError, open_json, seal_json
-from holdfast.storage.port import Storage
+from holdfast.storage.port import Storage, StorageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +23,6 @@ class RunFile:
 
     nonce: str
     identity: Identity
-    # The table's schema when the run began, in the sink's own JSON.
-    schema: dict[str, Any]
 
 
 def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so that tests see each.
@@ -34,7 +31,6 @@ def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so tha
     *,
     run_id: str,
     identity: Identity,
-    schema: dict[str, Any],
     nonce: str,
     sleep: Callable[[float], None],
 ) -> RunFile:
@@ -45,7 +41,6 @@ def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so tha
         layout: Where the run stands.
         run_id: The user's id, for errors.
         identity: What this start wants the run to be.
-        schema: The table's schema now; kept only when this start creates the run.
         nonce: Ours, if we are the first.
         sleep: How to pause between attempts.
 
@@ -53,17 +48,35 @@ def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so tha
         RunMismatchError: The id belongs to another job.
         LedgerDamagedError: run.json is damaged.
     """
-    data = seal_json({"nonce": nonce, "identity": identity.to_json(), "schema": schema})
-    found = create_once(storage, layout.identity, data, sleep=sleep)
-    try:
-        content = open_json(found)
-        run_file = RunFile(
-            nonce=content["nonce"],
-            identity=Identity.from_json(content["identity"]),
-            schema=content["schema"],
-        )
-    except (RecordDamagedError, KeyError, TypeError) as error:
-        raise LedgerDamagedError(uri=layout.identity, reason=str(error)) from error
+    data = seal_json({"nonce": nonce, "identity": identity.to_json()})
+    run_file = _decoded(layout, create_once(storage, layout.identity, data, sleep=sleep))
     if differences := identity.differences(run_file.identity):
         raise RunMismatchError(run_id=run_id, differences="; ".join(differences))
     return run_file
+
+
+def read_run_file(storage: Storage, layout: RunLayout) -> RunFile | None:
+    """Return what stands in run.json; None if no driver got that far.
+
+    Raises:
+        LedgerDamagedError: run.json is damaged.
+        StoreUnavailableError: The store did not answer.
+    """
+    try:
+        data = storage.get(layout.identity)
+    except FileNotFoundError:
+        return None
+    except StorageError as error:
+        raise StoreUnavailableError(uri=layout.identity, reason=str(error)) from error
+    return _decoded(layout, data)
+
+
+def _decoded(layout: RunLayout, data: bytes) -> RunFile:
+    try:
+        content = open_json(data)
+        return RunFile(
+            nonce=content["nonce"],
+            identity=Identity.from_json(content["identity"]),
+        )
+    except (RecordDamagedError, KeyError, TypeError) as error:
+        raise LedgerDamagedError(uri=layout.identity, reason=str(error)) from error

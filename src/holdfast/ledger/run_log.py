@@ -22,9 +22,11 @@ from holdfast.model.records import (
     Body,
     Claim,
     Intent,
+    Plan,
     Receipt,
     Record,
     RecordDamagedError,
+    Seal,
     decode_record,
     encode_record,
 )
@@ -76,6 +78,41 @@ class RunLog:
             if isinstance(record.body, Intent)
         }
 
+    @property
+    def seals(self) -> dict[int, Seal]:
+        """All seals by record number."""
+        return {
+            record.number: record.body for record in self._records if isinstance(record.body, Seal)
+        }
+
+    @property
+    def claims(self) -> dict[int, Claim]:
+        """All claims by record number."""
+        return {
+            record.number: record.body for record in self._records if isinstance(record.body, Claim)
+        }
+
+    @property
+    def own_claim(self) -> int:
+        """The number of this driver's last claim; 0 if it has none."""
+        return self._own_claim
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next record gets."""
+        return len(self._records) + 1
+
+    @property
+    def plans(self) -> dict[int, Plan]:
+        """The plan of each claim under which a job was started, by the claim's number."""
+        found, claim = {}, 0
+        for record in self._records:
+            if isinstance(record.body, Claim):
+                claim = record.number
+            elif isinstance(record.body, Plan):
+                found[claim] = record.body
+        return found
+
     def refresh(self) -> None:
         """Read the records that were added since the last look.
 
@@ -93,8 +130,13 @@ class RunLog:
                 raise LedgerDamagedError(uri=uri, reason="missing, though later records exist")
             self._records.append(self._read(uri, number))
 
-    def claim(self, body: Claim) -> Record:
-        """Take the run over: append a claim behind whatever stands there.
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the run was given up."""
+        return any(isinstance(record.body, Abort) for record in self._records)
+
+    def claim(self, body: Claim | Abort) -> Record:
+        """Take the run over, or give it up: append behind whatever stands there.
 
         Raises:
             RunAbortedError: The run was given up.
@@ -109,6 +151,17 @@ class RunLog:
                 return record
             self.refresh()
         raise StoreUnavailableError(uri=self._layout.log, reason="rivals took every number")
+
+    def claim_next_pass(self, body: Claim) -> Record:
+        """Claim again as the driver that holds the run: this ends the tasks of the last pass.
+
+        Raises:
+            RunFencedError: Another driver has claimed the run.
+            RunAbortedError: The run was given up.
+        """
+        record = self.append(body)
+        self._own_claim = record.number
+        return record
 
     def append(self, body: Body) -> Record:
         """Append a record of the current claim.

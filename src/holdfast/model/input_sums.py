@@ -7,7 +7,7 @@ the order of rows.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class InputSums:
             f"{abs(now.rows - self.rows):,} {more}"
         )
 
-    def to_json(self) -> dict[str, int]:
-        """Return the sums as plain JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, int]) -> InputSums:
-        """Read back what `to_json` gave."""
-        return cls(**value)
+    def plus(self, other: InputSums) -> InputSums:
+        """Return the sums of both together."""
+        return InputSums(
+            rows=self.rows + other.rows,
+            null_keys=self.null_keys + other.null_keys,
+            low=self.low + other.low,
+            high=self.high + other.high,
+        )

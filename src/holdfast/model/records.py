@@ -12,6 +12,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from holdfast.model.input_sums import InputSums
+
 FORMAT_VERSION = 1
 
 
@@ -22,6 +24,25 @@ class Claim:
     holdfast_version: str
     host: str
     process_id: int
+    # Names the one machine and process space in which the process id means something.
+    machine: str
+    # A digest of the transform's code: rows of another claim may come from other code.
+    code: str
+    checkpoint_every_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a claim's job is about to do."""
+
+    # "rows": transform what is missing. "replay": put waiting chunks into table files.
+    job: str
+    # None where the input was not measured.
+    input: InputSums | None
+    remaining_rows: int | None
+    chunks: int
+    # The table's schema that the job's files are written for, in the sink's own JSON.
+    schema: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +51,33 @@ class PartReference:
 
     name: str
     digest: str
-    groups: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """Which task records are accepted. A later seal stands for all earlier ones."""
+
+    # The last claim whose task logs were read; whatever they get from now on does not count.
+    through_claim: int
+    work: PartReference
+    # Which input rows are done: see `InputSums`.
+    covered: InputSums
+    waiting_chunks: int
+    # What this seal has left out: by the duplicate check, or because an object was lost.
+    dropped_rows: int
+    withdrawn_rows: int
+    # Complete: nothing is missing, and all of it is in table files.
+    complete: bool
+    # What the input was when it was planned; None where it was not measured.
+    input: InputSums | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """The driver gave its start up in good order; nobody needs to wait for it."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +115,18 @@ class Abort:
     reason: str
 
 
-Body = Claim | Intent | Receipt | Abort
+Body = Claim | Plan | Seal | Stop | Intent | Receipt | Abort
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
+    "plan": Plan,
+    "seal": Seal,
+    "stop": Stop,
     "intent": Intent,
     "receipt": Receipt,
     "abort": Abort,
 }
+_PARTS = {"staged", "work"}
+_SUMS = {"covered", "input"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +191,11 @@ def decode_record(data: bytes) -> Record:
     content = open_json(data)
     try:
         values = dict(content["body"])
-        if "staged" in values:
-            values["staged"] = PartReference(**values["staged"])
+        for field in _PARTS & values.keys():
+            values[field] = PartReference(**values[field])
+        for field in _SUMS & values.keys():
+            if values[field] is not None:
+                values[field] = InputSums(**values[field])
         body = _KINDS[content["kind"]](**values)
         return Record(
             number=content["number"],

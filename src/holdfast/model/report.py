@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Outcome = Literal["committed", "already_committed"]
 Presence = Literal["yes", "unknown"]
 
 _KILO = 1000
+_MINUTE_S = 60
+_SHORT_S = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +26,18 @@ class Report:
     files: int
     size_bytes: int
     tasks: int
+    passes: int
     posts: int
     seconds: float
-    # True when an earlier start had staged everything, and this one only published it.
-    inherited: bool = False
+    # Rows that earlier starts had done, which were not computed again, and the time that tasks
+    # had spent on them.
+    kept_rows: int = 0
+    kept_seconds: float = 0.0
+    # Rows that were done and had to be left out: covered twice, or their files were removed.
+    dropped_rows: int = 0
+    withdrawn_rows: int = 0
+    # How many rows each version of the transform's code has made, by its digest.
+    rows_by_code: Mapping[str, int] = field(default_factory=dict)
     # False when nobody looked whether the input is the one that an earlier start has read.
     input_compared: bool = True
     still_in_table: Presence = "yes"
@@ -42,10 +53,19 @@ class Report:
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
         ]
         if self.outcome == "committed":
-            lines.append(("tasks", f"{self.tasks:,}"))
+            passes = f" in {self.passes} passes" if self.passes > 1 else ""
+            lines.append(("tasks", f"{self.tasks:,}{passes}"))
             lines.append(("posts", f"{self.posts:,}"))
-        if self.inherited:
-            lines.append(("staged by", "an earlier start"))
+        if self.kept_rows:
+            saved = readable_time(self.kept_seconds)
+            lines.append(("kept", f"{self.kept_rows:,} rows of earlier starts, {saved} of work"))
+        if self.dropped_rows:
+            lines.append(("dropped", f"{self.dropped_rows:,} rows that were covered twice"))
+        if self.withdrawn_rows:
+            lines.append(("withdrawn", f"{self.withdrawn_rows:,} rows whose files were removed"))
+        if len(self.rows_by_code) > 1:
+            made = [f"{rows:,} by {code[:8]}" for code, rows in self.rows_by_code.items()]
+            lines.append(("code", ", ".join(made)))
         if not self.input_compared:
             lines.append(("input", "not compared"))
         if self.still_in_table != "yes":
@@ -62,3 +82,12 @@ def readable_size(size_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= _KILO
     return f"{size:.1f} TB"
+
+
+def readable_time(seconds: float) -> str:
+    """Return a time as people say it: `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < _MINUTE_S:
+        return f"{seconds:.1f} s" if seconds < _SHORT_S else f"{whole} s"
+    hours, minutes = divmod(whole // _MINUTE_S, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % _MINUTE_S} s"

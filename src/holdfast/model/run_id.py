@@ -7,6 +7,7 @@ becomes part of an object's name it is encoded, reversibly and readably.
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from holdfast.errors import SettingsError
 
@@ -51,3 +52,8 @@ def encode_run_id(run_id: str) -> str:
             cure=f"use an id of at most {_ENCODED_LENGTH_MAX} plain characters",
         )
     return encoded
+
+
+def decode_run_id(folder: str) -> str:
+    """Return the id that `encode_run_id` made a folder's name of."""
+    return unquote(folder.replace("=", "%"))

@@ -21,18 +21,29 @@ from holdfast.model.staged import StagedGroup
 class TaskWriter(Protocol):
     """Writes one task's output on an executor; holds a bounded amount of it in memory."""
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take output rows; they must fit the table's schema.
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """The schema of rows as `fit` returns them."""
+
+    @property
+    def fullness(self) -> float:
+        """How much of what makes good files was written since the last cut; 1.0 is all."""
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return output rows in the form in which they are stored.
 
         Raises:
-            SchemaMismatchError: They do not.
+            SchemaMismatchError: They do not fit the table's schema.
         """
 
-    def finish(self) -> list[StagedGroup]:
-        """Close all files and return what is staged."""
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take rows in the form that `fit` returns."""
+
+    def cut(self) -> list[StagedGroup]:
+        """Close all files, and return what is staged since the last cut."""
 
     def abandon(self) -> None:
-        """Give up what is not finished."""
+        """Give up what is not closed."""
 
 
 class WriterSpec(Protocol):
@@ -111,6 +122,16 @@ class Sink(Protocol):
             RunMismatchError: Another run of the same id has landed there.
             CommitUnknownError: A missing mark proves nothing.
             TableChangedError: The catalog was rewound.
+        """
+
+    def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
+        """Return the paths of staged files and groups that are gone or of another size."""
+
+    def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
+        """Delete staged files that no snapshot refers to; a path outside the table is refused.
+
+        Raises:
+            LedgerDamagedError: A path is outside the table.
         """
 
     def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:

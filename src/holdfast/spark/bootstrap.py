@@ -63,9 +63,7 @@ def bootstrap(payload: bytes, version: str) -> Callable[[Iterator[Any]], Iterato
             problem = {"kind": "setup", "host": host, "facts": {"what": what, "cure": cure}}
             report = json.dumps({"place": place, "problem": problem})
         else:
-            from holdfast.worker.task import run_task
-
-            report = run_task(plan, batches, place=place, attempt=attempt).to_json()
+            report = plan.run(batches, place=place, attempt=attempt).to_json()
         yield pyarrow.RecordBatch.from_pydict({"report": [report]})
 
     # A function of __main__ is pickled by value; of any other module, by name, and an executor

@@ -13,6 +13,7 @@ from holdfast.spark.frames import SparkDataFrame, SparkSession
 
 try:
     from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession as PySparkSession
     from pyspark.sql.pandas.types import to_arrow_type
 except ImportError as error:
     raise MissingExtraError(what="a Spark job", package="pyspark", extra="spark") from error
@@ -39,6 +40,11 @@ def session_of(df: SparkDataFrame) -> SparkSession:
             cure="read it as a batch; streams have checkpoints of their own",
         )
     return df.sparkSession
+
+
+def active() -> SparkSession | None:
+    """Return this thread's session, classic or Connect, if there is one."""
+    return PySparkSession.getActiveSession()
 
 
 def setting(session: SparkSession, name: str, default: str = "") -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
+from collections.abc import Iterator, Sequence
 
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -16,9 +18,16 @@ from holdfast.errors import (
     SettingsError,
     TransformTooLargeError,
 )
+from holdfast.ledger.key_files import KeyFiles
 from holdfast.model.input_sums import InputSums
+from holdfast.model.key_examples import KeyExamples
+from holdfast.spark import keys
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame
+from holdfast.spark.keys import quoted
+from holdfast.spark.session import arrow_schema
+from holdfast.worker.covered_keys import HASH_COLUMN, needs_hash_column
+from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 
@@ -42,29 +51,19 @@ class DataFrameSubmitter:
         self._df = df
         self._key = key
 
-    def measure(self) -> InputSums:
-        """Read the key columns once and return their sums.
+    def measure(self, finished: KeyFiles) -> InputSums:
+        """Read the key columns once and return the sums of the rows that are not finished.
 
         Raises:
             JobFailedError: Spark could not read the input.
         """
-        columns = ["`" + name.replace("`", "``") + "`" for name in self._key]
-        digest = f"xxhash64({', '.join(columns)})"
-        nulls = " OR ".join(f"{column} IS NULL" for column in columns)
-        sums = self._df.selectExpr(
-            "count(*) AS rows",
-            f"count(CASE WHEN {nulls} THEN 1 END) AS null_keys",
-            f"coalesce(sum({digest} & 4294967295), 0) AS low",
-            f"coalesce(sum(shiftrightunsigned({digest}, 32)), 0) AS high",
-        )
-        try:
-            row = sums.collect()[0]
-        except (PySparkException, Py4JError) as error:
-            raise JobFailedError(reason=str(error).strip()[-_REASON_LENGTH_MAX:]) from error
-        return InputSums(**row.asDict())
+        keys_only = self._df.select(*(quoted(name) for name in self._key))
+        left = keys.without_finished(keys_only, self._key, finished)
+        with _spark_errors():
+            return InputSums(**keys.sums_of(left, self._key).collect()[0].asDict())
 
-    def submit(self, plan: TaskPlan) -> list[TaskReport]:
-        """Run the plan over the DataFrame's partitions; wait for all of them.
+    def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
+        """Run the plan over the partitions of the rows that are not finished; wait for all.
 
         Raises:
             SettingsError: The transform cannot be pickled.
@@ -73,29 +72,93 @@ class DataFrameSubmitter:
             ExecutorSetupError: The executors run the wrong Python.
             JobFailedError: Spark gave the job up.
         """
-        try:
-            payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise SettingsError(
-                what=f"the transform cannot be sent to executors: {error}",
-                cure="build what cannot be pickled there: transform=hf.per_worker(YourClass, ...)",
+        left = keys.without_finished(self._df, self._key, finished)
+        types = [arrow_schema(self._df).field(name).type for name in self._key]
+        if needs_hash_column(types):
+            left = left.selectExpr("*", f"{keys.hash_sql(self._key)} AS {quoted(HASH_COLUMN)}")
+        return _run(left, plan)
+
+    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run the replay of work items, each in a task of its own.
+
+        Raises:
+            JobFailedError: Spark gave the job up.
+        """
+        session = self._df.sparkSession
+        work = session.createDataFrame([(item,) for item in items], f"{ITEM_COLUMN} string")
+        return _run(work.repartition(len(items)), plan)
+
+    def duplicates(self) -> KeyExamples:
+        """Return the keys that stand in more than one input row.
+
+        Raises:
+            JobFailedError: Spark could not read the input.
+        """
+        with _spark_errors():
+            found, examples = keys.duplicates(self._df, self._key)
+        return KeyExamples(keys=found, examples=examples)
+
+    def gone(self, finished: KeyFiles) -> KeyExamples:
+        """Return the finished keys that the input no longer has.
+
+        Raises:
+            JobFailedError: Spark could not read the input or the key files.
+        """
+        with _spark_errors():
+            found, examples = keys.gone(self._df, self._key, finished)
+        return KeyExamples(keys=found, examples=examples)
+
+    def overlaps(self, finished: KeyFiles) -> dict[tuple[str, ...], int]:
+        """Return which records share keys, and how many.
+
+        Raises:
+            JobFailedError: Spark could not read the key files.
+        """
+        with _spark_errors():
+            return keys.overlaps(self._df, self._key, finished)
+
+
+def _run(df: SparkDataFrame, plan: TaskPlan | ReplayPlan) -> list[TaskReport]:
+    """Run a plan over the DataFrame's partitions; wait for all of them.
+
+    Raises:
+        SettingsError: The transform cannot be pickled.
+        TransformTooLargeError: The transform carries too much with it.
+    """
+    try:
+        payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise SettingsError(
+            what=f"the transform cannot be sent to executors: {error}",
+            cure="build what cannot be pickled there: transform=hf.per_worker(YourClass, ...)",
+        ) from error
+    if len(payload) > _PAYLOAD_MAX_MB * _MEGABYTE:
+        raise TransformTooLargeError(size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB)
+    with _spark_errors():
+        rows = df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA).collect()
+    return [TaskReport.from_json(row["report"]) for row in rows]
+
+
+@contextlib.contextmanager
+def _spark_errors() -> Iterator[None]:
+    """Speak of Spark's failures in our own terms.
+
+    Raises:
+        MissingExtraError: PySpark misses a package on the driver.
+        ExecutorSetupError: The executors run the wrong Python.
+        JobFailedError: Spark gave the job up.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(what="a Spark job", package="pandas", extra="spark") from error
+    except (PySparkException, Py4JError) as error:
+        reason = str(error).strip()
+        if any(sign in reason for sign in _WRONG_PYTHON):
+            raise ExecutorSetupError(
+                host="unknown",
+                what="its Python lacks pyarrow or is of another version than the driver's",
+                cure="set PYSPARK_PYTHON (or spark.pyspark.python) to an environment that has "
+                f"holdfast {__version__}; on one machine that is {sys.executable}",
             ) from error
-        if len(payload) > _PAYLOAD_MAX_MB * _MEGABYTE:
-            raise TransformTooLargeError(
-                size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB
-            )
-        try:
-            rows = self._df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA).collect()
-        except ImportError as error:
-            raise MissingExtraError(what="a Spark job", package="pandas", extra="spark") from error
-        except (PySparkException, Py4JError) as error:
-            reason = str(error).strip()
-            if any(sign in reason for sign in _WRONG_PYTHON):
-                raise ExecutorSetupError(
-                    host="unknown",
-                    what="its Python lacks pyarrow or is of another version than the driver's",
-                    cure="set PYSPARK_PYTHON (or spark.pyspark.python) to an environment that has "
-                    f"holdfast {__version__}; on one machine that is {sys.executable}",
-                ) from error
-            raise JobFailedError(reason=reason[-_REASON_LENGTH_MAX:]) from error
-        return [TaskReport.from_json(row["report"]) for row in rows]
+        raise JobFailedError(reason=reason[-_REASON_LENGTH_MAX:]) from error

@@ -7,11 +7,12 @@ connections.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
@@ -27,7 +28,7 @@ _Result = TypeVar("_Result")
 
 _UPLOAD_PART_BYTES = 8 * 1024 * 1024
 _UPLOADS_IN_FLIGHT = 4
-_HEADS_AT_ONCE = 32
+_REQUESTS_AT_ONCE = 32
 
 
 class ObjectStorage:
@@ -56,12 +57,6 @@ class ObjectStorage:
         store, key = self._locate(uri)
         return _call(uri, lambda: obstore.get(store, key).bytes().to_bytes())
 
-    def get_range(self, uri: str, start: int, length: int) -> bytes:
-        """Return some of the object's bytes."""
-        store, key = self._locate(uri)
-        found = _call(uri, lambda: obstore.get_range(store, key, start=start, length=length))
-        return found.to_bytes()
-
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
         store, key = self._locate(uri)
@@ -76,8 +71,15 @@ class ObjectStorage:
             except FileNotFoundError:
                 return None
 
-        with ThreadPoolExecutor(max_workers=min(_HEADS_AT_ONCE, len(uris) or 1)) as pool:
+        with ThreadPoolExecutor(max_workers=min(_REQUESTS_AT_ONCE, len(uris) or 1)) as pool:
             return list(pool.map(look, uris))
+
+    def folders(self, prefix_uri: str) -> list[str]:
+        """Return the names of the folders right inside a folder, sorted."""
+        _, prefix = locations.split(prefix_uri)
+        store, _ = self._locate(prefix_uri)
+        found = _call(prefix_uri, lambda: obstore.list_with_delimiter(store, prefix=f"{prefix}/"))
+        return sorted(one.rstrip("/").rsplit("/", 1)[-1] for one in found["common_prefixes"])
 
     def list(self, prefix_uri: str) -> list[str]:
         """Return the URIs of all objects in a folder, sorted."""
@@ -87,14 +89,25 @@ class ObjectStorage:
         slash = "/" if not root.endswith("/") or root == "file://" else ""
         return sorted(f"{root}{slash}{meta['path']}" for page in pages for meta in page)
 
+    def newest(self, prefix_uri: str) -> float | None:
+        """Return when the newest object of a folder was written, in Unix seconds."""
+        _, prefix = locations.split(prefix_uri)
+        store, _ = self._locate(prefix_uri)
+        pages = _call(prefix_uri, lambda: list(obstore.list(store, prefix=f"{prefix}/")))
+        return max(
+            (meta["last_modified"].timestamp() for page in pages for meta in page), default=None
+        )
+
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete the objects; missing ones are no error."""
-        for uri in uris:
+        """Delete the objects, many at once; missing ones are no error."""
+
+        def remove(uri: str) -> None:
             store, key = self._locate(uri)
-            try:
-                _call(uri, partial(obstore.delete, store, key))
-            except FileNotFoundError:
-                continue
+            with contextlib.suppress(FileNotFoundError):
+                _call(uri, lambda: obstore.delete(store, key))
+
+        with ThreadPoolExecutor(max_workers=_REQUESTS_AT_ONCE) as pool:
+            list(pool.map(remove, uris))
 
     def open_sink(self, uri: str) -> ObjectSink:
         """Start an object that is written piece by piece."""

@@ -47,17 +47,20 @@ class Storage(Protocol):
     def get(self, uri: str) -> bytes:
         """Return the object's bytes."""
 
-    def get_range(self, uri: str, start: int, length: int) -> bytes:
-        """Return some of the object's bytes."""
-
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
 
     def sizes(self, uris: Sequence[str]) -> list[int | None]:
         """Return the size of each object, None where it is missing; many at once."""
 
+    def folders(self, prefix_uri: str) -> list[str]:
+        """Return the names of the folders right inside a folder, sorted."""
+
     def list(self, prefix_uri: str) -> list[str]:
         """Return the URIs of all objects in a folder, sorted."""
+
+    def newest(self, prefix_uri: str) -> float | None:
+        """Return when the newest object of a folder was written, in Unix seconds."""
 
     def delete(self, uris: Iterable[str]) -> None:
         """Delete the objects; missing ones are no error."""

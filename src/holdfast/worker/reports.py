@@ -8,12 +8,13 @@ Spark does retry.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from holdfast.model.staged import StagedGroup
-
-ProblemKind = Literal["setup", "transform", "schema"]
+ProblemKind = Literal["setup", "transform", "schema", "null key"]
+# "complete": all its input is durable. "left": another attempt has durable work there, the next
+# pass does the rest. "fenced": the run has gone on without this job. "stopped": see the problem.
+ReportEnd = Literal["complete", "left", "fenced", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class TaskProblem:
 
     kind: ProblemKind
     host: str
-    # For "setup": what and cure; for "transform": where and error; for "schema": its facts.
+    # For "setup": what and cure; for "transform": where and error; for "schema": its facts; for
+    # "null key": rows.
     facts: dict[str, str]
 
 
@@ -31,35 +33,22 @@ class TaskReport:
     """How one task ended."""
 
     place: int
+    end: ReportEnd = "complete"
     rows_in: int = 0
-    rows_out: int = 0
-    groups: tuple[StagedGroup, ...] = ()
+    # The attempt's own log, and how many records stand in it: the driver must find as many.
+    log: str = ""
+    records: int = 0
     problem: TaskProblem | None = None
 
     def to_json(self) -> str:
         """Return the report as JSON text."""
-        problem = self.problem
-        return json.dumps(
-            {
-                "place": self.place,
-                "rows_in": self.rows_in,
-                "rows_out": self.rows_out,
-                "groups": [group.to_json() for group in self.groups],
-                "problem": None
-                if problem is None
-                else {"kind": problem.kind, "host": problem.host, "facts": problem.facts},
-            }
-        )
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> TaskReport:
         """Read back what `to_json`, or the bootstrap on an executor, gave."""
         value: dict[str, Any] = json.loads(text)
-        problem = value.get("problem")
-        return cls(
-            place=value["place"],
-            rows_in=value.get("rows_in", 0),
-            rows_out=value.get("rows_out", 0),
-            groups=tuple(StagedGroup.from_json(group) for group in value.get("groups", ())),
-            problem=None if problem is None else TaskProblem(**problem),
-        )
+        problem = value.pop("problem", None)
+        if problem is not None:
+            value = {"end": "stopped", **value, "problem": TaskProblem(**problem)}
+        return cls(**value)

@@ -1,4 +1,4 @@
-"""One task: take batches, transform them, write the output, report.
+"""One task: take batches, transform them, write the output, make it durable, report.
 
 Transform and writer share one process: two consecutive steps of Spark would run in two, and
 every row would cross between them.
@@ -6,18 +6,24 @@ every row would cross between them.
 
 from __future__ import annotations
 
-import socket
-import traceback
+import contextlib
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from holdfast.errors import SchemaMismatchError
-from holdfast.sinks.base import TaskWriter, WriterSpec
+from holdfast.errors import HoldfastError, SchemaMismatchError
+from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.sinks.base import WriterSpec
+from holdfast.storage.port import StorageError
 from holdfast.worker.batches import resize
-from holdfast.worker.reports import TaskProblem, TaskReport
+from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
+from holdfast.worker.covered_keys import NullKeysError, split_hash
+from holdfast.worker.pace import Pace, paced
+from holdfast.worker.problems import TransformFailedError, problem_of
+from holdfast.worker.reports import TaskReport
 from holdfast.worker.transforms import (
     PerWorker,
     Transform,
@@ -25,12 +31,9 @@ from holdfast.worker.transforms import (
     output_batches,
     ready,
 )
+from holdfast.worker.twins import wait_for_twin
 
 RowCount = Literal["same", "any"]
-
-# A model's error may carry a whole document; Spark collects one from every task.
-_ERROR_LENGTH_MAX = 2000
-_KEY_LENGTH_MAX = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,129 +44,94 @@ class TaskPlan:
     batch_rows: int | None
     key: tuple[str, ...]
     writer: WriterSpec
+    ledger: JobLedger
     # Names the files of this job; no other job uses it.
     job_nonce: str
+    # How much work may be lost, in seconds; None: only what is in closed table files is kept.
+    checkpoint_every_s: float | None = None
     # "same": as many rows out as in, for every batch; anything else is the transform's error.
     rows: RowCount = "same"
 
+    def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
+        """Do one task's work. Runs on an executor.
 
-@dataclass(kw_only=True)
-class _Progress:
-    rows_in: int = 0
-    rows_out: int = 0
-    problem: TaskProblem | None = field(default=None)
-
-
-def run_task(
-    plan: TaskPlan, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int
-) -> TaskReport:
-    """Do one task's work. Runs on an executor.
-
-    Args:
-        plan: What to do.
-        batches: The task's input.
-        place: Spark's partition id: where in the job this task stands.
-        attempt: Spark's task attempt id: the only number that no other attempt has.
-    """
-    writer = plan.writer.open(f"{plan.job_nonce}-{place:05d}-{attempt}")
-    progress = _Progress()
-    try:
-        _work(plan, batches, writer, progress)
-        groups = [] if progress.problem else writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
-    if progress.problem:
-        writer.abandon()
-    return TaskReport(
-        place=place,
-        rows_in=progress.rows_in,
-        rows_out=progress.rows_out,
-        groups=tuple(groups),
-        problem=progress.problem,
-    )
+        Args:
+            batches: The task's input.
+            place: Spark's partition id: where in the job this task stands.
+            attempt: Spark's task attempt id: the only number that no other attempt has.
+        """
+        ledger, every_s = self.ledger, self.checkpoint_every_s
+        if wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s):
+            return TaskReport(place=place, end="left")
+        name = ledger.log_name(place, attempt)
+        checkpoints = Checkpoints(
+            ledger=ledger,
+            log=TaskLog(ledger.storage, ledger.layout, name),
+            writer=self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}"),
+            key=self.key,
+            every_s=every_s,
+        )
+        report = TaskReport(place=place, log=name)
+        try:
+            report = _work(self, batches, checkpoints, report)
+        except BaseException:
+            with contextlib.suppress(HoldfastError, StorageError, OSError):
+                checkpoints.fail()
+            raise
+        return replace(report, records=checkpoints.records)
 
 
 def _work(
-    plan: TaskPlan,
-    batches: Iterable[pa.RecordBatch],
-    writer: TaskWriter,
-    progress: _Progress,
-) -> None:
-    for batch in resize(batches, plan.batch_rows):
-        rows_out = 0
+    plan: TaskPlan, batches: Iterable[pa.RecordBatch], checkpoints: Checkpoints, report: TaskReport
+) -> TaskReport:
+    pace = Pace(plan.checkpoint_every_s)
+    pieces = resize(batches, plan.batch_rows) if plan.batch_rows else paced(batches, pace)
+    rows_in = 0
+    for piece in pieces:
+        batch, hashes = split_hash(piece)
+        started = time.monotonic()
         try:
-            for output in _transformed(plan, batch):
-                writer.write(output)
-                rows_out += output.num_rows
-            _check_rows(plan, batch.num_rows, rows_out)
-        except _TransformFailedError as failure:
-            progress.problem = _transform_problem(plan, batch, progress.rows_in, failure.error)
-            return
-        except SchemaMismatchError as error:
-            progress.problem = TaskProblem(
-                kind="schema",
-                host=socket.gethostname(),
-                facts={"table": error.table, "column": error.column, "problem": error.problem},
-            )
-            return
-        progress.rows_in += batch.num_rows
-        progress.rows_out += rows_out
+            _transform(plan, batch, checkpoints)
+            seconds = time.monotonic() - started
+            checkpoints.cover(batch, hashes, seconds)
+        except (TransformFailedError, SchemaMismatchError, NullKeysError) as error:
+            checkpoints.stop()
+            problem = problem_of(error, plan.key, batch, rows_in)
+            return replace(report, end="stopped", rows_in=rows_in, problem=problem)
+        except TaskFencedError:
+            checkpoints.fail()
+            return replace(report, end="fenced", rows_in=rows_in)
+        pace.took(seconds)
+        rows_in += batch.num_rows
+    checkpoints.finish()
+    return replace(report, rows_in=rows_in)
 
 
-class _TransformFailedError(Exception):
-    """Tells the transform's own error from the writer's."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def _transformed(plan: TaskPlan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the batch's output piece by piece: a generator's output is never held as a whole.
+def _transform(plan: TaskPlan, batch: pa.RecordBatch, checkpoints: Checkpoints) -> None:
+    """Hand the batch's output on piece by piece: a generator's output is never held as a whole.
 
     Raises:
-        _TransformFailedError: The transform raised, or returned what is no rows.
+        TransformFailedError: The transform raised, or returned what is no rows.
+    """
+    rows_out = 0
+    for output in _outputs(plan, batch):
+        checkpoints.hold(output)
+        rows_out += output.num_rows
+    if plan.rows == "same" and batch.num_rows != rows_out:
+        complaint = (
+            f"it returned {rows_out} rows for a batch of {batch.num_rows}; "
+            'if it is meant to drop or multiply rows, pass rows="any"'
+        )
+        raise TransformFailedError(TransformOutputError(complaint))
+
+
+def _outputs(plan: TaskPlan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Call the transform.
+
+    Raises:
+        TransformFailedError: It raised, or returned what is no rows.
     """
     try:
         yield from output_batches(ready(plan.transform)(batch))
     except Exception as error:  # A transform may raise anything.
-        raise _TransformFailedError(error) from error
-
-
-def _check_rows(plan: TaskPlan, rows_in: int, rows_out: int) -> None:
-    if plan.rows == "same" and rows_in != rows_out:
-        complaint = (
-            f"it returned {rows_out} rows for a batch of {rows_in}; "
-            'if it is meant to drop or multiply rows, pass rows="any"'
-        )
-        raise _TransformFailedError(TransformOutputError(complaint))
-
-
-def _transform_problem(
-    plan: TaskPlan, batch: pa.RecordBatch, rows_before: int, error: Exception
-) -> TaskProblem:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"
-    return TaskProblem(
-        kind="transform",
-        host=socket.gethostname(),
-        facts={
-            "rows": f"rows {rows_before} to {rows_before + batch.num_rows - 1} of the task",
-            "keys": _key_range(plan.key, batch),
-            "error": f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX],
-            "where": where,
-        },
-    )
-
-
-def _key_range(key: tuple[str, ...], batch: pa.RecordBatch) -> str:
-    """Return the batch's first and last key, which is what a person can look up."""
-
-    def at(row: int) -> str:
-        values = [f"{name}={batch.column(name)[row].as_py()!r}" for name in key]
-        return f"({', '.join(values)[:_KEY_LENGTH_MAX]})"
-
-    if not key or any(batch.schema.names.count(name) != 1 for name in key):
-        return ""
-    return f"keys {at(0)} to {at(batch.num_rows - 1)}"
+        raise TransformFailedError(error) from error

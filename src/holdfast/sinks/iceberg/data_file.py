@@ -16,7 +16,8 @@ from pyiceberg.typedef import Record
 from holdfast.sinks.iceberg.dictionaries import dictionary_columns
 from holdfast.sinks.iceberg.schemas import parquet_schema
 from holdfast.sinks.iceberg.statistics import file_statistics
-from holdfast.storage.port import ObjectSink, Storage
+from holdfast.storage.arrow_file import ArrowFile
+from holdfast.storage.port import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,10 @@ class OpenDataFile:
         self._partition = partition
         self._layout = layout
         self._row_groups = 0
-        self._sink: ObjectSink = storage.open_sink(uri)
-        self._forward = _Forward(self._sink)
+        self._file = ArrowFile(storage.open_sink(uri))
         self._leaf_paths = parquet_path_to_id_mapping(sanitize_column_names(layout.schema))
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._forward, mode="w"),
+            pa.PythonFile(self._file, mode="w"),
             parquet_schema(layout.schema),
             use_dictionary=dictionary_columns(sample, self._leaf_paths),
             **layout.parquet,
@@ -61,7 +61,7 @@ class OpenDataFile:
     @property
     def size_bytes(self) -> int:
         """How much was encoded so far."""
-        return self._sink.tell()
+        return self._file.size_bytes
 
     def write_row_group(self, rows: pa.Table) -> None:
         """Encode the rows, which are in the file's schema, as one row group and pass it on."""
@@ -76,13 +76,13 @@ class OpenDataFile:
                 single row group is sorted as a whole, so only such a file says so.
         """
         self._writer.close()
-        self._sink.close()
+        self._file.finish()
         data_file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.uri,
             file_format=FileFormat.PARQUET,
             partition=self._partition,
-            file_size_in_bytes=self._sink.tell(),
+            file_size_in_bytes=self._file.size_bytes,
             sort_order_id=sort_order_id if self._row_groups == 1 else None,
             equality_ids=None,
             key_metadata=None,
@@ -98,31 +98,5 @@ class OpenDataFile:
 
     def abandon(self) -> None:
         """Give the file up; nothing becomes visible."""
-        self._forward.discard()
+        self._file.discard()
         self._writer.close()
-        self._sink.abandon()
-
-
-class _Forward:
-    """What pyarrow needs of a Python file: a writable stream that it may close early."""
-
-    closed = False
-
-    def __init__(self, sink: ObjectSink) -> None:
-        self._sink: ObjectSink | None = sink
-
-    def discard(self) -> None:
-        """Swallow what is still to come: a Parquet writer cannot be closed without a footer."""
-        self._sink = None
-
-    def write(self, data: bytes | pa.Buffer) -> int:
-        return self._sink.write(memoryview(data)) if self._sink else len(data)
-
-    def tell(self) -> int:
-        return self._sink.tell() if self._sink else 0
-
-    def flush(self) -> None:
-        """Row groups are passed on when they are written; there is nothing to flush."""
-
-    def close(self) -> None:
-        """Leave it to the data file: closing makes the object visible."""

@@ -25,6 +25,7 @@ from pyiceberg.table.update import (
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitRefusedError,
+    LedgerDamagedError,
     StagedFileMissingError,
     StoreUnavailableError,
     TableChangedError,
@@ -44,6 +45,8 @@ from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.storage.port import StorageError
 
 _FORMAT_VERSION = 2
+# Where a table's files may stand besides its own location.
+_FOLDER_PROPERTIES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 
 
 class IcebergSink:
@@ -161,16 +164,40 @@ class IcebergSink:
         known = {spec.spec_id for spec in table.metadata.partition_specs}
         if lost := {group.detail["spec_id"] for group in groups} - known:
             raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
+        if missing := self.missing_files(view, groups):
+            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
+
+    def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
+        """Return the paths of staged files and manifests that are gone or of another size.
+
+        Raises:
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        table: Table = view.handle
         expected = [(group.path, group.size_bytes) for group in groups]
         expected += [(file.path, file.size_bytes) for group in groups for file in group.files]
         io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
         with _storage_of(table):
             sizes = io.storage.sizes([path for path, _ in expected])
-        missing = [
-            path for (path, size), found in zip(expected, sizes, strict=True) if found != size
-        ]
-        if missing:
-            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
+        return [path for (path, size), found in zip(expected, sizes, strict=True) if found != size]
+
+    def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
+        """Delete staged files that no snapshot refers to; a path outside the table is refused.
+
+        Raises:
+            LedgerDamagedError: A path is outside the table.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        table: Table = view.handle
+        named = [table.properties.get(name) for name in _FOLDER_PROPERTIES]
+        folders = tuple(f"{one.rstrip('/')}/" for one in (table.location(), *named) if one)
+        if strangers := [path for path in paths if not path.startswith(folders)]:
+            raise LedgerDamagedError(
+                uri=strangers[0], reason=f"a staged file that is outside of {self._name}"
+            )
+        io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
+        with _storage_of(table):
+            io.storage.delete(paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
         """Return an id that no snapshot of the table has."""

@@ -31,6 +31,7 @@ from holdfast.sinks.iceberg.sorting import RowSorter
 from holdfast.sinks.iceberg.write_options import WriteOptions
 
 _OPEN_FILES_MAX = 16
+_FILES_BEFORE_CUT_MAX = 8
 # How much more than its own bytes a kept slice may hold.
 _PINNED_SHARE_MAX = 2
 _PINNED_BYTES_MAX = 4096
@@ -106,10 +107,26 @@ class IcebergTaskWriter:
         self._partitions: dict[tuple[Any, ...], _Partition] = {}
         self._kept_bytes = 0
         self._files_begun = 0
+        self._cuts = 0
+        self._files_at_cut = 0
         self._closed: list[DataFile] = []
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take output rows.
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """The schema of rows as `fit` returns them."""
+        return self._written
+
+    @property
+    def fullness(self) -> float:
+        """How much of what makes good files was written since the last cut; 1.0 is all."""
+        written = sum(file.file_size_in_bytes for file in self._closed)
+        written += sum(p.file.size_bytes for p in self._partitions.values() if p.file is not None)
+        # A cut closes the files of all partitions: with many open, wait until they are larger.
+        files = min(max(1, self._files_begun - self._files_at_cut), _FILES_BEFORE_CUT_MAX)
+        return written / (self._options.target_file_bytes * files)
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return output rows as they are stored.
 
         Raises:
             SchemaMismatchError: They do not fit the table.
@@ -117,15 +134,18 @@ class IcebergTaskWriter:
         if self._conformer is None or self._conformer[0] != batch.schema:
             conformer = Conformer(self._table, batch.schema, self._target, self._written)
             self._conformer = (batch.schema, conformer)
-        conformed = self._conformer[1](batch)
-        if not conformed.num_rows:
+        return self._conformer[1](batch)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take rows that `fit` has returned."""
+        if not rows.num_rows:
             return
-        for record, rows in self._splitter.split(conformed):
-            self._keep(record, rows)
+        for record, part in self._splitter.split(rows):
+            self._keep(record, part)
         while self._kept_bytes >= self._options.row_group_bytes:
             self._write_row_group(max(self._partitions.values(), key=lambda p: p.size_bytes))
 
-    def finish(self) -> list[StagedGroup]:
+    def cut(self) -> list[StagedGroup]:
         """Close all files, write a manifest over them, and return what is staged."""
         for partition in list(self._partitions.values()):
             if partition.batches:
@@ -134,7 +154,7 @@ class IcebergTaskWriter:
         self._partitions.clear()
         if not self._closed:
             return []
-        uri = self._locations.new_metadata_location(f"{self._task_name}-m0.avro")
+        uri = self._locations.new_metadata_location(f"{self._task_name}-m{self._cuts}.avro")
         group = write_staged_manifest(
             self._io,
             uri,
@@ -144,6 +164,8 @@ class IcebergTaskWriter:
             data_files=self._closed,
         )
         self._closed = []
+        self._cuts += 1
+        self._files_at_cut = self._files_begun
         return [group]
 
     def abandon(self) -> None:

@@ -1,54 +1,30 @@
-"""Stage: run the job and turn the tasks' reports into staged groups, or into one error."""
+"""Problems: turn what tasks reported into the one error that the user sees."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from holdfast.engine.ports import Submitter
 from holdfast.errors import (
     ExecutorSetupError,
     JobFailedError,
+    NullKeyError,
     SchemaMismatchError,
     TransformError,
 )
-from holdfast.model.staged import StagedGroup
 from holdfast.worker.reports import TaskProblem, TaskReport
-from holdfast.worker.task import TaskPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
-    """What one job has written."""
-
-    groups: tuple[StagedGroup, ...]
-    tasks: int
-    # How many input rows the tasks have seen.
-    rows_in: int
-
-
-def stage(submitter: Submitter, plan: TaskPlan) -> Staged:
-    """Run the plan and return what it staged.
+def raise_problems(reports: Sequence[TaskReport]) -> None:
+    """Raise the gravest problem of all tasks, if there is one.
 
     Raises:
         ExecutorSetupError: An executor cannot run this job.
         SchemaMismatchError: The output does not fit the table.
+        NullKeyError: Rows have no key.
         TransformError: The transform failed.
-        JobFailedError: Spark gave the job up, or lost a task's report.
+        JobFailedError: Spark lost or doubled a task's report.
     """
-    reports = submitter.submit(plan)
-    _raise_problems(reports)
     places = [report.place for report in reports]
-    if len(set(places)) != len(places):
-        raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")
-    return Staged(
-        groups=tuple(group for report in reports for group in report.groups),
-        tasks=len(reports),
-        rows_in=sum(report.rows_in for report in reports),
-    )
-
-
-def _raise_problems(reports: Sequence[TaskReport]) -> None:
     problems = [report.problem for report in reports if report.problem is not None]
     by_kind: dict[str, list[TaskProblem]] = {}
     for problem in problems:
@@ -57,11 +33,15 @@ def _raise_problems(reports: Sequence[TaskReport]) -> None:
         raise ExecutorSetupError(host=setup[0].host, **setup[0].facts)
     if schema := by_kind.get("schema"):
         raise SchemaMismatchError(**schema[0].facts)
+    if null_keys := by_kind.get("null key"):
+        raise NullKeyError(rows=sum(int(problem.facts["rows"]) for problem in null_keys))
     if transform := by_kind.get("transform"):
         facts = transform[0].facts
         example = f"{facts['error']} (at {facts['where']}; {facts['rows']}"
         example += f"; {facts['keys']})" if facts["keys"] else ")"
         raise TransformError(failed_tasks=len(transform), tasks=len(reports), example=example)
     for problem in problems:
-        # Whatever it is, its task has staged nothing: its rows must not be missed.
+        # Whatever it is, its task has not done its rows: they must not be missed.
         raise JobFailedError(reason=f"a task reported {problem.kind!r}: {problem.facts}")
+    if len(set(places)) != len(places):
+        raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")

@@ -1,0 +1,102 @@
+"""Errors of the one atomic step. Users find them in `holdfast.errors`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast._error_root import HoldfastError
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitError(HoldfastError):
+    """The staged files could not be published; they are kept."""
+
+    table: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CatalogUnavailableError(CommitError):
+    """The catalog did not answer when the table was looked at."""
+
+    happened = "{table}: the catalog did not answer ({reason})"
+    advice = "check that the catalog can be reached, then run the same script again"
+
+    reason: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableMissingError(CommitError):
+    """There is no such table, namespace or branch."""
+
+    happened = "{table}: {what}"
+    retry_safe = False
+    advice = "create it first, or pass create=hf.Create(schema=...)"
+
+    what: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableChangedError(CommitError):
+    """The table is not, or no longer, what the files were staged for."""
+
+    happened = "{table} has changed since this run began: {change}"
+    advice = "undo the change and run the same script again (work is kept), or use a new run id"
+
+    change: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class StagedFileMissingError(CommitError):
+    """A staged file is gone or has another size: somebody's clean-up took it."""
+
+    happened = "{table}: {count} staged files are gone or changed, first {path}"
+    advice = "run the same script again; keep orphan removal away from files younger than the run"
+
+    count: int
+    path: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitConflictError(CommitError):
+    """Other writers won every attempt; nothing of this run landed."""
+
+    happened = "{table}: other writers won all {attempts} attempts; nothing landed"
+    advice = "run the same script again when the table is less busy"
+
+    attempts: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitRefusedError(CommitError):
+    """The catalog refused the commit for a reason that a retry does not change."""
+
+    happened = "{table}: the catalog refused the commit: {reason}"
+    advice = "mend the cause, then run the same script again; the staged files are kept"
+
+    reason: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitUnknownError(CommitError):
+    """It cannot be told whether the run has landed."""
+
+    happened = "{table}: it is unknown whether run {run_id!r} has landed ({reason})"
+    advice = "run the same script again later; it looks first. Delete nothing"
+
+    run_id: str
+    reason: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommittedThenRemovedError(CommitError):
+    """The run had landed, and its snapshot is no longer part of the table."""
+
+    happened = (
+        "{table}: run {run_id!r} landed as snapshot {snapshot_id}, "
+        "which was rolled back or replaced since"
+    )
+    retry_safe = False
+    advice = "if the rows are wanted again, use a new run id"
+
+    run_id: str
+    snapshot_id: int

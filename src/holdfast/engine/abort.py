@@ -1,0 +1,38 @@
+"""Abort: give a run up, for good. The record fences every driver, like a claim."""
+
+from __future__ import annotations
+
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.resolve import resolve
+from holdfast.errors import RunCommittedError
+from holdfast.ledger.run_file import RunFile
+from holdfast.model.records import Abort
+from holdfast.sinks.base import Sink
+
+
+def abort(ledger: Ledger, run_file: RunFile | None, sink: Sink | None, reason: str) -> None:
+    """Give the run up, and make sure that no post of it can land any more.
+
+    Calling again is safe. Nothing is deleted here.
+
+    Args:
+        ledger: The run's ledger.
+        run_file: What the run is; None if no driver got as far as saying so.
+        sink: The run's table; None if there is no run file.
+        reason: Why, for whoever reads the log.
+
+    Raises:
+        RunCommittedError: The run has landed.
+        CommitUnknownError: The catalog gave no clear answer; call again.
+    """
+    log = ledger.log
+    log.refresh()
+    if log.receipt is not None:
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
+    if not log.is_aborted:
+        log.claim(Abort(reason=reason))
+    if run_file is None or sink is None:
+        return
+    landed = resolve(ledger, run_file, sink)
+    if landed is not None:
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=landed.mark.snapshot_id)

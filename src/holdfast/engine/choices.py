@@ -1,0 +1,79 @@
+"""What a user chooses for one start, checked before anything is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from holdfast.errors import SettingsError
+from holdfast.model.durations import seconds_of
+from holdfast.worker.task import RowCount
+from holdfast.worker.transforms import PerWorker, Transform
+
+Takeover = Literal["wait", "now", "never"]
+IfCommitted = Literal["compare", "return"]
+Duration = str | float | timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The arguments of a write that are the engine's to follow."""
+
+    transform: Transform | PerWorker | None = None
+    batch_rows: int | None = None
+    rows: RowCount = "same"
+    verify_input: bool = True
+    # How much work may be lost; None: only what is in closed table files is kept.
+    checkpoint_every: Duration | None = "30s"
+    # How many further passes a failing transform gets, as long as they add something.
+    retries: int = 2
+    takeover: Takeover = "wait"
+    if_committed: IfCommitted = "compare"
+    strict_code: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be followed.
+
+        Raises:
+            SettingsError: A choice cannot be used.
+        """
+        _whole_number("batch_rows", self.batch_rows, least=1, optional=True)
+        _whole_number("retries", self.retries, least=0, optional=False)
+        _one_of("rows", self.rows, RowCount)
+        _one_of("takeover", self.takeover, Takeover)
+        _one_of("if_committed", self.if_committed, IfCommitted)
+        _ = self.checkpoint_every_s
+
+    @property
+    def checkpoint_every_s(self) -> float | None:
+        """How much work may be lost, in seconds.
+
+        Raises:
+            SettingsError: It is no duration.
+        """
+        if self.checkpoint_every is None:
+            return None
+        try:
+            return seconds_of(self.checkpoint_every)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                what=f"checkpoint_every={self.checkpoint_every!r}: {error}",
+                cure='give a duration ("30s", "5min"), or None for none',
+            ) from error
+
+
+def _whole_number(name: str, value: int | None, *, least: int, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if type(value) is not int or value < least:
+        cure = f"give a whole number of at least {least}{', or None' if optional else ''}"
+        raise SettingsError(what=f"{name}={value!r}", cure=cure)
+
+
+def _one_of(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal type.
+    known = get_args(choices)
+    if value not in known:
+        texts = [f'"{choice}"' for choice in known]
+        cure = f"give {', '.join(texts[:-1])} or {texts[-1]}"
+        raise SettingsError(what=f"{name}={value!r}", cure=cure)

@@ -1,0 +1,258 @@
+"""Passes: run jobs until everything of the run is in table files.
+
+Each pass is one claim and one job. A job of *rows* transforms what is missing. When nothing is
+missing, a job of *replay* puts the chunks of tasks that died into table files. After each job a
+seal says what counts; when nothing is left it says complete, and only the commit is left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from holdfast.engine.check_input import refuse_mismatch, without_overlaps
+from holdfast.engine.choices import Choices
+from holdfast.engine.ports import Ports, Submitter
+from holdfast.engine.problems import raise_problems
+from holdfast.engine.withdraw import without_lost
+from holdfast.engine.workbook import Workbook
+from holdfast.errors import InputChangedError, JobFailedError, NullKeyError, TransformError
+from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.run_log import RunLog
+from holdfast.ledger.task_log import JobLedger
+from holdfast.model.input_sums import InputSums
+from holdfast.model.records import Claim, PartReference, Plan
+from holdfast.model.work import Work
+from holdfast.sinks.base import Sink, TableView
+from holdfast.storage.port import Storage
+from holdfast.worker.replay import ReplayPlan, work_items
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan
+
+Job = Literal["rows", "replay"]
+
+_PASSES_MAX = 1000
+# An input that differs each time it is read may settle; one that does not must not be paid for
+# again and again.
+_DROPS_MAX = 5
+_NOT_ALL_ARRIVED = (
+    "not every row of run.remaining() has arrived here; the steps between must keep each row "
+    "and its key"
+)
+# Chunks of this size together make table files of a good size, whatever their compression.
+_REPLAY_ITEM_BYTES = 512 * 1024 * 1024
+
+
+class Passes:
+    """All passes of one start of a run."""
+
+    def __init__(  # noqa: PLR0913 - they are the parts of one start.
+        self,
+        *,
+        book: Workbook,
+        log: RunLog,
+        storage: Storage,
+        layout: RunLayout,
+        sink: Sink,
+        view: TableView,
+        submitter: Submitter,
+        ports: Ports,
+        key: tuple[str, ...],
+        choices: Choices,
+        claim: Claim,
+        is_derived: bool,
+    ) -> None:
+        """Take the parts; the run is claimed already.
+
+        The input is *derived* when it was made from the rows that `remaining` gave: then it does
+        not hold the finished ones.
+        """
+        self._book = book
+        self._log = log
+        self._storage = storage
+        self._layout = layout
+        self._sink = sink
+        self._view = view
+        self._submitter = submitter
+        self._ports = ports
+        self._key = key
+        self._choices = choices
+        self._claim = claim
+        self._is_derived = is_derived
+        # Without an input check: whether every task of the last job has done all its rows.
+        self._all_done = False
+        self._retries_left = choices.retries
+        self._drops = 0
+
+    def withdraw_lost(self) -> None:
+        """Leave out the work that has lost an object, and seal what counts now.
+
+        Raises:
+            StoreError: The ledger does not answer.
+            RunFencedError: Another driver has claimed the run.
+        """
+        kept = without_lost(
+            self._book.work,
+            sink=self._sink,
+            view=self._view,
+            storage=self._storage,
+            layout=self._layout,
+        )
+        if kept is not self._book.work:
+            self._all_done = False
+            self._book.withdraw(kept)
+        self._book.seal_changes()
+
+    def run(self) -> PartReference:
+        """Run passes until nothing is left, and return where the accepted work is listed.
+
+        Raises:
+            JobError: The work could not be done; what is durable stays so.
+            JobFailedError: A pass added nothing.
+            RunFencedError: Another driver has claimed the run.
+        """
+        book = self._book
+        for _ in range(_PASSES_MAX):
+            job = None if book.is_complete else self._next_job()
+            if job is None:
+                return book.complete()
+            book.seal_changes()
+            if book.tally.passes:
+                self._log.claim_next_pass(self._claim)
+            before = book.progress
+            reports = self._run_job(job)
+            book.take_tasks(reports)
+            book.tally.tasks += len(reports)
+            book.tally.passes += 1
+            self._raise_unless_worth_retrying(reports, added=book.progress != before)
+            self._all_done = all(report.end == "complete" for report in reports)
+            # Without an input check a job over rows that are all finished adds nothing.
+            done = self._all_done and not self._choices.verify_input
+            if book.progress == before and not done:
+                raise JobFailedError(reason=_nothing_added(reports))
+        raise JobFailedError(reason=f"{_PASSES_MAX} passes did not finish the run")
+
+    def _next_job(self) -> Job | None:
+        if self._rows_are_missing():
+            return "rows"
+        return "replay" if self._book.work.waiting else None
+
+    def _rows_are_missing(self) -> bool:
+        """Whether input rows are not covered; leave out what is covered twice.
+
+        Raises:
+            NullKeyError: Some rows have no key.
+            DuplicateKeyError: Some rows share a key.
+            InputChangedError: Finished and remaining rows do not add up to the input.
+        """
+        book = self._book
+        if not self._choices.verify_input and not self._all_done:
+            return True
+        if self._choices.verify_input and book.work.sums != self._measured():
+            return self._remaining_rows() > 0
+        clean = without_overlaps(book.work, self._submitter, book.finished)
+        if clean is book.work:
+            return False
+        self._drop(clean)
+        return True
+
+    def _remaining_rows(self) -> int:
+        """Return how many rows are left; together with the finished ones they are the input.
+
+        Raises:
+            InputChangedError: They are not.
+        """
+        book = self._book
+        if not book.finished:
+            return self._measured().rows
+        remaining = self._submitter.measure(book.finished)
+        if book.work.sums.plus(remaining) != self._measured():
+            clean = without_overlaps(book.work, self._submitter, book.finished)
+            if clean is book.work and self._is_derived:
+                raise InputChangedError(what=_NOT_ALL_ARRIVED)
+            if clean is book.work:
+                refuse_mismatch(book.work, self._submitter, book.finished)
+            self._drop(clean)
+            return self._remaining_rows()
+        return remaining.rows
+
+    def _drop(self, clean: Work) -> None:
+        """Leave out what is covered twice, and compute it again.
+
+        Raises:
+            InputChangedError: It keeps happening.
+        """
+        self._drops += 1
+        if self._drops > _DROPS_MAX:
+            raise InputChangedError(what="it gives other rows each time it is read")
+        self._book.drop(clean)
+
+    def _measured(self) -> InputSums:
+        """Read the input's keys, once, before any row is paid for.
+
+        Raises:
+            NullKeyError: Some rows have no key.
+        """
+        sums = self._book.input_sums
+        if sums is None:
+            sums = self._submitter.measure(KeyFiles(storage=self._storage, uris={}))
+            self._book.input_sums = sums
+        if sums.null_keys:
+            raise NullKeyError(rows=sums.null_keys)
+        return sums
+
+    def _run_job(self, job: Job) -> list[TaskReport]:
+        book = self._book
+        waiting = book.work.waiting if job == "replay" else ()
+        known = book.input_sums.rows - book.work.sums.rows if book.input_sums else None
+        self._log.append(
+            Plan(
+                job=job,
+                input=book.input_sums,
+                remaining_rows=known,
+                chunks=len(waiting),
+                schema=self._view.schema,
+            )
+        )
+        ledger = JobLedger(
+            storage=self._storage,
+            layout=self._layout,
+            claim=self._log.own_claim,
+            job=job,
+            next_number=self._log.next_number,
+        )
+        writer, nonce = self._sink.writer_spec(self._view), self._ports.new_nonce()
+        every_s = self._choices.checkpoint_every_s
+        if job == "replay":
+            replay = ReplayPlan(
+                writer=writer, ledger=ledger, job_nonce=nonce, checkpoint_every_s=every_s
+            )
+            return self._submitter.replay(replay, work_items(waiting, _REPLAY_ITEM_BYTES))
+        plan = TaskPlan(
+            transform=self._choices.transform,
+            batch_rows=self._choices.batch_rows,
+            key=self._key,
+            writer=writer,
+            ledger=ledger,
+            job_nonce=nonce,
+            checkpoint_every_s=every_s,
+            rows=self._choices.rows,
+        )
+        return self._submitter.submit(plan, book.finished)
+
+    def _raise_unless_worth_retrying(self, reports: Sequence[TaskReport], *, added: bool) -> None:
+        try:
+            raise_problems(reports)
+        except TransformError:
+            if not added or self._retries_left <= 0:
+                raise
+            self._retries_left -= 1
+
+
+def _nothing_added(reports: Sequence[TaskReport]) -> str:
+    ends = sorted({report.end for report in reports})
+    return (
+        f"a pass of {len(reports)} tasks added nothing to what was done before (they ended "
+        f"{', '.join(ends) or 'without a report'})"
+    )

@@ -1,0 +1,158 @@
+"""Prepare: open a run's log and claim the run, before anything else is done."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from holdfast._version import __version__
+from holdfast.engine.choices import Choices
+from holdfast.engine.ports import Ports, Submitter
+from holdfast.engine.takeover import wait_for_other_driver
+from holdfast.engine.workbook import Workbook
+from holdfast.errors import NullKeyError, RunMismatchError
+from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.probe import probe_store
+from holdfast.ledger.run_file import read_run_file
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.records import Claim
+from holdfast.storage.port import Storage
+from holdfast.worker.code_digest import code_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """One run's ledger, and how this driver works on it."""
+
+    run_id: str
+    store: str
+    storage: Storage
+    ports: Ports
+    log: RunLog
+
+    @classmethod
+    def open(cls, run_id: str, store: str, storage: Storage, ports: Ports) -> Ledger:
+        """Return the ledger of a run; nothing is read yet."""
+        log = RunLog(
+            run_id=run_id,
+            layout=RunLayout.of(store, run_id),
+            storage=storage,
+            new_nonce=ports.new_nonce,
+            now=ports.now,
+            sleep=ports.sleep,
+        )
+        return cls(run_id=run_id, store=store, storage=storage, ports=ports, log=log)
+
+    @property
+    def layout(self) -> RunLayout:
+        """Where the run stands."""
+        return RunLayout.of(self.store, self.run_id)
+
+    def probe(self) -> None:
+        """Refuse a store that cannot hold a ledger.
+
+        Raises:
+            StoreError: It cannot.
+        """
+        probe_store(self.storage, self.store, self.ports.new_nonce(), sleep=self.ports.sleep)
+
+    def workbook(self) -> Workbook:
+        """Return an empty workbook on this ledger."""
+        return Workbook(
+            log=self.log,
+            storage=self.storage,
+            layout=self.layout,
+            new_nonce=self.ports.new_nonce,
+        )
+
+    def claim(self, choices: Choices) -> Claim:
+        """Take the run, unless it has landed; wait for a driver that may be alive.
+
+        Raises:
+            RunBusyError: Another driver seems alive, and is not to be taken over.
+            RunMismatchError: The code has changed, and the user wants that refused.
+            RunAbortedError: The run was given up.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        claim = Claim(
+            holdfast_version=__version__,
+            host=self.ports.host,
+            process_id=self.ports.process_id,
+            machine=self.ports.machine,
+            code=code_digest(choices.transform),
+            checkpoint_every_s=choices.checkpoint_every_s,
+        )
+        self.log.refresh()
+        if self.log.receipt is None:
+            wait_for_other_driver(
+                run_id=self.run_id,
+                log=self.log,
+                storage=self.storage,
+                layout=self.layout,
+                ports=self.ports,
+                takeover=choices.takeover,
+            )
+            self._compare_code(claim, choices)
+        if self.log.receipt is None:
+            self.log.claim(claim)
+        return claim
+
+    def _compare_code(self, claim: Claim, choices: Choices) -> None:
+        """Say so when the transform is another than in the last start.
+
+        Raises:
+            RunMismatchError: It is, and the user wants that refused.
+        """
+        claims = self.log.claims
+        if not claims or claims[max(claims)].code == claim.code:
+            return
+        if choices.strict_code:
+            raise RunMismatchError(
+                run_id=self.run_id, differences="the transform's code has changed (strict_code)"
+            )
+        warnings.warn(
+            f"run {self.run_id!r}: the transform's code has changed since the last start; rows "
+            "that are done are kept as they are, and the report says which code made how many",
+            stacklevel=2,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that was claimed before the DataFrame of its rows was built."""
+
+    ledger: Ledger
+    claim: Claim
+    book: Workbook
+    has_landed: bool
+
+
+def prepare(
+    ledger: Ledger, submitter: Submitter, key: tuple[str, ...], choices: Choices
+) -> Prepared:
+    """Claim the run, seal what earlier drivers have left, and measure the whole input.
+
+    Raises:
+        RunMismatchError: The run was started with another key.
+        NullKeyError: Some rows have no key.
+        HoldfastError: Any other; what is durable stays so.
+    """
+    ledger.probe()
+    found = read_run_file(ledger.storage, ledger.layout)
+    if found is not None and found.identity.key != key:
+        raise RunMismatchError(
+            run_id=ledger.run_id,
+            differences=f"key was {found.identity.key!r} and is now {key!r}",
+        )
+    claim = ledger.claim(choices)
+    book = ledger.workbook()
+    has_landed = ledger.log.receipt is not None
+    if not has_landed:
+        book.inherit()
+    sums = submitter.measure(KeyFiles(storage=ledger.storage, uris={}))
+    if sums.null_keys:
+        raise NullKeyError(rows=sums.null_keys)
+    book.input_sums = sums
+    book.seal_changes()
+    return Prepared(ledger=ledger, claim=claim, book=book, has_landed=has_landed)

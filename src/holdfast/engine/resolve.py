@@ -1,0 +1,48 @@
+"""Resolve: find out for good whether an intent of the run has landed, or ever can.
+
+A driver may be paused between its intent and its post. Before anything is deleted, that post
+must be shown to have landed, or be made to fail: the table's sequence number, once it has reached
+the intent's, refuses it for ever.
+"""
+
+from __future__ import annotations
+
+from holdfast.engine.prepare import Ledger
+from holdfast.errors import CommitUnknownError, TableMissingError
+from holdfast.ledger.run_file import RunFile
+from holdfast.sinks.base import MarkFound, Sink
+
+_ATTEMPTS_MAX = 20
+_PAUSE_S = 0.2
+
+
+def resolve(ledger: Ledger, run_file: RunFile, sink: Sink) -> MarkFound | None:
+    """Return the mark of the intent that landed, or None when none has and none can.
+
+    Raises:
+        CommitUnknownError: The catalog gave no clear answer.
+    """
+    intents = ledger.log.intents
+    if not intents:
+        return None
+    highest = max(intent.sequence_number for intent in intents.values())
+    for attempt in range(_ATTEMPTS_MAX):
+        if attempt:
+            ledger.ports.sleep(_PAUSE_S)
+        try:
+            view = sink.load()
+        except TableMissingError:
+            return None
+        if view.uuid != run_file.identity.table_uuid:
+            return None  # Every post asserts the table's UUID: none can land on another table.
+        found = sink.find_mark(view, ledger.run_id, run_file.nonce, intents)
+        if found is not None:
+            return found
+        if view.next_sequence_number > highest:
+            return None
+        sink.post_empty(view)
+    raise CommitUnknownError(
+        table=sink.name,
+        run_id=ledger.run_id,
+        reason=f"no clear answer in {_ATTEMPTS_MAX} looks at the table",
+    )

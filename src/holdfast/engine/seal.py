@@ -1,0 +1,87 @@
+"""Seal: decide which task records count. One procedure for a live and a dead epoch alike.
+
+Per place the log of a complete attempt counts, else the one that covers most. What a task writes
+after its claim is sealed never counts, so a task that nobody can stop does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.task_log import read_task_records, whole_prefixes
+from holdfast.model.work import TaskRecord, Work
+from holdfast.storage.port import Storage, StorageError
+from holdfast.worker.reports import TaskReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """The work with what was found under more claims, and the rows that were left out."""
+
+    work: Work
+    dropped_rows: int
+
+
+def gather(
+    storage: Storage,
+    layout: RunLayout,
+    work: Work,
+    claims: Iterable[int],
+    reports: Sequence[TaskReport] = (),
+) -> Gathered:
+    """Read the task logs of the claims and accept what counts.
+
+    Args:
+        storage: How the store is reached.
+        layout: Where the run stands.
+        work: What earlier seals have accepted.
+        claims: Whose task logs to read, in order.
+        reports: What the tasks themselves say, where they lived to say it.
+
+    Raises:
+        LedgerDamagedError: A record is damaged, or a reported one is not to be found.
+        StoreUnavailableError: The store did not answer.
+    """
+    dropped_rows = 0
+    found: dict[str, list[TaskRecord]] = {}
+    for claim in claims:
+        records = read_task_records(storage, layout, _list(storage, layout.claim_tasks(claim)))
+        logs = whole_prefixes(records)
+        found |= logs
+        best: dict[str, str] = {}
+        for name in sorted(logs):
+            place = name.rsplit("/", 1)[0]
+            if place not in best or _worth(logs[name]) > _worth(logs[best[place]]):
+                best[place] = name
+        chosen = [record for name in sorted(best.values()) for record in logs[name]]
+        work, refused = work.plus(chosen)
+        dropped_rows += sum(_rows(logs[name]) for name in logs if name not in best.values())
+        dropped_rows += sum(one.coverage.rows for one in chosen if one.name in refused)
+    for report in reports:
+        # Tasks that live say how much they wrote: a listing that misses some must not pass.
+        if len(found.get(report.log, ())) < report.records:
+            raise LedgerDamagedError(
+                uri=f"{layout.tasks}/{report.log}",
+                reason=f"the task wrote {report.records} records, and fewer are listed",
+            )
+    return Gathered(work=work, dropped_rows=dropped_rows)
+
+
+def _worth(log: Sequence[TaskRecord]) -> tuple[bool, int, int]:
+    """Rank a log: a complete one, then the most rows, then the most chunks put into files."""
+    complete = any(record.end == "complete" for record in log)
+    return complete, _rows(log), sum(len(record.supersedes) for record in log)
+
+
+def _rows(log: Sequence[TaskRecord]) -> int:
+    return sum(record.coverage.rows for record in log)
+
+
+def _list(storage: Storage, folder: str) -> list[str]:
+    try:
+        return storage.list(folder)
+    except StorageError as error:
+        raise StoreUnavailableError(uri=folder, reason=str(error)) from error

@@ -1,0 +1,83 @@
+"""Status: what a run's ledger says, for people. Reads only."""
+
+from __future__ import annotations
+
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.seal import gather
+from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.parts import read_work
+from holdfast.ledger.run_file import read_run_file
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.input_sums import InputSums
+from holdfast.model.records import Plan, Seal, Stop
+from holdfast.model.status import RunState, RunStatus
+from holdfast.model.work import Work
+from holdfast.storage.port import Storage, StorageError
+
+
+def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
+    """Return what is known of a run.
+
+    Args:
+        ledger: The run's ledger.
+        with_tasks: Also read the logs of tasks that no seal has accepted yet.
+
+    Raises:
+        StoreError: The ledger is damaged or does not answer.
+    """
+    log = ledger.log
+    log.refresh()
+    run_file = read_run_file(ledger.storage, ledger.layout)
+    seals = log.seals
+    last = seals[max(seals)] if seals else None
+    done = last.covered.rows if last else 0
+    if with_tasks and log.receipt is None:
+        work = Work() if last is None else read_work(ledger.storage, ledger.layout, last.work)
+        sealed = last.through_claim if last else 0
+        later = [claim for claim in log.plans if claim > sealed]
+        done = gather(ledger.storage, ledger.layout, work, later).work.sums.rows
+    planned = _last_input(log)
+    claim = log.claims[max(log.claims)] if log.claims else None
+    return RunStatus(
+        run_id=ledger.run_id,
+        state=_state(log, last),
+        table=run_file.identity.table if run_file else "",
+        input_rows=planned.rows if planned else None,
+        done_rows=done,
+        starts=len({(one.host, one.process_id) for one in log.claims.values()}),
+        host=claim.host if claim else "",
+        process_id=claim.process_id if claim else 0,
+        last_record_at=log.records[-1].written_at if log.records else "",
+        snapshot_id=log.receipt.snapshot_id if log.receipt else None,
+    )
+
+
+def run_folders(storage: Storage, store: str) -> list[str]:
+    """Return the folders of all runs in a store.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    try:
+        return [name for name in storage.folders(store) if not name.startswith("=probe")]
+    except StorageError as error:
+        raise StoreUnavailableError(uri=store, reason=str(error)) from error
+
+
+def _state(log: RunLog, last: Seal | None) -> RunState:
+    if log.is_aborted:
+        return "aborted"
+    if log.receipt is not None:
+        return "committed"
+    if not log.records:
+        return "new"
+    if isinstance(log.records[-1].body, Stop):
+        return "stopped"
+    return "staged" if last is not None and last.complete else "started"
+
+
+def _last_input(log: RunLog) -> InputSums | None:
+    for record in reversed(log.records):
+        if isinstance(record.body, Plan | Seal) and record.body.input is not None:
+            return record.body.input
+    return None

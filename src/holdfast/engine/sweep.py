@@ -1,0 +1,85 @@
+"""Sweep: delete what a finished or aborted run no longer needs.
+
+Works only after a receipt or an abort, and deletes only what this run's own records list. Data
+files stay if the intent that landed lists them, and the whole log stays: it is small, and says
+what happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.resolve import resolve
+from holdfast.errors import RunUnfinishedError, StoreUnavailableError
+from holdfast.ledger.parts import read_work
+from holdfast.ledger.run_file import RunFile
+from holdfast.ledger.task_log import read_task_records
+from holdfast.model.records import PartReference
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import Sink
+from holdfast.storage.port import StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What a sweep has deleted."""
+
+    data_files: int
+    ledger_objects: int
+
+
+def sweep(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> Swept:
+    """Delete the run's chunks, keys, task logs, and staged files that did not land.
+
+    Calling again is safe.
+
+    Args:
+        ledger: The run's ledger.
+        run_file: What the run is; None if no driver got as far as saying so.
+        sink: The run's table; None if there is no run file.
+
+    Raises:
+        RunUnfinishedError: The run may still go on.
+        CommitUnknownError: The catalog gave no clear answer; call again.
+        StoreUnavailableError: The store did not answer.
+        StoreError: The ledger is damaged.
+    """
+    log, layout, storage = ledger.log, ledger.layout, ledger.storage
+    log.refresh()
+    if log.receipt is None and not log.is_aborted:
+        raise RunUnfinishedError(run_id=ledger.run_id)
+    landed = _landed(ledger, run_file, sink)
+    try:
+        tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
+    except StorageError as error:
+        raise StoreUnavailableError(uri=layout.folder, reason=str(error)) from error
+    staged = [
+        group for record in read_task_records(storage, layout, tasks) for group in record.groups
+    ]
+    kept = set() if landed is None else _paths(read_work(storage, layout, landed).groups)
+    doomed = sorted(_paths(staged) - kept)
+    if sink is not None and doomed:
+        sink.delete_files(sink.load(), doomed)
+    # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
+    part = None if landed is None else layout.part(landed.name)
+    objects = [*(uri for uri in parts if uri != part), *tasks]
+    try:
+        storage.delete(objects)
+    except StorageError as error:
+        raise StoreUnavailableError(uri=layout.folder, reason=str(error)) from error
+    return Swept(data_files=len(doomed), ledger_objects=len(objects))
+
+
+def _landed(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> PartReference | None:
+    """Return the list of the files that landed, if the run did."""
+    if ledger.log.receipt is not None:
+        return ledger.log.receipt.staged
+    if run_file is None or sink is None:
+        return None
+    found = resolve(ledger, run_file, sink)
+    return None if found is None else ledger.log.intents[found.mark.intent_number].staged
+
+
+def _paths(groups: tuple[StagedGroup, ...] | list[StagedGroup]) -> set[str]:
+    return {path for group in groups for path in (group.path, *(file.path for file in group.files))}

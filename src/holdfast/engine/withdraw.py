@@ -1,0 +1,64 @@
+"""Withdraw: leave out inherited work whose objects are gone.
+
+Somebody's orphan removal may take files that no snapshot refers to yet. Their rows are computed
+again, which costs but ends well; committing the rest would lose rows.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.layout import RunLayout
+from holdfast.model.work import TaskRecord, Work
+from holdfast.sinks.base import Sink, TableView
+from holdfast.storage.port import Storage, StorageError
+
+
+def without_lost(
+    work: Work, *, sink: Sink, view: TableView, storage: Storage, layout: RunLayout
+) -> Work:
+    """Return the work without the records that have lost a file, a chunk or their keys.
+
+    Chunks that a lost file had replaced stand again, as long as they are there themselves.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    while True:
+        lost_files = set(sink.missing_files(view, work.groups))
+        lost = {
+            record.name
+            for record in work.records
+            if any(
+                group.path in lost_files or any(file.path in lost_files for file in group.files)
+                for group in record.groups
+            )
+        }
+        lost |= _without_objects(work, storage, layout)
+        if not lost:
+            return work
+        work = work.without(lost)
+
+
+def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str]:
+    """Return the records whose keys, or whose waiting chunk, are not there in full.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    expected: list[tuple[TaskRecord, str, int]] = [
+        (record, layout.keys(record.name), record.coverage.keys_bytes) for record in work.with_keys
+    ]
+    expected += [
+        (record, layout.chunk(record.name), record.chunk.size_bytes)
+        for record in work.waiting
+        if record.chunk is not None
+    ]
+    try:
+        sizes = storage.sizes([uri for _, uri, _ in expected])
+    except StorageError as error:
+        raise StoreUnavailableError(uri=layout.tasks, reason=str(error)) from error
+    return {
+        record.name
+        for (record, _, size), found in zip(expected, sizes, strict=True)
+        if found != size
+    }

@@ -1,0 +1,168 @@
+"""The workbook: what counts so far, and the seal that makes it durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.engine.seal import gather
+from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.parts import read_work, write_work
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.input_sums import InputSums
+from holdfast.model.records import PartReference, Seal
+from holdfast.model.work import Work
+from holdfast.storage.port import Storage
+from holdfast.worker.reports import TaskReport
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened on the way, for the report."""
+
+    tasks: int = 0
+    passes: int = 0
+    dropped_rows: int = 0
+    withdrawn_rows: int = 0
+
+
+class Workbook:
+    """All accepted work of a run. Changes are durable once they are sealed."""
+
+    def __init__(
+        self,
+        *,
+        log: RunLog,
+        storage: Storage,
+        layout: RunLayout,
+        new_nonce: Callable[[], str],
+    ) -> None:
+        """Start empty; the run is claimed already."""
+        self._log = log
+        self._storage = storage
+        self._layout = layout
+        self._new_nonce = new_nonce
+        self.work = Work()
+        self.tally = Tally()
+        # What the input was when it was planned; None until somebody has measured it.
+        self.input_sums: InputSums | None = None
+        self.is_complete = False
+        self._through_claim = 0
+        self._reference: PartReference | None = None
+        self._changed = False
+
+    @property
+    def finished(self) -> KeyFiles:
+        """Where the keys of all finished rows stand."""
+        uris = {record.name: self._layout.keys(record.name) for record in self.work.with_keys}
+        return KeyFiles(storage=self._storage, uris=uris)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """What a pass must change to be worth anything."""
+        return self.work.sums.rows, len(self.work.waiting)
+
+    def schema(self, now: dict[str, Any]) -> dict[str, Any]:
+        """Return the table's schema that the oldest accepted files were written for.
+
+        Later ones had to fit it when they were planned, so what fits the oldest fits them all.
+
+        Args:
+            now: The table's schema now, which stands while nothing is accepted.
+        """
+        claims = {r.claim for r in self.work.records if r.groups or r.chunk is not None}
+        return self._log.plans[min(claims)].schema if claims else now
+
+    def inherit(self) -> None:
+        """Take what earlier drivers have left: the last seal, and the tasks of later claims.
+
+        Raises:
+            StoreError: The ledger is damaged or does not answer.
+        """
+        seals = self._log.seals
+        if seals:
+            last = seals[max(seals)]
+            self.work = read_work(self._storage, self._layout, last.work)
+            self._reference = last.work
+            self._through_claim = last.through_claim
+            self.is_complete = last.complete
+        self.take_tasks()
+
+    def take_tasks(self, reports: Sequence[TaskReport] = ()) -> None:
+        """Accept what tasks have written under all claims that are not sealed yet.
+
+        Args:
+            reports: What the tasks themselves say, where they lived to say it.
+
+        Raises:
+            StoreError: The ledger is damaged or does not answer.
+        """
+        claims = [claim for claim in self._log.plans if claim > self._through_claim]
+        if not claims:
+            return
+        found = gather(self._storage, self._layout, self.work, claims, reports)
+        self._through_claim = claims[-1]
+        self.tally.dropped_rows += found.dropped_rows
+        self._replace(found.work)
+
+    def drop(self, kept: Work) -> None:
+        """Leave out records that cover what others cover."""
+        self.tally.dropped_rows += self.work.sums.rows - kept.sums.rows
+        self._replace(kept)
+
+    def withdraw(self, kept: Work) -> None:
+        """Leave out records that have lost an object."""
+        self.tally.withdrawn_rows += self.work.sums.rows - kept.sums.rows
+        self._replace(kept)
+
+    def complete(self) -> PartReference:
+        """Say that nothing is left to do, and return where the work is listed.
+
+        Raises:
+            RunFencedError: Another driver has claimed the run.
+            StoreError: The ledger does not answer.
+        """
+        if not self.is_complete or self._reference is None:
+            self.is_complete = self._changed = True
+        return self.seal()
+
+    def seal(self) -> PartReference:
+        """Make what counts now durable, if it has changed; return where it is listed.
+
+        Raises:
+            RunFencedError: Another driver has claimed the run.
+            StoreError: The ledger does not answer.
+        """
+        if self._reference is not None and not self._changed:
+            return self._reference
+        name = f"work-{self._new_nonce()}.parquet"
+        reference = write_work(self._storage, self._layout, name, self.work)
+        self._log.append(
+            Seal(
+                through_claim=self._through_claim,
+                work=reference,
+                covered=self.work.sums,
+                waiting_chunks=len(self.work.waiting),
+                dropped_rows=self.tally.dropped_rows,
+                withdrawn_rows=self.tally.withdrawn_rows,
+                complete=self.is_complete,
+                input=self.input_sums,
+            )
+        )
+        self._reference, self._changed = reference, False
+        return reference
+
+    def seal_changes(self) -> None:
+        """Seal, unless there is nothing to seal yet.
+
+        Raises:
+            RunFencedError: Another driver has claimed the run.
+            StoreError: The ledger does not answer.
+        """
+        if self._changed:
+            self.seal()
+
+    def _replace(self, work: Work) -> None:
+        self.work, self._changed, self.is_complete = work, True, False

@@ -1,0 +1,67 @@
+"""Chunks: finished output rows as one Arrow IPC object, until they are in a table file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.model.work import Chunk
+from holdfast.storage.arrow_file import DigestingArrowFile
+from holdfast.storage.port import Storage, StorageError
+
+
+class ChunkFile:
+    """One chunk on its way; written piece by piece, so its size costs no memory."""
+
+    def __init__(self, storage: Storage, uri: str, schema: pa.Schema) -> None:
+        """Open the upload; nothing is visible before `finish`."""
+        self._file = DigestingArrowFile(storage.open_sink(uri))
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_stream(
+            pa.PythonFile(self._file, mode="w"), schema, options=options
+        )
+        self._rows = 0
+
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Pass rows on."""
+        for batch in batches:
+            self._writer.write_batch(batch)
+            self._rows += batch.num_rows
+
+    def finish(self) -> Chunk:
+        """Make the chunk visible, and say what a record needs to name it."""
+        self._writer.close()
+        self._file.finish()
+        return Chunk(rows=self._rows, size_bytes=self._file.size_bytes, digest=self._file.digest)
+
+    def abandon(self) -> None:
+        """Give the chunk up."""
+        self._file.discard()
+        self._writer.close()
+
+
+def read_chunk(storage: Storage, uri: str, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    """Yield a chunk's rows as they were written.
+
+    Raises:
+        LedgerDamagedError: The chunk is gone, or not as it was written.
+        StoreUnavailableError: The store did not answer.
+    """
+    try:
+        data = storage.get(uri)
+    except FileNotFoundError as error:
+        raise LedgerDamagedError(uri=uri, reason="missing") from error
+    except StorageError as error:
+        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+    if hashlib.sha256(data).hexdigest() != chunk.digest:
+        raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
+    rows = 0
+    with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+        for batch in reader:
+            rows += batch.num_rows
+            yield batch
+    if rows != chunk.rows:
+        raise LedgerDamagedError(uri=uri, reason=f"{rows} rows, and {chunk.rows} were written")

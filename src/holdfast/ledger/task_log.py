@@ -1,0 +1,133 @@
+"""Task logs: the create-once records of one task attempt, and how all of a claim are read.
+
+A record counts only with everything it names: keys, chunk and files are whole before the record
+is created. So a task that is killed anywhere leaves a prefix that is true.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.ledger.create_once import create_once
+from holdfast.ledger.layout import RunLayout, task_log_name
+from holdfast.model.records import RecordDamagedError, open_json, seal_json
+from holdfast.model.work import TaskRecord
+from holdfast.storage.port import Storage, StorageError
+
+_READS_AT_ONCE = 32
+_NUMBERS_MAX = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLedger:
+    """How the tasks of one job reach the run's ledger. Pickled with the task, never stored."""
+
+    storage: Storage
+    layout: RunLayout
+    claim: int
+    job: str
+    # The run log's next number when the job began: whatever stands there ends the job's tasks.
+    next_number: int
+
+    def is_fenced(self) -> bool:
+        """Whether the run has gone on without this job.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        uri = self.layout.record(self.next_number)
+        try:
+            self.storage.size(uri)
+        except FileNotFoundError:
+            return False
+        except StorageError as error:
+            raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+        return True
+
+    def log_name(self, place: int, attempt: int) -> str:
+        """Return the name of one attempt's log."""
+        return task_log_name(self.claim, self.job, place, attempt)
+
+
+class TaskLog:
+    """The log of one task attempt, written by that attempt alone."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        layout: RunLayout,
+        name: str,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Start an empty log; nothing is written yet."""
+        self._storage = storage
+        self._layout = layout
+        self._name = name
+        self._sleep = sleep
+        self._nonce = uuid.uuid4().hex
+        self._next = 0
+
+    @property
+    def next_name(self) -> str:
+        """The name of the record to come, which its keys and its chunk share."""
+        return f"{self._name}/{self._next:04d}"
+
+    def append(self, record: TaskRecord) -> None:
+        """Write the next record.
+
+        Raises:
+            LedgerDamagedError: Another attempt writes under the same name, or there are too many.
+            StoreUnavailableError: The store did not take it.
+        """
+        uri = self._layout.task_record(record.name)
+        if record.name != self.next_name or self._next >= _NUMBERS_MAX:
+            raise LedgerDamagedError(uri=uri, reason=f"{self.next_name} was to come next")
+        data = seal_json({**record.to_json(), "nonce": self._nonce})
+        if create_once(self._storage, uri, data, sleep=self._sleep) != data:
+            raise LedgerDamagedError(uri=uri, reason="another task attempt has written it")
+        self._next += 1
+
+
+def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) -> list[TaskRecord]:
+    """Read the task records among the objects, many at once.
+
+    Raises:
+        LedgerDamagedError: A record is not as it was written.
+        StoreUnavailableError: The store did not answer.
+    """
+    named = [(name, uri) for uri in uris if (name := layout.task_record_name(uri)) is not None]
+    if not named:
+        return []
+    with ThreadPoolExecutor(max_workers=min(_READS_AT_ONCE, len(named))) as pool:
+        return list(pool.map(lambda one: _read(storage, *one), named))
+
+
+def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
+    """Return each log's records, in order, up to the first number that is not there."""
+    by_log: dict[str, list[TaskRecord]] = {}
+    for record in sorted(records, key=lambda record: record.name):
+        log = by_log.setdefault(record.log, [])
+        if int(record.name.rsplit("/", 1)[1]) == len(log):
+            log.append(record)
+    return {name: log for name, log in by_log.items() if log}
+
+
+def _read(storage: Storage, name: str, uri: str) -> TaskRecord:
+    try:
+        record = TaskRecord.from_json(open_json(storage.get(uri)))
+    except FileNotFoundError as error:
+        raise LedgerDamagedError(uri=uri, reason="listed, but gone when read") from error
+    except StorageError as error:
+        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+    except (RecordDamagedError, KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
+        raise LedgerDamagedError(uri=uri, reason=str(error)) from error
+    if record.name != name:
+        raise LedgerDamagedError(uri=uri, reason=f"it says that it is {record.name}")
+    return record

@@ -1,0 +1,44 @@
+"""Status: what a run's ledger says, in a form that a person reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# "started": a driver has claimed it, alive or dead. "stopped": its driver gave up in good order.
+# "staged": everything is in table files, and only the commit is missing.
+RunState = Literal["new", "started", "stopped", "staged", "committed", "aborted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """Where a run stands. `print(status)` shows it as a small table."""
+
+    run_id: str
+    state: RunState
+    table: str
+    # None while nobody has measured the input.
+    input_rows: int | None
+    done_rows: int
+    # How many drivers have claimed it.
+    starts: int
+    host: str
+    process_id: int
+    last_record_at: str
+    snapshot_id: int | None
+
+    def __str__(self) -> str:
+        """Return the status as lines of `name  value`."""
+        lines = [("run", self.run_id), ("state", self.state)]
+        if self.table:
+            lines.append(("table", self.table))
+        of = "" if self.input_rows is None else f" of {self.input_rows:,}"
+        if self.input_rows:
+            of += f" ({self.done_rows / self.input_rows:.0%})"
+        lines.append(("done", f"{self.done_rows:,}{of} rows"))
+        if self.snapshot_id is not None:
+            lines.append(("snapshot", str(self.snapshot_id)))
+        if self.starts:
+            lines.append(("starts", f"{self.starts}, last by {self.host} ({self.process_id})"))
+            lines.append(("written", self.last_record_at))
+        return "\n".join(f"  {name:<9} {value}" for name, value in lines)

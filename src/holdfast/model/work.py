@@ -1,0 +1,209 @@
+"""Work: what tasks have durably done, and which of it counts.
+
+A task record covers input rows and says where their output stands: in table files, or in a
+chunk. A record that puts chunks into table files names the records of these chunks; their
+coverage moves to it. Nothing here depends on order or position, so a record that is dropped
+gives back exactly what it replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+from holdfast.model.input_sums import InputSums
+from holdfast.model.staged import StagedGroup
+
+# "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
+# nobody needs to wait for it.
+TaskEnd = Literal["", "complete", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """The input rows that one record adds: how many, and what their keys are."""
+
+    rows: int
+    # Sums over the 64-bit hashes of the keys, by halves: see `InputSums`.
+    low: int
+    high: int
+    # The size of the object with the keys; 0 when there is none.
+    keys_bytes: int
+    # First and last key, if it is one whole number that grows from row to row: then no key is
+    # there twice, and disjoint spans share none.
+    span: tuple[int, int] | None = None
+
+
+NOTHING = Coverage(rows=0, low=0, high=0, keys_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Finished output rows that stand in an object of the ledger, not yet in a table file."""
+
+    rows: int
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """One durable step of one task attempt."""
+
+    # <claim>/<job>/<place>/<attempt>/<number>: unique in the run, and sorted by age of the claim.
+    name: str
+    coverage: Coverage
+    # What it cost to compute the rows that it covers, and is saved by not doing it again.
+    seconds: float
+    groups: tuple[StagedGroup, ...] = ()
+    chunk: Chunk | None = None
+    # The records whose chunks are in this record's files.
+    supersedes: tuple[str, ...] = ()
+    end: TaskEnd = ""
+
+    @property
+    def claim(self) -> int:
+        """The number of the claim under which it was written."""
+        return int(self.name.split("/", 1)[0])
+
+    @property
+    def log(self) -> str:
+        """The task log that it stands in."""
+        return self.name.rsplit("/", 1)[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON values."""
+        coverage, chunk = self.coverage, self.chunk
+        return {
+            "name": self.name,
+            "rows": coverage.rows,
+            "low": coverage.low,
+            "high": coverage.high,
+            "keys_bytes": coverage.keys_bytes,
+            "span": coverage.span,
+            "seconds": round(self.seconds, 3),
+            "groups": [group.to_json() for group in self.groups],
+            "chunk": None if chunk is None else [chunk.rows, chunk.size_bytes, chunk.digest],
+            "supersedes": list(self.supersedes),
+            "end": self.end,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TaskRecord:
+        """Read back what `to_json` gave."""
+        chunk = value["chunk"]
+        span = value["span"]
+        return cls(
+            name=value["name"],
+            coverage=Coverage(
+                rows=value["rows"],
+                low=value["low"],
+                high=value["high"],
+                keys_bytes=value["keys_bytes"],
+                span=None if span is None else (span[0], span[1]),
+            ),
+            seconds=value["seconds"],
+            groups=tuple(StagedGroup.from_json(group) for group in value["groups"]),
+            chunk=None
+            if chunk is None
+            else Chunk(rows=chunk[0], size_bytes=chunk[1], digest=chunk[2]),
+            supersedes=tuple(value["supersedes"]),
+            end=value["end"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """All accepted records of a run."""
+
+    records: tuple[TaskRecord, ...] = ()
+
+    @cached_property
+    def superseded(self) -> frozenset[str]:
+        """The names of records whose chunk another accepted record has put into table files."""
+        return frozenset(name for record in self.records for name in record.supersedes)
+
+    @cached_property
+    def groups(self) -> tuple[StagedGroup, ...]:
+        """What is staged for the table."""
+        return tuple(group for record in self.records for group in record.groups)
+
+    @cached_property
+    def waiting(self) -> tuple[TaskRecord, ...]:
+        """Records whose chunk is in no table file yet."""
+        return tuple(
+            record
+            for record in self.records
+            if record.chunk is not None and record.name not in self.superseded
+        )
+
+    @cached_property
+    def sums(self) -> InputSums:
+        """All input rows that are done. Superseded records count: their coverage has moved."""
+        parts = [record.coverage for record in self.records]
+        return InputSums(
+            rows=sum(part.rows for part in parts),
+            null_keys=0,
+            low=sum(part.low for part in parts),
+            high=sum(part.high for part in parts),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long tasks have computed for it."""
+        return sum(record.seconds for record in self.records)
+
+    @property
+    def with_keys(self) -> tuple[TaskRecord, ...]:
+        """The records that have a key object."""
+        return tuple(record for record in self.records if record.coverage.rows)
+
+    def proves_unique(self) -> bool:
+        """Whether the spans alone show that no key is covered twice."""
+        spans = [record.coverage.span for record in self.with_keys]
+        known = sorted(span for span in spans if span is not None)
+        if len(known) < len(spans):
+            return False
+        return all(a[1] < b[0] for a, b in pairwise(known))
+
+    def plus(self, records: Iterable[TaskRecord]) -> tuple[Work, tuple[str, ...]]:
+        """Accept more records; return the work and the names of those that were refused.
+
+        A record that supersedes what is no known chunk, or what another has superseded, would put
+        rows into the table twice.
+        """
+        known = {record.name for record in self.records}
+        chunks = {record.name for record in self.records if record.chunk is not None}
+        taken = set(self.superseded)
+        accepted, refused = list(self.records), []
+        for record in records:
+            named = set(record.supersedes)
+            if record.name in known or named - chunks or named & taken:
+                refused.append(record.name)
+                continue
+            known.add(record.name)
+            taken |= named
+            if record.chunk is not None:
+                chunks.add(record.name)
+            accepted.append(record)
+        return Work(records=tuple(accepted)), tuple(refused)
+
+    def without(self, names: Iterable[str]) -> Work:
+        """Drop records whole; what they had superseded stands again.
+
+        Whoever has superseded a dropped record holds its rows, and is dropped as well.
+        """
+        gone = set(names)
+        while True:
+            holders = {
+                record.name
+                for record in self.records
+                if record.name not in gone and gone.intersection(record.supersedes)
+            }
+            if not holders:
+                break
+            gone |= holders
+        return replace(self, records=tuple(r for r in self.records if r.name not in gone))

@@ -1,0 +1,102 @@
+"""Opening: a run's store and table, from arguments, the session's settings or the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from holdfast.errors import MissingExtraError, SettingsError
+from holdfast.sinks.base import Sink
+from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.spark.frames import SparkSession
+from holdfast.storage.locations import normalise
+from holdfast.storage.objects import ObjectStorage
+
+_STORE_SETTING = "spark.holdfast.store"
+_STORE_VARIABLE = "HOLDFAST_STORE"
+
+
+def open_store(
+    store: str | None, options: Mapping[str, str] | None, session: SparkSession | None
+) -> tuple[str, ObjectStorage]:
+    """Return the store's URI and how it is reached.
+
+    Args:
+        store: The user's argument, if there is one.
+        options: The user's storage options, if there are any.
+        session: Whose settings are asked for what is not given; None if there is no session.
+
+    Raises:
+        SettingsError: No store is named.
+        HiddenSettingError: The session does not give a setting out.
+    """
+    uri = store or _setting(session) or os.environ.get(_STORE_VARIABLE, "")
+    if not uri:
+        raise SettingsError(
+            what="no store is named for the run's ledger",
+            cure=f"pass Run(store=...), or set {_STORE_SETTING} or {_STORE_VARIABLE}",
+        )
+    if options is None:
+        options = {} if session is None else _settings_under(session, f"{_STORE_SETTING}.")
+    return normalise(uri), ObjectStorage(options)
+
+
+def open_table(
+    target: IcebergTable,
+    session: SparkSession | None,
+    create: Create | None = None,
+    schema: pa.Schema | None = None,
+) -> Sink:
+    """Return the sink of a table.
+
+    Args:
+        target: Which table.
+        session: Whose settings name the catalog; None if the target names it itself.
+        create: How to create the table if there is none.
+        schema: The schema of a table that is created without one of its own.
+
+    Raises:
+        MissingExtraError: PyIceberg is not installed.
+        SettingsError: The catalog or the table cannot be used.
+    """
+    try:
+        from holdfast.sinks.iceberg.open import open_sink  # noqa: PLC0415 - pyiceberg is optional.
+    except ImportError as error:
+        raise MissingExtraError(
+            what="an Iceberg table", package=error.name or "pyiceberg", extra="iceberg"
+        ) from error
+
+    def settings_under(prefix: str) -> dict[str, str]:
+        return {} if session is None else _settings_under(session, prefix)
+
+    return open_sink(
+        target,
+        settings_under=settings_under,
+        create=create,
+        default_schema=pa.schema([]) if schema is None else schema,
+    )
+
+
+def active_session() -> SparkSession | None:
+    """Return this thread's Spark session, if there is one."""
+    try:
+        from holdfast.spark.session import active  # noqa: PLC0415 - pyspark is optional.
+    except MissingExtraError:
+        return None
+    return active()
+
+
+def _setting(session: SparkSession | None) -> str:
+    if session is None:
+        return ""
+    from holdfast.spark.session import setting  # noqa: PLC0415 - pyspark is optional.
+
+    return setting(session, _STORE_SETTING)
+
+
+def _settings_under(session: SparkSession, prefix: str) -> dict[str, str]:
+    from holdfast.spark.session import settings_under  # noqa: PLC0415 - pyspark is optional.
+
+    return settings_under(session, prefix)

@@ -1,0 +1,130 @@
+"""Questions about keys that Spark answers: how many, which are finished, which are there twice.
+
+Only key columns are read. The finished keys come from the ledger through executors that read the
+key files in Python: the JVM need not reach the store.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import functions as sf
+
+from holdfast.ledger.key_files import KeyFiles
+from holdfast.spark.frames import SparkDataFrame
+from holdfast.spark.session import arrow_schema
+
+_EXAMPLES = 3
+_NAME = "__holdfast_record"
+_FILES_PER_TASK = 64
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL wants it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def hash_sql(key: Sequence[str]) -> str:
+    """Return the SQL expression of a row's key hash."""
+    return f"xxhash64({', '.join(map(quoted, key))})"
+
+
+def sums_of(df: SparkDataFrame, key: Sequence[str]) -> SparkDataFrame:
+    """Return the four numbers that say what the input is, as one row."""
+    digest = hash_sql(key)
+    nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
+    return df.selectExpr(
+        "count(*) AS rows",
+        f"count(CASE WHEN {nulls} THEN 1 END) AS null_keys",
+        f"coalesce(sum({digest} & 4294967295), 0) AS low",
+        f"coalesce(sum(shiftrightunsigned({digest}, 32)), 0) AS high",
+    )
+
+
+def finished_frame(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:
+    """Return the finished keys as a DataFrame, beside the record that covers each.
+
+    The key columns are named by position, so that no name of the input is in the way.
+    """
+    keys = df.select(*(sf.col(quoted(name)).alias(f"k{i}") for i, name in enumerate(key)))
+    fields = [field.jsonValue() for field in keys.schema.fields]
+    schema = type(keys.schema).fromJson({"type": "struct", "fields": fields})
+    for field in schema.fields:
+        field.nullable = True
+    arrow = arrow_schema(keys)
+    schema = schema.add(_NAME, "string")
+    # Pickled on the driver and loaded on executors; never stored.
+    payload: bytes = cloudpickle.dumps((finished.storage, arrow))  # type: ignore[no-untyped-call]
+    rows = list(finished.uris.items())
+    parts = max(1, min(len(rows) // _FILES_PER_TASK + 1, 200))
+    files = df.sparkSession.createDataFrame(rows, "name string, uri string").repartition(parts)
+    return files.mapInArrow(_reader(payload), schema)
+
+
+def without_finished(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:
+    """Return the rows whose keys are not finished, in their partitions: nothing is shuffled."""
+    if not finished:
+        return df
+    done = sf.broadcast(finished_frame(df, key, finished).drop(_NAME))
+    same = [sf.col(quoted(name)) == done[f"k{i}"] for i, name in enumerate(key)]
+    return df.join(done, same, "left_anti")
+
+
+def duplicates(df: SparkDataFrame, key: Sequence[str]) -> tuple[int, str]:
+    """Count the keys that stand in several rows of the input, and show a few."""
+    columns = [sf.col(quoted(name)) for name in key]
+    doubled = df.select(*columns).groupBy(*columns).count().where("count > 1").drop("count")
+    return _count_and_examples(doubled, key)
+
+
+def gone(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> tuple[int, str]:
+    """Count the finished keys that are not in the input any more, and show a few."""
+    done = finished_frame(df, key, finished).drop(_NAME)
+    keys = df.select(*(sf.col(quoted(name)) for name in key))
+    same = [done[f"k{i}"] == sf.col(quoted(name)) for i, name in enumerate(key)]
+    return _count_and_examples(done.join(keys, same, "left_anti"), key)
+
+
+def overlaps(
+    df: SparkDataFrame, key: Sequence[str], finished: KeyFiles
+) -> dict[tuple[str, ...], int]:
+    """Return which records share keys, and how many keys."""
+    done = finished_frame(df, key, finished)
+    columns = [f"k{i}" for i in range(len(key))]
+    twice = (
+        done.groupBy(*columns)
+        .agg(sf.count("*").alias("n"), sf.sort_array(sf.collect_set(_NAME)).alias("records"))
+        .where("n > 1")
+    )
+    rows = twice.groupBy("records").count().collect()
+    return {tuple(row["records"]): row["count"] for row in rows}
+
+
+def _count_and_examples(df: SparkDataFrame, key: Sequence[str]) -> tuple[int, str]:
+    rows = df.limit(_EXAMPLES).collect()
+    if not rows:
+        return 0, ""
+    shown = [
+        "(" + ", ".join(f"{name}={value!r}" for name, value in zip(key, row, strict=True)) + ")"
+        for row in rows
+    ]
+    return df.count(), ", ".join(shown)
+
+
+def _reader(payload: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from holdfast.ledger.key_files import read_keys  # noqa: PLC0415 - on the executor.
+
+        storage, schema = pickle.loads(payload)  # noqa: S301 - from Spark, not from storage.
+        for batch in batches:
+            for file in batch.to_pylist():
+                for keys in read_keys(storage, file["uri"], schema):
+                    names = pa.repeat(file["name"], keys.num_rows)
+                    yield pa.RecordBatch.from_arrays(
+                        [*keys.columns, names], names=[*schema.names, _NAME]
+                    )
+
+    return read

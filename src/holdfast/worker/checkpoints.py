@@ -1,0 +1,166 @@
+"""Checkpoints: when a task's work becomes durable, and how.
+
+A *cut* closes all table files and names them in a record. It comes when the files are full, and
+at the task's end. A *chunk* keeps the output since the last record in the ledger when a
+checkpoint is due and the files are not full: so a checkpoint does not mean a small file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.model.work import NOTHING, TaskEnd, TaskRecord
+from holdfast.sinks.base import TaskWriter
+from holdfast.worker.chunk_buffer import ChunkBuffer
+from holdfast.worker.covered_keys import CoveredKeys
+
+
+class TaskFencedError(Exception):
+    """The run has gone on without this task: it must not pay for another row."""
+
+
+class Checkpoints:
+    """Takes a task's output, batch by batch, and makes it durable."""
+
+    def __init__(  # noqa: PLR0913 - they are the parts of one task.
+        self,
+        *,
+        ledger: JobLedger,
+        log: TaskLog,
+        writer: TaskWriter,
+        key: Sequence[str],
+        every_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start with nothing done.
+
+        Args:
+            ledger: How the run's ledger is reached.
+            log: The attempt's own log.
+            writer: Writes table files.
+            key: The key columns of the input.
+            every_s: How much work may be lost, in seconds; None for cuts only.
+            clock: Seconds that only grow.
+        """
+        self._ledger = ledger
+        self._log = log
+        self._writer = writer
+        self._key = key
+        self._every_s = every_s
+        self._clock = clock
+        self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
+        # Records since the last cut whose chunks the next cut supersedes.
+        self._chunked: list[str] = []
+        self.records = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start the next record."""
+        layout, name = self._ledger.layout, self._log.next_name
+        self._keys = CoveredKeys(self._ledger.storage, layout.keys(name), self._key)
+        self._chunk.begin(layout.chunk(name))
+        self._seconds = 0.0
+        self._last = self._clock()
+
+    def hold(self, output: pa.RecordBatch) -> None:
+        """Take output rows of the batch that is being transformed.
+
+        Raises:
+            SchemaMismatchError: They do not fit the table.
+        """
+        fitting = self._writer.fit(output)
+        # Copied: rows wait for their row group and their chunk, and until then a transform may
+        # write its next batch into the same memory; and a slice holds all that it was cut from.
+        rows = pa.concat_batches([fitting, fitting.slice(0, 0)])
+        self._writer.write(rows)
+        self._chunk.hold(rows)
+
+    def cover(self, batch: pa.RecordBatch, hashes: pa.Array | None, seconds: float) -> None:
+        """A whole input batch is transformed and its output taken: make a checkpoint if due.
+
+        Raises:
+            TaskFencedError: The run has gone on without this task.
+        """
+        self._keys.add(batch, hashes)
+        self._seconds += seconds
+        self._chunk.keep()
+        if self._writer.fullness >= 1:
+            self._stop_if_fenced()
+            self._cut("")
+        elif self._every_s is not None and self._clock() - self._last >= self._every_s:
+            self._stop_if_fenced()
+            if self._chunk.let_go:
+                self._cut("")
+            else:
+                self._write_chunk("")
+
+    def finish(self) -> None:
+        """The task's input is done. Only a task without any input leaves no record."""
+        if self._keys.rows or self.records:
+            self._cut("complete")
+
+    def stop(self) -> None:
+        """A batch failed: keep the batches before it, as far as they can be kept.
+
+        Their table files also hold rows of the failed batch, so they are given up.
+        """
+        self._writer.abandon()
+        self._chunk.drop_held()
+        if self._chunk.let_go:
+            self._keys.abandon()
+            self._append(TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0, end="stopped"))
+        else:
+            self._write_chunk("stopped")
+
+    def fail(self) -> None:
+        """The task cannot go on: give up what is not durable, and tell whoever comes next."""
+        self._writer.abandon()
+        self._keys.abandon()
+        self._chunk.begin("")
+        if self.records:
+            self._append(TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0, end="failed"))
+
+    @property
+    def _name(self) -> str:
+        return self._log.next_name
+
+    def _stop_if_fenced(self) -> None:
+        if self._ledger.is_fenced():
+            raise TaskFencedError
+
+    def _cut(self, end: TaskEnd) -> None:
+        groups = self._writer.cut()
+        superseded, self._chunked = tuple(self._chunked), []
+        self._append(
+            TaskRecord(
+                name=self._name,
+                coverage=self._keys.finish(),
+                seconds=self._seconds,
+                groups=tuple(groups),
+                supersedes=superseded,
+                end=end,
+            )
+        )
+
+    def _write_chunk(self, end: TaskEnd) -> None:
+        name, chunk = self._name, self._chunk.write()
+        self._append(
+            TaskRecord(
+                name=name,
+                coverage=self._keys.finish(),
+                seconds=self._seconds,
+                chunk=chunk,
+                end=end,
+            )
+        )
+        if chunk is not None:
+            self._chunked.append(name)
+
+    def _append(self, record: TaskRecord) -> None:
+        self._log.append(record)
+        self.records += 1
+        self._begin()

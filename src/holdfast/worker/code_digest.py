@@ -1,0 +1,118 @@
+"""A digest of the transform's code, to notice that a run goes on with other code.
+
+It looks at what the code is, not at its pickle, which differs from process to process: at the
+function or class, its arguments, what it encloses, and what it uses of its own module. It does
+not follow calls into other modules: `version=` is there for what it cannot see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType, MethodType
+from typing import TypeVar
+
+from holdfast.worker.transforms import PerWorker
+
+_Described = TypeVar("_Described", FunctionType, type)
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), type(...))
+_GROUPS = (PerWorker, functools.partial, dict, list, tuple)
+
+
+def code_digest(transform: object) -> str:
+    """Return a short digest of a transform's own code."""
+    facts = "\n".join(_Look().facts(transform))
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+class _Look:
+    """One look at a transform. Functions and classes are described once: they may lead back."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def facts(self, value: object) -> Iterator[str]:
+        """Yield what a value is, without anything that differs from process to process."""
+        if isinstance(value, _PLAIN):
+            yield repr(value)
+        elif isinstance(value, MethodType):
+            yield from self.facts(value.__func__)
+        elif isinstance(value, set | frozenset):
+            # A set has no order of its own, and another one in each process.
+            yield from sorted("\n".join(_Look().facts(one)) for one in value)
+        elif isinstance(value, _GROUPS):
+            yield type(value).__name__
+            yield from self._all(_parts(value))
+        elif isinstance(value, FunctionType):
+            yield from self._once(value, self._function)
+        else:
+            # Of an object its class: its state may hold connections, caches and addresses.
+            kind = value if isinstance(value, type) else type(value)
+            yield from self._once(kind, self._class)
+
+    def _all(self, values: Iterable[object]) -> Iterator[str]:
+        yield "("
+        for value in values:
+            yield from self.facts(value)
+        yield ")"
+
+    def _once(
+        self, value: _Described, describe: Callable[[_Described], Iterator[str]]
+    ) -> Iterator[str]:
+        yield value.__qualname__
+        if id(value) not in self._seen:
+            self._seen.add(id(value))
+            yield from describe(value)
+
+    def _function(self, function: FunctionType) -> Iterator[str]:
+        yield from self._code(function.__code__, function)
+        yield from self._all([function.__defaults__, function.__kwdefaults__])
+        yield from self._all(_enclosed(function))
+
+    def _code(self, code: CodeType, function: FunctionType) -> Iterator[str]:
+        yield code.co_code.hex()
+        yield repr(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from self._code(constant, function)
+            else:
+                yield from self.facts(constant)
+        own = function.__globals__
+        for name in code.co_names:
+            used = own.get(name)
+            if isinstance(used, _PLAIN) or getattr(used, "__module__", "") == function.__module__:
+                yield from self.facts(used)
+
+    def _class(self, kind: type) -> Iterator[str]:
+        for base in kind.__mro__:
+            yield base.__qualname__
+            for name, one in vars(base).items():
+                method = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+                # Names with two underscores hold lines and documentation, unless they are code.
+                constant = isinstance(one, (*_PLAIN, *_GROUPS)) and not name.startswith("__")
+                if isinstance(method, FunctionType) or constant:
+                    yield name
+                    yield from self.facts(method)
+
+
+def _parts(value: object) -> list[object]:
+    if isinstance(value, PerWorker):
+        return [value.factory, value.args, dict(value.kwargs)]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, dict):
+        named = {"\n".join(_Look().facts(name)): one for name, one in value.items()}
+        return [part for name in sorted(named) for part in (name, named[name])]
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _enclosed(function: FunctionType) -> list[object]:
+    """Return what a function encloses; a name that is not bound yet encloses nothing."""
+    found = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):
+            found.append(cell.cell_contents)
+    return found

@@ -1,0 +1,68 @@
+"""Problems: what went wrong in a task, in words that reach the user."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+
+import pyarrow as pa
+
+from holdfast.errors import SchemaMismatchError
+from holdfast.worker.covered_keys import NullKeysError
+from holdfast.worker.reports import TaskProblem
+
+# A model's error may carry a whole document; Spark collects one from every task.
+_ERROR_LENGTH_MAX = 2000
+_KEY_LENGTH_MAX = 200
+
+
+class TransformFailedError(Exception):
+    """Tells the transform's own error from the writer's."""
+
+    def __init__(self, error: Exception) -> None:
+        """Keep the transform's error."""
+        super().__init__(error)
+        self.error = error
+
+
+def problem_of(
+    error: TransformFailedError | SchemaMismatchError | NullKeysError,
+    key: tuple[str, ...],
+    batch: pa.RecordBatch,
+    rows_before: int,
+) -> TaskProblem:
+    """Say what is wrong with a batch, in plain values.
+
+    Args:
+        error: What was raised.
+        key: The key columns.
+        batch: The input batch.
+        rows_before: How many rows the task had done before it.
+    """
+    host = socket.gethostname()
+    if isinstance(error, NullKeysError):
+        return TaskProblem(kind="null key", host=host, facts={"rows": str(error.rows)})
+    if isinstance(error, SchemaMismatchError):
+        facts = {"table": error.table, "column": error.column, "problem": error.problem}
+        return TaskProblem(kind="schema", host=host, facts=facts)
+    cause = error.error
+    frames = traceback.extract_tb(cause.__traceback__)
+    facts = {
+        "rows": f"rows {rows_before} to {rows_before + batch.num_rows - 1} of the task",
+        "keys": _key_range(key, batch),
+        "error": f"{type(cause).__name__}: {cause}"[:_ERROR_LENGTH_MAX],
+        "where": f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown",
+    }
+    return TaskProblem(kind="transform", host=host, facts=facts)
+
+
+def _key_range(key: tuple[str, ...], batch: pa.RecordBatch) -> str:
+    """Return the batch's first and last key, which is what a person can look up."""
+
+    def at(row: int) -> str:
+        values = [f"{name}={batch.column(name)[row].as_py()!r}" for name in key]
+        return f"({', '.join(values)[:_KEY_LENGTH_MAX]})"
+
+    if not key or any(batch.schema.names.count(name) != 1 for name in key):
+        return ""
+    return f"keys {at(0)} to {at(batch.num_rows - 1)}"

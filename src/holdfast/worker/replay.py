@@ -1,0 +1,120 @@
+"""Replay: put the chunks of tasks that died into table files, without calling the transform."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
+from holdfast.sinks.base import TaskWriter, WriterSpec
+from holdfast.sinks.conform import Conformer
+from holdfast.storage.port import StorageError
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.twins import wait_for_twin
+
+# The one column of the work items' DataFrame: a JSON list of chunks.
+ITEM_COLUMN = "chunks"
+
+
+def work_items(records: Sequence[TaskRecord], item_bytes: int) -> list[str]:
+    """Share waiting chunks out into items that each make files of a good size.
+
+    Args:
+        records: The records whose chunks wait.
+        item_bytes: How many bytes of chunks make one item.
+    """
+    items: list[list[list[object]]] = []
+    room = 0
+    for record in records:
+        chunk = record.chunk
+        if chunk is None:
+            continue
+        if not items or room < chunk.size_bytes:
+            items.append([])
+            room = item_bytes
+        items[-1].append([record.name, chunk.rows, chunk.size_bytes, chunk.digest])
+        room -= chunk.size_bytes
+    return [json.dumps(item) for item in items]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayPlan:
+    """What every task of a replay job does. Pickled on the driver, never stored."""
+
+    writer: WriterSpec
+    ledger: JobLedger
+    job_nonce: str
+    checkpoint_every_s: float | None = None
+
+    def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
+        """Replay the chunks of one task's work items. Runs on an executor."""
+        ledger = self.ledger
+        if wait_for_twin(ledger, place=place, attempt=attempt, every_s=self.checkpoint_every_s):
+            return TaskReport(place=place, end="left")
+        name = ledger.log_name(place, attempt)
+        task = _ReplayTask(
+            ledger, name, self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}")
+        )
+        # A batch can hold several items, and a task several batches.
+        chunks = [one for batch in batches for one in _chunks(batch)]
+        try:
+            for record_name, chunk in chunks:
+                task.replay(record_name, chunk)
+            task.cut("complete")
+        except BaseException:
+            with contextlib.suppress(HoldfastError, StorageError, OSError):
+                task.fail()
+            raise
+        return TaskReport(place=place, log=name, records=task.records)
+
+
+class _ReplayTask:
+    def __init__(self, ledger: JobLedger, name: str, writer: TaskWriter) -> None:
+        self._ledger = ledger
+        self._log = TaskLog(ledger.storage, ledger.layout, name)
+        self._writer = writer
+        self._done: list[str] = []
+        self.records = 0
+
+    def replay(self, name: str, chunk: Chunk) -> None:
+        uri = self._ledger.layout.chunk(name)
+        stored = self._writer.stored_schema
+        for batch in read_chunk(self._ledger.storage, uri, chunk):
+            same = batch.schema.equals(stored)
+            # The table may have got columns since the chunk was written.
+            rows = batch if same else Conformer("a chunk", batch.schema, stored)(batch)
+            self._writer.write(rows)
+        self._done.append(name)
+        if self._writer.fullness >= 1:
+            self.cut("")
+
+    def cut(self, end: TaskEnd) -> None:
+        groups = self._writer.cut()
+        if not self._done and not (end and self.records):
+            return
+        done, self._done = tuple(self._done), []
+        self._append(groups=tuple(groups), supersedes=done, end=end)
+
+    def fail(self) -> None:
+        self._writer.abandon()
+        if self.records:
+            self._append(end="failed")
+
+    def _append(self, **facts: object) -> None:
+        self._log.append(
+            TaskRecord(name=self._log.next_name, coverage=NOTHING, seconds=0.0, **facts)  # type: ignore[arg-type]
+        )
+        self.records += 1
+
+
+def _chunks(batch: pa.RecordBatch) -> Iterator[tuple[str, Chunk]]:
+    for text in batch.column(ITEM_COLUMN).to_pylist():
+        for name, rows, size_bytes, digest in json.loads(text):
+            yield name, Chunk(rows=rows, size_bytes=size_bytes, digest=digest)

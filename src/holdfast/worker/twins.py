@@ -1,0 +1,66 @@
+"""Twins: another attempt at the same place of the same job.
+
+Spark starts a second attempt when the first one is lost, has failed, or is slow. Where the other
+has durable work, this one does nothing: the next pass does what is left, over all cores. As long
+as the other's log grows it is alive, and ending before it would make Spark kill it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.task_log import JobLedger, read_task_records
+from holdfast.model.work import TaskRecord
+from holdfast.storage.port import StorageError
+
+# Without checkpoints a log says nothing while its task works.
+_PATIENCE_WITHOUT_CHECKPOINTS_S = 60.0
+_POLL_MIN_S, _POLL_MAX_S = 0.2, 10.0
+_POLLS_MAX = 1_000_000
+
+
+def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control it.
+    ledger: JobLedger,
+    *,
+    place: int,
+    attempt: int,
+    every_s: float | None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Wait while another attempt's log grows; return whether there is one with durable work.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    own = ledger.log_name(place, attempt)
+    seen: set[str] = set()
+    records: list[TaskRecord] = []
+    grown_at = clock()
+    base_s = every_s or _PATIENCE_WITHOUT_CHECKPOINTS_S
+    for _ in range(_POLLS_MAX):
+        uris = _list(ledger, place)
+        new = [uri for uri in uris if uri not in seen and f"/{own}/" not in uri]
+        seen.update(new)
+        if found := read_task_records(ledger.storage, ledger.layout, new):
+            records += found
+            grown_at = clock()
+        if not any(record.coverage.rows or record.supersedes for record in records):
+            return False
+        if any(record.end for record in records) or ledger.is_fenced():
+            return True
+        patience_s = 2 * max(base_s, *(record.seconds for record in records))
+        if clock() - grown_at > patience_s:
+            return True
+        sleep(min(max(base_s / 8, _POLL_MIN_S), _POLL_MAX_S))
+    return True
+
+
+def _list(ledger: JobLedger, place: int) -> list[str]:
+    folder = ledger.layout.place(ledger.claim, ledger.job, place)
+    try:
+        return ledger.storage.list(folder)
+    except StorageError as error:
+        raise StoreUnavailableError(uri=folder, reason=str(error)) from error

@@ -1,0 +1,158 @@
+"""Stands in for Spark: runs plans over rows in memory, one task after another, in this process."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import JobFailedError
+from holdfast.ledger.key_files import KeyFiles, read_keys
+from holdfast.model.input_sums import InputSums
+from holdfast.model.key_examples import KeyExamples
+from holdfast.storage.port import StorageError
+from holdfast.worker.key_hash import hash_sums, key_hashes
+from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan
+
+_ATTEMPTS_MAX = 4  # As many as Spark makes by default.
+_EXAMPLES = 3
+
+Hook = Callable[[], object]
+
+
+def partition(ids: Iterable[int | None], kind: pa.DataType | None = None) -> pa.RecordBatch:
+    """Return rows of these ids, which are their keys."""
+    return pa.RecordBatch.from_arrays([pa.array(ids, kind or pa.int64())], names=["id"])
+
+
+class MemorySubmitter:
+    """An input of one key column, `id`, in partitions; without faults every task ends well."""
+
+    def __init__(self, *partitions: pa.RecordBatch | Iterable[int | None]) -> None:
+        """Take the input's partitions: batches, or just their ids."""
+        self.partitions = [
+            one if isinstance(one, pa.RecordBatch) else partition(one) for one in partitions
+        ]
+        self.plans: list[TaskPlan] = []
+        self.replays: list[ReplayPlan] = []
+        # How often the keys of the input were read, for whatever question.
+        self.key_reads = 0
+        # What the next jobs read instead of the input: it gives other rows each time.
+        self.next_reads: deque[list[pa.RecordBatch]] = deque()
+        # Answers to the next jobs, which then are not run.
+        self.answers: deque[list[TaskReport] | Exception] = deque()
+        # Each runs once: before the next look at the keys, and before or after a place's task.
+        self.before_measure: Hook | None = None
+        self.before_task: dict[int, Hook] = {}
+        self.after_task: dict[int, Hook] = {}
+        # Runs once, when all tasks of a job have ended.
+        self.after_job: Hook | None = None
+        self._attempts = itertools.count()
+
+    def measure(self, finished: KeyFiles) -> InputSums:
+        """Return the sums of the rows that are not finished."""
+        self.key_reads += 1
+        hook, self.before_measure = self.before_measure, None
+        (hook or _nothing)()
+        left = pa.concat_arrays([one["id"] for one in self._left(self.partitions, finished)])
+        low, high = hash_sums(key_hashes([left]))
+        return InputSums(rows=len(left), null_keys=left.null_count, low=low, high=high)
+
+    def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
+        """Run the plan over what each partition has left, as one task each."""
+        self.plans.append(plan)
+        read = self.next_reads.popleft() if self.next_reads else self.partitions
+        return self._job(plan, self._left(read, finished))
+
+    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run the replay of each item as one task."""
+        self.replays.append(plan)
+        return self._job(plan, [pa.RecordBatch.from_pydict({ITEM_COLUMN: [i]}) for i in items])
+
+    def duplicates(self) -> KeyExamples:
+        """Return the ids that stand in more than one row."""
+        self.key_reads += 1
+        return _examples(id_ for id_, count in Counter(self._ids()).items() if count > 1)
+
+    def gone(self, finished: KeyFiles) -> KeyExamples:
+        """Return the finished ids that the input no longer has."""
+        self.key_reads += 1
+        return _examples(self._finished(finished).keys() - set(self._ids()))
+
+    def overlaps(self, finished: KeyFiles) -> dict[tuple[str, ...], int]:
+        """Return which records share ids, and how many ids."""
+        shared = (names for names in self._finished(finished).values() if len(names) > 1)
+        return dict(Counter(tuple(sorted(set(names))) for names in shared))
+
+    def _ids(self) -> list[int | None]:
+        return [id_ for one in self.partitions for id_ in one["id"].to_pylist()]
+
+    def _finished(self, finished: KeyFiles) -> dict[int | None, list[str]]:
+        """Return each finished id with the records that cover it, as often as they do."""
+        if not finished:
+            return {}
+        schema = self.partitions[0].select(["id"]).schema
+        found: dict[int | None, list[str]] = {}
+        try:
+            for name, uri in finished.uris.items():
+                for keys in read_keys(finished.storage, uri, schema):
+                    for id_ in keys["id"].to_pylist():
+                        found.setdefault(id_, []).append(name)
+        except (StorageError, OSError) as error:
+            raise JobFailedError(reason=str(error)) from error
+        return found
+
+    def _left(self, read: Sequence[pa.RecordBatch], finished: KeyFiles) -> list[pa.RecordBatch]:
+        # As in SQL, NULL is equal to nothing: a row without a key is never a finished one.
+        done = [id_ for id_ in self._finished(finished) if id_ is not None]
+        known = pa.array(done, read[0]["id"].type) if read else None
+        return [one.filter(pc.invert(pc.is_in(one["id"], known))) for one in read]
+
+    def _job(
+        self, plan: TaskPlan | ReplayPlan, inputs: Sequence[pa.RecordBatch]
+    ) -> list[TaskReport]:
+        if self.answers:
+            answer = self.answers.popleft()
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        reports = []
+        for place, rows in enumerate(inputs):
+            self.before_task.pop(place, _nothing)()
+            reports.append(self._task(plan, rows, place))
+            self.after_task.pop(place, _nothing)()
+        hook, self.after_job = self.after_job, None
+        (hook or _nothing)()
+        # They travel as text, as through Spark.
+        return [TaskReport.from_json(report.to_json()) for report in reports]
+
+    def _task(
+        self,
+        plan: TaskPlan | ReplayPlan,
+        rows: pa.RecordBatch,
+        place: int,
+        left: int = _ATTEMPTS_MAX,
+    ) -> TaskReport:
+        """Try again what fails for the moment, as Spark does."""
+        try:
+            return plan.run([rows], place=place, attempt=next(self._attempts))
+        except Exception as error:
+            if left == 1:
+                raise JobFailedError(reason=str(error)) from error
+        return self._task(plan, rows, place, left - 1)
+
+
+def _nothing() -> None:
+    """Stand for a hook that is not set."""
+
+
+def _examples(ids: Iterable[int | None]) -> KeyExamples:
+    found = sorted(ids, key=str)
+    return KeyExamples(
+        keys=len(found), examples=", ".join(f"(id={i!r})" for i in found[:_EXAMPLES])
+    )

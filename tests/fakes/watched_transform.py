@@ -1,0 +1,29 @@
+"""A transform that remembers which rows it was paid for, and can be told to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+
+class WatchedTransform:
+    """Passes rows on, and remembers their ids in the order in which they came."""
+
+    def __init__(self) -> None:
+        """Start with no row seen and no fault."""
+        self.ids: list[int] = []
+        self.fails_at: set[int] = set()
+        # Each runs once, when the row of that id comes.
+        self.at: dict[int, Callable[[], object]] = {}
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do the expensive step."""
+        ids = batch["id"].to_pylist()
+        for one in ids:
+            if one in self.at:
+                self.at.pop(one)()
+            if one in self.fails_at:
+                raise ValueError(f"row {one} is bad")
+        self.ids += ids
+        return batch

@@ -1,0 +1,366 @@
+"""Checkpoints: which records a task writes, and what is covered when it dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.key_files import read_keys
+from holdfast.ledger.task_log import JobLedger
+from holdfast.model.work import TaskRecord, Work
+from holdfast.storage.port import StorageError
+from holdfast.worker import chunk_buffer
+from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
+from holdfast.worker.key_hash import hash_sums, key_hashes
+from tests.fakes.memory_storage import CreateFault, DriverDiedError
+from tests.fakes.task_ledgers import (
+    ListWriter,
+    ListWriterSpec,
+    ManualClock,
+    WatchedStorage,
+    job_ledger,
+    logged,
+    task_log,
+)
+
+EVERY_S = 30.0
+TABLE = pa.schema([("id", pa.int64()), ("copy", pa.int64())])
+
+
+@dataclass
+class Task:
+    """One task attempt whose input is numbers; each gives as many rows as it is asked to."""
+
+    every_s: float | None = EVERY_S
+    full_rows: int = 1_000_000
+    storage: WatchedStorage = field(default_factory=WatchedStorage)
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        """Start the attempt."""
+        self.spec = ListWriterSpec(TABLE, full_rows=self.full_rows)
+        self.ledger: JobLedger = job_ledger(self.storage)
+        self.writer: ListWriter = self.spec.open("task")
+        self.checkpoints = Checkpoints(
+            ledger=self.ledger,
+            log=task_log(self.ledger),
+            writer=self.writer,
+            key=("id",),
+            every_s=self.every_s,
+            clock=self.clock,
+        )
+
+    def hold(self, ids: Iterable[int], *, copies: int = 1) -> None:
+        """Take the output of a batch that is not done yet."""
+        for copy in range(copies):
+            rows = [{"id": i, "copy": copy} for i in ids]
+            self.checkpoints.hold(pa.RecordBatch.from_pylist(rows, schema=TABLE))
+
+    def do(self, ids: Iterable[int], *, seconds: float = 1.0, copies: int = 1) -> None:
+        """Transform one batch, which takes so long."""
+        numbers = list(ids)
+        self.hold(numbers, copies=copies)
+        self.clock.now_s += seconds
+        batch = pa.RecordBatch.from_pydict({"id": numbers})
+        self.checkpoints.cover(batch, None, seconds)
+
+    @property
+    def records(self) -> list[TaskRecord]:
+        """What stands in the log."""
+        return logged(self.ledger)
+
+    def covered(self, record: TaskRecord) -> list[int]:
+        """Return the input rows whose keys a record has written down."""
+        if not record.coverage.rows:
+            return []
+        schema, uri = pa.schema([("id", pa.int64())]), self.ledger.layout.keys(record.name)
+        return [i for keys in read_keys(self.storage, uri, schema) for i in keys["id"].to_pylist()]
+
+    def in_chunk(self, record: TaskRecord) -> list[int]:
+        """Return the output rows in a record's chunk."""
+        assert record.chunk is not None
+        batches = read_chunk(self.storage, self.ledger.layout.chunk(record.name), record.chunk)
+        return [i for batch in batches for i in batch["id"].to_pylist()]
+
+    def in_files(self, record: TaskRecord) -> list[int]:
+        """Return the output rows in a record's table files."""
+        return [row["id"] for row in self.spec.rows_in(record)]
+
+    def check_each_row_once(self) -> list[int]:
+        """Compare what is covered with what stands in files and waiting chunks; return it."""
+        work, refused = Work().plus(self.records)
+        covered = [i for one in work.records for i in self.covered(one)]
+        standing = [i for one in work.records for i in self.in_files(one)]
+        standing += [i for one in work.waiting for i in self.in_chunk(one)]
+        assert refused == ()
+        assert sorted(standing) == sorted(covered)
+        assert len(covered) == work.sums.rows == len(set(covered))
+        return sorted(covered)
+
+
+def test_full_files_are_cut() -> None:
+    """The record names the closed files and covers all input since the last record."""
+    task = Task(full_rows=4)
+    task.do([1, 2])
+    assert task.records == []
+    task.do([3, 4, 5])
+    (cut,) = task.records
+    assert (task.in_files(cut), task.covered(cut)) == ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])
+    assert (cut.chunk, cut.supersedes, cut.end) == (None, (), "")
+    assert cut.seconds == 2.0
+
+
+def test_a_checkpoint_that_is_due_before_files_are_full_is_a_chunk() -> None:
+    """A checkpoint must not mean a small table file."""
+    task = Task()
+    task.do([1, 2], seconds=EVERY_S - 0.1)
+    assert task.records == []
+    task.do([3], seconds=0.1)
+    (one,) = task.records
+    assert (task.in_chunk(one), task.covered(one)) == ([1, 2, 3], [1, 2, 3])
+    assert (one.groups, one.supersedes, one.end) == ((), (), "")
+    assert task.spec.files == {}
+
+
+def test_each_chunk_holds_the_output_since_the_last_record() -> None:
+    """Time starts again with each record."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    task.do([2], seconds=EVERY_S - 1)
+    task.do([3], seconds=1)
+    assert [task.in_chunk(one) for one in task.records] == [[1], [2, 3]]
+    assert task.check_each_row_once() == [1, 2, 3]
+
+
+def test_a_cut_supersedes_all_chunks_since_the_last_cut() -> None:
+    """Their rows are in its files; those of earlier cuts are not."""
+    task = Task(full_rows=3)
+    task.do([1], seconds=EVERY_S)
+    task.do([2], seconds=EVERY_S)
+    task.do([3], seconds=1)
+    task.do([4], seconds=EVERY_S)
+    task.checkpoints.finish()
+    first, second, cut, third, last = task.records
+    assert cut.supersedes == (first.name, second.name)
+    assert (task.in_files(cut), task.covered(cut)) == ([1, 2, 3], [3])
+    assert last.supersedes == (third.name,)
+    assert (task.in_files(last), task.covered(last), last.end) == ([4], [], "complete")
+    assert task.check_each_row_once() == [1, 2, 3, 4]
+
+
+def test_files_that_are_full_when_a_checkpoint_is_due_are_cut() -> None:
+    """A cut serves better than a chunk."""
+    task = Task(full_rows=1)
+    task.do([1], seconds=2 * EVERY_S)
+    (one,) = task.records
+    assert (task.in_files(one), one.chunk) == ([1], None)
+
+
+def test_the_final_cut_is_complete() -> None:
+    """Whoever reads the log knows that all input of the task is covered."""
+    task = Task()
+    task.do([1, 2])
+    task.checkpoints.finish()
+    (one,) = task.records
+    assert (one.end, task.in_files(one), one.coverage.rows) == ("complete", [1, 2], 2)
+
+
+def test_a_task_whose_last_batch_filled_its_files_is_complete_too() -> None:
+    """Else a twin waits for a log that will never grow again."""
+    task = Task(full_rows=2)
+    task.do([1, 2])
+    task.checkpoints.finish()
+    assert [one.end for one in task.records][-1] == "complete"
+
+
+def test_an_empty_task_writes_nothing() -> None:
+    """Spark makes many partitions without rows."""
+    task = Task()
+    task.checkpoints.finish()
+    assert (task.storage.objects, task.storage.sinks) == ({}, [])
+    assert task.storage.calls == []
+
+
+def test_rows_that_yield_nothing_are_covered() -> None:
+    """Else they were computed again in every pass, and the run would never end."""
+    task = Task()
+    task.do([1, 2], copies=0, seconds=EVERY_S)
+    task.do([3], copies=0)
+    task.checkpoints.finish()
+    first, last = task.records
+    assert (first.chunk, task.covered(first), task.covered(last)) == (None, [1, 2], [3])
+    assert (last.groups, last.supersedes, last.end) == ((), (), "complete")
+    assert Work().plus([first, last])[0].waiting == ()
+
+
+def test_rows_that_yield_several_are_covered_once() -> None:
+    """The chunk holds more rows than the record covers."""
+    task = Task()
+    task.do([1, 2], copies=3, seconds=EVERY_S)
+    (one,) = task.records
+    assert sorted(task.in_chunk(one)) == [1, 1, 1, 2, 2, 2]
+    assert task.covered(one) == [1, 2]
+
+
+def test_a_record_adds_up_what_it_covers() -> None:
+    """Rows, hash sums, span, size of the keys and cost: what the driver compares later."""
+    task = Task()
+    task.do([1, 2], seconds=2.5)
+    task.do([5], seconds=EVERY_S)
+    task.do([6], seconds=0.5)
+    task.checkpoints.finish()
+    one, last = task.records
+    low, high = hash_sums(key_hashes([pa.array([1, 2, 5])]))
+    assert (one.coverage.rows, one.coverage.low, one.coverage.high) == (3, low, high)
+    assert one.coverage.keys_bytes == task.storage.size(task.ledger.layout.keys(one.name))
+    assert (one.coverage.span, last.coverage.span) == ((1, 5), (6, 6))
+    assert (one.seconds, last.seconds) == (EVERY_S + 2.5, 0.5)
+
+
+def test_without_checkpoints_only_cuts_are_written() -> None:
+    """However long a task takes, nothing is kept twice."""
+    task = Task(every_s=None, full_rows=2)
+    for number in range(5):
+        task.do([number], seconds=1e6)
+    task.checkpoints.finish()
+    assert [len(one.groups) for one in task.records] == [1, 1, 1]
+    assert [one for one in task.records if one.chunk] == []
+    assert task.check_each_row_once() == [0, 1, 2, 3, 4]
+
+
+def test_fast_rows_are_cut_when_a_checkpoint_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the buffer has let go stands in the table files alone; earlier chunks are in them."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    monkeypatch.setattr(chunk_buffer, "_KEPT_BYTES_MAX", 1)
+    monkeypatch.setattr(chunk_buffer, "_WORTH_A_CUT_BYTES", 1)
+    task.do([2], seconds=1)
+    task.do([3], seconds=EVERY_S)
+    chunk, cut = task.records
+    assert (cut.chunk, cut.supersedes, cut.end) == (None, (chunk.name,), "")
+    assert (task.in_files(cut), task.covered(cut)) == ([1, 2, 3], [2, 3])
+
+
+def test_a_failing_batch_keeps_the_batches_before_it_in_a_chunk() -> None:
+    """Table files also hold rows of the failed batch, so they are given up."""
+    task = Task()
+    task.do([1])
+    task.do([2])
+    task.hold([3])
+    task.checkpoints.stop()
+    (one,) = task.records
+    assert (task.in_chunk(one), task.covered(one), one.end) == ([1, 2], [1, 2], "stopped")
+    assert (one.groups, task.spec.files, task.writer.abandons) == ((), {}, 1)
+
+
+def test_a_failing_batch_leaves_earlier_chunks_waiting() -> None:
+    """The files that were to supersede them are gone; they are replayed later."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    task.do([2])
+    task.hold([3])
+    task.checkpoints.stop()
+    assert [one.supersedes for one in task.records] == [(), ()]
+    assert task.check_each_row_once() == [1, 2]
+
+
+def test_a_failing_batch_behind_rows_that_were_let_go_covers_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those rows stand in the abandoned files alone: they must be computed again."""
+    task = Task()
+    monkeypatch.setattr(chunk_buffer, "_KEPT_BYTES_MAX", 1)
+    monkeypatch.setattr(chunk_buffer, "_WORTH_A_CUT_BYTES", 1)
+    task.do([1])
+    task.hold([2])
+    task.checkpoints.stop()
+    (one,) = task.records
+    assert (one.coverage.rows, one.chunk, one.groups, one.end) == (0, None, (), "stopped")
+    assert [sink.end for sink in task.storage.sinks if sink.uri.endswith(".keys")] == []
+
+
+@pytest.mark.parametrize(("full_rows", "seconds"), [(1, 1.0), (100, EVERY_S)])
+def test_a_fenced_task_stops_at_its_next_checkpoint(full_rows: int, seconds: float) -> None:
+    """Whatever it would write does not count any more, so it writes nothing and pays no more."""
+    task = Task(full_rows=full_rows)
+    task.storage.fence()
+    before = dict(task.storage.objects)
+    with pytest.raises(TaskFencedError):
+        task.do([1], seconds=seconds)
+    task.checkpoints.fail()
+    assert task.storage.objects == before
+    assert (task.spec.files, task.writer.abandons) == ({}, 1)
+
+
+def test_a_task_that_cannot_go_on_gives_up_what_is_not_durable() -> None:
+    """Its log says that nobody needs to wait for more."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    task.do([2])
+    task.checkpoints.fail()
+    first, last = task.records
+    assert task.in_chunk(first) == [1]
+    assert (last.coverage.rows, last.chunk, last.groups, last.end) == (0, None, (), "failed")
+    assert task.writer.abandons == 1
+    assert task.check_each_row_once() == [1]
+
+
+def test_a_task_that_fails_without_durable_work_leaves_no_log() -> None:
+    """The next attempt must do the work, not wait for it."""
+    task = Task()
+    task.do([1])
+    task.checkpoints.fail()
+    assert task.storage.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("writes", "durable"), list(enumerate([0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4]))
+)
+def test_killed_at_any_write_the_log_covers_what_stands(writes: int, durable: int) -> None:
+    """Between chunk, keys and record, or files, keys and record: the record alone decides."""
+    task = Task(full_rows=3)
+    task.storage.writes_left = writes
+
+    def work() -> None:
+        for number, seconds in enumerate([EVERY_S, EVERY_S, 1.0, EVERY_S]):
+            task.do([number], seconds=seconds)
+        task.checkpoints.finish()
+
+    with pytest.raises(DriverDiedError):
+        work()
+    task.storage.revive()
+    assert task.check_each_row_once() == list(range(durable))
+
+
+@pytest.mark.parametrize("fault", [CreateFault.LANDS_AND_FAILS, CreateFault.LANDS_AND_IS_THERE])
+def test_a_record_that_landed_without_an_answer_counts(fault: CreateFault) -> None:
+    """And the task goes on with the next number."""
+    task = Task()
+    task.storage.create_faults.append(fault)
+    task.do([1], seconds=EVERY_S)
+    task.do([2])
+    task.checkpoints.finish()
+    assert [one.end for one in task.records] == ["", "complete"]
+    assert task.check_each_row_once() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"), [("put", StorageError), ("size", StoreUnavailableError)]
+)
+def test_a_store_that_fails_for_a_moment_costs_no_durable_row(
+    failing: str, error: type[Exception]
+) -> None:
+    """The attempt fails, and its log says so; what was recorded before stays."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    task.storage.failures[failing] = 1
+    with pytest.raises(error):
+        task.do([2], seconds=EVERY_S)
+    task.checkpoints.fail()
+    assert [one.end for one in task.records] == ["", "failed"]
+    assert task.check_each_row_once() == [1]

@@ -1,0 +1,255 @@
+"""Whole tasks with checkpoints: what is reported, and what a reader finds afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import BinaryType, DoubleType, LongType, NestedField, StringType
+
+from holdfast.ledger.chunks import read_chunk
+from holdfast.model.work import TaskRecord, Work
+from holdfast.sinks.base import WriterSpec
+from holdfast.sinks.iceberg.writer import IcebergWriterSpec
+from holdfast.worker.checkpoints import Checkpoints
+from holdfast.worker.covered_keys import HASH_COLUMN
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan
+from tests.fakes.task_ledgers import (
+    ATTEMPT,
+    PLACE,
+    ListWriterSpec,
+    WatchedStorage,
+    job_ledger,
+    logged,
+    record,
+    task_log,
+)
+
+DUE_AT_ONCE_S, NEVER_DUE_S = 1e-9, 1e9
+TABLE = pa.schema([("id", pa.int64())])
+ICEBERG = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "part", StringType(), required=False),
+    NestedField(3, "payload", BinaryType(), required=False),
+    NestedField(4, "value", DoubleType(), required=False),
+)
+BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+
+
+@pytest.fixture
+def storage() -> WatchedStorage:
+    """Return an empty store."""
+    return WatchedStorage()
+
+
+def numbers(*ids: int) -> pa.RecordBatch:
+    """Return input rows."""
+    return pa.RecordBatch.from_pydict({"id": list(ids)})
+
+
+def run(
+    storage: WatchedStorage,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    writer: WriterSpec | None = None,
+    **options: Any,  # noqa: ANN401 - any field of the plan.
+) -> TaskReport:
+    """Run one task; by default a checkpoint is due after every batch."""
+    fields: dict[str, Any] = {"transform": None, "batch_rows": None, "key": ("id",)}
+    fields |= {"checkpoint_every_s": DUE_AT_ONCE_S, "job_nonce": "job", **options}
+    fields |= {"writer": writer or ListWriterSpec(TABLE), "ledger": job_ledger(storage)}
+    plan = TaskPlan(**fields)
+    return plan.run(batches, place=PLACE, attempt=ATTEMPT)
+
+
+def iceberg_spec(folder: Path, properties: dict[str, str] | None = None) -> IcebergWriterSpec:
+    """Return a writer of a table that is partitioned by `part`."""
+    return IcebergWriterSpec(
+        table="lake.db.t",
+        schema_json=ICEBERG.model_dump_json(),
+        spec_json=BY_PART.model_dump_json(),
+        sort_order_json=UNSORTED_SORT_ORDER.model_dump_json(),
+        location=f"file://{folder}/t",
+        properties=properties or {},
+        io_properties={},
+    )
+
+
+def in_files(records: Iterable[TaskRecord], column: str = "id") -> list[Any]:
+    """Return a column of all table files that the records name, as another reader sees it."""
+    paths = [file.path for one in records for group in one.groups for file in group.files]
+    found = []
+    for path in paths:
+        with pq.ParquetFile(path.removeprefix("file://")) as file:
+            found += file.read([column])[column].to_pylist()
+    return found
+
+
+def test_a_task_reports_how_many_records_it_has_written(storage: WatchedStorage) -> None:
+    """The driver must find as many, whatever its listing shows."""
+    report = run(storage, [numbers(1, 2), numbers(3)])
+    records = logged(job_ledger(storage))
+    assert (report.end, report.rows_in, report.problem) == ("complete", 3, None)
+    assert (report.log, report.records) == (records[0].log, len(records)) == (report.log, 3)
+    assert [one.coverage.rows for one in records] == [2, 1, 0]
+
+
+def test_a_fenced_task_does_not_pay_for_another_batch(storage: WatchedStorage) -> None:
+    """It learns at a checkpoint that the run has gone on, and the transform is not called again."""
+    calls = []
+
+    def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.column("id").to_pylist())
+        if len(calls) == 2:
+            storage.fence()
+        return batch
+
+    report = run(storage, [numbers(1), numbers(2), numbers(3)], transform=costly)
+    assert calls == [[1], [2]]
+    assert (report.end, report.rows_in) == ("fenced", 1)
+    assert [one.end for one in logged(job_ledger(storage))] == ["", "failed"]
+
+
+def test_a_failing_batch_ends_the_task_but_not_what_is_done(storage: WatchedStorage) -> None:
+    """The report says which rows failed; the rows before them are in a chunk, without the half."""
+
+    def fails_late(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        yield batch.slice(0, 1)
+        if 4 in batch.column("id").to_pylist():
+            raise ValueError("bad row 4")
+        yield batch.slice(1)
+
+    spec = ListWriterSpec(TABLE)
+    batches = [numbers(1, 2), numbers(3, 4), numbers(5)]
+    report = run(
+        storage, batches, writer=spec, transform=fails_late, checkpoint_every_s=NEVER_DUE_S
+    )
+    assert report.problem is not None
+    assert (report.end, report.rows_in, report.records) == ("stopped", 2, 1)
+    assert report.problem.facts["keys"] == "keys (id=3) to (id=4)"
+    (one,) = logged(job_ledger(storage))
+    assert one.chunk is not None
+    chunk = read_chunk(storage, job_ledger(storage).layout.chunk(one.name), one.chunk)
+    assert [i for rows in chunk for i in rows["id"].to_pylist()] == [1, 2]
+    assert (spec.files, spec.opened[0].abandons) == ({}, 1)
+
+
+def test_an_error_of_the_moment_is_raised_and_ends_the_log(storage: WatchedStorage) -> None:
+    """Spark tries again; the next attempt need not wait to see whether this log grows."""
+
+    def batches() -> Iterable[pa.RecordBatch]:
+        yield numbers(1)
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        run(storage, batches())
+    assert [one.end for one in logged(job_ledger(storage))] == ["", "failed"]
+
+
+def test_a_task_with_a_twin_does_nothing(storage: WatchedStorage) -> None:
+    """The other attempt has durable work at this place: the next pass does what is left."""
+    twin = task_log(job_ledger(storage), attempt=ATTEMPT + 1)
+    twin.append(record(twin.next_name, 1, end="failed"))
+    spec, before = ListWriterSpec(TABLE), dict(storage.objects)
+    report = run(storage, [numbers(1)], writer=spec)
+    assert (report.end, report.records, report.log) == ("left", 0, "")
+    assert (spec.opened, storage.objects) == ([], before)
+
+
+def test_sparks_own_hash_is_taken_off_and_added_up(storage: WatchedStorage) -> None:
+    """The transform does not see it, and keys that cannot be hashed here are covered by it."""
+    seen = []
+
+    def watch(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(batch.schema.names)
+        return {"id": pa.array([1, 2])}
+
+    hashes = pa.array([-1, (5 << 32) + 7], pa.int64())
+    batch = pa.RecordBatch.from_pydict({"name": ["a", "b"], HASH_COLUMN: hashes})
+    run(storage, [batch], transform=watch, key=("name",))
+    work, _ = Work().plus(logged(job_ledger(storage)))
+    assert seen == [["name"]]
+    assert (work.sums.low, work.sums.high) == (0xFFFFFFFF + 7, 0xFFFFFFFF + 5)
+
+
+def test_output_in_two_partitions_is_covered_when_both_files_are_closed(
+    storage: WatchedStorage, tmp_path: Path
+) -> None:
+    """The file of one partition is full and closed before that of the other."""
+    properties = {"write.target-file-size-bytes": "100000", "write.parquet.row-group-limit": "1"}
+    ledger, random = job_ledger(storage), np.random.default_rng(1)
+    checkpoints = Checkpoints(
+        ledger=ledger,
+        log=task_log(ledger),
+        writer=iceberg_spec(tmp_path, properties).open("task"),
+        key=("id",),
+        every_s=None,
+    )
+    done: list[int] = []
+    while not list(tmp_path.glob("t/data/part=often/*.parquet")):
+        assert logged(ledger) == []
+        done.append(len(done))
+        rows = [
+            {"id": done[-1], "part": "rare", "payload": b""},
+            {"id": done[-1], "part": "often", "payload": random.bytes(30_000)},
+        ]
+        checkpoints.hold(pa.RecordBatch.from_pylist(rows))
+        checkpoints.cover(numbers(done[-1]), None, 1.0)
+    assert list(tmp_path.glob("t/data/part=rare/*.parquet")) == []
+    assert logged(ledger) == []
+    checkpoints.finish()
+    (one,) = logged(ledger)
+    assert one.coverage.rows == len(done) > 1
+    assert sorted(in_files([one])) == sorted(done * 2)
+
+
+@pytest.mark.parametrize("checkpoint_every_s", [None, NEVER_DUE_S])
+def test_a_transform_may_use_its_output_buffer_again(
+    storage: WatchedStorage, tmp_path: Path, checkpoint_every_s: float | None
+) -> None:
+    """Many models write into one buffer; Spark's own mapInArrow lets them."""
+    buffer = np.zeros(2)
+
+    def model(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        buffer[:] = batch.column("id").to_numpy()
+        return {"id": batch.column("id"), "value": pa.array(buffer)}
+
+    spec = iceberg_spec(tmp_path)
+    batches = [numbers(1, 2), numbers(3, 4)]
+    run(storage, batches, writer=spec, transform=model, checkpoint_every_s=checkpoint_every_s)
+    assert in_files(logged(job_ledger(storage)), "value") == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_rows_that_wait_do_not_hold_the_batch_that_they_came_from(
+    storage: WatchedStorage,
+) -> None:
+    """A transform that drops most rows returns small slices of large batches."""
+    base, peaks = pa.total_allocated_bytes(), []
+    table = pa.schema([("id", pa.int64()), ("payload", pa.binary())])
+
+    def large_batches() -> Iterable[pa.RecordBatch]:
+        for start in range(20):
+            rows = [{"id": start * 100 + i, "payload": b"x" * 10_000} for i in range(100)]
+            yield pa.RecordBatch.from_pylist(rows, schema=table)
+            peaks.append(pa.total_allocated_bytes() - base)
+
+    run(
+        storage,
+        large_batches(),
+        writer=ListWriterSpec(table),
+        transform=lambda batch: batch.slice(0, 1),
+        rows="any",
+        batch_rows=100,
+        checkpoint_every_s=NEVER_DUE_S,
+    )
+    assert max(peaks) < 4_000_000

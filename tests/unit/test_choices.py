@@ -1,0 +1,56 @@
+"""Choices: what a user asks for is checked before anything is touched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.engine.choices import Choices
+from holdfast.errors import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_rows", 0),
+        ("batch_rows", True),
+        ("retries", -1),
+        ("retries", None),
+        ("retries", 1.0),
+        ("rows", "some"),
+        ("takeover", "later"),
+        ("takeover", None),
+        ("if_committed", "ignore"),
+        ("if_committed", True),
+        ("checkpoint_every", "soon"),
+        ("checkpoint_every", 0),
+        ("checkpoint_every", -1.0),
+        ("checkpoint_every", float("nan")),
+        ("checkpoint_every", timedelta(0)),
+    ],
+)
+def test_a_choice_that_cannot_be_followed_is_refused_by_its_name(name: str, value: object) -> None:
+    """A typing error must not switch a check off, and the message says what would do."""
+    choices: dict[str, Any] = {name: value}
+    with pytest.raises(SettingsError, match=name) as caught:
+        Choices(**choices)
+    assert repr(value) in caught.value.what
+    assert "give" in caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds"),
+    [("30s", 30.0), ("5 min", 300.0), (2.5, 2.5), (timedelta(hours=1), 3600.0), (None, None)],
+)
+def test_a_checkpoint_is_a_duration_in_any_form(every: Any, seconds: float | None) -> None:  # noqa: ANN401
+    """None switches checkpoints off; it is no duration of nothing."""
+    assert Choices(checkpoint_every=every).checkpoint_every_s == seconds
+
+
+def test_by_default_nothing_is_left_out() -> None:
+    """The input is checked and compared, checkpoints are made, and nobody is overrun."""
+    choices = Choices()
+    assert (choices.verify_input, choices.if_committed, choices.rows) == (True, "compare", "same")
+    assert (choices.checkpoint_every_s, choices.takeover, choices.retries) == (30.0, "wait", 2)

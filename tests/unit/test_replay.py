@@ -1,0 +1,238 @@
+"""Replay: the rows of waiting chunks get into table files, each once, and nothing is computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import LedgerDamagedError, SchemaMismatchError
+from holdfast.ledger.chunks import ChunkFile
+from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan, work_items
+from holdfast.worker.reports import TaskReport
+from tests.fakes.memory_storage import bit_flipped
+from tests.fakes.task_ledgers import (
+    ATTEMPT,
+    PLACE,
+    ListWriterSpec,
+    WatchedStorage,
+    job_ledger,
+    logged,
+    record,
+    task_log,
+)
+
+TABLE = pa.schema([("id", pa.int64()), ("text", pa.string())])
+JOB = "replay"
+
+
+@pytest.fixture
+def storage() -> WatchedStorage:
+    """Return an empty store."""
+    return WatchedStorage()
+
+
+@pytest.fixture
+def spec() -> ListWriterSpec:
+    """Return a table to write to."""
+    return ListWriterSpec(TABLE)
+
+
+def waiting(storage: WatchedStorage, number: int, *ids: int) -> TaskRecord:
+    """Write the chunk that a dead task has left, in two batches, and return its record."""
+    name = f"00000001/rows/{number:06d}/000000000001/0000"
+    file = ChunkFile(storage, job_ledger(storage).layout.chunk(name), TABLE)
+    rows = [{"id": i, "text": f"text {i}"} for i in ids]
+    for part in (rows[:1], rows[1:]):
+        file.write([pa.RecordBatch.from_pylist(part, schema=TABLE)])
+    coverage = Coverage(rows=len(ids), low=1, high=1, keys_bytes=1)
+    return TaskRecord(name=name, coverage=coverage, seconds=1.0, chunk=file.finish())
+
+
+def replay(
+    storage: WatchedStorage,
+    spec: ListWriterSpec,
+    *items: Sequence[TaskRecord],
+    attempt: int = ATTEMPT,
+) -> TaskReport:
+    """Replay items of chunks in one task, as batches of one row each."""
+    plan = ReplayPlan(writer=spec, ledger=job_ledger(storage, job=JOB), job_nonce="job")
+    batches = []
+    for item in items:
+        (text,) = work_items(item, 1 << 40)
+        batches.append(pa.RecordBatch.from_pydict({ITEM_COLUMN: [text]}))
+    return plan.run(batches, place=PLACE, attempt=attempt)
+
+
+def replayed(storage: WatchedStorage) -> list[TaskRecord]:
+    """Return what stands in the replay's log."""
+    return logged(job_ledger(storage, job=JOB))
+
+
+def test_rows_come_into_files_as_they_are_in_the_chunks(
+    storage: WatchedStorage, spec: ListWriterSpec
+) -> None:
+    """One record names the files, and the records whose chunks are in them."""
+    one, two = waiting(storage, 1, 1, 2, 3), waiting(storage, 2, 4, 5)
+    report = replay(storage, spec, [one, two])
+    (done,) = replayed(storage)
+    assert spec.rows_in(done) == [{"id": i, "text": f"text {i}"} for i in (1, 2, 3, 4, 5)]
+    assert (done.supersedes, done.end) == ((one.name, two.name), "complete")
+    assert (done.coverage.rows, done.seconds, done.chunk) == (0, 0.0, None)
+    assert (report.end, report.records, report.log) == ("complete", 1, done.log)
+    work, refused = Work().plus([one, two, done])
+    assert (refused, work.waiting, work.sums.rows) == ((), (), 5)
+
+
+def test_a_task_takes_several_items_and_batches(
+    storage: WatchedStorage, spec: ListWriterSpec
+) -> None:
+    """Spark may hand any number of items to one task."""
+    records = [waiting(storage, number, number) for number in range(3)]
+    replay(storage, spec, records[:1], records[1:])
+    (done,) = replayed(storage)
+    assert done.supersedes == tuple(one.name for one in records)
+    assert [row["id"] for row in spec.rows_in(done)] == [0, 1, 2]
+
+
+def test_full_files_are_cut_between_chunks(storage: WatchedStorage) -> None:
+    """Each record supersedes the chunks in its own files, and no other."""
+    spec = ListWriterSpec(TABLE, full_rows=3)
+    records = [waiting(storage, n, 10 * n, 10 * n + 1) for n in range(3)]
+    report = replay(storage, spec, records)
+    first, last = replayed(storage)
+    assert (first.supersedes, first.end) == ((records[0].name, records[1].name), "")
+    assert (last.supersedes, last.end) == ((records[2].name,), "complete")
+    assert [row["id"] for row in spec.rows_in(first)] == [0, 1, 10, 11]
+    assert [row["id"] for row in spec.rows_in(last)] == [20, 21]
+    assert report.records == 2
+
+
+def test_a_replay_whose_last_chunk_filled_its_files_is_complete_too(
+    storage: WatchedStorage,
+) -> None:
+    """Else a twin waits for a log that will never grow again."""
+    replay(storage, ListWriterSpec(TABLE, full_rows=1), [waiting(storage, 1, 1)])
+    assert replayed(storage)[-1].end == "complete"
+
+
+def test_a_chunk_is_never_split_over_two_records(storage: WatchedStorage) -> None:
+    """A record supersedes whole chunks: files that are full within one are not cut there."""
+    spec = ListWriterSpec(TABLE, full_rows=1)
+    one = waiting(storage, 1, 1, 2, 3)
+    replay(storage, spec, [one])
+    done, ended = replayed(storage)
+    assert (ended.end, ended.supersedes) == ("complete", ())
+    assert (done.supersedes, len(spec.rows_in(done))) == ((one.name,), 3)
+
+
+def test_a_column_that_the_table_got_since_is_null(storage: WatchedStorage) -> None:
+    """An added optional column does not stop a run; its rows were made before it."""
+    one = waiting(storage, 1, 1, 2)
+    spec = ListWriterSpec(pa.schema([("new", pa.float64()), *TABLE]))
+    replay(storage, spec, [one])
+    (done,) = replayed(storage)
+    assert spec.rows_in(done) == [{"new": None, "id": i, "text": f"text {i}"} for i in (1, 2)]
+
+
+def test_a_column_that_the_table_has_lost_stops_the_replay(storage: WatchedStorage) -> None:
+    """Paid output is not dropped in silence."""
+    one = waiting(storage, 1, 1, 2)
+    spec = ListWriterSpec(pa.schema([("id", pa.int64())]))
+    with pytest.raises(SchemaMismatchError):
+        replay(storage, spec, [one])
+    assert replayed(storage) == []
+
+
+@pytest.mark.parametrize("lost", ["damaged", "gone"])
+def test_a_chunk_that_is_not_as_written_stops_the_replay(
+    storage: WatchedStorage, spec: ListWriterSpec, lost: str
+) -> None:
+    """No record is written, and the rows of the chunks before it stand in no closed file."""
+    one, two = waiting(storage, 1, 1, 2, 3), waiting(storage, 2, 4, 5)
+    uri = job_ledger(storage).layout.chunk(two.name)
+    if lost == "damaged":
+        storage.damage[uri] = bit_flipped
+    else:
+        storage.delete([uri])
+    with pytest.raises(LedgerDamagedError) as caught:
+        replay(storage, spec, [one, two])
+    assert caught.value.uri == uri
+    assert replayed(storage) == []
+    assert (spec.files, spec.opened[0].abandons) == ({}, 1)
+
+
+def test_what_was_cut_before_a_failure_stays_done(storage: WatchedStorage) -> None:
+    """The log says that nobody needs to wait for the rest."""
+    spec = ListWriterSpec(TABLE, full_rows=2)
+    one, two = waiting(storage, 1, 1, 2), waiting(storage, 2, 3)
+    storage.delete([job_ledger(storage).layout.chunk(two.name)])
+    with pytest.raises(LedgerDamagedError):
+        replay(storage, spec, [one, two])
+    done, last = replayed(storage)
+    assert (done.supersedes, last.supersedes, last.end) == ((one.name,), (), "failed")
+    work, refused = Work().plus([one, two, done, last])
+    assert (refused, work.waiting) == ((), (two,))
+
+
+def test_a_replay_with_a_twin_does_nothing(storage: WatchedStorage, spec: ListWriterSpec) -> None:
+    """Two replays of one chunk: the second one leaves before it opens a file."""
+    one = waiting(storage, 1, 1)
+    twin = task_log(job_ledger(storage, job=JOB), attempt=ATTEMPT + 1)
+    twin.append(record(twin.next_name, supersedes=[one.name], end="complete"))
+    report = replay(storage, spec, [one])
+    assert (report.end, report.records, spec.opened) == ("left", 0, [])
+    assert replayed(storage) == []
+
+
+def test_two_replays_at_the_same_time_count_once(
+    storage: WatchedStorage, spec: ListWriterSpec
+) -> None:
+    """Neither saw the other's record; the driver takes one, and the other's files are unused."""
+    one = waiting(storage, 1, 1, 2)
+    replay(storage, spec, [one])
+    (first,) = replayed(storage)
+    storage.delete([job_ledger(storage).layout.task_record(first.name)])
+    replay(storage, spec, [one], attempt=ATTEMPT + 1)
+    (second,) = logged(job_ledger(storage, job=JOB), attempt=ATTEMPT + 1)
+    work, refused = Work().plus([one, first, second])
+    assert refused == (second.name,)
+    assert sum(file.rows for group in work.groups for file in group.files) == 2
+
+
+def test_a_replay_of_nothing_writes_nothing(storage: WatchedStorage, spec: ListWriterSpec) -> None:
+    """Spark may start a task without items."""
+    report = replay(storage, spec)
+    assert (report.end, report.records) == ("complete", 0)
+    assert (storage.objects, spec.files) == ({}, {})
+
+
+def test_items_are_filled_up_to_their_size() -> None:
+    """Chunks of eight bytes a row: an item holds as many as fit, in their order."""
+    records = [record(f"1/rows/0/0/{n:04d}", n, chunk=n) for n in (3, 1, 2, 10, 1, 1)]
+    items = [json.loads(item) for item in work_items(records, 4 * 8)]
+    assert [[one[1] for one in item] for item in items] == [[3, 1], [2], [10], [1, 1]]
+    assert [one[0] for item in items for one in item] == [one.name for one in records]
+
+
+def test_a_chunk_larger_than_an_item_is_an_item() -> None:
+    """It cannot be split, and it does not stop the others."""
+    records = [record(f"1/rows/0/0/{n:04d}", n, chunk=n) for n in (50, 60)]
+    assert len(work_items(records, 8)) == 2
+
+
+def test_records_without_a_chunk_make_no_item() -> None:
+    """There is nothing to replay."""
+    assert work_items([record("1/rows/0/0/0000", 5)], 8) == []
+    assert work_items([], 8) == []
+
+
+def test_items_name_all_that_is_needed_to_check_a_chunk(storage: WatchedStorage) -> None:
+    """A task reads no record: rows, size and digest travel with the name."""
+    one = waiting(storage, 1, 1, 2)
+    assert one.chunk is not None
+    (item,) = work_items([one], 1 << 20)
+    assert json.loads(item) == [[one.name, one.chunk.rows, one.chunk.size_bytes, one.chunk.digest]]

@@ -1,0 +1,273 @@
+"""Several drivers of one run: who waits for whom, who is fenced, and whose code made which rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from holdfast.engine.ports import Ports
+from holdfast.errors import RunBusyError, RunFencedError, RunMismatchError, TransformError
+from holdfast.model.records import Stop
+from tests.fakes.logs import job_ledger, task_records
+from tests.fakes.manual_ports import manual_ports
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.rig import LAYOUT, Rig, two_partitions
+from tests.fakes.watched_transform import WatchedTransform
+
+ALL = list(range(20))
+WAIT_S = 60.0  # Twice the default of `checkpoint_every`.
+
+
+def rig_with_dead_driver() -> Rig:
+    """Return a run whose driver, process 1 of machine 1, died when its first task was done."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    return rig
+
+
+def elsewhere(rig: Rig) -> Ports:
+    """Return the ports of a driver on another machine, which cannot see that process 1 is dead."""
+    return manual_ports(rig.time, machine="machine-2", process_id=2)
+
+
+def test_a_driver_that_may_be_alive_is_waited_for() -> None:
+    """Twice `checkpoint_every` after its last sign of life, the other one takes over."""
+    rig = rig_with_dead_driver()
+    rig.time.now_s += 15
+    with pytest.warns(UserWarning, match=r"process 1 on host-1 wrote 15 s ago.*waiting 45 s"):
+        driven = rig.start(ports=elsewhere(rig))
+    assert sum(rig.time.sleeps) == pytest.approx(WAIT_S - 15)
+    assert (driven.kept_rows, rig.table.ids) == (10, ALL)
+
+
+def test_a_task_that_writes_is_a_sign_of_life() -> None:
+    """The driver itself writes nothing while its job runs."""
+    rig = rig_with_dead_driver()
+    rig.time.now_s += 55
+    rig.storage.put(f"{LAYOUT.claim_tasks(1)}/rows/000001/000000000001/0000.keys", b"")
+    with pytest.warns(UserWarning, match="wrote 0 s ago"):
+        rig.start(ports=elsewhere(rig))
+    assert sum(rig.time.sleeps) == pytest.approx(WAIT_S)
+
+
+def test_a_driver_without_checkpoints_is_waited_for_a_minute() -> None:
+    """Nothing says how often its tasks write."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter, checkpoint_every=None)
+    with pytest.warns(UserWarning, match="waiting 60 s"):
+        rig.start(ports=elsewhere(rig))
+    assert sum(rig.time.sleeps) == pytest.approx(60)
+
+
+def test_a_driver_that_was_quiet_for_long_is_not_waited_for() -> None:
+    """Warnings are errors in this suite: not even one is given."""
+    rig = rig_with_dead_driver()
+    rig.time.now_s += WAIT_S
+    rig.start(ports=elsewhere(rig))
+    assert (rig.time.sleeps, rig.table.ids) == ([], ALL)
+
+
+@pytest.mark.parametrize(
+    ("process_id", "running"), [(2, ()), (1, (1,))], ids=["its process is gone", "it is ourselves"]
+)
+def test_a_driver_that_is_known_to_be_dead_is_not_waited_for(
+    process_id: int, running: tuple[int, ...]
+) -> None:
+    """On its own machine the process id tells; a notebook that starts again is itself."""
+    rig = rig_with_dead_driver()
+    rig.start(ports=manual_ports(rig.time, process_id=process_id, running=running))
+    assert (rig.time.sleeps, rig.table.ids) == ([], ALL)
+
+
+@pytest.mark.parametrize(
+    ("machine", "running"),
+    [("machine-1", (1,)), ("machine-2", ()), ("", ())],
+    ids=["its process runs", "another machine", "a machine without a name"],
+)
+def test_never_refuses_while_the_driver_may_be_alive(
+    machine: str, running: tuple[int, ...]
+) -> None:
+    """The error says who, and nothing is written: the other one works on undisturbed."""
+    rig = rig_with_dead_driver()
+    rig.time.now_s += 5
+    objects = dict(rig.storage.objects)
+    ports = manual_ports(rig.time, machine=machine, process_id=2, running=running)
+    with pytest.raises(RunBusyError, match=r"process 1 on host-1 .* 5 s ago"):
+        rig.start(ports=ports, takeover="never")
+    assert (rig.storage.objects, rig.time.sleeps) == (objects, [])
+
+
+def test_machines_without_a_name_are_not_taken_for_one() -> None:
+    """Where the system does not tell, a process id means nothing."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter, ports=manual_ports(rig.time, machine=""))
+    with pytest.raises(RunBusyError):
+        rig.start(ports=manual_ports(rig.time, machine="", process_id=2), takeover="never")
+
+
+def test_now_does_not_wait() -> None:
+    """Whoever says so knows that the other one is dead, or wants it fenced."""
+    rig = rig_with_dead_driver()
+    rig.start(ports=elsewhere(rig), takeover="now")
+    assert (rig.time.sleeps, rig.table.ids) == ([], ALL)
+
+
+def test_a_driver_that_stopped_in_good_order_is_not_waited_for() -> None:
+    """It said so in the log."""
+    rig, failing = Rig(), WatchedTransform()
+    failing.fails_at = {3}
+    with pytest.raises(TransformError):
+        rig.start(transform=failing)
+    rig.start(ports=elsewhere(rig), transform=WatchedTransform(), takeover="never")
+    assert (rig.time.sleeps, rig.table.ids) == ([], ALL)
+
+
+def test_a_stop_of_an_earlier_driver_says_nothing_of_the_last_one() -> None:
+    """Only what stands behind the last claim counts."""
+    rig, failing, dying = Rig(), WatchedTransform(), WatchedTransform()
+    failing.fails_at = {3}
+    with pytest.raises(TransformError):
+        rig.start(transform=failing)
+    dying.at[3] = rig.storage.kill
+    rig.start_and_die(transform=dying)
+    with pytest.raises(RunBusyError):
+        rig.start(ports=elsewhere(rig), takeover="never")
+
+
+@pytest.mark.parametrize("end", ["stop", "receipt"])
+def test_the_wait_ends_when_the_other_driver_does(end: str) -> None:
+    """It gives up or commits while it is waited for; nobody waits for a driver that has ended."""
+    rig = rig_with_dead_driver()
+
+    def other_driver_ends() -> None:
+        if end == "receipt":
+            rig.start()
+        else:
+            log = rig.log()
+            log._own_claim = 1  # noqa: SLF001 - it is that driver.
+            log.append(Stop(reason="JobFailedError"))
+
+    rig.time.meanwhile = other_driver_ends
+    with pytest.warns(UserWarning, match="may be at work"):
+        driven = rig.start(ports=elsewhere(rig))
+    assert len(rig.time.sleeps) == 1
+    assert (driven.was_landed, rig.table.ids) == (end == "receipt", ALL)
+    assert len(rig.table.data_snapshots) == 1
+
+
+def test_a_landed_run_is_never_waited_for() -> None:
+    """A receipt is an answer, however young it is."""
+    rig = Rig()
+    rig.start()
+    assert rig.start(ports=elsewhere(rig), takeover="never").was_landed
+    assert rig.time.sleeps == []
+
+
+def test_a_driver_whose_run_was_taken_over_is_fenced() -> None:
+    """The other one does the rest and commits; the first one changes nothing any more."""
+    rig, first, second = Rig(), two_partitions(), two_partitions()
+    first.before_task[1] = lambda: rig.start(second)
+    with pytest.raises(RunFencedError, match=r"log record 3"):
+        rig.start(first)
+    assert (len(second.plans), rig.table.ids) == (1, ALL)
+    assert rig.kinds()[-1] == "Receipt"  # No stop of the fenced one behind it.
+    assert len(rig.table.data_snapshots) == 1
+
+
+def test_a_task_of_a_fenced_driver_stops_paying_at_its_next_checkpoint() -> None:
+    """It may be in the middle of a thousand dear rows."""
+    rig, fenced, second = Rig(), WatchedTransform(), WatchedTransform()
+    fenced.at[12] = lambda: rig.start(transform=second, batch_rows=2, checkpoint_every=1e-9)
+    with pytest.raises(RunFencedError):
+        rig.start(transform=fenced, batch_rows=2, checkpoint_every=1e-9)
+    assert fenced.ids == list(range(14))
+    assert second.ids == list(range(12, 20))
+    assert rig.table.ids == ALL
+
+
+def test_a_driver_that_is_fenced_between_intent_and_post_does_not_post_a_second_time() -> None:
+    """The other one lands first; the mark says so, and one snapshot stands."""
+    rig = Rig()
+    rig.table.before_post = rig.start
+    with pytest.raises(RunFencedError):
+        rig.start()
+    assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)
+
+
+def test_a_driver_that_is_overtaken_while_it_measures_starts_no_job() -> None:
+    """Its plan would stand behind the other one's claim: no task is sent out for it."""
+    rig, slow = Rig(), two_partitions()
+    slow.before_measure = rig.start
+    with pytest.raises(RunFencedError):
+        rig.start(slow)
+    assert (slow.plans, rig.table.ids, len(rig.table.data_snapshots)) == ([], ALL, 1)
+
+
+def other_code(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Do the same as no transform, in other words."""
+    return batch
+
+
+def test_changed_code_is_said_and_the_report_tells_whose_rows_are_whose() -> None:
+    """Finished rows are kept as the old code made them, which a user must know."""
+    rig = rig_with_dead_driver()
+    with pytest.warns(UserWarning, match="transform's code has changed"):
+        driven = rig.start(transform=other_code)
+    assert sorted(driven.rows_by_code.values()) == [10, 10]
+    claims = rig.log().claims
+    assert list(driven.rows_by_code) == [claims[1].code, claims[3].code]
+    assert rig.table.ids == ALL
+
+
+def test_the_same_code_has_one_digest_over_all_starts_and_passes() -> None:
+    """Rows of earlier lives, of this one and of a replay count together."""
+    rig, first = Rig(), WatchedTransform()
+    first.at[7] = rig.storage.kill
+    rig.start_and_die(transform=first, batch_rows=2, checkpoint_every=1e-9)
+    driven = rig.start(transform=WatchedTransform(), batch_rows=2, checkpoint_every=1e-9)
+    assert list(driven.rows_by_code.values()) == [20]
+
+
+def test_strict_code_refuses_before_anything_is_written() -> None:
+    """The run stays as it is, for the old code to go on."""
+    rig = rig_with_dead_driver()
+    objects = dict(rig.storage.objects)
+    with pytest.raises(RunMismatchError, match="code has changed"):
+        rig.start(transform=other_code, strict_code=True)
+    assert rig.storage.objects == objects
+    assert rig.start(strict_code=True).kept_rows == 10
+    assert rig.table.ids == ALL
+
+
+def test_a_landed_run_does_not_care_for_code() -> None:
+    """There is nothing left that other code could make."""
+    rig = Rig()
+    rig.start()
+    assert rig.start(transform=other_code, strict_code=True).was_landed
+
+
+@pytest.mark.parametrize("receipt_lost", [False, True])
+def test_a_landed_run_that_is_only_to_be_returned_reads_no_input(*, receipt_lost: bool) -> None:
+    """For schedulers that run a day's job again: no Spark job at all."""
+    rig, submitter = Rig(), MemorySubmitter(range(99))
+    first = rig.start()
+    if receipt_lost:
+        assert rig.kinds()[4] == "Receipt"
+        del rig.storage.objects[LAYOUT.record(5)]
+    driven = rig.start(submitter, if_committed="return")
+    assert (driven.was_landed, driven.input_compared) == (True, False)
+    assert (driven.landed.receipt, submitter.key_reads) == (first.landed.receipt, 0)
+    assert (submitter.plans, rig.table.ids) == ([], ALL)
+
+
+def test_no_task_of_two_drivers_shares_a_log() -> None:
+    """Attempts are numbered from zero again in each Spark application; the claim tells them."""
+    rig, first = Rig(), two_partitions()
+    first.after_task[0] = rig.storage.kill
+    rig.start_and_die(first)
+    rig.start()
+    logs = [one.log for one in task_records(job_ledger(rig.storage))]
+    assert len(logs) == len(set(logs)) == 2

@@ -1,0 +1,239 @@
+"""Inputs that are not what they should be: doubled keys, keys that go, rows that change."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from holdfast.errors import (
+    DuplicateKeyError,
+    InputChangedError,
+    JobError,
+    NullKeyError,
+    RunMismatchError,
+)
+from tests.fakes.memory_submitter import MemorySubmitter, partition
+from tests.fakes.rig import LAYOUT, Rig, two_partitions
+from tests.fakes.watched_transform import WatchedTransform
+
+ALL = list(range(20))
+CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
+NO_CHECK: dict[str, Any] = {"verify_input": False}
+
+
+@pytest.mark.parametrize(
+    ("doubled", "mended_rows"),
+    [
+        ([[*range(10), 3], range(10, 20)], 10),
+        ([range(10), [*range(10, 20), 3]], 10),
+        ([[3, 3, *range(10)], [*range(10, 20), 3]], 20),
+    ],
+    ids=["in one partition", "across partitions", "both"],
+)
+def test_a_key_that_stands_twice_commits_nothing_until_it_is_mended(
+    doubled: list[Any], mended_rows: int
+) -> None:
+    """The error shows the key; once the input is mended, only work on that key is done again."""
+    rig, transform = Rig(), WatchedTransform()
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
+        rig.start(MemorySubmitter(*doubled), transform=WatchedTransform())
+    with pytest.raises(DuplicateKeyError):
+        rig.start(MemorySubmitter(*doubled), transform=WatchedTransform())
+    assert rig.table.data_snapshots == []
+    driven = rig.start(transform=transform)
+    assert (len(transform.ids), driven.tally.dropped_rows > 0) == (mended_rows, True)
+    assert rig.table.ids == ALL
+
+
+def test_a_key_whose_first_row_was_done_before_a_crash_is_found_too() -> None:
+    """The second row must not be taken for a finished one, and be lost without a word."""
+    rig, transform = Rig(), WatchedTransform()
+    doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
+    doubled.before_task[1] = rig.storage.kill
+    rig.start_and_die(doubled, transform=WatchedTransform())
+    with pytest.raises(DuplicateKeyError, match=r"\(id=3\)"):
+        rig.start(MemorySubmitter(range(10), [*range(10, 20), 3]), transform=transform)
+    assert (transform.ids, rig.table.data_snapshots) == ([], [])
+    rig.start(transform=transform)
+    assert (transform.ids, rig.table.ids) == (list(range(10, 20)), ALL)
+
+
+def test_finished_keys_that_are_gone_are_named() -> None:
+    """Rows of the first life are not in the input of the second: nobody wants half of each."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    other = MemorySubmitter(range(2, 10), range(10, 22))
+    with pytest.raises(InputChangedError, match=r"2 of 10 finished keys .*\(id=0\), \(id=1\)"):
+        rig.start(other)
+    assert (other.plans, rig.table.data_snapshots) == ([], [])
+    assert rig.start().kept_rows == 10
+    assert rig.table.ids == ALL
+
+
+def test_a_key_that_went_is_not_made_up_for_by_one_that_stands_twice() -> None:
+    """As many rows as before: the count alone would pass, and row 0 would land uninvited."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    with pytest.raises(DuplicateKeyError, match=r"\(id=1\)"):
+        rig.start(MemorySubmitter([*range(1, 10), 1], range(10, 20)))
+    assert rig.table.data_snapshots == []
+
+
+def test_a_row_that_was_read_in_the_place_of_another_is_noticed() -> None:
+    """The tasks saw as many rows as were planned, but one of them is nobody's."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.next_reads.append([partition(range(10)), partition([99, *range(11, 20)])])
+    with pytest.raises(InputChangedError, match=r"1 of 20 finished keys .*\(id=99\)"):
+        rig.start(submitter)
+    assert rig.table.data_snapshots == []
+
+
+def test_rows_that_were_added_before_a_resume_are_done_as_well() -> None:
+    """Nothing has landed yet: the run is as large as its input is now."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    driven = rig.start(MemorySubmitter(range(10), range(10, 25)))
+    assert (driven.kept_rows, rig.table.ids) == (10, list(range(25)))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        [[*range(10)], [*range(10, 20), 3]],
+        [[*range(10), 3], [*range(10, 20)]],
+        [[0, 1, 2, *range(4, 10)], [*range(10, 20)]],
+        [[*range(10)], [3, *range(11, 20)]],
+        [[], []],
+        [[*range(20)], [*range(20)]],
+    ],
+    ids=["doubled", "doubled in one", "lost", "one for another", "nothing", "everything twice"],
+)
+def test_an_input_that_gave_other_rows_once_converges_or_says_so(read: list[list[int]]) -> None:
+    """The job reads other rows than were measured, for example after a fetch from a lost node."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.next_reads.append([partition(ids) for ids in read])
+    try:
+        rig.start(submitter)
+    except JobError:
+        assert rig.table.data_snapshots == []
+        rig.start()
+    assert rig.table.ids == ALL
+    assert len(rig.table.data_snapshots) == 1
+
+
+def test_of_two_records_that_share_a_key_the_earlier_one_stays() -> None:
+    """The later one is dropped whole; the rows that only it had are computed again."""
+    rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
+    submitter.next_reads.append([partition(range(10)), partition([*range(10, 20), 3])])
+    driven = rig.start(submitter, transform=transform)
+    assert transform.ids[-10:] == list(range(10, 20))
+    assert (driven.tally.passes, driven.tally.dropped_rows) == (2, 11)
+    assert rig.table.ids == ALL
+
+
+def test_a_dropped_record_gives_back_the_chunks_that_it_replaced() -> None:
+    """They share no key with anybody: their rows are replayed, not computed again."""
+    rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
+    submitter.next_reads.append([partition(range(10)), partition([*range(10, 20), 18, 3])])
+    driven = rig.start(submitter, transform=transform, **CHUNKS)
+    assert transform.ids == [*range(20), 18, 3]
+    assert (driven.tally.dropped_rows, rig.table.ids) == (2, ALL)
+
+
+def test_without_an_input_check_a_run_still_ends_well() -> None:
+    """The keys are not read before the job, and the report does not claim that they were."""
+    rig, submitter = Rig(), two_partitions()
+    driven = rig.start(submitter, **NO_CHECK)
+    assert (submitter.key_reads, driven.input_compared, rig.table.ids) == (0, False, ALL)
+    assert rig.log().seals[3].input is None
+
+
+def test_without_an_input_check_a_landed_run_is_returned_unread() -> None:
+    """Whoever does not want the keys read does not want it after the commit either."""
+    rig, submitter = Rig(), MemorySubmitter(range(99))
+    rig.start(**NO_CHECK)
+    driven = rig.start(submitter, **NO_CHECK)
+    assert (driven.was_landed, driven.input_compared, submitter.key_reads) == (True, False, 0)
+    rig = Rig()
+    rig.start()
+    assert rig.start(submitter, **NO_CHECK).was_landed
+    assert submitter.key_reads == 0
+
+
+def test_without_an_input_check_a_resume_computes_only_what_is_missing() -> None:
+    """Finished keys are left out of the next job all the same."""
+    rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter, transform=WatchedTransform(), **NO_CHECK)
+    driven = rig.start(transform=transform, **NO_CHECK)
+    assert (transform.ids, driven.kept_rows) == (list(range(10, 20)), 10)
+    assert (driven.input_compared, rig.table.ids) == (False, ALL)
+
+
+def test_without_an_input_check_chunks_and_unsealed_work_are_kept() -> None:
+    """A start that finds everything done has nothing to add, and that is no error."""
+    rig, first, transform = Rig(), WatchedTransform(), WatchedTransform()
+    first.at[17] = rig.storage.kill
+    rig.start_and_die(transform=first, **CHUNKS, **NO_CHECK)
+    rig.start(transform=transform, **CHUNKS, **NO_CHECK)
+    assert (transform.ids, rig.table.ids) == ([16, 17, 18, 19], ALL)
+    rig, submitter = Rig(), two_partitions()
+    submitter.after_job = rig.storage.kill
+    rig.start_and_die(submitter, **NO_CHECK)
+    assert rig.start(**NO_CHECK).kept_rows == 20
+    assert rig.table.ids == ALL
+
+
+def test_without_an_input_check_a_key_that_stands_twice_is_still_found() -> None:
+    """What is covered must be disjoint, whoever looked at the input."""
+    rig = Rig()
+    with pytest.raises(DuplicateKeyError, match=r"\(id=3\)"):
+        rig.start(MemorySubmitter(range(10), [*range(10, 20), 3]), **NO_CHECK)
+    assert rig.table.data_snapshots == []
+
+
+def test_work_that_was_never_compared_with_the_input_is_not_called_compared() -> None:
+    """The first life did not measure: what the second one has more must not vanish unsaid."""
+    dry, rig = Rig(), Rig()
+    dry.start(**NO_CHECK)
+    rig.storage.writes_left = dry.storage.written.index(LAYOUT.record(4))
+    rig.start_and_die(**NO_CHECK)
+    assert rig.log().seals[3].complete
+    with contextlib.suppress(RunMismatchError):
+        driven = rig.start(MemorySubmitter(range(25)))
+        assert not driven.input_compared
+
+
+def test_without_an_input_check_a_null_key_is_found_by_its_task() -> None:
+    """NULL is equal to nothing: its row would never be among the finished ones."""
+    rig, mended = Rig(), WatchedTransform()
+    with pytest.raises(NullKeyError, match="3 input rows"):
+        rig.start(MemorySubmitter([None, None, 1], [2, 3], [4, None]), **NO_CHECK)
+    assert rig.table.data_snapshots == []
+    with pytest.warns(UserWarning, match="code has changed"):
+        rig.start(MemorySubmitter([1], [2, 3], [4]), transform=mended, **NO_CHECK)
+    assert (mended.ids, rig.table.ids) == ([1, 4], [1, 2, 3, 4])
+
+
+def test_an_input_that_gives_other_rows_each_time_is_given_up() -> None:
+    """Each pass pays for the same rows again: after a few it is the input that must be mended."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.next_reads.extend([[partition([*range(10), 3]), partition(range(10, 20))]] * 50)
+    with pytest.raises(InputChangedError, match="other rows each time"):
+        rig.start(submitter)
+    assert len(submitter.plans) < 10
+    assert rig.table.data_snapshots == []
+
+
+def test_a_run_that_landed_refuses_other_rows() -> None:
+    """Not even one more: it would be dropped without a word."""
+    rig, other = Rig(), MemorySubmitter(range(21))
+    rig.start()
+    with pytest.raises(RunMismatchError, match="1 more"):
+        rig.start(other)
+    assert (other.plans, rig.table.ids) == ([], ALL)
