@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger, read_task_records
@@ -76,7 +78,12 @@ def put_record(storage: MemoryStorage, number: int, body: Body) -> None:
 def job_ledger(storage: Storage | None = None, layout: RunLayout = LAYOUT) -> JobLedger:
     """Return what the tasks of a claim's first job get: claim and plan stand in the log."""
     return JobLedger(
-        storage=storage or MemoryStorage(), layout=layout, claim=1, job="rows", next_number=3
+        storage=storage or MemoryStorage(),
+        layout=layout,
+        claim=1,
+        job="rows",
+        next_number=3,
+        planned_at=time.time(),
     )
 
 

@@ -42,6 +42,8 @@ class MemorySubmitter:
         self.replays: list[ReplayPlan] = []
         # How often the keys of the input were read, for whatever question.
         self.key_reads = 0
+        # How often the finished keys were joined with each other.
+        self.joins = 0
         # What the next jobs read instead of the input: it gives other rows each time.
         self.next_reads: deque[list[pa.RecordBatch]] = deque()
         # Answers to the next jobs, which then are not run.
@@ -86,6 +88,7 @@ class MemorySubmitter:
 
     def overlaps(self, finished: KeyFiles) -> dict[tuple[str, ...], int]:
         """Return which records share ids, and how many ids."""
+        self.joins += 1
         shared = (names for names in self._finished(finished).values() if len(names) > 1)
         return dict(Counter(tuple(sorted(set(names))) for names in shared))
 

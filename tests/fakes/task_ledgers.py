@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -96,10 +97,19 @@ class WatchedStorage(MemoryStorage):
         self.objects[job_ledger(self).layout.record(NEXT_NUMBER)] = b"another driver's claim"
 
 
-def job_ledger(storage: Storage, *, store: str = "mem://store", job: str = JOB) -> JobLedger:
-    """Return the ledger of one job of one claim."""
+def job_ledger(
+    storage: Storage, *, store: str = "mem://store", job: str = JOB, planned_at: float | None = None
+) -> JobLedger:
+    """Return the ledger of one job of one claim, which was planned just now."""
     layout = RunLayout.of(store, "scheduled__2026-11-14T00:00:00+00:00")
-    return JobLedger(storage=storage, layout=layout, claim=CLAIM, job=job, next_number=NEXT_NUMBER)
+    return JobLedger(
+        storage=storage,
+        layout=layout,
+        claim=CLAIM,
+        job=job,
+        next_number=NEXT_NUMBER,
+        planned_at=time.time() if planned_at is None else planned_at,
+    )
 
 
 def task_log(ledger: JobLedger, *, attempt: int = ATTEMPT) -> TaskLog:

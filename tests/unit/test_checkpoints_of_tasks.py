@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ def run(
 ) -> TaskReport:
     """Run one task; by default a checkpoint is due after every batch."""
     fields: dict[str, Any] = {"transform": None, "batch_rows": None, "key": ("id",)}
-    fields |= {"checkpoint_every_s": DUE_AT_ONCE_S, "job_nonce": "job", **options}
     fields |= {"writer": writer or ListWriterSpec(TABLE), "ledger": job_ledger(storage)}
+    fields |= {"checkpoint_every_s": DUE_AT_ONCE_S, "job_nonce": "job", **options}
     plan = TaskPlan(**fields)
     return plan.run(batches, place=PLACE, attempt=ATTEMPT)
 
@@ -118,6 +119,24 @@ def test_a_fenced_task_does_not_pay_for_another_batch(storage: WatchedStorage) -
     assert calls == [[1], [2]]
     assert (report.end, report.rows_in) == ("fenced", 1)
     assert [one.end for one in logged(job_ledger(storage))] == ["", "failed"]
+
+
+def test_a_task_that_starts_fenced_pays_for_nothing(storage: WatchedStorage) -> None:
+    """A driver that was taken over goes on starting tasks, and each would pay for a while.
+
+    A task that starts with its job need not ask: the store is asked once the plan is old.
+    """
+    storage.fence()
+    calls = []
+
+    def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return batch
+
+    old = job_ledger(storage, planned_at=time.time() - 2 * NEVER_DUE_S)
+    every_s = NEVER_DUE_S
+    report = run(storage, [numbers(1)], transform=costly, checkpoint_every_s=every_s, ledger=old)
+    assert (report.end, calls) == ("fenced", [])
 
 
 def test_a_failing_batch_ends_the_task_but_not_what_is_done(storage: WatchedStorage) -> None:

@@ -53,11 +53,11 @@ def transform(b):
 """
 
 
-def in_another_process(program: str, hash_seed: int) -> list[str]:
+def in_another_process(program: str) -> list[str]:
     """Return the digests that a script computes in a process of its own."""
     ended = subprocess.run(
         [sys.executable, "-c", f"{program}\nprint(*digests)"],
-        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        env={**os.environ, "PYTHONHASHSEED": "1"},
         cwd=ROOT,
         check=True,
         capture_output=True,
@@ -68,7 +68,11 @@ def in_another_process(program: str, hash_seed: int) -> list[str]:
 
 def defined(source: str, name: str = "transform") -> Any:  # noqa: ANN401 - any transform.
     """Return what a script defines."""
-    namespace: dict[str, Any] = {"functools": functools, "per_worker": per_worker}
+    namespace: dict[str, Any] = {
+        "__name__": "a_script",
+        "functools": functools,
+        "per_worker": per_worker,
+    }
     exec(source, namespace)  # noqa: S102 - two versions of one script.
     return namespace[name]
 
@@ -80,7 +84,7 @@ def digest(source: str, change: str = "1") -> str:
 
 def test_the_same_code_has_the_same_digest_in_every_process() -> None:
     """Neither an address nor the order of a set is part of it."""
-    here, there = defined(PROGRAM, "digests"), in_another_process(PROGRAM, 1)
+    here, there = defined(PROGRAM, "digests"), in_another_process(PROGRAM)
     assert here == there
     assert len(set(here)) == len(here)
 
@@ -174,7 +178,7 @@ def test_a_set_among_the_arguments_has_one_digest_in_every_process() -> None:
         "from holdfast.worker.code_digest import code_digest\n"
         "digests = [code_digest(per_worker(dict, {'a', 'b', 'c', 'd', 'e', 'f'}))]"
     )
-    assert in_another_process(program, 1) == in_another_process(program, 2)
+    assert in_another_process(program) == defined(program, "digests")
 
 
 @pytest.mark.timeout(10)
@@ -206,3 +210,27 @@ def test_the_keys_of_a_dict_are_not_told_apart_by_their_address() -> None:
     source = "transform = per_worker(str, {(lambda: 0): 1})"
     first, second = defined(source), defined(source)
     assert code_digest(first) == code_digest(second)
+
+
+def test_a_library_object_has_one_digest_in_every_process() -> None:
+    """A logger's module holds the moment of its import: that is nobody's transform."""
+    program = (
+        "import logging\n"
+        "from holdfast import per_worker\n"
+        "from holdfast.worker.code_digest import code_digest\n"
+        "digests = [code_digest(per_worker(dict, logging.getLogger('mine')))]"
+    )
+    assert in_another_process(program) == defined(program, "digests")
+
+
+@pytest.mark.parametrize("known", ["{transform}", "{transform: 1}"])
+def test_code_that_leads_back_to_itself_is_looked_at_once(known: str) -> None:
+    """A transform may stand in a set or a dict that it encloses itself."""
+    source = (
+        "def make():\n"
+        " def transform(b): return known, ?\n"
+        f" known = {known}\n"
+        " return transform\n"
+        "transform = make()"
+    )
+    assert digest(source, "1") != digest(source, "2")

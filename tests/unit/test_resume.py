@@ -64,6 +64,7 @@ def test_a_driver_that_dies_after_its_job_leaves_all_rows_done() -> None:
     assert rig.kinds() == ["Claim", "Plan"]
     driven = rig.start(second)
     assert (second.plans, driven.kept_rows, rig.table.ids) == ([], 20, ALL)
+    assert [seal.complete for seal in rig.log().seals.values()] == [False, True]
 
 
 def test_a_driver_that_dies_after_the_complete_seal_leaves_only_the_commit() -> None:
@@ -213,6 +214,30 @@ def test_chunks_stand_in_for_the_file_that_replaced_them() -> None:
     driven = rig.start(transform=transform, **CHUNKS)
     assert (transform.ids, jobs(rig)[1:], driven.kept_rows) == ([], ["replay"], 20)
     assert rig.table.ids == ALL
+
+
+def test_a_chunk_that_is_lost_with_the_file_that_replaced_it_is_done_again() -> None:
+    """The other chunks of that file are replayed."""
+    rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
+    submitter.after_job = rig.storage.kill
+    rig.start_and_die(submitter, transform=WatchedTransform(), **CHUNKS)
+    rig.table.lost_files.append(min(rig.table.files))
+    del rig.storage.objects[LAYOUT.chunk(record_of(rig, 2).name)]
+    driven = rig.start(transform=transform, **CHUNKS)
+    assert (transform.ids, driven.tally.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
+
+
+@pytest.mark.parametrize("kind", ["keys", "chunk"])
+def test_an_object_of_another_size_is_a_lost_one(kind: str) -> None:
+    """An upload that somebody cut short is found before its rows are needed."""
+    rig, first, transform = Rig(), WatchedTransform(), WatchedTransform()
+    first.at[9] = rig.storage.kill
+    rig.start_and_die(transform=first, **CHUNKS)
+    record = record_of(rig, 2)
+    uri = LAYOUT.keys(record.name) if kind == "keys" else LAYOUT.chunk(record.name)
+    rig.storage.objects[uri] = rig.storage.objects[uri][:-1]
+    driven = rig.start(transform=transform, **CHUNKS)
+    assert (transform.ids[:2], driven.tally.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
 
 
 def test_keys_that_replaced_chunks_share_are_withdrawn_with_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
@@ -197,16 +196,17 @@ def test_without_an_input_check_a_key_that_stands_twice_is_still_found() -> None
     assert rig.table.data_snapshots == []
 
 
-def test_work_that_was_never_compared_with_the_input_is_not_called_compared() -> None:
+def test_work_of_an_unmeasured_input_is_compared_by_what_it_covers() -> None:
     """The first life did not measure: what the second one has more must not vanish unsaid."""
     dry, rig = Rig(), Rig()
     dry.start(**NO_CHECK)
     rig.storage.writes_left = dry.storage.written.index(LAYOUT.record(4))
     rig.start_and_die(**NO_CHECK)
     assert rig.log().seals[3].complete
-    with contextlib.suppress(RunMismatchError):
-        driven = rig.start(MemorySubmitter(range(25)))
-        assert not driven.input_compared
+    with pytest.raises(RunMismatchError, match="had 20 rows and now has 25: 5 more"):
+        rig.start(MemorySubmitter(range(25)))
+    assert rig.table.data_snapshots == []
+    assert rig.start().input_compared
 
 
 def test_without_an_input_check_a_null_key_is_found_by_its_task() -> None:

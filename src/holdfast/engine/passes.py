@@ -221,6 +221,7 @@ class Passes:
             claim=self._log.own_claim,
             job=job,
             next_number=self._log.next_number,
+            planned_at=self._ports.now(),
         )
         writer, nonce = self._sink.writer_spec(self._view), self._ports.new_nonce()
         every_s = self._choices.checkpoint_every_s

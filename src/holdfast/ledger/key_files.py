@@ -81,6 +81,7 @@ class KeyFile:
                 compression="zstd",
                 use_dictionary=False,
                 write_statistics=False,
+                write_page_checksum=True,
                 # Numbers that grow from row to row nearly vanish; for the rest it costs nothing.
                 column_encoding={
                     field.name: "DELTA_BINARY_PACKED"
@@ -94,7 +95,7 @@ class KeyFile:
 
 def read_key_table(storage: Storage, uri: str) -> pa.Table:
     """Return all keys of one file as they were written."""
-    return pq.read_table(pa.BufferReader(storage.get(uri)))
+    return pq.read_table(pa.BufferReader(storage.get(uri)), page_checksum_verification=True)
 
 
 def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -105,7 +106,8 @@ def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.Reco
         uri: Which file.
         schema: The key columns' names and types as the session has them now.
     """
-    with pq.ParquetFile(pa.BufferReader(storage.get(uri))) as file:
+    data = pa.BufferReader(storage.get(uri))
+    with pq.ParquetFile(data, page_checksum_verification=True) as file:
         for batch in file.iter_batches(batch_size=_READ_ROWS):
             columns = [column.cast(field.type) for column, field in zip(batch, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)

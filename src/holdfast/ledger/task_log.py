@@ -21,7 +21,7 @@ from holdfast.model.work import TaskRecord
 from holdfast.storage.port import Storage, StorageError
 
 _READS_AT_ONCE = 32
-_NUMBERS_MAX = 10_000
+_NUMBERS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,15 @@ class JobLedger:
     job: str
     # The run log's next number when the job began: whatever stands there ends the job's tasks.
     next_number: int
+    # When that was, in Unix seconds.
+    planned_at: float
+
+    def is_stale(self, after_s: float) -> bool:
+        """Whether the job began so long ago that somebody may have taken the run over.
+
+        Asking the store costs a request, and a task that starts with its job need not ask.
+        """
+        return time.time() - self.planned_at > after_s
 
     def is_fenced(self) -> bool:
         """Whether the run has gone on without this job.
@@ -112,9 +121,9 @@ def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) 
 def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
     """Return each log's records, in order, up to the first number that is not there."""
     by_log: dict[str, list[TaskRecord]] = {}
-    for record in sorted(records, key=lambda record: record.name):
+    for record in sorted(records, key=lambda record: (record.log, record.number)):
         log = by_log.setdefault(record.log, [])
-        if int(record.name.rsplit("/", 1)[1]) == len(log):
+        if record.number == len(log):
             log.append(record)
     return {name: log for name, log in by_log.items() if log}
 

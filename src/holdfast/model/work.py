@@ -74,6 +74,11 @@ class TaskRecord:
         """The task log that it stands in."""
         return self.name.rsplit("/", 1)[0]
 
+    @property
+    def number(self) -> int:
+        """Its number in that log."""
+        return int(self.name.rsplit("/", 1)[1])
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON values."""
         coverage, chunk = self.coverage, self.chunk

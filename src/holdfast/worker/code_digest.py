@@ -24,15 +24,20 @@ _GROUPS = (PerWorker, functools.partial, dict, list, tuple)
 
 def code_digest(transform: object) -> str:
     """Return a short digest of a transform's own code."""
-    facts = "\n".join(_Look().facts(transform))
+    facts = "\n".join(_Look(_package(transform), frozenset()).facts(transform))
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 class _Look:
-    """One look at a transform. Functions and classes are described once: they may lead back."""
+    """One look at a transform.
 
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
+    Functions, classes and collections are described once: they may lead back to themselves. Of
+    other packages than the transform's own only names are taken: their state may be anything.
+    """
+
+    def __init__(self, package: str, seen: Iterable[int]) -> None:
+        self._package = package
+        self._seen = set(seen)
 
     def facts(self, value: object) -> Iterator[str]:
         """Yield what a value is, without anything that differs from process to process."""
@@ -42,10 +47,12 @@ class _Look:
             yield from self.facts(value.__func__)
         elif isinstance(value, set | frozenset):
             # A set has no order of its own, and another one in each process.
-            yield from sorted("\n".join(_Look().facts(one)) for one in value)
+            yield from sorted(map(self._text, value))
         elif isinstance(value, _GROUPS):
             yield type(value).__name__
-            yield from self._all(_parts(value))
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                yield from self._all(self._parts(value))
         elif isinstance(value, FunctionType):
             yield from self._once(value, self._function)
         else:
@@ -63,7 +70,7 @@ class _Look:
         self, value: _Described, describe: Callable[[_Described], Iterator[str]]
     ) -> Iterator[str]:
         yield value.__qualname__
-        if id(value) not in self._seen:
+        if id(value) not in self._seen and _package(value) == self._package:
             self._seen.add(id(value))
             yield from describe(value)
 
@@ -86,6 +93,20 @@ class _Look:
             if isinstance(used, _PLAIN) or getattr(used, "__module__", "") == function.__module__:
                 yield from self.facts(used)
 
+    def _text(self, value: object) -> str:
+        """Describe a value by itself, whatever was described before it."""
+        return "\n".join(_Look(self._package, self._seen).facts(value))
+
+    def _parts(self, value: object) -> list[object]:
+        if isinstance(value, PerWorker):
+            return [value.factory, value.args, dict(value.kwargs)]
+        if isinstance(value, functools.partial):
+            return [value.func, value.args, value.keywords]
+        if isinstance(value, dict):
+            named = {self._text(name): one for name, one in value.items()}
+            return [part for name in sorted(named) for part in (name, named[name])]
+        return list(value) if isinstance(value, list | tuple) else []
+
     def _class(self, kind: type) -> Iterator[str]:
         for base in kind.__mro__:
             yield base.__qualname__
@@ -98,15 +119,14 @@ class _Look:
                     yield from self.facts(method)
 
 
-def _parts(value: object) -> list[object]:
+def _package(value: object) -> str:
+    """Return the top-level package that a transform, function or class comes from."""
     if isinstance(value, PerWorker):
-        return [value.factory, value.args, dict(value.kwargs)]
+        return _package(value.factory)
     if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, dict):
-        named = {"\n".join(_Look().facts(name)): one for name, one in value.items()}
-        return [part for name in sorted(named) for part in (name, named[name])]
-    return list(value) if isinstance(value, list | tuple) else []
+        return _package(value.func)
+    kind = value if isinstance(value, FunctionType | MethodType | type) else type(value)
+    return (kind.__module__ or "").partition(".")[0]
 
 
 def _enclosed(function: FunctionType) -> list[object]:

@@ -33,6 +33,17 @@ def split_hash(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
     return batch.remove_column(index), batch.column(index)
 
 
+def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
+    """Stop before rows without a key are paid for: a join would never find them finished.
+
+    Raises:
+        NullKeysError: There are some.
+    """
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    if nulls := max((column.null_count for name, column in columns if name in key), default=0):
+        raise NullKeysError(nulls)
+
+
 class CoveredKeys:
     """Adds up the keys of one record and writes them down."""
 
@@ -61,13 +72,8 @@ class CoveredKeys:
         Args:
             batch: The rows.
             hashes: Spark's own hash of each row's key; None to compute it here.
-
-        Raises:
-            NullKeysError: Rows have no key; a join would never find them finished.
         """
         columns = [batch.column(name) for name in self._key]
-        if any(column.null_count for column in columns):
-            raise NullKeysError(max(column.null_count for column in columns))
         found = (
             key_hashes(columns)
             if hashes is None

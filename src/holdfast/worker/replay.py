@@ -17,7 +17,7 @@ from holdfast.sinks.base import TaskWriter, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import StorageError
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.twins import wait_for_twin
+from holdfast.worker.twins import reason_to_do_nothing
 
 # The one column of the work items' DataFrame: a JSON list of chunks.
 ITEM_COLUMN = "chunks"
@@ -56,8 +56,10 @@ class ReplayPlan:
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
         """Replay the chunks of one task's work items. Runs on an executor."""
         ledger = self.ledger
-        if wait_for_twin(ledger, place=place, attempt=attempt, every_s=self.checkpoint_every_s):
-            return TaskReport(place=place, end="left")
+        every_s = self.checkpoint_every_s
+        end = reason_to_do_nothing(ledger, place=place, attempt=attempt, every_s=every_s)
+        if end is not None:
+            return TaskReport(place=place, end=end)
         name = ledger.log_name(place, attempt)
         task = _ReplayTask(
             ledger, name, self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}")

@@ -20,7 +20,7 @@ from holdfast.sinks.base import WriterSpec
 from holdfast.storage.port import StorageError
 from holdfast.worker.batches import resize
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
-from holdfast.worker.covered_keys import NullKeysError, split_hash
+from holdfast.worker.covered_keys import NullKeysError, refuse_null_keys, split_hash
 from holdfast.worker.pace import Pace, paced
 from holdfast.worker.problems import TransformFailedError, problem_of
 from holdfast.worker.reports import TaskReport
@@ -31,7 +31,7 @@ from holdfast.worker.transforms import (
     output_batches,
     ready,
 )
-from holdfast.worker.twins import wait_for_twin
+from holdfast.worker.twins import reason_to_do_nothing
 
 RowCount = Literal["same", "any"]
 
@@ -61,8 +61,9 @@ class TaskPlan:
             attempt: Spark's task attempt id: the only number that no other attempt has.
         """
         ledger, every_s = self.ledger, self.checkpoint_every_s
-        if wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s):
-            return TaskReport(place=place, end="left")
+        end = reason_to_do_nothing(ledger, place=place, attempt=attempt, every_s=every_s)
+        if end is not None:
+            return TaskReport(place=place, end=end)
         name = ledger.log_name(place, attempt)
         checkpoints = Checkpoints(
             ledger=ledger,
@@ -91,6 +92,7 @@ def _work(
         batch, hashes = split_hash(piece)
         started = time.monotonic()
         try:
+            refuse_null_keys(batch, plan.key)
             _transform(plan, batch, checkpoints)
             seconds = time.monotonic() - started
             checkpoints.cover(batch, hashes, seconds)

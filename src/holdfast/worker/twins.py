@@ -14,11 +14,26 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.ledger.task_log import JobLedger, read_task_records
 from holdfast.model.work import TaskRecord
 from holdfast.storage.port import StorageError
+from holdfast.worker.reports import ReportEnd
 
 # Without checkpoints a log says nothing while its task works.
 _PATIENCE_WITHOUT_CHECKPOINTS_S = 60.0
 _POLL_MIN_S, _POLL_MAX_S = 0.2, 10.0
 _POLLS_MAX = 1_000_000
+
+
+def reason_to_do_nothing(
+    ledger: JobLedger, *, place: int, attempt: int, every_s: float | None
+) -> ReportEnd | None:
+    """Return why a task that just starts must not pay for any row; None if it may.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    if ledger.is_stale(every_s or _PATIENCE_WITHOUT_CHECKPOINTS_S) and ledger.is_fenced():
+        return "fenced"
+    left = wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s)
+    return "left" if left else None
 
 
 def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control it.
@@ -35,11 +50,11 @@ def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control i
     Raises:
         StoreUnavailableError: The store did not answer.
     """
+    base_s = every_s or _PATIENCE_WITHOUT_CHECKPOINTS_S
     own = ledger.log_name(place, attempt)
     seen: set[str] = set()
     records: list[TaskRecord] = []
     grown_at = clock()
-    base_s = every_s or _PATIENCE_WITHOUT_CHECKPOINTS_S
     for _ in range(_POLLS_MAX):
         uris = _list(ledger, place)
         new = [uri for uri in uris if uri not in seen and f"/{own}/" not in uri]

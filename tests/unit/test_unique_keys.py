@@ -1,0 +1,97 @@
+"""Unique keys: a proof on the driver that no key is covered twice, and when it is not tried."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from holdfast.engine import unique_keys
+from holdfast.engine.unique_keys import all_differ
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.ledger.key_files import KeyFile, KeyFiles
+from holdfast.model.work import Coverage, TaskRecord, Work
+from tests.fakes.logs import LAYOUT
+from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.rig import Rig
+
+Keys = dict[str, list[object]]
+
+
+def covered(*records: Keys) -> tuple[Work, KeyFiles]:
+    """Return work of one record for each set of keys, and where these stand."""
+    storage, made = MemoryStorage(), []
+    for number, keys in enumerate(records):
+        name = f"1/rows/{number}/0/0"
+        file = KeyFile(storage, LAYOUT.keys(name))
+        columns = [pa.array(values) for values in keys.values()]
+        file.add(list(keys), columns)
+        size = file.finish()
+        coverage = Coverage(rows=len(columns[0]), low=0, high=0, keys_bytes=size)
+        made.append(TaskRecord(name=name, coverage=coverage, seconds=0.0))
+    uris = {record.name: LAYOUT.keys(record.name) for record in made}
+    return Work(records=tuple(made)), KeyFiles(storage=storage, uris=uris)
+
+
+@pytest.mark.parametrize(
+    ("records", "differ"),
+    [
+        ([{"id": [3, 1, 2]}, {"id": [5, 4]}], True),
+        ([{"id": [3, 1, 2]}, {"id": [5, 3]}], False),
+        ([{"id": [3, 1, 3]}], False),
+        ([{"id": [3, 1, 3]}, {"id": [4]}], False),
+        ([{"day": [1, 1], "id": [1, 2]}, {"day": [2, 2], "id": [1, 2]}], True),
+        ([{"day": [1, 1], "id": [1, 2]}, {"day": [2, 1], "id": [1, 2]}], False),
+    ],
+)
+def test_keys_of_all_records_are_looked_at_together(records: list[Keys], differ: bool) -> None:  # noqa: FBT001 - drawn.
+    """In one record or in two, of one column or of several."""
+    assert all_differ(*covered(*records)) is differ
+
+
+def test_keys_whose_hash_is_not_computed_here_prove_nothing() -> None:
+    """Spark is asked about texts, also when only one of the records has them."""
+    assert not all_differ(*covered({"id": ["a", "b"]}))
+    assert not all_differ(*covered({"id": [1, 2]}, {"id": ["a", "b"]}))
+
+
+def test_too_many_keys_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's memory is bounded, whatever the data's size."""
+    monkeypatch.setattr(unique_keys, "_ROWS_MAX", 3)
+    work, finished = covered({"id": [4, 1]}, {"id": [3, 2]})
+    assert isinstance(finished.storage, MemoryStorage)
+    assert not all_differ(work, finished)
+    assert finished.storage.names_called("get") == []
+
+
+def test_fewer_keys_than_were_covered_are_damage() -> None:
+    """A proof over some of the keys is none."""
+    work, finished = covered({"id": [2, 1]}, {"id": [4, 3, 5]})
+    assert isinstance(finished.storage, MemoryStorage)
+    first, second = finished.uris.values()
+    finished.storage.objects[second] = finished.storage.objects[first]
+    with pytest.raises(LedgerDamagedError, match="2 keys, and 3 were covered"):
+        all_differ(work, finished)
+
+
+def test_keys_that_cannot_be_read_are_told_apart_from_a_store_that_is_away() -> None:
+    """One is for ever, the other for a moment."""
+    work, finished = covered({"id": [2, 1]})
+    assert isinstance(finished.storage, MemoryStorage)
+    finished.storage.failures["get"] = 1
+    with pytest.raises(StoreUnavailableError):
+        all_differ(work, finished)
+    (uri,) = finished.uris.values()
+    finished.storage.objects[uri] = b"no parquet"
+    with pytest.raises(LedgerDamagedError, match=uri):
+        all_differ(work, finished)
+    finished.storage.objects.clear()
+    with pytest.raises(LedgerDamagedError, match=uri):
+        all_differ(work, finished)
+
+
+def test_spark_is_not_asked_for_what_is_proven_here() -> None:
+    """A small run in no order costs no join."""
+    submitter = MemorySubmitter([5, 1, 3], [4, 2])
+    Rig().start(submitter)
+    assert submitter.joins == 0
