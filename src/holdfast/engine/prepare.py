@@ -114,7 +114,7 @@ class Ledger:
         warnings.warn(
             f"run {self.run_id!r}: the transform's code has changed since the last start; rows "
             "that are done are kept as they are, and the report says which code made how many",
-            stacklevel=2,
+            stacklevel=6,  # The call of `append`.
         )
 
 

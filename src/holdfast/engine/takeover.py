@@ -53,7 +53,7 @@ def wait_for_other_driver(  # noqa: PLR0913 - one look needs all of these.
         f"run {run_id!r}: process {claim.process_id} on {claim.host} wrote {age_s:.0f} s ago and "
         f'may be at work; waiting {quiet_s - age_s:.0f} s, then taking over (takeover="now" does '
         "not wait)",
-        stacklevel=2,
+        stacklevel=6,  # The call of `append`.
     )
     until = ports.now() + quiet_s - age_s
     for _ in range(int(quiet_s / _POLL_S) + 2):
