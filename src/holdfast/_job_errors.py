@@ -40,7 +40,10 @@ class InputChangedError(JobError):
     """The input gave other rows when it was read again; nothing was committed."""
 
     happened = "the input is not what it was: {what}"
-    advice = "restore it, or make it deterministic (write it to a table first), then run again"
+    advice = (
+        "restore it, or make it deterministic (write it to a table first), then run again; if it "
+        "cannot be restored, use a new run id"
+    )
 
     what: str
 

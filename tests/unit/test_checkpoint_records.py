@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from holdfast.ledger.task_log import JobLedger
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import StorageError
 from holdfast.worker import chunk_buffer
-from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
+from holdfast.worker.checkpoints import Checkpoints, TaskFencedError, TaskYieldsError
 from holdfast.worker.key_hash import hash_sums, key_hashes
 from tests.fakes.memory_storage import CreateFault, DriverDiedError
 from tests.fakes.task_ledgers import (
@@ -40,6 +40,7 @@ class Task:
     full_rows: int = 1_000_000
     storage: WatchedStorage = field(default_factory=WatchedStorage)
     clock: ManualClock = field(default_factory=ManualClock)
+    twin: Callable[[bool], bool] = lambda _: False
 
     def __post_init__(self) -> None:
         """Start the attempt."""
@@ -52,6 +53,7 @@ class Task:
             writer=self.writer,
             key=("id",),
             every_s=self.every_s,
+            twin_is_at_work=self.twin,
             clock=self.clock,
         )
 
@@ -364,3 +366,35 @@ def test_a_store_that_fails_for_a_moment_costs_no_durable_row(
     task.checkpoints.fail()
     assert [one.end for one in task.records] == ["", "failed"]
     assert task.check_each_row_once() == [1]
+
+
+@pytest.mark.parametrize("only_earlier", [False, True])
+def test_a_task_yields_to_a_twin_that_it_sees_at_its_first_checkpoint(
+    *, only_earlier: bool
+) -> None:
+    """Both were started before either had a record: one goes on, and only one pays."""
+    asked: list[bool] = []
+
+    def twin(earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
+        asked.append(earlier)
+        return earlier is only_earlier
+
+    task = Task(twin=twin)
+    with pytest.raises(TaskYieldsError):
+        task.do([1, 2], seconds=EVERY_S)
+    assert asked == [False, True][: 1 + only_earlier]
+    assert len(task.records) == only_earlier
+
+
+def test_a_task_that_has_a_record_looks_for_no_twin() -> None:
+    """Two listings a task, not two a checkpoint."""
+    asked: list[bool] = []
+
+    def twin(earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
+        asked.append(earlier)
+        return False
+
+    task = Task(twin=twin)
+    for _ in range(3):
+        task.do([1], seconds=EVERY_S)
+    assert asked == [False, True]

@@ -86,7 +86,7 @@ def test_a_damaged_chunk_gives_no_row(
     chunk = written(storage)
     storage.damage[URI] = damage
     with pytest.raises(LedgerDamagedError, match="digest") as caught:
-        next(read_chunk(storage, URI, chunk))
+        list(read_chunk(storage, URI, chunk))
     assert caught.value.uri == URI
 
 

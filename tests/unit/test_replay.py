@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import LedgerDamagedError, SchemaMismatchError
+from holdfast.errors import SchemaMismatchError, StoreUnavailableError
 from holdfast.ledger.chunks import ChunkFile
 from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.storage.port import StorageError
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan, work_items
 from holdfast.worker.reports import TaskReport
 from tests.fakes.memory_storage import bit_flipped
@@ -148,29 +149,37 @@ def test_a_column_that_the_table_has_lost_stops_the_replay(storage: WatchedStora
 
 
 @pytest.mark.parametrize("lost", ["damaged", "gone"])
-def test_a_chunk_that_is_not_as_written_stops_the_replay(
+def test_a_chunk_that_is_not_as_written_is_reported_and_passed_over(
     storage: WatchedStorage, spec: ListWriterSpec, lost: str
 ) -> None:
-    """No record is written, and the rows of the chunks before it stand in no closed file."""
+    """Its rows are computed again; those of the other chunks are not."""
     one, two = waiting(storage, 1, 1, 2, 3), waiting(storage, 2, 4, 5)
     uri = job_ledger(storage).layout.chunk(two.name)
     if lost == "damaged":
         storage.damage[uri] = bit_flipped
     else:
         storage.delete([uri])
-    with pytest.raises(LedgerDamagedError) as caught:
-        replay(storage, spec, [one, two])
-    assert caught.value.uri == uri
-    assert replayed(storage) == []
-    assert (spec.files, spec.opened[0].abandons) == ({}, 1)
+    report = replay(storage, spec, [one, two])
+    assert report.damaged == (two.name,)
+    (done,) = replayed(storage)
+    assert (done.supersedes, len(spec.rows_in(done))) == ((one.name,), 3)
+
+
+def away(_: bytes) -> bytes:
+    """Stand for a store that does not answer.
+
+    Raises:
+        StorageError: Always.
+    """
+    raise StorageError("away")
 
 
 def test_what_was_cut_before_a_failure_stays_done(storage: WatchedStorage) -> None:
     """The log says that nobody needs to wait for the rest."""
     spec = ListWriterSpec(TABLE, full_rows=2)
     one, two = waiting(storage, 1, 1, 2), waiting(storage, 2, 3)
-    storage.delete([job_ledger(storage).layout.chunk(two.name)])
-    with pytest.raises(LedgerDamagedError):
+    storage.damage[job_ledger(storage).layout.chunk(two.name)] = away
+    with pytest.raises(StoreUnavailableError):
         replay(storage, spec, [one, two])
     done, last = replayed(storage)
     assert (done.supersedes, last.supersedes, last.end) == ((one.name,), (), "failed")

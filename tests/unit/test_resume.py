@@ -164,6 +164,23 @@ def test_a_zombie_of_an_earlier_pass_does_not_count_either() -> None:
     assert not [one.log for one in rig.sealed().records if one.log.endswith("99")]
 
 
+def test_rows_that_a_twin_has_done_too_are_dropped_and_reported() -> None:
+    """Both attempts ended before the driver died: one of them counts, and the report says so."""
+    rig, submitter, twins = Rig(), two_partitions(), MemoryStorage()
+
+    def finish_twin_and_die() -> None:
+        ledger = replace(submitter.plans[0].ledger, storage=twins)
+        twin = replace(submitter.plans[0], ledger=ledger)
+        twin.run([partition(range(10, 20))], place=1, attempt=99)
+        rig.storage.objects |= twins.objects
+        rig.storage.kill()
+
+    submitter.after_job = finish_twin_and_die
+    rig.start_and_die(submitter)
+    driven = rig.start()
+    assert (driven.kept_rows, driven.tally.dropped_rows, rig.table.ids) == (20, 10, ALL)
+
+
 @pytest.mark.parametrize("verify_input", [True, False])
 def test_a_second_attempt_leaves_a_place_with_durable_rows_to_the_next_pass(
     *, verify_input: bool

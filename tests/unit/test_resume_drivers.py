@@ -6,8 +6,14 @@ import pyarrow as pa
 import pytest
 
 from holdfast.engine.ports import Ports
-from holdfast.errors import RunBusyError, RunFencedError, RunMismatchError, TransformError
-from holdfast.model.records import Stop
+from holdfast.errors import (
+    RunAbortedError,
+    RunBusyError,
+    RunFencedError,
+    RunMismatchError,
+    TransformError,
+)
+from holdfast.model.records import Abort, Stop
 from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -156,6 +162,18 @@ def test_the_wait_ends_when_the_other_driver_does(end: str) -> None:
     assert len(rig.time.sleeps) == 1
     assert (driven.was_landed, rig.table.ids) == (end == "receipt", ALL)
     assert len(rig.table.data_snapshots) == 1
+
+
+def test_the_wait_ends_when_the_run_is_given_up() -> None:
+    """Abort is final: there is nothing to wait for, and nothing to take over."""
+    rig = rig_with_dead_driver()
+    rig.time.meanwhile = lambda: rig.log().claim(Abort(reason="no longer wanted"))
+    with (
+        pytest.warns(UserWarning, match="may be at work"),
+        pytest.raises(RunAbortedError, match="no longer wanted"),
+    ):
+        rig.start(ports=elsewhere(rig))
+    assert (len(rig.time.sleeps), rig.table.data_snapshots) == (1, [])
 
 
 def test_a_landed_run_is_never_waited_for() -> None:

@@ -10,6 +10,7 @@ from holdfast.engine.unique_keys import all_differ
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.key_files import KeyFile, KeyFiles
 from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.worker.key_hash import hash_sums, hashable, key_hashes
 from tests.fakes.logs import LAYOUT
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -27,7 +28,9 @@ def covered(*records: Keys) -> tuple[Work, KeyFiles]:
         columns = [pa.array(values) for values in keys.values()]
         file.add(list(keys), columns)
         size = file.finish()
-        coverage = Coverage(rows=len(columns[0]), low=0, high=0, keys_bytes=size)
+        known = all(hashable(column.type) for column in columns)
+        low, high = hash_sums(key_hashes(columns)) if known else (0, 0)
+        coverage = Coverage(rows=len(columns[0]), low=low, high=high, keys_bytes=size)
         made.append(TaskRecord(name=name, coverage=coverage, seconds=0.0))
     uris = {record.name: LAYOUT.keys(record.name) for record in made}
     return Work(records=tuple(made)), KeyFiles(storage=storage, uris=uris)

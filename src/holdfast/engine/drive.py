@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from holdfast.engine.workbook import Tally, Workbook
 from holdfast.errors import (
     HoldfastError,
     JobFailedError,
-    RunError,
     RunMismatchError,
     StagedFileMissingError,
 )
@@ -24,7 +22,7 @@ from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.run_file import open_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
-from holdfast.model.records import PartReference, Stop
+from holdfast.model.records import Claim, PartReference
 from holdfast.model.work import Work
 from holdfast.sinks.base import Sink, TableView
 
@@ -74,8 +72,7 @@ class Driver:
             choices: How.
 
         Raises:
-            RunError: Another driver has taken over, or it is another job.
-            HoldfastError: Any other; what is durable stays so.
+            HoldfastError: Any; what is durable stays so.
         """
         ledger = self.ledger
         if self.prepared is None:
@@ -96,33 +93,28 @@ class Driver:
             sink=self.sink,
             ports=ledger.ports,
         )
-        prepared = self.prepared or Prepared(
-            ledger=ledger,
-            claim=ledger.claim(choices),
-            book=ledger.workbook(),
-            has_landed=ledger.log.receipt is not None,
-        )
         try:
-            return self._drive(commit, view, identity.key, choices, prepared)
-        except RunError:
-            raise
+            if self.prepared is None:
+                claim, book = ledger.claim(choices), ledger.workbook()
+            else:
+                claim, book = ledger.claim_again(choices), self.prepared.book
+            return self._drive(commit, view, identity.key, choices, claim, book)
         except HoldfastError as error:
-            with contextlib.suppress(HoldfastError):
-                ledger.log.append(Stop(reason=type(error).__name__))
+            ledger.stop(error)
             raise
 
-    def _drive(
+    def _drive(  # noqa: PLR0913, PLR0917 - they are the parts of one start.
         self,
         commit: Commit,
         view: TableView,
         key: tuple[str, ...],
         choices: Choices,
-        prepared: Prepared,
+        claim: Claim,
+        book: Workbook,
     ) -> Driven:
         # Before any work: an earlier start may have landed without living to say so. Where it
         # got as far as an intent, only a look later than our claim counts.
         landed = commit.look(None if commit.log.intents else view)
-        book = prepared.book
         if landed is not None:
             compared = choices.if_committed == "compare" and choices.verify_input
             compared = compared and self._compare(book, landed.receipt.staged)
@@ -141,7 +133,7 @@ class Driver:
             ports=self.ledger.ports,
             key=key,
             choices=choices,
-            claim=prepared.claim,
+            claim=claim,
             is_derived=self.prepared is not None,
         )
         passes.withdraw_lost()
@@ -188,7 +180,7 @@ class Driver:
             return False
         now = book.input_sums
         if now is None:
-            now = self.submitter.measure(KeyFiles(storage=self.ledger.storage, uris={}))
+            now = self.submitter.measure(KeyFiles(storage=self.ledger.storage))
         if difference := known[-1].difference(now):
             raise RunMismatchError(run_id=self.ledger.run_id, differences=difference)
         return True

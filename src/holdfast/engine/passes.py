@@ -125,6 +125,8 @@ class Passes:
             book.take_tasks(reports)
             book.tally.tasks += len(reports)
             book.tally.passes += 1
+            if damaged := [name for report in reports for name in report.damaged]:
+                book.withdraw(book.work.without(damaged))
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
             self._all_done = all(report.end == "complete" for report in reports)
             # Without an input check a job over rows that are all finished adds nothing.
@@ -196,7 +198,7 @@ class Passes:
         """
         sums = self._book.input_sums
         if sums is None:
-            sums = self._submitter.measure(KeyFiles(storage=self._storage, uris={}))
+            sums = self._submitter.measure(KeyFiles(storage=self._storage))
             self._book.input_sums = sums
         if sums.null_keys:
             raise NullKeyError(rows=sums.null_keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass
 
@@ -10,13 +11,13 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.takeover import wait_for_other_driver
 from holdfast.engine.workbook import Workbook
-from holdfast.errors import NullKeyError, RunMismatchError
+from holdfast.errors import HoldfastError, NullKeyError, RunMismatchError
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.probe import probe_store
 from holdfast.ledger.run_file import read_run_file
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.records import Claim
+from holdfast.model.records import Claim, Stop
 from holdfast.storage.port import Storage
 from holdfast.worker.code_digest import code_digest
 
@@ -66,8 +67,12 @@ class Ledger:
             new_nonce=self.ports.new_nonce,
         )
 
-    def claim(self, choices: Choices) -> Claim:
+    def claim(self, choices: Choices, *, compare_code: bool = True) -> Claim:
         """Take the run, unless it has landed; wait for a driver that may be alive.
+
+        Args:
+            choices: What the user wants of this start.
+            compare_code: Whether the transform is known, and to be compared with the last one.
 
         Raises:
             RunBusyError: Another driver seems alive, and is not to be taken over.
@@ -75,14 +80,7 @@ class Ledger:
             RunAbortedError: The run was given up.
             StoreError: The ledger is damaged or does not answer.
         """
-        claim = Claim(
-            holdfast_version=__version__,
-            host=self.ports.host,
-            process_id=self.ports.process_id,
-            machine=self.ports.machine,
-            code=code_digest(choices.transform),
-            checkpoint_every_s=choices.checkpoint_every_s,
-        )
+        claim = self._our_claim(choices)
         self.log.refresh()
         if self.log.receipt is None:
             wait_for_other_driver(
@@ -93,19 +91,48 @@ class Ledger:
                 ports=self.ports,
                 takeover=choices.takeover,
             )
-            self._compare_code(claim, choices)
+            if compare_code:
+                self._compare_code(claim, choices)
         if self.log.receipt is None:
             self.log.claim(claim)
         return claim
 
+    def claim_again(self, choices: Choices) -> Claim:
+        """Say what is known now: the first claim was made before the transform was.
+
+        Raises:
+            RunMismatchError: The code has changed, and the user wants that refused.
+            RunFencedError: Another driver has claimed the run.
+        """
+        claim = self._our_claim(choices)
+        if self.log.receipt is None:
+            self._compare_code(claim, choices)
+            self.log.claim_next_pass(claim)
+        return claim
+
+    def stop(self, error: HoldfastError) -> None:
+        """Say that this driver gives up, as far as that can be said: nobody needs to wait."""
+        with contextlib.suppress(HoldfastError):
+            self.log.append(Stop(reason=type(error).__name__))
+
+    def _our_claim(self, choices: Choices) -> Claim:
+        return Claim(
+            holdfast_version=__version__,
+            host=self.ports.host,
+            process_id=self.ports.process_id,
+            machine=self.ports.machine,
+            code=code_digest(choices.transform),
+            checkpoint_every_s=choices.checkpoint_every_s,
+        )
+
     def _compare_code(self, claim: Claim, choices: Choices) -> None:
-        """Say so when the transform is another than in the last start.
+        """Say so when the transform is another than the one that has made rows last.
 
         Raises:
             RunMismatchError: It is, and the user wants that refused.
         """
-        claims = self.log.claims
-        if not claims or claims[max(claims)].code == claim.code:
+        worked = self.log.plans
+        if not worked or self.log.claims[max(worked)].code == claim.code:
             return
         if choices.strict_code:
             raise RunMismatchError(
@@ -123,7 +150,6 @@ class Prepared:
     """A run that was claimed before the DataFrame of its rows was built."""
 
     ledger: Ledger
-    claim: Claim
     book: Workbook
     has_landed: bool
 
@@ -145,14 +171,18 @@ def prepare(
             run_id=ledger.run_id,
             differences=f"key was {found.identity.key!r} and is now {key!r}",
         )
-    claim = ledger.claim(choices)
-    book = ledger.workbook()
-    has_landed = ledger.log.receipt is not None
-    if not has_landed:
-        book.inherit()
-    sums = submitter.measure(KeyFiles(storage=ledger.storage, uris={}))
-    if sums.null_keys:
-        raise NullKeyError(rows=sums.null_keys)
-    book.input_sums = sums
-    book.seal_changes()
-    return Prepared(ledger=ledger, claim=claim, book=book, has_landed=has_landed)
+    try:
+        ledger.claim(choices, compare_code=False)
+        book = ledger.workbook()
+        has_landed = ledger.log.receipt is not None
+        if not has_landed:
+            book.inherit()
+        sums = submitter.measure(KeyFiles(storage=ledger.storage))
+        if sums.null_keys:
+            raise NullKeyError(rows=sums.null_keys)
+        book.input_sums = sums
+        book.seal_changes()
+    except HoldfastError as error:
+        ledger.stop(error)
+        raise
+    return Prepared(ledger=ledger, book=book, has_landed=has_landed)

@@ -17,7 +17,7 @@ from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.key_files import KeyFiles, read_key_table
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import StorageError
-from holdfast.worker.key_hash import hashable, key_hashes
+from holdfast.worker.key_hash import hash_sums, hashable, key_hashes
 
 _ROWS_MAX = 16_000_000
 _READS_AT_ONCE = 8
@@ -65,7 +65,10 @@ def _hashes(record: TaskRecord, finished: KeyFiles) -> np.ndarray | None:
         )
     if not all(hashable(field.type) for field in keys.schema):
         return None
-    return key_hashes(_arrays(keys))
+    hashes = key_hashes(_arrays(keys))
+    if hash_sums(hashes) != (record.coverage.low, record.coverage.high):
+        raise LedgerDamagedError(uri=uri, reason="other keys than were covered")
+    return hashes
 
 
 def _arrays(keys: pa.Table) -> Sequence[pa.Array]:

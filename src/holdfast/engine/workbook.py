@@ -57,7 +57,7 @@ class Workbook:
     def finished(self) -> KeyFiles:
         """Where the keys of all finished rows stand."""
         uris = {record.name: self._layout.keys(record.name) for record in self.work.with_keys}
-        return KeyFiles(storage=self._storage, uris=uris)
+        return KeyFiles(storage=self._storage, uris=uris, rows=self.work.sums.rows)
 
     @property
     def progress(self) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -43,8 +43,8 @@ class ChunkFile:
         self._writer.close()
 
 
-def read_chunk(storage: Storage, uri: str, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-    """Yield a chunk's rows as they were written.
+def read_chunk(storage: Storage, uri: str, chunk: Chunk) -> list[pa.RecordBatch]:
+    """Return a chunk's rows as they were written.
 
     Raises:
         LedgerDamagedError: The chunk is gone, or not as it was written.
@@ -58,10 +58,9 @@ def read_chunk(storage: Storage, uri: str, chunk: Chunk) -> Iterator[pa.RecordBa
         raise StoreUnavailableError(uri=uri, reason=str(error)) from error
     if hashlib.sha256(data).hexdigest() != chunk.digest:
         raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
-    rows = 0
     with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
-        for batch in reader:
-            rows += batch.num_rows
-            yield batch
+        batches = list(reader)
+    rows = sum(batch.num_rows for batch in batches)
     if rows != chunk.rows:
         raise LedgerDamagedError(uri=uri, reason=f"{rows} rows, and {chunk.rows} were written")
+    return batches

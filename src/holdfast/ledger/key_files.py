@@ -7,7 +7,7 @@ rows out: ADR 0006 has the figures. A file is written piece by piece, so its siz
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +25,9 @@ class KeyFiles:
 
     storage: Storage
     # The object of each task record's keys, by the record's name.
-    uris: Mapping[str, str]
+    uris: Mapping[str, str] = field(default_factory=dict)
+    # How many keys there are in all.
+    rows: int = 0
 
     def __bool__(self) -> bool:
         """Whether there are any."""

@@ -20,6 +20,8 @@ from holdfast.spark.session import arrow_schema
 _EXAMPLES = 3
 _NAME = "__holdfast_record"
 _FILES_PER_TASK = 64
+# Some hundred megabytes in the memory of driver and executors.
+_BROADCAST_ROWS_MAX = 10_000_000
 
 
 def quoted(name: str) -> str:
@@ -65,10 +67,16 @@ def finished_frame(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -
 
 
 def without_finished(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:
-    """Return the rows whose keys are not finished, in their partitions: nothing is shuffled."""
+    """Return the rows whose keys are not finished.
+
+    As long as the finished keys can be broadcast, rows stay in their partitions: nothing is
+    shuffled. Beyond that Spark chooses the join.
+    """
     if not finished:
         return df
-    done = sf.broadcast(finished_frame(df, key, finished).drop(_NAME))
+    done = finished_frame(df, key, finished).drop(_NAME)
+    if finished.rows <= _BROADCAST_ROWS_MAX:
+        done = sf.broadcast(done)
     same = [sf.col(quoted(name)) == done[f"k{i}"] for i, name in enumerate(key)]
     return df.join(done, same, "left_anti")
 

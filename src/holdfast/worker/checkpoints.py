@@ -19,8 +19,16 @@ from holdfast.worker.chunk_buffer import ChunkBuffer
 from holdfast.worker.covered_keys import CoveredKeys
 
 
+def _no_twin(_only_earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
+    return False
+
+
 class TaskFencedError(Exception):
     """The run has gone on without this task: it must not pay for another row."""
+
+
+class TaskYieldsError(Exception):
+    """Another attempt has durable work at this place: one of the two must not go on."""
 
 
 class Checkpoints:
@@ -34,6 +42,7 @@ class Checkpoints:
         writer: TaskWriter,
         key: Sequence[str],
         every_s: float | None,
+        twin_is_at_work: Callable[[bool], bool] = _no_twin,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with nothing done.
@@ -44,6 +53,8 @@ class Checkpoints:
             writer: Writes table files.
             key: The key columns of the input.
             every_s: How much work may be lost, in seconds; None for cuts only.
+            twin_is_at_work: Whether another attempt has durable work here; if asked so, only one
+                that was started earlier.
             clock: Seconds that only grow.
         """
         self._ledger = ledger
@@ -51,6 +62,7 @@ class Checkpoints:
         self._writer = writer
         self._key = key
         self._every_s = every_s
+        self._twin_is_at_work = twin_is_at_work
         self._clock = clock
         self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
         # Records since the last cut whose chunks the next cut supersedes.
@@ -84,19 +96,27 @@ class Checkpoints:
 
         Raises:
             TaskFencedError: The run has gone on without this task.
+            TaskYieldsError: Another attempt does the same work.
         """
         self._keys.add(batch, hashes)
         self._seconds += seconds
         self._chunk.keep()
-        if self._writer.fullness >= 1:
-            self._stop_if_fenced()
+        is_full = self._writer.fullness >= 1
+        is_due = self._every_s is not None and self._clock() - self._last >= self._every_s
+        if not is_full and not is_due:
+            return
+        if self._ledger.is_fenced():
+            raise TaskFencedError
+        is_first = not self.records
+        if is_first and self._twin_is_at_work(False):  # noqa: FBT003 - see the argument's text.
+            raise TaskYieldsError
+        if is_full or self._chunk.let_go:
             self._cut("")
-        elif self._every_s is not None and self._clock() - self._last >= self._every_s:
-            self._stop_if_fenced()
-            if self._chunk.let_go:
-                self._cut("")
-            else:
-                self._write_chunk("")
+        else:
+            self._write_chunk("")
+        # Both may have looked before either wrote: then the one that started later yields.
+        if is_first and self._twin_is_at_work(True):  # noqa: FBT003 - see the argument's text.
+            raise TaskYieldsError
 
     def finish(self) -> None:
         """The task's input is done. Only a task without any input leaves no record."""
@@ -127,10 +147,6 @@ class Checkpoints:
     @property
     def _name(self) -> str:
         return self._log.next_name
-
-    def _stop_if_fenced(self) -> None:
-        if self._ledger.is_fenced():
-            raise TaskFencedError
 
     def _cut(self, end: TaskEnd) -> None:
         groups = self._writer.cut()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LedgerDamagedError
 from holdfast.ledger.chunks import read_chunk
 from holdfast.ledger.task_log import JobLedger, TaskLog
 from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
@@ -74,7 +74,7 @@ class ReplayPlan:
             with contextlib.suppress(HoldfastError, StorageError, OSError):
                 task.fail()
             raise
-        return TaskReport(place=place, log=name, records=task.records)
+        return TaskReport(place=place, log=name, records=task.records, damaged=tuple(task.damaged))
 
 
 class _ReplayTask:
@@ -83,12 +83,19 @@ class _ReplayTask:
         self._log = TaskLog(ledger.storage, ledger.layout, name)
         self._writer = writer
         self._done: list[str] = []
+        self.damaged: list[str] = []
         self.records = 0
 
     def replay(self, name: str, chunk: Chunk) -> None:
         uri = self._ledger.layout.chunk(name)
         stored = self._writer.stored_schema
-        for batch in read_chunk(self._ledger.storage, uri, chunk):
+        try:
+            batches = read_chunk(self._ledger.storage, uri, chunk)
+        except LedgerDamagedError:
+            # The other chunks are whole; the rows of this one are computed again.
+            self.damaged.append(name)
+            return
+        for batch in batches:
             same = batch.schema.equals(stored)
             # The table may have got columns since the chunk was written.
             rows = batch if same else Conformer("a chunk", batch.schema, stored)(batch)

@@ -39,6 +39,8 @@ class TaskReport:
     log: str = ""
     records: int = 0
     problem: TaskProblem | None = None
+    # Records whose chunk could not be read back as it was written.
+    damaged: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the report as JSON text."""
@@ -49,6 +51,7 @@ class TaskReport:
         """Read back what `to_json`, or the bootstrap on an executor, gave."""
         value: dict[str, Any] = json.loads(text)
         problem = value.pop("problem", None)
+        value["damaged"] = tuple(value.get("damaged", ()))
         if problem is not None:
             value = {"end": "stopped", **value, "problem": TaskProblem(**problem)}
         return cls(**value)

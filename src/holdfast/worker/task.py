@@ -19,7 +19,7 @@ from holdfast.ledger.task_log import JobLedger, TaskLog
 from holdfast.sinks.base import WriterSpec
 from holdfast.storage.port import StorageError
 from holdfast.worker.batches import resize
-from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
+from holdfast.worker.checkpoints import Checkpoints, TaskFencedError, TaskYieldsError
 from holdfast.worker.covered_keys import NullKeysError, refuse_null_keys, split_hash
 from holdfast.worker.pace import Pace, paced
 from holdfast.worker.problems import TransformFailedError, problem_of
@@ -31,7 +31,7 @@ from holdfast.worker.transforms import (
     output_batches,
     ready,
 )
-from holdfast.worker.twins import reason_to_do_nothing
+from holdfast.worker.twins import reason_to_do_nothing, twin_is_at_work, wait_for_twin
 
 RowCount = Literal["same", "any"]
 
@@ -71,10 +71,18 @@ class TaskPlan:
             writer=self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}"),
             key=self.key,
             every_s=every_s,
+            twin_is_at_work=lambda earlier: twin_is_at_work(
+                ledger, place=place, attempt=attempt, only_earlier=earlier
+            ),
         )
         report = TaskReport(place=place, log=name)
         try:
             report = _work(self, batches, checkpoints, report)
+        except TaskYieldsError:
+            checkpoints.fail()
+            # Ending before the other would make Spark kill it.
+            wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s)
+            report = replace(report, end="left")
         except BaseException:
             with contextlib.suppress(HoldfastError, StorageError, OSError):
                 checkpoints.fail()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.ledger.task_log import JobLedger, read_task_records
+from holdfast.ledger.task_log import JobLedger, read_task_records, whole_prefixes
 from holdfast.model.work import TaskRecord
 from holdfast.storage.port import StorageError
 from holdfast.worker.reports import ReportEnd
@@ -34,6 +34,29 @@ def reason_to_do_nothing(
         return "fenced"
     left = wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s)
     return "left" if left else None
+
+
+def twin_is_at_work(ledger: JobLedger, *, place: int, attempt: int, only_earlier: bool) -> bool:
+    """Whether another attempt has durable work at this place, and goes on with it.
+
+    Args:
+        ledger: How the run's ledger is reached.
+        place: Where in the job.
+        attempt: This task's own attempt.
+        only_earlier: Count only attempts that Spark started before this one.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    records = read_task_records(ledger.storage, ledger.layout, _list(ledger, place))
+    for name, log in whole_prefixes(records).items():
+        other = int(name.rsplit("/", 1)[1])
+        ended = any(record.end in {"failed", "stopped"} for record in log)
+        if other == attempt or ended or (only_earlier and other > attempt):
+            continue
+        if any(record.coverage.rows for record in log):
+            return True
+    return False
 
 
 def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control it.

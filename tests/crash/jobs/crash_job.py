@@ -1,0 +1,51 @@
+"""A job that tests kill: append costly rows to a table, once. The script is the same each time.
+
+Its settings are one JSON object in the environment's HOLDFAST_JOB; it prints its report as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+
+
+def named(name: str) -> Any:  # noqa: ANN401 - whatever stands there.
+    """Return what stands under `module:name`."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Run the job."""
+    builder: Any = SparkSession.builder
+    for name, value in settings["spark"].items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    rows = spark.range(0, settings["rows"], 1, settings["tasks"])
+    df = rows.selectExpr("id", "concat('row ', id) AS payload")
+    if "upstream" in settings:
+        df = named(settings["upstream"])(df, settings["tasks"])
+    transform, arguments = settings["transform"]
+    run = hf.Run("nightly", store=settings["store"], store_options=settings["store_options"])
+    report = run.append(
+        df,
+        to=hf.IcebergTable(settings["to"], catalog=settings["catalog"]),
+        key="id",
+        transform=named(transform)(**arguments),
+        **settings["options"],
+    )
+    sys.stdout.write(json.dumps(dataclasses.asdict(report)) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(os.environ["HOLDFAST_JOB"]))

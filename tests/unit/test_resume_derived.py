@@ -1,0 +1,131 @@
+"""Remaining: the costly step is in the DataFrame, which is made of the rows that are left."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.engine.choices import Choices
+from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.prepare import Prepared, prepare
+from holdfast.errors import (
+    InputChangedError,
+    JobFailedError,
+    NullKeyError,
+    RunFencedError,
+    RunMismatchError,
+)
+from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.rig import Rig, durable_ids, two_partitions
+
+ALL = list(range(20))
+
+
+def rig_with_ten_rows_done() -> Rig:
+    """Return a run whose driver died when rows 0 to 9 were done."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    return rig
+
+
+def remaining(rig: Rig, submitter: MemorySubmitter | None = None) -> Prepared:
+    """Ask for the rows that are left, as `run.remaining` does."""
+    return prepare(rig.ledger(), submitter or two_partitions(), ("id",), Choices())
+
+
+def append(rig: Rig, prepared: Prepared, derived: MemorySubmitter) -> Driven:
+    """Append what the costly step has made of them."""
+    driver = Driver(ledger=prepared.ledger, sink=rig.table, submitter=derived, prepared=prepared)
+    return driver.append(rig.table.load(), rig.identity(), Choices())
+
+
+def test_only_the_rows_that_are_left_are_needed() -> None:
+    """The finished ones are not in the DataFrame any more, and land all the same."""
+    rig = rig_with_ten_rows_done()
+    prepared = remaining(rig)
+    assert len(prepared.book.finished.uris) == 1
+    driven = append(rig, prepared, MemorySubmitter(range(10, 20)))
+    assert (driven.kept_rows, driven.input_compared, rig.table.ids) == (10, True, ALL)
+
+
+def test_a_first_start_has_everything_left() -> None:
+    """Nothing is finished, and there is no run file yet."""
+    rig = Rig()
+    driven = append(rig, remaining(rig), two_partitions())
+    assert (driven.kept_rows, rig.table.ids) == (0, ALL)
+
+
+@pytest.mark.parametrize("rows_done", [True, False])
+@pytest.mark.parametrize("arrived", [range(10, 19), range(10, 21), range(11, 21)])
+def test_a_step_that_loses_or_adds_rows_commits_nothing(arrived: range, *, rows_done: bool) -> None:
+    """A filter or a join between would otherwise drop rows without a word."""
+    rig = rig_with_ten_rows_done() if rows_done else Rig()
+    ids = arrived if rows_done else [*range(10), *arrived]
+    with pytest.raises(InputChangedError, match="not every row of"):
+        append(rig, remaining(rig), MemorySubmitter(ids))
+    assert rig.table.data_snapshots == []
+
+
+def test_another_key_is_refused_before_the_run_is_claimed() -> None:
+    """It may be another job of the same id, and the first one may be at work."""
+    rig = rig_with_ten_rows_done()
+    before = rig.kinds()
+    with pytest.raises(RunMismatchError, match=r"key was \('id',\) and is now \('day',\)"):
+        prepare(rig.ledger(), two_partitions(), ("day",), Choices())
+    assert rig.kinds() == before
+
+
+def test_rows_without_a_key_are_refused_at_once() -> None:
+    """Before the costly step is even planned."""
+    with pytest.raises(NullKeyError, match="1 input rows"):
+        remaining(Rig(), MemorySubmitter([1, None]))
+
+
+def test_work_that_was_lost_since_is_an_error_that_running_again_mends() -> None:
+    """The rows of the lost file are not in the DataFrame: this start cannot do them."""
+    rig = rig_with_ten_rows_done()
+    prepared = remaining(rig)
+    rig.table.lost_files.extend(rig.table.files)
+    with pytest.raises(JobFailedError, match=r"files of 10 finished rows were removed"):
+        append(rig, prepared, MemorySubmitter(range(10, 20)))
+    assert rig.table.data_snapshots == []
+    again = remaining(rig)
+    assert not again.book.finished
+    append(rig, again, two_partitions())
+    assert rig.table.ids == ALL
+
+
+def test_a_run_that_landed_has_nothing_left_and_is_compared() -> None:
+    """The whole input was measured; the empty rest must not be taken for it."""
+    rig = Rig()
+    rig.start()
+    prepared = remaining(rig)
+    assert prepared.has_landed
+    driven = append(rig, prepared, MemorySubmitter([]))
+    assert (driven.was_landed, driven.input_compared, rig.table.ids) == (True, True, ALL)
+    with pytest.raises(RunMismatchError, match="1 more"):
+        append(rig, remaining(rig, MemorySubmitter(range(21))), MemorySubmitter([]))
+
+
+def test_a_driver_that_took_over_in_between_fences_the_write() -> None:
+    """What was finished when the rows were asked for is not what is finished now."""
+    rig = rig_with_ten_rows_done()
+    prepared, derived = remaining(rig), MemorySubmitter(range(10, 20))
+    rig.start()
+    with pytest.raises(RunFencedError):
+        append(rig, prepared, derived)
+    assert (derived.plans, rig.table.ids, len(rig.table.data_snapshots)) == ([], ALL, 1)
+
+
+def test_rows_that_a_dead_write_has_done_are_not_left_any_more() -> None:
+    """The second life asks again, and gets the rest of the rest."""
+    rig = rig_with_ten_rows_done()
+    prepared, derived = remaining(rig), MemorySubmitter(range(10, 15), range(15, 20))
+    derived.before_task[1] = rig.storage.kill
+    with pytest.raises(DriverDiedError):
+        append(rig, prepared, derived)
+    rig.storage.revive()
+    assert durable_ids(rig) == set(range(15))
+    append(rig, remaining(rig), MemorySubmitter(range(15, 20)))
+    assert rig.table.ids == ALL
