@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests that need no server on several PySpark versions, each in an environment of its
-# own, kept outside the repository. Usage: dev/test_matrix.sh [VERSION…]; needs uv and Java.
+# Runs the tests that need Spark and no other server on several PySpark versions, each in an
+# environment of its own, kept outside the repository: among them the quickstart, which is killed
+# and goes on. Usage: dev/test_matrix.sh [VERSION…]; needs uv and Java.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
@@ -26,7 +27,7 @@ run_tests() {
     local python=$1/bin/python
     PYSPARK_PYTHON="$python" PYSPARK_DRIVER_PYTHON="$python" PYTHONPATH="$PWD" \
         "$python" -m pytest -q -p no:cacheprovider \
-        -m "not (stack or crash or slow or slow_unit or bench)" tests
+        -m "spark and not (stack or crash or slow or bench)" tests
 }
 
 results=()

@@ -41,18 +41,18 @@ class OwnCluster:
     def started(cls, folder: Path) -> Iterator[OwnCluster]:
         """Start the cluster; nothing of it is left when the block ends."""
         folder.mkdir()
-        ports = [_free_port(MASTER_HOST), *(_free_port(host) for host in WORKER_HOSTS)]
+        ports = [free_port(MASTER_HOST), *(free_port(host) for host in WORKER_HOSTS)]
         master = f"spark://{MASTER_HOST}:{ports[0]}"
         with ExitStack() as stack:
             arguments = ["--host", MASTER_HOST, "--port", str(ports[0])]
             processes = [stack.enter_context(_server(folder, "master.Master", arguments))]
-            _wait_for_port(MASTER_HOST, ports[0])
+            wait_for_port(MASTER_HOST, ports[0])
             for host, port in zip(WORKER_HOSTS, ports[1:], strict=True):
                 work = ["--work-dir", str(folder / f"work-{port}")]
                 arguments = ["--host", host, "--port", str(port), "--cores", "1", "--memory", "2g"]
                 server = _server(folder, "worker.Worker", [*arguments, *work, master], host)
                 processes.append(stack.enter_context(server))
-                _wait_for_port(host, port)
+                wait_for_port(host, port)
             yield cls(master=master, folder=folder, processes=tuple(processes))
 
     def session_conf(self) -> dict[str, str]:
@@ -119,14 +119,20 @@ def _server(
         process.wait(timeout=10.0)
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
+    """Return a port of an address that nothing listens on."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
     return port
 
 
-def _wait_for_port(host: str, port: int) -> None:
+def wait_for_port(host: str, port: int) -> None:
+    """Wait until something listens on a port.
+
+    Raises:
+        AssertionError: Time ran out.
+    """
     until = time.monotonic() + _READY_TIMEOUT_S
     while not _listens(host, port):
         assert time.monotonic() < until, f"nothing listens on {host}:{port}"

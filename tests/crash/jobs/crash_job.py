@@ -29,7 +29,8 @@ def main(settings: dict[str, Any]) -> None:
     for name, value in settings["spark"].items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("WARN")
+    if "spark.remote" not in settings["spark"]:  # A client of Spark Connect has no JVM.
+        spark.sparkContext.setLogLevel("WARN")
     rows = spark.range(0, settings["rows"], 1, settings["tasks"])
     df = rows.selectExpr("id", "concat('row ', id) AS payload")
     if "upstream" in settings:
