@@ -78,12 +78,13 @@ class Driver:
         if self.prepared is None:
             ledger.probe()
         # Before the claim: a start that is another job must not end the work of this one.
+        nonce = ledger.ports.new_nonce()
         run_file = open_run_file(
             ledger.storage,
             ledger.layout,
             run_id=ledger.run_id,
             identity=identity,
-            nonce=ledger.ports.new_nonce(),
+            nonce=nonce,
             sleep=ledger.ports.sleep,
         )
         commit = Commit(
@@ -95,7 +96,8 @@ class Driver:
         )
         try:
             if self.prepared is None:
-                claim, book = ledger.claim(choices), ledger.workbook()
+                claim = ledger.claim(choices, is_new=run_file.nonce == nonce)
+                book = ledger.workbook()
             else:
                 claim, book = ledger.claim_again(choices), self.prepared.book
             return self._drive(commit, view, identity.key, choices, claim, book)

@@ -67,12 +67,14 @@ class Ledger:
             new_nonce=self.ports.new_nonce,
         )
 
-    def claim(self, choices: Choices, *, compare_code: bool = True) -> Claim:
+    def claim(self, choices: Choices, *, compare_code: bool = True, is_new: bool = False) -> Claim:
         """Take the run, unless it has landed; wait for a driver that may be alive.
 
         Args:
             choices: What the user wants of this start.
             compare_code: Whether the transform is known, and to be compared with the last one.
+            is_new: Whether this start has just made the run: then there is no log to read, and
+                if there is one after all, the claim's own create will tell.
 
         Raises:
             RunBusyError: Another driver seems alive, and is not to be taken over.
@@ -81,7 +83,8 @@ class Ledger:
             StoreError: The ledger is damaged or does not answer.
         """
         claim = self._our_claim(choices)
-        self.log.refresh()
+        if not is_new:
+            self.log.refresh()
         if self.log.receipt is None:
             wait_for_other_driver(
                 run_id=self.run_id,
