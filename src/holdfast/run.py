@@ -261,6 +261,12 @@ class Run:
                 "of this run may have read",
                 stacklevel=4,
             )
+        if landed.present is None:
+            warnings.warn(
+                f"run {self._run_id!r} has landed; the table's history does not tell whether its "
+                "rows are still there",
+                stacklevel=4,
+            )
         return Report(
             run_id=self._run_id,
             table=table,

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def run_job(
     folder: Path,
     script: str = "append_job.py",
     environment: Mapping[str, str] | None = None,
+    timeout_s: float = _TIMEOUT_S,
 ) -> Ended:
     """Run the job to its end; end what it leaves behind.
 
@@ -64,7 +66,21 @@ def run_job(
         folder: Where it is started: not in the checkout, which executors could import from.
         script: Which one.
         environment: Variables to add.
+        timeout_s: How long it may take.
     """
+    with started_job(settings, folder=folder, script=script, environment=environment) as started:
+        return end_of(started, timeout_s=timeout_s)
+
+
+@contextmanager
+def started_job(
+    settings: Mapping[str, Any],
+    *,
+    folder: Path,
+    script: str,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """Start the job, with the arguments of `run_job`; nothing of it is left after the block."""
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
     defaults = {"rows": ROWS, "tasks": TASKS}
     started = subprocess.Popen(
@@ -83,9 +99,14 @@ def run_job(
         start_new_session=True,
     )
     try:
-        output, errors = started.communicate(timeout=_TIMEOUT_S)
+        yield started
     finally:
         _end_group(started)
+
+
+def end_of(started: subprocess.Popen[str], *, timeout_s: float = _TIMEOUT_S) -> Ended:
+    """Wait until a job has ended, and return how."""
+    output, errors = started.communicate(timeout=timeout_s)
     return Ended(code=started.returncode, output=output, errors=errors)
 
 

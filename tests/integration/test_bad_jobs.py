@@ -49,7 +49,9 @@ def check_untouched(desk: Desk) -> None:
 def check_untouched_and_mend(desk: Desk) -> None:
     """Assert that nothing has landed or is about to, and that the run's id still works."""
     check_untouched(desk)
-    assert desk.append(transform=transforms.countries).outcome == "committed"
+    with pytest.warns(UserWarning, match="the transform's code has changed"):
+        report = desk.append(transform=transforms.countries)
+    assert report.outcome == "committed"
     assert desk.rows() == COUNTRIES
 
 
@@ -57,7 +59,9 @@ def test_a_transform_that_raises_is_named_with_the_place_and_the_rows(desk: Desk
     """The error has all that is needed to look: exception, file and line, rows, keys."""
     calls = desk.folder
     with pytest.raises(TransformError) as caught:
-        desk.append(desk.ids(tasks=1), transform=transforms.FailsAt(3, calls), batch_rows=2)
+        desk.append(
+            desk.ids(tasks=1), transform=transforms.FailsAt(3, calls), batch_rows=2, retries=0
+        )
     assert caught.value.failed_tasks == caught.value.tasks == 1
     message = str(caught.value)
     assert "LookupError: no country for 3" in message
@@ -68,6 +72,16 @@ def test_a_transform_that_raises_is_named_with_the_place_and_the_rows(desk: Desk
     assert "raise LookupError" in linecache.getline(place[1], int(place[2]))
     # Rows 0 and 1, then rows 2 and 3: nothing was called again, nothing after the failure.
     assert len(list(calls.iterdir())) == 2
+    check_untouched_and_mend(desk)
+
+
+def test_a_transform_that_raises_is_tried_again_while_that_adds_something(desk: Desk) -> None:
+    """By default two more passes, each over what is left; one that adds nothing is the last."""
+    calls = desk.folder
+    with pytest.raises(TransformError, match=r"keys \(id=2\) to \(id=3\)"):
+        desk.append(desk.ids(tasks=1), transform=transforms.FailsAt(3, calls), batch_rows=2)
+    # Rows 0 and 1, then 2 and 3; in the second pass 2 and 3 again, and that is enough.
+    assert len(list(calls.iterdir())) == 3
     check_untouched_and_mend(desk)
 
 

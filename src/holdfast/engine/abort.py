@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import resolve
-from holdfast.errors import RunCommittedError
+from holdfast.errors import RunCommittedError, TableMissingError
 from holdfast.ledger.run_file import RunFile
 from holdfast.model.records import Abort
 from holdfast.sinks.base import Sink
@@ -29,6 +29,8 @@ def abort(ledger: Ledger, run_file: RunFile | None, sink: Sink | None, reason: s
     log.refresh()
     if log.receipt is not None:
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
+    # First: a run that landed without living to say so is not given up, it is found.
+    _refuse_landed(ledger, run_file, sink)
     if not log.is_aborted:
         log.claim(Abort(reason=reason))
     if run_file is None or sink is None:
@@ -36,3 +38,15 @@ def abort(ledger: Ledger, run_file: RunFile | None, sink: Sink | None, reason: s
     landed = resolve(ledger, run_file, sink)
     if landed is not None:
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=landed.mark.snapshot_id)
+
+
+def _refuse_landed(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> None:
+    if run_file is None or sink is None or not ledger.log.intents:
+        return
+    try:
+        view = sink.load()
+    except TableMissingError:
+        return
+    found = sink.find_mark(view, ledger.run_id, run_file.nonce, ledger.log.intents)
+    if found is not None and view.uuid == run_file.identity.table_uuid:
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=found.mark.snapshot_id)

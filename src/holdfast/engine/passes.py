@@ -122,6 +122,8 @@ class Passes:
                 self._log.claim_next_pass(self._claim)
             before = book.progress
             reports = self._run_job(job)
+            if any(report.end == "fenced" for report in reports):
+                self._log.stop_if_taken_over()
             book.take_tasks(reports)
             book.tally.tasks += len(reports)
             book.tally.passes += 1

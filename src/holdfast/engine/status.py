@@ -31,7 +31,7 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
     seals = log.seals
     last = seals[max(seals)] if seals else None
     done = last.covered.rows if last else 0
-    if with_tasks and log.receipt is None:
+    if with_tasks and log.receipt is None and not log.is_aborted:
         work = Work() if last is None else read_work(ledger.storage, ledger.layout, last.work)
         sealed = last.through_claim if last else 0
         later = [claim for claim in log.plans if claim > sealed]

@@ -152,6 +152,16 @@ class RunLog:
             self.refresh()
         raise StoreUnavailableError(uri=self._layout.log, reason="rivals took every number")
 
+    def stop_if_taken_over(self) -> None:
+        """Look whether the run is still this driver's.
+
+        Raises:
+            RunFencedError: Another driver has claimed it.
+            RunAbortedError: It was given up.
+        """
+        self.refresh()
+        self._stop_if_fenced()
+
     def claim_next_pass(self, body: Claim) -> Record:
         """Claim again as the driver that holds the run: this ends the tasks of the last pass.
 

@@ -18,7 +18,8 @@ from holdfast.spark.frames import SparkDataFrame
 from holdfast.spark.session import arrow_schema
 
 _EXAMPLES = 3
-_NAME = "__holdfast_record"
+# Names that no input has.
+_NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
 _FILES_PER_TASK = 64
 # Some hundred megabytes in the memory of driver and executors.
 _BROADCAST_ROWS_MAX = 10_000_000
@@ -51,7 +52,7 @@ def finished_frame(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -
 
     The key columns are named by position, so that no name of the input is in the way.
     """
-    keys = df.select(*(sf.col(quoted(name)).alias(f"k{i}") for i, name in enumerate(key)))
+    keys = df.select(*(sf.col(quoted(name)).alias(f"{_KEY}{i}") for i, name in enumerate(key)))
     fields = [field.jsonValue() for field in keys.schema.fields]
     schema = type(keys.schema).fromJson({"type": "struct", "fields": fields})
     for field in schema.fields:
@@ -77,22 +78,22 @@ def without_finished(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles)
     done = finished_frame(df, key, finished).drop(_NAME)
     if finished.rows <= _BROADCAST_ROWS_MAX:
         done = sf.broadcast(done)
-    same = [sf.col(quoted(name)) == done[f"k{i}"] for i, name in enumerate(key)]
+    same = [sf.col(quoted(name)) == done[f"{_KEY}{i}"] for i, name in enumerate(key)]
     return df.join(done, same, "left_anti")
 
 
 def duplicates(df: SparkDataFrame, key: Sequence[str]) -> tuple[int, str]:
     """Count the keys that stand in several rows of the input, and show a few."""
     columns = [sf.col(quoted(name)) for name in key]
-    doubled = df.select(*columns).groupBy(*columns).count().where("count > 1").drop("count")
-    return _count_and_examples(doubled, key)
+    counted = df.select(*columns).groupBy(*columns).agg(sf.count("*").alias(_COUNT))
+    return _count_and_examples(counted.where(f"{_COUNT} > 1").drop(_COUNT), key)
 
 
 def gone(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> tuple[int, str]:
     """Count the finished keys that are not in the input any more, and show a few."""
     done = finished_frame(df, key, finished).drop(_NAME)
     keys = df.select(*(sf.col(quoted(name)) for name in key))
-    same = [done[f"k{i}"] == sf.col(quoted(name)) for i, name in enumerate(key)]
+    same = [done[f"{_KEY}{i}"] == sf.col(quoted(name)) for i, name in enumerate(key)]
     return _count_and_examples(done.join(keys, same, "left_anti"), key)
 
 
@@ -101,7 +102,7 @@ def overlaps(
 ) -> dict[tuple[str, ...], int]:
     """Return which records share keys, and how many keys."""
     done = finished_frame(df, key, finished)
-    columns = [f"k{i}" for i in range(len(key))]
+    columns = [f"{_KEY}{i}" for i in range(len(key))]
     twice = (
         done.groupBy(*columns)
         .agg(sf.count("*").alias("n"), sf.sort_array(sf.collect_set(_NAME)).alias("records"))

@@ -106,10 +106,14 @@ def refuse_wap(session: SparkSession) -> None:
 
 
 def semantics(session: SparkSession) -> dict[str, str]:
-    """Return the settings under which the same expression may give another value."""
+    """Return the settings under which the same expression may give another value.
+
+    Asked without a default of ours: what nobody has set still has a value, which may differ from
+    machine to machine.
+    """
     return {
-        "session_time_zone": setting(session, "spark.sql.session.timeZone"),
-        "ansi_mode": setting(session, "spark.sql.ansi.enabled"),
+        "session_time_zone": str(session.conf.get("spark.sql.session.timeZone")),
+        "ansi_mode": str(session.conf.get("spark.sql.ansi.enabled")),
     }
 
 

@@ -1,0 +1,67 @@
+"""A job whose transform waits for a file: a driver that is at work as long as a test wants.
+
+Its settings are one JSON object in the environment's HOLDFAST_JOB. It prints one line of JSON:
+how it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+
+
+class Held:
+    """Leaves a file for each call, and returns when it is released."""
+
+    def __init__(self, folder: str) -> None:
+        """Take the folder of the files."""
+        self.folder = folder
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows as they are."""
+        (Path(self.folder) / f"called-{uuid.uuid4().hex}").touch()
+        until = time.monotonic() + 60.0
+        while not (Path(self.folder) / "release").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        return batch
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Run the job."""
+    builder: Any = SparkSession.builder
+    for name, value in settings["spark"].items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    run = hf.Run(
+        settings["run_id"], store=settings["store"], store_options=settings["store_options"]
+    )
+    rows = spark.range(0, settings["rows"], 1, settings["tasks"]).withColumnRenamed("id", "n")
+    ended = {"outcome": "", "error": ""}
+    try:
+        report = run.append(
+            rows,
+            to=hf.IcebergTable(settings["to"], catalog=settings["catalog"]),
+            key="n",
+            transform=Held(settings["folder"]),
+            create=hf.Create(),
+            **settings["options"],
+        )
+        ended["outcome"] = report.outcome
+    except hf.HoldfastError as error:
+        ended["error"] = type(error).__name__
+    sys.stdout.write(json.dumps(ended) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(os.environ["HOLDFAST_JOB"]))

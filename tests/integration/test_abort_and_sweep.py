@@ -1,0 +1,310 @@
+"""Giving a run up, and deleting what it leaves: only that, and only when it has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import (
+    LedgerDamagedError,
+    RunAbortedError,
+    RunCommittedError,
+    RunUnfinishedError,
+    StoreUnavailableError,
+    TransformError,
+)
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.records import Body, Receipt, Record, open_json, seal_json
+from tests.fault_proxy import Fault, fault_proxy
+from tests.integration.process_watched import ROWS, RUN, WatchedTable
+from tests.stack_access import Stack
+
+pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
+
+ALL = list(range(ROWS))
+
+
+def half_done(watched: WatchedTable, run_id: str = RUN) -> None:
+    """Leave a run with one task's rows in a table file, and some of the other's in a chunk."""
+    with pytest.raises(TransformError):
+        watched.append(run_id=run_id, fails_at=[ROWS - 4])
+
+
+def data_files(watched: WatchedTable) -> set[str]:
+    """Return all data files below the table's folder, of whoever."""
+    found = watched.storage.list(watched.location())
+    return {uri for uri in found if uri.endswith(".parquet")}
+
+
+def live_files(watched: WatchedTable) -> set[str]:
+    """Return the data files that the table's current snapshot refers to."""
+    return {row["file_path"] for row in watched.lake.table(f"{watched.name}.files").collect()}
+
+
+def test_an_aborted_run_is_never_started_again(watched: WatchedTable) -> None:
+    """Abort is final, and safe to call twice; the table is as it was."""
+    half_done(watched)
+    done = watched.computed()
+    watched.run().abort(reason="wrong model")
+    watched.run().abort()
+    for _ in range(2):
+        with pytest.raises(RunAbortedError, match="wrong model"):
+            watched.append()
+    assert watched.computed() == done
+    assert watched.snapshots() == []
+    assert watched.run().status().state == "aborted"
+
+
+def test_a_run_that_nobody_has_started_can_be_aborted(watched: WatchedTable) -> None:
+    """A scheduler may cancel what never ran; the id is used up."""
+    watched.run().abort()
+    assert watched.run().sweep() == hf.Swept(data_files=0, ledger_objects=0)
+    with pytest.raises(RunAbortedError):
+        watched.append()
+
+
+def test_a_run_that_may_go_on_is_not_swept(watched: WatchedTable) -> None:
+    """Its files are paid work: they stay until it has landed or was given up."""
+    half_done(watched)
+    before = watched.storage.list(watched.layout().folder)
+    files = data_files(watched)
+    assert files  # There is something to lose: the test is not vacuous.
+    with pytest.raises(RunUnfinishedError, match=r"run\.abort\(\)"):
+        watched.run().sweep()
+    assert watched.storage.list(watched.layout().folder) == before
+    assert data_files(watched) == files
+    assert watched.append().outcome == "committed"
+    assert watched.numbers() == watched.computed() == ALL
+
+
+def test_a_sweep_after_the_commit_leaves_the_log_and_a_readable_table(
+    watched: WatchedTable,
+) -> None:
+    """Left-overs go, what the table refers to stays; the run is still known as finished."""
+    half_done(watched)
+    first = watched.append()
+    live = live_files(watched)
+    swept = watched.run().sweep()
+    assert swept.ledger_objects > 0
+    layout = watched.layout()
+    left = watched.storage.list(layout.folder)
+    log = [uri for uri in left if uri.startswith(f"{layout.log}/")]
+    assert len(log) == len(watched.kinds()) > 0
+    # Besides the log: what the run is, and the list of the files that landed.
+    assert len(left) == len(log) + 2
+    assert layout.identity in left
+    assert data_files(watched) == live_files(watched) == live
+    watched.lake.sql(f"REFRESH TABLE {watched.name}")
+    assert watched.numbers() == ALL
+    assert watched.run().status().state == "committed"
+    again = watched.append()
+    assert (again.outcome, again.snapshot_id) == ("already_committed", first.snapshot_id)
+    assert watched.run().sweep() == hf.Swept(data_files=0, ledger_objects=0)
+    assert watched.computed() == ALL
+
+
+def test_a_sweep_after_an_abort_deletes_what_that_run_has_staged_and_nothing_else(
+    watched: WatchedTable,
+) -> None:
+    """Files of the table, of runs under way and of strangers stay where they are."""
+    watched.append(run_id="landed")
+    half_done(watched, "other")
+    stranger = f"{watched.location()}/data/stranger.parquet"
+    watched.storage.create(stranger, b"not ours")
+    kept = data_files(watched)
+    half_done(watched, "given up")
+    staged = data_files(watched) - kept
+    assert staged
+    watched.run("given up").abort()
+    assert data_files(watched) == kept | staged  # An abort deletes nothing.
+    swept = watched.run("given up").sweep()
+    assert swept.data_files >= len(staged)  # Manifests count as well.
+    assert data_files(watched) == kept
+    assert watched.numbers() == ALL
+    assert watched.append(run_id="other").outcome == "committed"
+    assert watched.numbers() == sorted([*ALL, *ALL])
+    assert watched.run("given up").sweep().data_files == 0
+
+
+def test_a_run_that_was_given_up_and_swept_still_tells_its_state(watched: WatchedTable) -> None:
+    """What a seal has listed is deleted with the rest; the log alone must do."""
+    for _ in range(2):  # The second start seals what the first has done.
+        half_done(watched)
+    assert "Seal" in watched.kinds()
+    watched.run().abort()
+    watched.run().sweep()
+    assert watched.run().status().state == "aborted"
+    assert [status.state for status in hf.runs(**watched.ledger)] == ["aborted"]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "elsewhere",
+        "beside",
+        pytest.param(
+            "above", marks=pytest.mark.xfail(strict=True, reason="a TypeError of obstore")
+        ),
+    ],
+)
+def test_a_path_outside_the_table_is_refused_and_nothing_is_deleted(
+    watched: WatchedTable, where: str
+) -> None:
+    """A task record that names somebody else's file is no permission to delete it.
+
+    Method: one record of the run is forged, digest and all.
+    """
+    half_done(watched)
+    location = watched.location()
+    victim = {
+        "elsewhere": f"{watched.ledger['store']}-victim/data.parquet",
+        # The table's own folder is a prefix of it, as a text.
+        "beside": f"{location}-victim/data.parquet",
+        "above": f"{location}/../victim/data.parquet",
+    }[where]
+    storage = watched.storage
+    plain = victim.replace("/rows/../", "/")
+    storage.create(plain, b"precious")
+    forge(watched, victim)
+    files = data_files(watched)
+    watched.run().abort()
+    with pytest.raises(LedgerDamagedError, match="outside of"):
+        watched.run().sweep()
+    assert storage.get(plain) == b"precious"
+    assert data_files(watched) == files
+
+
+def forge(watched: WatchedTable, path: str) -> None:
+    """Let a task record of the run name another file."""
+    storage = watched.storage
+    for uri in storage.list(watched.layout().tasks):
+        if uri.endswith(".json"):
+            content = open_json(storage.get(uri))
+            if content["groups"]:
+                content["groups"][0]["files"][0][0] = path
+                storage.delete([uri])
+                storage.create(uri, seal_json(content))
+                return
+    pytest.fail("no task record with files")
+
+
+def test_a_committed_run_cannot_be_aborted(watched: WatchedTable) -> None:
+    """The error names the snapshot; the run stays committed."""
+    landed = watched.append()
+    with pytest.raises(RunCommittedError) as caught:
+        watched.run().abort()
+    assert caught.value.snapshot_id == landed.snapshot_id
+    assert watched.run().status().state == "committed"
+    assert watched.append().outcome == "already_committed"
+
+
+def test_a_run_that_landed_without_a_receipt_is_not_given_up(
+    watched: WatchedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver died behind its post: abort says so, and a later start gives the receipt.
+
+    To call it aborted would send the user to a new id, and every row would land twice.
+    """
+    append = RunLog.append
+
+    def lose_receipt(self: RunLog, body: Body) -> Record:
+        if isinstance(body, Receipt):
+            raise StoreUnavailableError(uri="the receipt", reason="lost by the test")
+        return append(self, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLog, "append", lose_receipt)
+        with pytest.raises(StoreUnavailableError):
+            watched.append()
+    (snapshot_id,) = watched.snapshots()
+    with pytest.raises(RunCommittedError) as caught:
+        watched.run().abort()
+    assert caught.value.snapshot_id == snapshot_id
+    again = watched.append()
+    assert (again.outcome, again.snapshot_id) == ("already_committed", snapshot_id)
+    assert watched.run().status().state == "committed"
+    watched.run().sweep()
+    assert watched.numbers() == watched.computed() == ALL
+
+
+def test_a_post_that_is_on_its_way_cannot_land_after_abort_and_sweep(
+    watched: WatchedTable, stack: Stack
+) -> None:
+    """Its files are gone by then: the catalog must refuse it, and the driver is told why.
+
+    Method: a proxy holds the driver's post back while the run is aborted and swept.
+    """
+    watched.lake.sql(f"CREATE TABLE {watched.name} (n bigint) USING iceberg")
+    watched.lake.sql(f"INSERT INTO {watched.name} VALUES (100)")
+    swept: list[hf.Swept] = []
+    direct = stack.rest_catalog_properties()
+
+    def give_up() -> None:  # In a thread of the proxy, where no session is active.
+        to = hf.IcebergTable(f"{watched.namespace}.rows", catalog=direct)
+        watched.run().abort(to=to, reason="a test")
+        swept.append(watched.run().sweep(to=to))
+
+    with fault_proxy(stack.rest.uri) as proxy:
+        proxy.faults = [Fault(before=give_up)]
+        catalog = {**direct, "uri": proxy.uri}
+        with pytest.raises(RunAbortedError, match="a test"):
+            watched.append(to=hf.IcebergTable(f"{watched.namespace}.rows", catalog=catalog))
+        assert proxy.commits == [409]  # It was on its way, and refused.
+    assert swept[0].data_files > 0
+    assert watched.numbers() == [100]
+    assert watched.snapshots() == []
+    assert data_files(watched) == live_files(watched)
+
+
+def test_a_sweep_keeps_what_landed_though_the_run_was_aborted_without_its_receipt(
+    watched: WatchedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table's mark decides, not the ledger alone: no file of a snapshot is ever deleted."""
+    append = RunLog.append
+
+    def lose_receipt(self: RunLog, body: Body) -> Record:
+        if isinstance(body, Receipt):
+            raise StoreUnavailableError(uri="the receipt", reason="lost by the test")
+        return append(self, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLog, "append", lose_receipt)
+        with pytest.raises(StoreUnavailableError):
+            watched.append()
+    live = live_files(watched)
+    with pytest.raises(RunCommittedError):
+        watched.run().abort()
+    watched.run().sweep()
+    assert live_files(watched) == live
+    assert data_files(watched) >= live
+    assert watched.numbers() == ALL
+
+
+def test_status_and_runs_tell_where_each_run_stands(watched: WatchedTable, tmp_path: Path) -> None:
+    """Every state is shown, by reading the ledgers alone."""
+    store = {**watched.ledger}
+    assert hf.runs(**store) == []
+    assert watched.run("never started").status().state == "new"
+    landed = watched.append(run_id="landed")
+    half_done(watched, "stopped")
+    watched.run("claimed").remaining(watched.input(), key="n")
+    half_done(watched, "aborted")
+    watched.run("aborted").abort(reason="a test")
+    found = {status.run_id: status for status in hf.runs(**store)}
+    assert {run_id: status.state for run_id, status in found.items()} == {
+        "landed": "committed",
+        "stopped": "stopped",
+        "claimed": "started",
+        "aborted": "aborted",
+    }
+    assert found["landed"].snapshot_id == landed.snapshot_id
+    assert (found["landed"].done_rows, found["landed"].input_rows) == (ROWS, ROWS)
+    status = watched.run("stopped").status()
+    done = len(watched.computed()) - ROWS
+    assert (status.done_rows * 2, status.input_rows, status.starts) == (done, ROWS, 1)
+    assert status.table == watched.name
+    assert f"{status.done_rows} of {ROWS} ({status.done_rows / ROWS:.0%}) rows" in str(status)
+    elsewhere = hf.runs(f"file://{tmp_path}/none")
+    assert elsewhere == []

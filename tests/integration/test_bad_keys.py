@@ -1,0 +1,177 @@
+"""Keys that do not tell rows apart: each is an error with examples, and mending is enough."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from holdfast.errors import (
+    DuplicateKeyError,
+    InputChangedError,
+    NullKeyError,
+    SettingsError,
+    TransformError,
+)
+from tests.integration.process_watched import ROWS, WatchedTable
+
+pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
+
+ALL = list(range(ROWS))
+
+
+def check_nothing_landed(watched: WatchedTable) -> None:
+    """Assert that the run has made no snapshot and is not about to."""
+    assert watched.snapshots() == []
+    assert "Intent" not in watched.kinds()
+
+
+def test_null_keys_are_counted_before_a_row_is_computed(watched: WatchedTable) -> None:
+    """Half a run is kept while the input is mended."""
+    df = watched.input("if(n IN (3, 17), NULL, n) AS k")
+    with pytest.raises(NullKeyError, match="2 input rows have NULL in a key column"):
+        watched.append(df, key="k")
+    assert watched.computed() == []
+    check_nothing_landed(watched)
+    assert watched.append(df.where("k IS NOT NULL"), key="k").rows == ROWS - 2
+
+
+def test_null_in_the_second_column_of_a_key_counts(watched: WatchedTable) -> None:
+    """A key is whole or it is none; a start that is not verified finds it out in a task."""
+    df = watched.input("'a' AS k", "if(n = 3, NULL, n) AS l")
+    with pytest.raises(NullKeyError, match="1 input rows"):
+        watched.append(df, key=["k", "l"])
+    with pytest.raises(NullKeyError, match="1 input rows"):
+        watched.append(df, key=["k", "l"], verify_input=False)
+    check_nothing_landed(watched)
+    report = watched.append(df.where("n != 3"), key=["k", "l"])
+    assert report.rows == ROWS - 1
+    assert watched.numbers() == watched.computed() == [n for n in ALL if n != 3]
+
+
+def test_null_keys_that_turn_up_later_keep_what_is_done(watched: WatchedTable) -> None:
+    """The second start finds NULLs that the first had not: an error, and nothing is lost."""
+    df = watched.input()
+    with pytest.raises(TransformError):
+        watched.append(df, fails_at=[ROWS - 1])
+    done = len(watched.computed())
+    worse = df.union(watched.lake.sql("SELECT cast(NULL AS bigint) AS n"))
+    with pytest.raises(NullKeyError, match="1 input rows"):
+        watched.append(worse)
+    check_nothing_landed(watched)
+    assert watched.append(df).kept_rows == done
+    assert watched.numbers() == watched.computed() == ALL
+
+
+@pytest.mark.parametrize("verify_input", [True, False], ids=["verified", "not verified"])
+@pytest.mark.parametrize("other", [3, 16], ids=["inside one partition", "across partitions"])
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("m", "k=1"), ("concat('k', m)", "k='k1'"), ("cast(m AS decimal(38,0))", "k=Decimal")],
+    ids=["integer", "text", "long decimal"],
+)
+@pytest.mark.filterwarnings("ignore:.*was not compared:UserWarning")
+def test_a_key_in_two_rows_is_shown_and_nothing_lands(
+    watched: WatchedTable, key: str, shown: str, other: int, *, verify_input: bool
+) -> None:
+    """The row with number `other` has the key of row 1; after the fix the run lands."""
+    good = watched.input("n AS m", tasks=4).selectExpr(f"{key} AS k", "n")
+    bad = watched.input(f"if(n = {other}, 1, n) AS m", tasks=4).selectExpr(f"{key} AS k", "n")
+    with pytest.raises(DuplicateKeyError, match=rf"1 keys stand in .* example \({shown}"):
+        watched.append(bad, key="k", verify_input=verify_input)
+    check_nothing_landed(watched)
+    before = Counter(watched.computed())
+    assert watched.append(good, key="k", verify_input=verify_input).rows == ROWS
+    assert watched.numbers() == ALL
+    # What shares the key is made again, and that is at most one record: a task's five rows.
+    assert (Counter(watched.computed()) - before).total() <= 5
+
+
+def test_a_doubled_key_is_shown_whatever_its_column_is_called(watched: WatchedTable) -> None:
+    """The count of a key's rows is a column of ours, and a user's column may be called count."""
+    df = watched.input("if(n = 3, 1, n) AS count")
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* example \(count=1\)"):
+        watched.append(df, key="count")
+    check_nothing_landed(watched)
+
+
+def test_a_key_that_straddles_a_failed_start_is_shown(watched: WatchedTable) -> None:
+    """One of its rows is done, the other is not: the anti-join alone would swallow it."""
+    df = watched.input("n AS k")
+    # Row 15 stands behind the failure, and has the key of row 0, which is done.
+    doubled = watched.input("if(n = 15, 0, n) AS k")
+    with pytest.raises(TransformError):
+        watched.append(doubled, key="k", fails_at=[12])
+    done = watched.computed()
+    assert 0 in done
+    assert 15 not in done
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* for example \(k=0\)"):
+        watched.append(doubled, key="k")
+    assert watched.computed() == done  # It was found before another row was computed.
+    check_nothing_landed(watched)
+    report = watched.append(df, key="k")
+    assert report.kept_rows == len(done)
+    assert watched.numbers() == watched.computed() == ALL
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("cast(n AS double)", "is a double: 0.0 and -0.0 are equal to Spark"),
+        ("cast(n AS float)", "is a float"),
+        ("cast(n AS string) COLLATE UTF8_LCASE", "has a collation"),
+        ("struct(n)", "is a struct<n:bigint>"),
+    ],
+)
+def test_a_key_of_an_unfit_type_is_refused_before_anything(
+    watched: WatchedTable, how: str, told: str
+) -> None:
+    """The cure of the message is enough: cast, and the same run lands."""
+    df = watched.input(f"{how} AS k")
+    with pytest.raises(SettingsError, match=told):
+        watched.append(df, key="k")
+    with pytest.raises(SettingsError, match=told):
+        watched.append(df, key=["n", "k"])
+    assert watched.kinds() == []
+    assert watched.append(df.selectExpr("cast(n AS string) AS k", "n"), key="k").rows == ROWS
+    assert watched.numbers() == watched.computed() == ALL
+
+
+def test_keys_that_are_gone_between_two_starts_are_shown(watched: WatchedTable) -> None:
+    """Their rows are done and paid for; to land without them, or with them, would both be wrong."""
+    df = watched.input("concat('k', n) AS k")
+    with pytest.raises(TransformError):
+        watched.append(df, key="k", fails_at=[ROWS - 1])
+    done = watched.computed()
+    with pytest.raises(InputChangedError, match=rf"2 of {len(done)} finished keys .*k='k[01]'"):
+        watched.append(df.where("n > 1"), key="k")
+    assert watched.computed() == done
+    check_nothing_landed(watched)
+    assert watched.append(df, key="k").kept_rows == len(done)
+    assert watched.numbers() == watched.computed() == ALL
+
+
+@pytest.mark.parametrize(("then", "now"), [("int", "bigint"), ("decimal(10,0)", "decimal(38,0)")])
+def test_a_key_whose_type_has_changed_meanwhile_is_an_error(
+    watched: WatchedTable, then: str, now: str
+) -> None:
+    """Keys of two types are hashed in two ways: the run goes on with the type it began with."""
+    df = watched.input(f"cast(cast(n AS string) AS {then}) AS k")
+    with pytest.raises(TransformError):
+        watched.append(df, key="k", fails_at=[ROWS - 1])
+    done = watched.computed()
+    with pytest.raises(InputChangedError):
+        watched.append(watched.input(f"cast(cast(n AS string) AS {now}) AS k"), key="k")
+    check_nothing_landed(watched)
+    assert watched.computed() == done
+    assert watched.append(df, key="k").kept_rows == len(done)
+    assert watched.numbers() == watched.computed() == ALL
+
+
+def test_keys_that_are_new_in_the_second_start_are_done_as_well(watched: WatchedTable) -> None:
+    """Before the commit an input may grow: what is done is still in it."""
+    with pytest.raises(TransformError):
+        watched.append(fails_at=[ROWS - 1])
+    report = watched.append(watched.input(rows=ROWS + 5))
+    assert report.rows == ROWS + 5
+    assert watched.numbers() == watched.computed() == list(range(ROWS + 5))

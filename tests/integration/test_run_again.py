@@ -1,0 +1,202 @@
+"""A run that is started again: nothing is done twice, and nothing is dropped without a word."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.errors import (
+    JobFailedError,
+    RunMismatchError,
+    TableChangedError,
+    TransformError,
+)
+from tests.integration.process_watched import ROWS, TASKS, Watched, WatchedTable
+
+pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
+
+ALL = list(range(ROWS))
+
+
+class Rewritten(Watched):
+    """The same transform after somebody has worked on its code."""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows as they are, by other code."""
+        rows: pa.RecordBatch = super().__call__(batch)
+        return rows.slice(0)
+
+
+def test_the_same_input_again_computes_nothing_and_gives_the_receipt(watched: WatchedTable) -> None:
+    """A finished run is a no-op: no transform call, no snapshot, the same snapshot id."""
+    first = watched.append()
+    assert (first.outcome, watched.computed()) == ("committed", ALL)
+    again = watched.append()
+    assert (again.outcome, again.snapshot_id) == ("already_committed", first.snapshot_id)
+    assert (again.rows, again.files, again.input_compared) == (ROWS, first.files, True)
+    assert watched.computed() == ALL  # The transform was not called again.
+    assert watched.numbers() == ALL
+    assert watched.snapshots() == [first.snapshot_id]
+
+
+def test_return_reads_no_input_and_is_quick(watched: WatchedTable, tmp_path: Path) -> None:
+    """With if_committed="return" the receipt comes without a look at the input, in seconds.
+
+    Method: the input's files are removed, so that any read of them fails.
+    """
+    folder = tmp_path / "input"
+    watched.input().write.parquet(str(folder))
+    df = watched.lake.read.parquet(str(folder))
+    first = watched.append(df)
+    for file in folder.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(JobFailedError):  # A read does fail: the test is not vacuous.
+        watched.append(df)
+    started = time.monotonic()
+    with pytest.warns(UserWarning, match="was not compared"):
+        again = watched.append(df, if_committed="return")
+    assert time.monotonic() - started < 3.0
+    assert (again.outcome, again.snapshot_id) == ("already_committed", first.snapshot_id)
+    assert again.input_compared is False
+    shutil.rmtree(folder)
+
+
+def test_rows_added_since_are_counted_not_dropped(watched: WatchedTable) -> None:
+    """A reused id must not swallow new rows: the error says how many, and the table stays."""
+    watched.append()
+    with pytest.raises(RunMismatchError, match=r"had 20 rows and now has 23: 3 more"):
+        watched.append(watched.input(rows=ROWS + 3))
+    assert watched.numbers() == watched.computed() == ALL
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["half done", "landed"])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"key": ["n", "name"]}, r"key was \('n',\) and is now \('n', 'name'\)"),
+        ({"version": "2"}, "version was '' and is now '2'"),
+        ({"to": "other"}, "table uuid was"),
+        ({"zone": "Asia/Tokyo"}, "session time zone was 'UTC' and is now 'Asia/Tokyo'"),
+        ({"ansi": "false"}, "ansi mode was .* and is now 'false'"),
+    ],
+    ids=["key", "version", "table", "time zone", "ansi mode"],
+)
+def test_the_same_id_for_another_job_is_refused(
+    watched: WatchedTable, changes: dict[str, Any], told: str, *, landed: bool
+) -> None:
+    """The error names what differs, nothing is computed, and the run itself goes on unharmed."""
+    columns = ["concat('row ', n) AS name"]
+    if landed:
+        watched.append(watched.input(*columns))
+    else:
+        with pytest.raises(TransformError):
+            watched.append(watched.input(*columns), fails_at=[ROWS - 1])
+    done = watched.computed()
+    session = watched.lake.newSession()
+    session.conf.set("spark.sql.session.timeZone", changes.get("zone", "UTC"))
+    session.conf.set("spark.sql.ansi.enabled", changes.get("ansi", "true"))
+    options: dict[str, Any] = {
+        name: changes[name] for name in ("key", "version") if name in changes
+    }
+    if "to" in changes:
+        options["to"] = f"lake.{watched.namespace}.other"
+    other = session.range(0, ROWS, 1, TASKS).withColumnRenamed("id", "n")
+    with pytest.raises(RunMismatchError, match=told):
+        watched.append(other.selectExpr(*columns, "n"), **options)
+    assert watched.computed() == done
+    watched.append(watched.input(*columns))
+    assert watched.numbers() == watched.computed() == ALL
+
+
+@pytest.mark.parametrize("name", ["spark.sql.session.timeZone", "spark.sql.ansi.enabled"])
+def test_a_setting_that_spells_out_its_default_is_the_same_job(
+    watched: WatchedTable, name: str
+) -> None:
+    """What counts is the value in force, whether somebody has set it or not."""
+    usual, spelled = watched.lake.newSession(), watched.lake.newSession()
+    usual.conf.unset(name)
+    spelled.conf.set(name, str(usual.conf.get(name)))
+    outcomes = [
+        watched.append(session.range(ROWS).withColumnRenamed("id", "n")).outcome
+        for session in (usual, spelled)
+    ]
+    assert outcomes == ["committed", "already_committed"]
+
+
+def test_a_column_renamed_meanwhile_stops_the_run_until_it_is_undone(watched: WatchedTable) -> None:
+    """Staged rows would read as NULL under the new schema; the work waits for the old one."""
+    df = watched.input("concat('row ', n) AS name")
+    with pytest.raises(TransformError):
+        watched.append(df, fails_at=[ROWS - 1])
+    done = watched.computed()
+    watched.lake.sql(f"ALTER TABLE {watched.name} RENAME COLUMN name TO label")
+    for rows in (df, df.withColumnRenamed("name", "label")):
+        with pytest.raises(TableChangedError, match="'name' was renamed to 'label'"):
+            watched.append(rows)
+    assert watched.computed() == done
+    assert watched.snapshots() == []
+    watched.lake.sql(f"ALTER TABLE {watched.name} RENAME COLUMN label TO name")
+    assert watched.append(df).kept_rows == len(done)
+    assert watched.numbers() == watched.computed() == ALL
+
+
+def test_an_optional_column_added_meanwhile_does_not_stop_the_run(watched: WatchedTable) -> None:
+    """Rows of both starts read NULL there."""
+    with pytest.raises(TransformError):
+        watched.append(fails_at=[ROWS - 1])
+    watched.lake.sql(f"ALTER TABLE {watched.name} ADD COLUMN note STRING")
+    assert watched.append().outcome == "committed"
+    assert watched.numbers() == watched.computed() == ALL
+    assert watched.lake.table(watched.name).where("note IS NULL").count() == ROWS
+
+
+def test_changed_code_is_said_and_the_report_tells_whose_rows_are_whose(
+    watched: WatchedTable,
+) -> None:
+    """What is done is kept; the rest is made by the new code, and the report counts both."""
+    with pytest.raises(TransformError):
+        watched.append(fails_at=[ROWS - 1])
+    done = len(watched.computed())
+    assert 0 < done < ROWS  # Both versions have rows: the test is not vacuous.
+    with pytest.warns(UserWarning, match="the transform's code has changed"):
+        report = watched.append(transform=Rewritten(watched.notes))
+    assert sorted(report.rows_by_code.values()) == sorted([done, ROWS - done])
+    assert report.kept_rows == done
+    assert watched.numbers() == watched.computed() == ALL
+
+
+def test_strict_code_refuses_changed_code_and_goes_on_with_the_old(watched: WatchedTable) -> None:
+    """Nothing is computed by the new code; the old one finishes the run without a warning."""
+    with pytest.raises(TransformError):
+        watched.append(fails_at=[ROWS - 1])
+    done = watched.computed()
+    with pytest.raises(RunMismatchError, match="the transform's code has changed"):
+        watched.append(transform=Rewritten(watched.notes), strict_code=True)
+    assert watched.computed() == done
+    report = watched.append(strict_code=True)
+    assert list(report.rows_by_code.values()) == [ROWS]
+    assert watched.numbers() == watched.computed() == ALL
+
+
+def test_a_run_half_done_in_one_store_is_refused_once_another_store_has_landed_it(
+    watched: WatchedTable, lake: SparkSession
+) -> None:
+    """Two ledgers do not know each other; the table's mark keeps the rows from landing twice."""
+    with pytest.raises(TransformError):
+        watched.append(fails_at=[ROWS - 1])
+    elsewhere = {**watched.ledger, "store": f"{watched.ledger['store']}-second"}
+    second = WatchedTable(
+        lake=lake, namespace=watched.namespace, ledger=elsewhere, notes=watched.notes
+    )
+    landed = second.append()
+    done = watched.computed()
+    with pytest.raises(RunMismatchError, match=rf"another ledger \(snapshot {landed.snapshot_id}"):
+        watched.append()
+    assert watched.computed() == done
+    assert watched.numbers() == ALL
