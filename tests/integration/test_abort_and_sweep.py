@@ -258,7 +258,7 @@ def test_a_post_that_is_on_its_way_cannot_land_after_abort_and_sweep(
     assert data_files(watched) == live_files(watched)
 
 
-def test_a_sweep_keeps_what_landed_though_the_run_was_aborted_without_its_receipt(
+def test_a_sweep_keeps_what_landed_though_its_receipt_was_lost(
     watched: WatchedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table's mark decides, not the ledger alone: no file of a snapshot is ever deleted."""
@@ -276,6 +276,9 @@ def test_a_sweep_keeps_what_landed_though_the_run_was_aborted_without_its_receip
     live = live_files(watched)
     with pytest.raises(RunCommittedError):
         watched.run().abort()
+    with pytest.raises(RunUnfinishedError):  # Nothing says yet that it is finished.
+        watched.run().sweep()
+    assert watched.append().outcome == "already_committed"
     watched.run().sweep()
     assert live_files(watched) == live
     assert data_files(watched) >= live
