@@ -1,8 +1,8 @@
 """Unique keys: a quick proof on the driver that no key is covered twice.
 
 Whole numbers are compared as they are. Of other keys the hashes are: equal keys have equal
-hashes, so hashes that all differ prove it. Sorting sixteen million of either takes half a second.
-Spark is asked for more than that, for keys whose hash is not computed here, and when two are
+hashes, so hashes that all differ prove it. Sorting twelve million of them took 0.3 s (ADR 0006).
+Spark is asked for more than sixteen million, for keys whose hash is not computed here, and when two are
 equal: two different keys may have one hash.
 """
 

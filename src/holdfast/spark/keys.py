@@ -21,7 +21,7 @@ _EXAMPLES = 3
 # Names that no input has.
 _NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
 _FILES_PER_TASK = 64
-# Some hundred megabytes in the memory of driver and executors.
+# All of them stand in the memory of the driver and of each executor.
 _BROADCAST_ROWS_MAX = 10_000_000
 
 

@@ -17,8 +17,7 @@ from holdfast.model.work import Chunk
 from holdfast.storage.port import Storage
 
 _KEPT_BYTES_MAX = 64 * 1024 * 1024
-# Output of this size in one checkpoint, before encoding, is worth a table file of its own. Below
-# that rate streaming it into a chunk costs a percent or two of one core.
+# Output of this size in one checkpoint, before encoding, is worth a table file of its own.
 _WORTH_A_CUT_BYTES = 128 * 1024 * 1024
 
 
