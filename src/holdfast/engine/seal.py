@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.errors import LedgerDamagedError
+from holdfast.ledger.answers import list_objects
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.work import TaskRecord, Work
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 from holdfast.worker.reports import TaskReport
 
 
@@ -48,7 +49,9 @@ def gather(
     dropped_rows = 0
     found: dict[str, list[TaskRecord]] = {}
     for claim in claims:
-        records = read_task_records(storage, layout, _list(storage, layout.claim_tasks(claim)))
+        records = read_task_records(
+            storage, layout, list_objects(storage, layout.claim_tasks(claim))
+        )
         logs = whole_prefixes(records)
         found |= logs
         best: dict[str, str] = {}
@@ -78,10 +81,3 @@ def _worth(log: Sequence[TaskRecord]) -> tuple[bool, int, int]:
 
 def _rows(log: Sequence[TaskRecord]) -> int:
     return sum(record.coverage.rows for record in log)
-
-
-def _list(storage: Storage, folder: str) -> list[str]:
-    try:
-        return storage.list(folder)
-    except StorageError as error:
-        raise StoreUnavailableError(uri=folder, reason=str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.seal import gather
-from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_file import read_run_file
 from holdfast.ledger.run_log import RunLog
@@ -12,7 +12,7 @@ from holdfast.model.input_sums import InputSums
 from holdfast.model.records import Plan, Seal, Stop
 from holdfast.model.status import RunState, RunStatus
 from holdfast.model.work import Work
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 
 
 def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
@@ -58,10 +58,8 @@ def run_folders(storage: Storage, store: str) -> list[str]:
     Raises:
         StoreUnavailableError: The store did not answer.
     """
-    try:
+    with answers(store):
         return [name for name in storage.folders(store) if not name.startswith("=probe")]
-    except StorageError as error:
-        raise StoreUnavailableError(uri=store, reason=str(error)) from error
 
 
 def _state(log: RunLog, last: Seal | None) -> RunState:

@@ -7,18 +7,19 @@ what happened.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import resolve
-from holdfast.errors import RunUnfinishedError, StoreUnavailableError
+from holdfast.errors import RunUnfinishedError
+from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_file import RunFile
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.records import PartReference
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import Sink
-from holdfast.storage.port import StorageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,8 @@ def sweep(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> Swept:
     if log.receipt is None and not log.is_aborted:
         raise RunUnfinishedError(run_id=ledger.run_id)
     landed = _landed(ledger, run_file, sink)
-    try:
+    with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
-    except StorageError as error:
-        raise StoreUnavailableError(uri=layout.folder, reason=str(error)) from error
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
@@ -64,10 +63,8 @@ def sweep(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> Swept:
     # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
     part = None if landed is None else layout.part(landed.name)
     objects = [*(uri for uri in parts if uri != part), *tasks]
-    try:
+    with answers(layout.folder):
         storage.delete(objects)
-    except StorageError as error:
-        raise StoreUnavailableError(uri=layout.folder, reason=str(error)) from error
     return Swept(data_files=len(doomed), ledger_objects=len(objects))
 
 
@@ -81,5 +78,5 @@ def _landed(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> Part
     return None if found is None else ledger.log.intents[found.mark.intent_number].staged
 
 
-def _paths(groups: tuple[StagedGroup, ...] | list[StagedGroup]) -> set[str]:
-    return {path for group in groups for path in (group.path, *(file.path for file in group.files))}
+def _paths(groups: Iterable[StagedGroup]) -> set[str]:
+    return {path for group in groups for path in group.paths}

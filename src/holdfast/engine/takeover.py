@@ -11,11 +11,12 @@ from datetime import datetime
 
 from holdfast.engine.choices import Takeover
 from holdfast.engine.ports import Ports
-from holdfast.errors import RunBusyError, StoreUnavailableError
+from holdfast.errors import RunBusyError
+from holdfast.ledger.answers import answers
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Claim, Receipt, Stop
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 
 # A driver writes nothing while its job runs; without checkpoints neither do its tasks.
 _QUIET_WITHOUT_CHECKPOINTS_S = 60.0
@@ -85,8 +86,6 @@ def _age_s(log: RunLog, storage: Storage, layout: RunLayout, claim: int, ports: 
     """
     written = datetime.fromisoformat(log.records[-1].written_at).timestamp()
     folder = layout.claim_tasks(claim)
-    try:
+    with answers(folder):
         newest = storage.newest(folder)
-    except StorageError as error:
-        raise StoreUnavailableError(uri=folder, reason=str(error)) from error
     return max(0.0, ports.now() - max(written, newest or 0.0))

@@ -6,11 +6,11 @@ again, which costs but ends well; committing the rest would lose rows.
 
 from __future__ import annotations
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.answers import answers
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 
 
 def without_lost(
@@ -28,10 +28,7 @@ def without_lost(
         lost = {
             record.name
             for record in work.records
-            if any(
-                group.path in lost_files or any(file.path in lost_files for file in group.files)
-                for group in record.groups
-            )
+            if any(lost_files.intersection(group.paths) for group in record.groups)
         }
         lost |= _without_objects(work, storage, layout)
         if not lost:
@@ -53,10 +50,8 @@ def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str
         for record in work.waiting
         if record.chunk is not None
     ]
-    try:
+    with answers(layout.tasks):
         sizes = storage.sizes([uri for _, uri, _ in expected])
-    except StorageError as error:
-        raise StoreUnavailableError(uri=layout.tasks, reason=str(error)) from error
     return {
         record.name
         for (record, _, size), found in zip(expected, sizes, strict=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import pyarrow as pa
 
-from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.errors import LedgerDamagedError
+from holdfast.ledger.answers import read_whole
 from holdfast.model.work import Chunk
 from holdfast.storage.arrow_file import DigestingArrowFile
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 
 
 class ChunkFile:
@@ -50,14 +50,7 @@ def read_chunk(storage: Storage, uri: str, chunk: Chunk) -> list[pa.RecordBatch]
         LedgerDamagedError: The chunk is gone, or not as it was written.
         StoreUnavailableError: The store did not answer.
     """
-    try:
-        data = storage.get(uri)
-    except FileNotFoundError as error:
-        raise LedgerDamagedError(uri=uri, reason="missing") from error
-    except StorageError as error:
-        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
-    if hashlib.sha256(data).hexdigest() != chunk.digest:
-        raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
+    data = read_whole(storage, uri, chunk.digest)
     with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
         batches = list(reader)
     rows = sum(batch.num_rows for batch in batches)

@@ -8,11 +8,11 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.ledger.answers import answers, read_whole
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.records import PartReference
 from holdfast.model.work import TaskRecord, Work
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 
 _SCHEMA = pa.schema([("record", pa.string())])
 
@@ -28,10 +28,8 @@ def write_work(storage: Storage, layout: RunLayout, name: str, work: Work) -> Pa
     table = pa.table({"record": texts}, schema=_SCHEMA)
     pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
     data = buffer.getvalue().to_pybytes()
-    try:
+    with answers(layout.part(name)):
         storage.put(layout.part(name), data)
-    except StorageError as error:
-        raise StoreUnavailableError(uri=layout.part(name), reason=str(error)) from error
     return PartReference(name=name, digest=hashlib.sha256(data).hexdigest(), records=len(texts))
 
 
@@ -42,14 +40,6 @@ def read_work(storage: Storage, layout: RunLayout, reference: PartReference) -> 
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
-    uri = layout.part(reference.name)
-    try:
-        data = storage.get(uri)
-    except FileNotFoundError as error:
-        raise LedgerDamagedError(uri=uri, reason="missing") from error
-    except StorageError as error:
-        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
-    if hashlib.sha256(data).hexdigest() != reference.digest:
-        raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
+    data = read_whole(storage, layout.part(reference.name), reference.digest)
     texts = pq.read_table(pa.BufferReader(data)).column("record").to_pylist()
     return Work(records=tuple(TaskRecord.from_json(json.loads(text)) for text in texts))

@@ -26,6 +26,11 @@ class StagedGroup:
     # What only the sink understands, as JSON values (for Iceberg: spec and partition bounds).
     detail: Mapping[str, Any]
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All objects that the group needs: itself, and its files."""
+        return (self.path, *(file.path for file in self.files))
+
     def to_json(self) -> dict[str, Any]:
         """Return the group as plain JSON values."""
         return {

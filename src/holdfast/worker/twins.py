@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.answers import list_objects
 from holdfast.ledger.task_log import JobLedger, read_task_records, whole_prefixes
 from holdfast.model.work import TaskRecord
-from holdfast.storage.port import StorageError
 from holdfast.worker.reports import ReportEnd
 
 # Without checkpoints a log says nothing while its task works.
@@ -97,8 +96,4 @@ def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control i
 
 
 def _list(ledger: JobLedger, place: int) -> list[str]:
-    folder = ledger.layout.place(ledger.claim, ledger.job, place)
-    try:
-        return ledger.storage.list(folder)
-    except StorageError as error:
-        raise StoreUnavailableError(uri=folder, reason=str(error)) from error
+    return list_objects(ledger.storage, ledger.layout.place(ledger.claim, ledger.job, place))
