@@ -10,17 +10,23 @@ from holdfast.model.report import Report
 from holdfast.model.status import RunStatus
 from holdfast.run import Run, runs
 from holdfast.sinks.targets import Create, IcebergTable
-from holdfast.worker.transforms import per_worker
+from holdfast.worker.per_row import PerRow, per_row
+from holdfast.worker.retry import Retry
+from holdfast.worker.transforms import PerWorker, per_worker
 
 __all__ = [
     "Create",
     "HoldfastError",
     "IcebergTable",
+    "PerRow",
+    "PerWorker",
     "Report",
+    "Retry",
     "Run",
     "RunStatus",
     "Swept",
     "__version__",
+    "per_row",
     "per_worker",
     "runs",
 ]

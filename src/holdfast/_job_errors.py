@@ -76,6 +76,21 @@ class TransformError(JobError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class TooManyErrorsError(JobError):
+    """More rows failed than `max_errors` allows; nothing was committed."""
+
+    happened = "{rows} rows failed, and max_errors allows {limit}; first: {example}"
+    advice = (
+        "see run.quarantined(); mend the transform, or raise max_errors, then run the same script "
+        "again: failed rows are tried again, finished ones are not paid for twice"
+    )
+
+    rows: int
+    limit: int
+    example: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class TransformTooLargeError(JobError):
     """The transform pickles to more than can sensibly be sent with every task."""
 

@@ -25,6 +25,7 @@ Spark hands an executor's error to the driver as text, so the message alone is e
     │   ├── InputChangedError         the input is not what it was a moment ago
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── TransformError            the transform failed
+    │   ├── TooManyErrorsError        more rows failed than max_errors allows
     │   ├── TransformTooLargeError    the transform carries too much with it
     │   ├── ExecutorSetupError        an executor cannot run this job
     │   └── JobFailedError            Spark gave the job up
@@ -63,6 +64,7 @@ from holdfast._job_errors import (
     JobFailedError,
     NullKeyError,
     SchemaMismatchError,
+    TooManyErrorsError,
     TransformError,
     TransformTooLargeError,
 )
@@ -98,6 +100,7 @@ __all__ = [
     "StoreUnavailableError",
     "TableChangedError",
     "TableMissingError",
+    "TooManyErrorsError",
     "TransformError",
     "TransformTooLargeError",
     "UnsafeStoreError",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from holdfast.engine.abort import abort
 from holdfast.engine.choices import Choices, Duration, IfCommitted, Takeover
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, Prepared, prepare
+from holdfast.engine.quarantined import quarantine_chunks
+from holdfast.engine.report import report_of
 from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import Swept, sweep
+from holdfast.errors import RunUnfinishedError, SettingsError
 from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.report import Report
@@ -24,7 +28,8 @@ from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, IcebergTable
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
-from holdfast.worker.task import RowCount
+from holdfast.worker.per_row import PerRow
+from holdfast.worker.task import OnError, RowCount
 from holdfast.worker.transforms import PerWorker, Transform
 
 
@@ -57,6 +62,8 @@ class Run:
         self._store_options = store_options
         # What `remaining` has claimed and measured, for the write that follows.
         self._prepared: Prepared | None = None
+        # The run whose failed rows this one tries again.
+        self._retry_of = ""
 
     def __repr__(self) -> str:
         """Show the id and the store; never the options, which hold credentials."""
@@ -68,7 +75,7 @@ class Run:
         *,
         to: str | IcebergTable,
         key: str | Sequence[str],
-        transform: Transform | PerWorker | None = None,
+        transform: Transform | PerWorker | PerRow | None = None,
         checkpoint_every: Duration | None = "30s",
         batch_rows: int | None = None,
         rows: RowCount = "same",
@@ -79,6 +86,9 @@ class Run:
         takeover: Takeover = "wait",
         retries: int = 2,
         strict_code: bool = False,
+        on_error: OnError = "raise",
+        max_errors: float = 0.1,
+        cost: float | Callable[[Any], float] = 0.0,
     ) -> Report:
         """Transform the DataFrame's rows and append them to the table in one atomic commit, once.
 
@@ -90,7 +100,7 @@ class Run:
             to: `catalog.namespace.table` through the session's settings, or `hf.IcebergTable`.
             key: The column or columns that tell the rows apart.
             transform: Takes one pyarrow RecordBatch; returns a batch, a Table, a dict of
-                columns, or an iterable of these. `hf.per_worker` builds it once per process.
+                columns, or an iterable of these. See also `hf.per_worker` and `hf.per_row`.
             checkpoint_every: How much work a kill may cost, per task; None for less safety.
             batch_rows: How many rows the transform sees at a time; by default it adapts.
             rows: "same": as many rows out as in, for every batch; "any": it may differ.
@@ -101,6 +111,10 @@ class Run:
             takeover: While another driver seems alive: "wait", take over "now", or "never".
             retries: How many further passes a failing transform gets.
             strict_code: Refuse to go on when the transform's code has changed.
+            on_error: "raise": a failing row ends the job; "quarantine": it is set aside.
+            max_errors: How many rows may be set aside: a number, or a share of the input.
+            cost: What a row costs, or a function of its answer (of the output batch, if the
+                transform takes batches). Summed up in the report.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -109,17 +123,8 @@ class Run:
             JobError: The work on the executors failed; nothing was committed.
             CommitError: The table could not be written; staged files are kept.
         """
-        choices = Choices(
-            transform=transform,
-            checkpoint_every=checkpoint_every,
-            batch_rows=batch_rows,
-            rows=rows,
-            verify_input=verify_input,
-            if_committed=if_committed,
-            takeover=takeover,
-            retries=retries,
-            strict_code=strict_code,
-        )
+        given = locals()  # Most arguments are choices, of the same name.
+        choices = Choices(**{one.name: given[one.name] for one in fields(Choices)})
         target = IcebergTable(to) if isinstance(to, str) else to
         return self._append(df, target, key, choices, create=create, version=version)
 
@@ -154,6 +159,68 @@ class Run:
         if self._prepared.has_landed:
             return df.limit(0)
         return without_finished(df, key, self._prepared.book.finished)
+
+    def quarantined(self) -> SparkDataFrame:
+        """Return the rows that failed, as a DataFrame.
+
+        Its columns: `key` and `input` (structs; `select("input.*")` gives the rows as they came),
+        `error`, `attempts`, and `epoch`, the number of the claim under which the row failed.
+
+        Raises:
+            SettingsError: No store is named, or there is no Spark session.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        from holdfast.spark.quarantine import quarantine_frame  # noqa: PLC0415 - pyspark is optional.
+
+        session = active_session()
+        if session is None:
+            raise SettingsError(what="no Spark session is active", cure="start one first")
+        ledger = self._ledger(session)
+        return quarantine_frame(session, ledger.storage, quarantine_chunks(ledger))
+
+    def retry_quarantined(
+        self,
+        *,
+        transform: Transform | PerWorker | PerRow | None = None,
+        to: str | IcebergTable | None = None,
+        **options: Any,  # noqa: ANN401 - those of `append`.
+    ) -> Report:
+        """Try the rows that failed again, and append what they become, once.
+
+        This is a run of its own, called `<id>+retry`: safe to call again, and committed apart
+        from this one, which must have landed. Rows that fail again end it, as in `append`; set
+        aside, they are in the quarantine of that run, and its own `retry_quarantined` tries them.
+
+        Args:
+            transform: As for `append`.
+            to: The table, if the session's settings do not lead to it.
+            **options: Any other argument of `append`, apart from the key and the DataFrame.
+
+        Raises:
+            RunUnfinishedError: This run has not landed: which rows fail is not settled.
+            SettingsError: No row has failed, or an argument or a setting cannot be used.
+            HoldfastError: As for `append`.
+        """
+        ledger = self._ledger(active_session())
+        ledger.log.refresh()
+        run_file = read_run_file(ledger.storage, ledger.layout)
+        if run_file is None or ledger.log.receipt is None:
+            raise RunUnfinishedError(run_id=self._run_id)
+        if not quarantine_chunks(ledger):
+            raise SettingsError(
+                what=f"no row of run {self._run_id!r} has failed",
+                cure="look at report.quarantined_rows before calling retry_quarantined",
+            )
+        identity = run_file.identity
+        again = Run(f"{self._run_id}+retry", store=ledger.store, store_options=self._store_options)
+        again._retry_of = self._run_id
+        return again.append(
+            self.quarantined().select("input.*"),
+            to=to or IcebergTable(identity.table, branch=identity.branch),
+            key=identity.key,
+            transform=transform,
+            **options,
+        )
 
     def status(self) -> RunStatus:
         """Return where the run stands. Reads the ledger only; safe while the run is at work.
@@ -240,6 +307,7 @@ class Run:
             mode="append",
             key=key,
             version=version,
+            retry_of=self._retry_of,
             **spark.semantics(session),
         )
         prepared, self._prepared = self._prepared, None
@@ -251,42 +319,7 @@ class Run:
         )
         driven = driver.append(view, identity, choices)
         spark.forget_cached_table(session, target)
-        return self._report(sink.name, driven, time.monotonic() - started)
-
-    def _report(self, table: str, driven: Driven, seconds: float) -> Report:
-        landed = driven.landed
-        if not driven.input_compared:
-            warnings.warn(
-                f"run {self._run_id!r}: the input was not compared with what an earlier start "
-                "of this run may have read",
-                stacklevel=4,
-            )
-        if landed.present is None:
-            warnings.warn(
-                f"run {self._run_id!r} has landed; the table's history does not tell whether its "
-                "rows are still there",
-                stacklevel=4,
-            )
-        return Report(
-            run_id=self._run_id,
-            table=table,
-            outcome="already_committed" if driven.was_landed else "committed",
-            snapshot_id=landed.receipt.snapshot_id,
-            rows=landed.receipt.rows,
-            files=landed.receipt.files,
-            size_bytes=landed.receipt.size_bytes,
-            tasks=driven.tally.tasks,
-            passes=driven.tally.passes,
-            posts=landed.posts,
-            seconds=seconds,
-            kept_rows=driven.kept_rows,
-            kept_seconds=driven.kept_seconds,
-            dropped_rows=driven.tally.dropped_rows,
-            withdrawn_rows=driven.tally.withdrawn_rows,
-            rows_by_code=dict(driven.rows_by_code),
-            input_compared=driven.input_compared,
-            still_in_table="yes" if landed.present else "unknown",
-        )
+        return report_of(self._run_id, sink.name, driven, time.monotonic() - started)
 
 
 def runs(

@@ -16,12 +16,18 @@ from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.model.work import Chunk, Coverage, TaskRecord
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import ObjectSink, Storage
+from holdfast.worker.steps import Step
 from tests.fakes.memory_storage import MemoryStorage
 
 CLAIM, JOB, PLACE, ATTEMPT = 3, "rows", 7, 21
 NEXT_NUMBER = 5
 
 Row = dict[str, Any]
+
+
+def done_step(rows: pa.RecordBatch, seconds: float) -> Step:
+    """Return a step whose output is taken already."""
+    return Step(rows=rows, hashes=None, outputs=(), began=0.0, seconds=seconds)
 
 
 class ManualClock:

@@ -23,6 +23,7 @@ from tests.fakes.task_ledgers import (
     ListWriterSpec,
     ManualClock,
     WatchedStorage,
+    done_step,
     job_ledger,
     logged,
     task_log,
@@ -68,8 +69,7 @@ class Task:
         numbers = list(ids)
         self.hold(numbers, copies=copies)
         self.clock.now_s += seconds
-        batch = pa.RecordBatch.from_pydict({"id": numbers})
-        self.checkpoints.cover(batch, None, seconds)
+        self.checkpoints.cover(done_step(pa.RecordBatch.from_pydict({"id": numbers}), seconds))
 
     @property
     def records(self) -> list[TaskRecord]:
@@ -254,7 +254,7 @@ def test_a_failing_batch_keeps_the_batches_before_it_in_a_chunk() -> None:
     task.do([1])
     task.do([2])
     task.hold([3])
-    task.checkpoints.stop()
+    task.checkpoints.stop_at_failed_batch()
     (one,) = task.records
     assert (task.in_chunk(one), task.covered(one), one.end) == ([1, 2], [1, 2], "stopped")
     assert (one.groups, task.spec.files, task.writer.abandons) == ((), {}, 1)
@@ -266,7 +266,7 @@ def test_a_failing_batch_leaves_earlier_chunks_waiting() -> None:
     task.do([1], seconds=EVERY_S)
     task.do([2])
     task.hold([3])
-    task.checkpoints.stop()
+    task.checkpoints.stop_at_failed_batch()
     assert [one.supersedes for one in task.records] == [(), ()]
     assert task.check_each_row_once() == [1, 2]
 
@@ -280,7 +280,7 @@ def test_a_failing_batch_behind_rows_that_were_let_go_covers_nothing(
     monkeypatch.setattr(chunk_buffer, "_WORTH_A_CUT_BYTES", 1)
     task.do([1])
     task.hold([2])
-    task.checkpoints.stop()
+    task.checkpoints.stop_at_failed_batch()
     (one,) = task.records
     assert (one.coverage.rows, one.chunk, one.groups, one.end) == (0, None, (), "stopped")
     assert [sink.end for sink in task.storage.sinks if sink.uri.endswith(".keys")] == []

@@ -30,6 +30,7 @@ from tests.fakes.task_ledgers import (
     PLACE,
     ListWriterSpec,
     WatchedStorage,
+    done_step,
     job_ledger,
     logged,
     record,
@@ -117,7 +118,7 @@ def test_a_fenced_task_does_not_pay_for_another_batch(storage: WatchedStorage) -
 
     report = run(storage, [numbers(1), numbers(2), numbers(3)], transform=costly)
     assert calls == [[1], [2]]
-    assert (report.end, report.rows_in) == ("fenced", 1)
+    assert (report.end, report.rows_in) == ("fenced", 2)
     assert [one.end for one in logged(job_ledger(storage))] == ["", "failed"]
 
 
@@ -223,7 +224,7 @@ def test_output_in_two_partitions_is_covered_when_both_files_are_closed(
             {"id": done[-1], "part": "often", "payload": random.bytes(30_000)},
         ]
         checkpoints.hold(pa.RecordBatch.from_pylist(rows))
-        checkpoints.cover(numbers(done[-1]), None, 1.0)
+        checkpoints.cover(done_step(numbers(done[-1]), 1.0))
     assert list(tmp_path.glob("t/data/part=rare/*.parquet")) == []
     assert logged(ledger) == []
     checkpoints.finish()

@@ -12,8 +12,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from holdfast import Run
 from holdfast.engine.drive import Driven
+from holdfast.engine.report import report_of
 from holdfast.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -43,8 +43,7 @@ def rig_with_staged_files() -> Rig:
 
 def reported(driven: Driven) -> Report:
     """Return what the user is told of a start."""
-    run = Run("r", store="s3://store")
-    return run._report("lake.db.t", driven, 1.0)  # noqa: SLF001 - append needs Spark.
+    return report_of("r", "lake.db.t", driven, 1.0)
 
 
 def test_only_a_start_that_publishes_another_ones_files_has_kept_them() -> None:

@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger import task_log as task_log_module
 from holdfast.ledger.task_log import JobLedger, read_task_records, whole_prefixes
-from holdfast.model.records import seal_json
+from holdfast.model.records import Record, Stop, encode_record, seal_json
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import Storage
 from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, truncated
@@ -234,9 +234,16 @@ def test_a_job_is_fenced_by_whatever_stands_at_the_logs_next_number(any_ledger: 
     storage: Storage = any_ledger.storage
     storage.put(any_ledger.layout.record(NEXT_NUMBER - 1), b"own plan")
     storage.put(any_ledger.layout.record(NEXT_NUMBER + 1), b"not there yet")
-    assert not any_ledger.is_fenced()
+    assert any_ledger.end() == ""
     storage.put(any_ledger.layout.record(NEXT_NUMBER), b"another's claim")
-    assert any_ledger.is_fenced()
+    assert any_ledger.end() == "fenced"
+
+
+def test_a_job_whose_own_driver_gives_up_is_stopped_not_fenced(any_ledger: JobLedger) -> None:
+    """What its tasks have done still counts, so they may write it down."""
+    stop = Record(number=NEXT_NUMBER, nonce="n", written_at="now", body=Stop(reason="SIGTERM"))
+    any_ledger.storage.put(any_ledger.layout.record(NEXT_NUMBER), encode_record(stop))
+    assert any_ledger.end() == "stopped"
 
 
 def test_a_store_that_does_not_answer_fences_nobody(
@@ -245,8 +252,8 @@ def test_a_store_that_does_not_answer_fences_nobody(
     """Unknown is neither yes nor no."""
     storage.failures["size"] = 1
     with pytest.raises(StoreUnavailableError):
-        ledger.is_fenced()
-    assert not ledger.is_fenced()
+        ledger.end()
+    assert ledger.end() == ""
 
 
 def test_the_names_of_logs_sort_by_claim_then_place(ledger: JobLedger) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from holdfast.errors import SettingsError
 from holdfast.model.durations import seconds_of
-from holdfast.worker.task import RowCount
+from holdfast.worker.per_row import PerRow
+from holdfast.worker.task import OnError, RowCount
 from holdfast.worker.transforms import PerWorker, Transform
 
 Takeover = Literal["wait", "now", "never"]
@@ -20,7 +23,7 @@ Duration = str | float | timedelta
 class Choices:
     """The arguments of a write that are the engine's to follow."""
 
-    transform: Transform | PerWorker | None = None
+    transform: Transform | PerWorker | PerRow | None = None
     batch_rows: int | None = None
     rows: RowCount = "same"
     verify_input: bool = True
@@ -31,6 +34,10 @@ class Choices:
     takeover: Takeover = "wait"
     if_committed: IfCommitted = "compare"
     strict_code: bool = False
+    on_error: OnError = "raise"
+    # How many rows may be set aside: a number of rows, or a share of the input.
+    max_errors: float = 0.1
+    cost: float | Callable[[Any], float] = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be followed.
@@ -41,9 +48,28 @@ class Choices:
         _whole_number("batch_rows", self.batch_rows, least=1, optional=True)
         _whole_number("retries", self.retries, least=0, optional=False)
         _one_of("rows", self.rows, RowCount)
+        _one_of("on_error", self.on_error, OnError)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)
         _ = self.checkpoint_every_s
+        _number("max_errors", self.max_errors, "a number of rows (100) or a share (0.01)")
+        if isinstance(self.max_errors, float) and self.max_errors > 1:
+            cure = "give a whole number of rows (100), or a share of at most 1.0"
+            raise SettingsError(what=f"max_errors={self.max_errors!r}", cure=cure)
+        if not callable(self.cost):
+            _number("cost", self.cost, "the cost of a row, or a function of its answer")
+        if isinstance(self.transform, PerRow) and self.batch_rows is not None:
+            raise SettingsError(
+                what="batch_rows with per_row", cure="leave it out; see per_row(concurrency=…)"
+            )
+
+    def errors_max(self, rows: int) -> int:
+        """Return how many rows may be set aside, of so many in all."""
+        if self.on_error == "raise":
+            return 0
+        if isinstance(self.max_errors, int):
+            return self.max_errors
+        return math.ceil(self.max_errors * rows)
 
     @property
     def checkpoint_every_s(self) -> float | None:
@@ -69,6 +95,11 @@ def _whole_number(name: str, value: int | None, *, least: int, optional: bool) -
     if type(value) is not int or value < least:
         cure = f"give a whole number of at least {least}{', or None' if optional else ''}"
         raise SettingsError(what=f"{name}={value!r}", cure=cure)
+
+
+def _number(name: str, value: float, wanted: str) -> None:
+    if type(value) not in {int, float} or not 0 <= value < float("inf"):
+        raise SettingsError(what=f"{name}={value!r}", cure=f"give {wanted}")
 
 
 def _one_of(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal type.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.run_file import open_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
-from holdfast.model.records import Claim, PartReference
+from holdfast.model.records import Claim, PartReference, Seal
 from holdfast.model.work import Work
 from holdfast.sinks.base import Sink, TableView
 
@@ -45,6 +45,13 @@ class Driven:
     kept_seconds: float = 0.0
     # How many rows each version of the transform's code has made, by its digest.
     rows_by_code: Mapping[str, int] = field(default_factory=dict)
+    kept_cost: float = 0.0
+    # What the answers that count have cost, by the claim under which they were paid for.
+    cost_by_epoch: Mapping[int, float] = field(default_factory=dict)
+    # What was paid for rows that do not count.
+    lost_cost: float = 0.0
+    # Failed rows that stand in the quarantine instead of the table.
+    quarantined_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +127,13 @@ class Driver:
         if landed is not None:
             compared = choices.if_committed == "compare" and choices.verify_input
             compared = compared and self._compare(book, landed.receipt.staged)
-            return Driven(landed=landed, was_landed=True, input_compared=compared)
+            seal = self._seal_of(landed.receipt.staged)
+            return Driven(
+                landed=landed,
+                was_landed=True,
+                input_compared=compared,
+                quarantined_rows=seal.quarantined_rows if seal is not None else 0,
+            )
         if self.prepared is None:
             book.inherit()
         self.sink.check(view, book.schema(view.schema), [])
@@ -153,9 +166,13 @@ class Driver:
             was_landed=False,
             input_compared=choices.verify_input,
             tally=book.tally,
-            kept_rows=kept.sums.rows,
+            kept_rows=kept.sums.rows - kept.quarantined_rows,
             kept_seconds=kept.seconds,
             rows_by_code=_rows_by_code(commit.log, book.work),
+            kept_cost=kept.cost,
+            cost_by_epoch=_cost_by_epoch(book.work),
+            lost_cost=_lost_cost(book),
+            quarantined_rows=book.work.quarantined_rows,
         )
 
     def _publish(self, commit: Commit, passes: Passes, book: Workbook, view: TableView) -> Landed:
@@ -176,21 +193,40 @@ class Driver:
         Raises:
             RunMismatchError: It is another input: its rows would be dropped without a word.
         """
-        seals = self.ledger.log.seals.values()
-        known = [seal.covered for seal in seals if seal.work.name == reference.name]
-        if not known:
+        seal = self._seal_of(reference)
+        if seal is None:
             return False
         now = book.input_sums
         if now is None:
             now = self.submitter.measure(KeyFiles(storage=self.ledger.storage))
-        if difference := known[-1].difference(now):
+        if difference := seal.covered.difference(now):
             raise RunMismatchError(run_id=self.ledger.run_id, differences=difference)
         return True
+
+    def _seal_of(self, reference: PartReference) -> Seal | None:
+        """Return the seal that has accepted the work, if the log still tells."""
+        seals = self.ledger.log.seals.values()
+        return next((seal for seal in seals if seal.work.name == reference.name), None)
 
 
 def _rows_by_code(log: RunLog, work: Work) -> dict[str, int]:
     rows: Counter[str] = Counter()
     for record in work.records:
-        if record.coverage.rows:
+        if record.coverage.rows and record.quarantine is None:
             rows[log.claims[record.claim].code] += record.coverage.rows
     return dict(rows)
+
+
+def _cost_by_epoch(work: Work) -> dict[int, float]:
+    costs: dict[int, float] = defaultdict(float)
+    for record in work.records:
+        if record.cost:
+            costs[record.claim] += record.cost
+    return dict(costs)
+
+
+def _lost_cost(book: Workbook) -> float:
+    """Return what was left out, and what tasks that died had paid at the rate of all others."""
+    seconds, tally = book.work.seconds, book.tally
+    rate = book.work.cost / seconds if seconds else 0.0
+    return tally.dropped_cost + tally.killed_seconds * rate

@@ -12,6 +12,8 @@ from typing import Literal
 
 from holdfast.engine.check_input import refuse_mismatch, without_overlaps
 from holdfast.engine.choices import Choices
+from holdfast.engine.failed_rows import refuse_too_many, to_keep
+from holdfast.engine.interrupts import interruptible
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.problems import raise_problems
 from holdfast.engine.withdraw import without_lost
@@ -22,7 +24,7 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger
 from holdfast.model.input_sums import InputSums
-from holdfast.model.records import Claim, PartReference, Plan
+from holdfast.model.records import Claim, PartReference, Plan, Stop
 from holdfast.model.work import Work
 from holdfast.sinks.base import Sink, TableView
 from holdfast.storage.port import Storage
@@ -113,9 +115,15 @@ class Passes:
             RunFencedError: Another driver has claimed the run.
         """
         book = self._book
+        # A derived input holds no finished rows, and so none of those that have failed.
+        if book.work.quarantined and not book.is_complete and not self._is_derived:
+            limit = self._errors_max(book.work.sums.rows)
+            book.release(to_keep(book.work, self._log.claims, self._claim.code, limit))
         for _ in range(_PASSES_MAX):
             job = None if book.is_complete else self._next_job()
             if job is None:
+                if not book.is_complete:
+                    refuse_too_many(book.work, self._errors_max(book.work.sums.rows), ())
                 return book.complete()
             book.seal_changes()
             if book.tally.passes:
@@ -129,6 +137,7 @@ class Passes:
             book.tally.passes += 1
             if damaged := [name for report in reports for name in report.damaged]:
                 book.withdraw(book.work.without(damaged))
+            refuse_too_many(book.work, self._errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
             self._all_done = all(report.end == "complete" for report in reports)
             # Without an input check a job over rows that are all finished adds nothing.
@@ -141,6 +150,11 @@ class Passes:
         if self._rows_are_missing():
             return "rows"
         return "replay" if self._book.work.waiting else None
+
+    def _errors_max(self, rows_seen: int) -> int:
+        """Return how many rows may fail: of the input, or else of those that were seen."""
+        rows = self._measured().rows if self._choices.verify_input else rows_seen
+        return self._choices.errors_max(rows)
 
     def _rows_are_missing(self) -> bool:
         """Whether input rows are not covered; leave out what is covered twice.
@@ -233,7 +247,8 @@ class Passes:
             replay = ReplayPlan(
                 writer=writer, ledger=ledger, job_nonce=nonce, checkpoint_every_s=every_s
             )
-            return self._submitter.replay(replay, work_items(waiting, _REPLAY_ITEM_BYTES))
+            with interruptible(self._ask_to_stop):
+                return self._submitter.replay(replay, work_items(waiting, _REPLAY_ITEM_BYTES))
         plan = TaskPlan(
             transform=self._choices.transform,
             batch_rows=self._choices.batch_rows,
@@ -243,8 +258,22 @@ class Passes:
             job_nonce=nonce,
             checkpoint_every_s=every_s,
             rows=self._choices.rows,
+            on_error=self._choices.on_error,
+            errors_max=self._errors_of_a_task(),
+            cost=self._choices.cost,
         )
-        return self._submitter.submit(plan, book.finished)
+        with interruptible(self._ask_to_stop):
+            return self._submitter.submit(plan, book.finished)
+
+    def _errors_of_a_task(self) -> int | None:
+        """Return how many rows one task may set aside; None where only the whole tells."""
+        choices = self._choices
+        if not choices.verify_input and isinstance(choices.max_errors, float):
+            return None
+        return self._errors_max(0) - self._book.work.quarantined_rows
+
+    def _ask_to_stop(self, reason: str) -> None:
+        self._log.append(Stop(reason=reason))
 
     def _raise_unless_worth_retrying(self, reports: Sequence[TaskReport], *, added: bool) -> None:
         try:

@@ -180,6 +180,8 @@ def prepare(
         has_landed = ledger.log.receipt is not None
         if not has_landed:
             book.inherit()
+            # Which failed rows this start would tolerate is not known yet: all are tried again.
+            book.release(book.work.without(one.name for one in book.work.quarantined))
         sums = submitter.measure(KeyFiles(storage=ledger.storage))
         if sums.null_keys:
             raise NullKeyError(rows=sums.null_keys)

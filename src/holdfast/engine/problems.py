@@ -11,7 +11,7 @@ from holdfast.errors import (
     SchemaMismatchError,
     TransformError,
 )
-from holdfast.worker.reports import TaskProblem, TaskReport
+from holdfast.worker.reports import TaskProblem, TaskReport, transform_example
 
 
 def raise_problems(reports: Sequence[TaskReport]) -> None:
@@ -36,9 +36,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
     if null_keys := by_kind.get("null key"):
         raise NullKeyError(rows=sum(int(problem.facts["rows"]) for problem in null_keys))
     if transform := by_kind.get("transform"):
-        facts = transform[0].facts
-        example = f"{facts['error']} (at {facts['where']}; {facts['rows']}"
-        example += f"; {facts['keys']})" if facts["keys"] else ")"
+        example = transform_example(transform[0])
         raise TransformError(failed_tasks=len(transform), tasks=len(reports), example=example)
     for problem in problems:
         # Whatever it is, its task has not done its rows: they must not be missed.

@@ -24,6 +24,9 @@ class Gathered:
 
     work: Work
     dropped_rows: int
+    dropped_cost: float
+    # The accepted logs of tasks that did not live to end them.
+    open_logs: list[list[TaskRecord]]
 
 
 def gather(
@@ -46,7 +49,8 @@ def gather(
         LedgerDamagedError: A record is damaged, or a reported one is not to be found.
         StoreUnavailableError: The store did not answer.
     """
-    dropped_rows = 0
+    dropped_rows, dropped_cost = 0, 0.0
+    open_logs: list[list[TaskRecord]] = []
     found: dict[str, list[TaskRecord]] = {}
     for claim in claims:
         records = read_task_records(
@@ -61,8 +65,11 @@ def gather(
                 best[place] = name
         chosen = [record for name in sorted(best.values()) for record in logs[name]]
         work, refused = work.plus(chosen)
-        dropped_rows += sum(_rows(logs[name]) for name in logs if name not in best.values())
-        dropped_rows += sum(one.coverage.rows for one in chosen if one.name in refused)
+        open_logs += [logs[name] for name in best.values() if not logs[name][-1].end]
+        counted = {one.name for one in chosen} - set(refused)
+        dropped = [one for log in logs.values() for one in log if one.name not in counted]
+        dropped_rows += _rows(dropped)
+        dropped_cost += sum(one.cost for one in dropped)
     for report in reports:
         # Tasks that live say how much they wrote: a listing that misses some must not pass.
         if len(found.get(report.log, ())) < report.records:
@@ -70,7 +77,9 @@ def gather(
                 uri=f"{layout.tasks}/{report.log}",
                 reason=f"the task wrote {report.records} records, and fewer are listed",
             )
-    return Gathered(work=work, dropped_rows=dropped_rows)
+    return Gathered(
+        work=work, dropped_rows=dropped_rows, dropped_cost=dropped_cost, open_logs=open_logs
+    )
 
 
 def _worth(log: Sequence[TaskRecord]) -> tuple[bool, int, int]:

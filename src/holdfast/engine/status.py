@@ -28,14 +28,10 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
     log = ledger.log
     log.refresh()
     run_file = read_run_file(ledger.storage, ledger.layout)
-    seals = log.seals
-    last = seals[max(seals)] if seals else None
+    last = _last_seal(log)
     done = last.covered.rows if last else 0
     if with_tasks and log.receipt is None and not log.is_aborted:
-        work = Work() if last is None else read_work(ledger.storage, ledger.layout, last.work)
-        sealed = last.through_claim if last else 0
-        later = [claim for claim in log.plans if claim > sealed]
-        done = gather(ledger.storage, ledger.layout, work, later).work.sums.rows
+        done = accepted_work(ledger).sums.rows
     planned = _last_input(log)
     claim = log.claims[max(log.claims)] if log.claims else None
     return RunStatus(
@@ -44,12 +40,35 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
         table=run_file.identity.table if run_file else "",
         input_rows=planned.rows if planned else None,
         done_rows=done,
+        quarantined_rows=last.quarantined_rows if last else 0,
         starts=len({(one.host, one.process_id) for one in log.claims.values()}),
         host=claim.host if claim else "",
         process_id=claim.process_id if claim else 0,
         last_record_at=log.records[-1].written_at if log.records else "",
         snapshot_id=log.receipt.snapshot_id if log.receipt else None,
     )
+
+
+def accepted_work(ledger: Ledger) -> Work:
+    """Return what counts now: what has landed, or what the next driver would begin with.
+
+    Args:
+        ledger: The run's ledger, freshly read.
+
+    Raises:
+        StoreError: The ledger is damaged or does not answer.
+    """
+    log, storage, layout = ledger.log, ledger.storage, ledger.layout
+    if log.receipt is not None:
+        return read_work(storage, layout, log.receipt.staged)
+    last = _last_seal(log)
+    work = Work() if last is None else read_work(storage, layout, last.work)
+    sealed = last.through_claim if last else 0
+    return gather(storage, layout, work, [claim for claim in log.plans if claim > sealed]).work
+
+
+def _last_seal(log: RunLog) -> Seal | None:
+    return log.seals[max(log.seals)] if log.seals else None
 
 
 def run_folders(storage: Storage, store: str) -> list[str]:

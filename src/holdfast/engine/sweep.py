@@ -19,6 +19,7 @@ from holdfast.ledger.run_file import RunFile
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.records import PartReference
 from holdfast.model.staged import StagedGroup
+from holdfast.model.work import Work
 from holdfast.sinks.base import Sink
 
 
@@ -56,13 +57,16 @@ def sweep(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> Swept:
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
-    kept = set() if landed is None else _paths(read_work(storage, layout, landed).groups)
-    doomed = sorted(_paths(staged) - kept)
+    work = Work() if landed is None else read_work(storage, layout, landed)
+    doomed = sorted(_paths(staged) - _paths(work.groups))
     if sink is not None and doomed:
         sink.delete_files(sink.load(), doomed)
     # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
-    part = None if landed is None else layout.part(landed.name)
-    objects = [*(uri for uri in parts if uri != part), *tasks]
+    # What has failed for good stays readable: it may be all that is left of a row.
+    kept = {layout.quarantine(record.name) for record in work.quarantined}
+    if landed is not None:
+        kept.add(layout.part(landed.name))
+    objects = [uri for uri in (*parts, *tasks) if uri not in kept]
     with answers(layout.folder):
         storage.delete(objects)
     return Swept(data_files=len(doomed), ledger_objects=len(objects))

@@ -16,7 +16,7 @@ from holdfast.storage.port import Storage
 def without_lost(
     work: Work, *, sink: Sink, view: TableView, storage: Storage, layout: RunLayout
 ) -> Work:
-    """Return the work without the records that have lost a file, a chunk or their keys.
+    """Return the work without the records that have lost a file, or an object of the ledger.
 
     Chunks that a lost file had replaced stand again, as long as they are there themselves.
 
@@ -37,7 +37,7 @@ def without_lost(
 
 
 def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str]:
-    """Return the records whose keys, or whose waiting chunk, are not there in full.
+    """Return the records whose keys, waiting chunk or failed rows are not there in full.
 
     Raises:
         StoreUnavailableError: The store did not answer.
@@ -49,6 +49,11 @@ def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str
         (record, layout.chunk(record.name), record.chunk.size_bytes)
         for record in work.waiting
         if record.chunk is not None
+    ]
+    expected += [
+        (record, layout.quarantine(record.name), record.quarantine.size_bytes)
+        for record in work.quarantined
+        if record.quarantine is not None
     ]
     with answers(layout.tasks):
         sizes = storage.sizes([uri for _, uri, _ in expected])

@@ -13,7 +13,7 @@ from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.input_sums import InputSums
 from holdfast.model.records import PartReference, Seal
-from holdfast.model.work import Work
+from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 from holdfast.worker.reports import TaskReport
 
@@ -26,6 +26,9 @@ class Tally:
     passes: int = 0
     dropped_rows: int = 0
     withdrawn_rows: int = 0
+    # Since the run began: see `Seal`.
+    dropped_cost: float = 0.0
+    killed_seconds: float = 0.0
 
 
 class Workbook:
@@ -87,6 +90,8 @@ class Workbook:
             self.work = read_work(self._storage, self._layout, last.work)
             self._reference = last.work
             self._through_claim = last.through_claim
+            self.tally.dropped_cost = last.dropped_cost
+            self.tally.killed_seconds = last.killed_seconds
             self.is_complete = last.complete
         self.take_tasks()
 
@@ -105,17 +110,26 @@ class Workbook:
         found = gather(self._storage, self._layout, self.work, claims, reports)
         self._through_claim = claims[-1]
         self.tally.dropped_rows += found.dropped_rows
+        self.tally.dropped_cost += found.dropped_cost
+        self.tally.killed_seconds += self._killed_seconds(found.open_logs)
         self._replace(found.work)
 
     def drop(self, kept: Work) -> None:
         """Leave out records that cover what others cover."""
         self.tally.dropped_rows += self.work.sums.rows - kept.sums.rows
+        self.tally.dropped_cost += self.work.cost - kept.cost
         self._replace(kept)
 
     def withdraw(self, kept: Work) -> None:
         """Leave out records that have lost an object."""
         self.tally.withdrawn_rows += self.work.sums.rows - kept.sums.rows
+        self.tally.dropped_cost += self.work.cost - kept.cost
         self._replace(kept)
+
+    def release(self, kept: Work) -> None:
+        """Let go of rows that have failed: they are tried again."""
+        if kept is not self.work:
+            self._replace(kept)
 
     def complete(self) -> PartReference:
         """Say that nothing is left to do, and return where the work is listed.
@@ -149,6 +163,9 @@ class Workbook:
                 withdrawn_rows=self.tally.withdrawn_rows,
                 complete=self.is_complete,
                 input=self.input_sums,
+                quarantined_rows=self.work.quarantined_rows,
+                dropped_cost=self.tally.dropped_cost,
+                killed_seconds=self.tally.killed_seconds,
             )
         )
         self._reference, self._changed = reference, False
@@ -163,6 +180,14 @@ class Workbook:
         """
         if self._changed:
             self.seal()
+
+    def _killed_seconds(self, open_logs: Sequence[Sequence[TaskRecord]]) -> float:
+        """Return about how long tasks without an end had worked since their last record.
+
+        Between two checkpoints the moment of a kill is anywhere: half the time, on average.
+        """
+        claims = self._log.claims
+        return sum((claims[log[0].claim].checkpoint_every_s or 0.0) / 2 for log in open_logs)
 
     def _replace(self, work: Work) -> None:
         self.work, self._changed, self.is_complete = work, True, False

@@ -8,6 +8,7 @@
     0000.json         one durable step of that task attempt
     0000.keys         the keys of the input rows that it covers, as Parquet
     0000.chunk        finished output rows that are in no table file yet, as Arrow IPC
+    0000.failed       input rows for which the transform gave no output, as Arrow IPC
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class RunLayout:
     def chunk(self, name: str) -> str:
         """The object with the output rows of a task record."""
         return f"{self.tasks}/{name}.chunk"
+
+    def quarantine(self, name: str) -> str:
+        """The object with the failed input rows of a task record."""
+        return f"{self.tasks}/{name}.failed"
 
     def task_record_name(self, uri: str) -> str | None:
         """Return the name of the task record that an object is, or None if it is no record."""

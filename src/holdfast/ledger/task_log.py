@@ -12,13 +12,25 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
-from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.errors import LedgerDamagedError
+from holdfast.ledger.answers import answers
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout, task_log_name
-from holdfast.model.records import RecordDamagedError, open_json, seal_json
+from holdfast.model.records import (
+    RecordDamagedError,
+    Stop,
+    decode_record,
+    open_json,
+    seal_json,
+)
 from holdfast.model.work import TaskRecord
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
+
+# "stopped": the job's own driver gives up, and what its tasks have done still counts. "fenced": the
+# run has gone on without the job, and nothing of it counts any more.
+JobEnd = Literal["", "stopped", "fenced"]
 
 _READS_AT_ONCE = 32
 _NUMBERS_MAX = 1_000_000
@@ -44,20 +56,23 @@ class JobLedger:
         """
         return time.time() - self.planned_at > after_s
 
-    def is_fenced(self) -> bool:
-        """Whether the run has gone on without this job.
+    def end(self) -> JobEnd:
+        """Return whether the job's tasks are to end, and how.
 
         Raises:
             StoreUnavailableError: The store did not answer.
         """
         uri = self.layout.record(self.next_number)
         try:
-            self.storage.size(uri)
+            with answers(uri):
+                # Mostly it is not there, and asking for the size tells that for less.
+                self.storage.size(uri)
+                body = decode_record(self.storage.get(uri)).body
         except FileNotFoundError:
-            return False
-        except StorageError as error:
-            raise StoreUnavailableError(uri=uri, reason=str(error)) from error
-        return True
+            return ""
+        except RecordDamagedError:
+            return "fenced"  # Whatever it is, the driver no longer waits for this job.
+        return "stopped" if isinstance(body, Stop) else "fenced"
 
     def log_name(self, place: int, attempt: int) -> str:
         """Return the name of one attempt's log."""
@@ -130,11 +145,10 @@ def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]
 
 def _read(storage: Storage, name: str, uri: str) -> TaskRecord:
     try:
-        record = TaskRecord.from_json(open_json(storage.get(uri)))
+        with answers(uri):
+            record = TaskRecord.from_json(open_json(storage.get(uri)))
     except FileNotFoundError as error:
         raise LedgerDamagedError(uri=uri, reason="listed, but gone when read") from error
-    except StorageError as error:
-        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
     except (RecordDamagedError, KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
     if record.name != name:

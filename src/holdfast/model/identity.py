@@ -26,6 +26,8 @@ class Identity:
     session_time_zone: str
     ansi_mode: str
     version: str
+    # The run whose failed rows this one tries again. Not in ledgers of 0.1.
+    retry_of: str = ""
 
     def differences(self, started: Identity) -> list[str]:
         """Name each fact in which this start differs from the one the run began with."""

@@ -71,6 +71,12 @@ class Seal:
     complete: bool
     # What the input was when it was planned; None where it was not measured.
     input: InputSums | None
+    # How many of the covered rows have failed. What was paid for rows that were left out, and about
+    # how long tasks had worked when they died after their last record, both since the run began.
+    # None of them is in ledgers of 0.1.
+    quarantined_rows: int = 0
+    dropped_cost: float = 0.0
+    killed_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

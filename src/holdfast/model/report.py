@@ -38,9 +38,22 @@ class Report:
     withdrawn_rows: int = 0
     # How many rows each version of the transform's code has made, by its digest.
     rows_by_code: Mapping[str, int] = field(default_factory=dict)
+    # Rows that failed, and stand in the quarantine instead of the table.
+    quarantined_rows: int = 0
+    # What the answers have cost, in the unit of `cost=`: those that count, by the claim under which
+    # they were paid for; of these, what earlier starts had paid; and about what was paid for rows
+    # that were lost to kills, or left out.
+    cost_by_epoch: Mapping[int, float] = field(default_factory=dict)
+    kept_cost: float = 0.0
+    lost_cost: float = 0.0
     # False when nobody looked whether the input is the one that an earlier start has read.
     input_compared: bool = True
     still_in_table: Presence = "yes"
+
+    @property
+    def cost(self) -> float:
+        """What was paid in all, as far as the run knows."""
+        return sum(self.cost_by_epoch.values()) + self.lost_cost
 
     def __str__(self) -> str:
         """Return the report as lines of `name  value`."""
@@ -63,6 +76,13 @@ class Report:
             lines.append(("dropped", f"{self.dropped_rows:,} rows that were covered twice"))
         if self.withdrawn_rows:
             lines.append(("withdrawn", f"{self.withdrawn_rows:,} rows whose files were removed"))
+        if self.quarantined_rows:
+            lines.append(("failed", f"{self.quarantined_rows:,} rows: see run.quarantined()"))
+        if self.cost:
+            parts = [f"{self.cost:,.6g}"]
+            parts += [f"{self.kept_cost:,.6g} saved by resuming"] if self.kept_cost else []
+            parts += [f"about {self.lost_cost:,.6g} lost"] if self.lost_cost else []
+            lines.append(("cost", ", ".join(parts)))
         if len(self.rows_by_code) > 1:
             made = [f"{rows:,} by {code[:8]}" for code, rows in self.rows_by_code.items()]
             lines.append(("code", ", ".join(made)))

@@ -20,6 +20,8 @@ class RunStatus:
     # None while nobody has measured the input.
     input_rows: int | None
     done_rows: int
+    # Those of them that have failed, as far as a seal has counted them.
+    quarantined_rows: int
     # How many drivers have claimed it.
     starts: int
     host: str
@@ -36,6 +38,8 @@ class RunStatus:
         if self.input_rows:
             of += f" ({self.done_rows / self.input_rows:.0%})"
         lines.append(("done", f"{self.done_rows:,}{of} rows"))
+        if self.quarantined_rows:
+            lines.append(("failed", f"{self.quarantined_rows:,} of them: see run.quarantined()"))
         if self.snapshot_id is not None:
             lines.append(("snapshot", str(self.snapshot_id)))
         if self.starts:

@@ -1,14 +1,14 @@
 """Work: what tasks have durably done, and which of it counts.
 
-A task record covers input rows and says where their output stands: in table files, or in a
-chunk. A record that puts chunks into table files names the records of these chunks; their
-coverage moves to it. Nothing here depends on order or position, so a record that is dropped
-gives back exactly what it replaced.
+A task record covers input rows and says where their output stands: in table files, in a chunk,
+or, for rows that failed, in a quarantine. A record that puts chunks into table files names the
+records of these chunks; their coverage moves to it. Nothing here depends on order or position,
+so a record that is dropped gives back exactly what it replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -42,7 +42,7 @@ NOTHING = Coverage(rows=0, low=0, high=0, keys_bytes=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Finished output rows that stand in an object of the ledger, not yet in a table file."""
+    """Rows that stand in an object of the ledger: output for the table, or failed input."""
 
     rows: int
     size_bytes: int
@@ -63,6 +63,10 @@ class TaskRecord:
     # The records whose chunks are in this record's files.
     supersedes: tuple[str, ...] = ()
     end: TaskEnd = ""
+    # The covered rows have failed, and stand there instead of output.
+    quarantine: Chunk | None = None
+    # What the answers for the covered rows have cost, in the user's own unit.
+    cost: float = 0.0
 
     @property
     def claim(self) -> int:
@@ -81,7 +85,7 @@ class TaskRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON values."""
-        coverage, chunk = self.coverage, self.chunk
+        coverage = self.coverage
         return {
             "name": self.name,
             "rows": coverage.rows,
@@ -91,15 +95,16 @@ class TaskRecord:
             "span": coverage.span,
             "seconds": round(self.seconds, 3),
             "groups": [group.to_json() for group in self.groups],
-            "chunk": None if chunk is None else [chunk.rows, chunk.size_bytes, chunk.digest],
+            "chunk": _chunk_json(self.chunk),
             "supersedes": list(self.supersedes),
             "end": self.end,
+            "quarantine": _chunk_json(self.quarantine),
+            "cost": self.cost,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TaskRecord:
         """Read back what `to_json` gave."""
-        chunk = value["chunk"]
         span = value["span"]
         return cls(
             name=value["name"],
@@ -112,12 +117,21 @@ class TaskRecord:
             ),
             seconds=value["seconds"],
             groups=tuple(StagedGroup.from_json(group) for group in value["groups"]),
-            chunk=None
-            if chunk is None
-            else Chunk(rows=chunk[0], size_bytes=chunk[1], digest=chunk[2]),
+            chunk=_chunk(value["chunk"]),
             supersedes=tuple(value["supersedes"]),
             end=value["end"],
+            # Ledgers of 0.1 have neither.
+            quarantine=_chunk(value.get("quarantine")),
+            cost=value.get("cost", 0.0),
         )
+
+
+def _chunk_json(chunk: Chunk | None) -> list[int | str] | None:
+    return None if chunk is None else [chunk.rows, chunk.size_bytes, chunk.digest]
+
+
+def _chunk(value: Sequence[Any] | None) -> Chunk | None:
+    return None if value is None else Chunk(rows=value[0], size_bytes=value[1], digest=value[2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +160,16 @@ class Work:
         )
 
     @cached_property
+    def quarantined(self) -> tuple[TaskRecord, ...]:
+        """Records whose rows have failed."""
+        return tuple(record for record in self.records if record.quarantine is not None)
+
+    @property
+    def quarantined_rows(self) -> int:
+        """How many rows have failed."""
+        return sum(record.coverage.rows for record in self.quarantined)
+
+    @cached_property
     def sums(self) -> InputSums:
         """All input rows that are done. Superseded records count: their coverage has moved."""
         parts = [record.coverage for record in self.records]
@@ -160,6 +184,11 @@ class Work:
     def seconds(self) -> float:
         """How long tasks have computed for it."""
         return sum(record.seconds for record in self.records)
+
+    @property
+    def cost(self) -> float:
+        """What the answers for it have cost."""
+        return sum(record.cost for record in self.records)
 
     @property
     def with_keys(self) -> tuple[TaskRecord, ...]:

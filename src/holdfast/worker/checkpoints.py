@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +18,8 @@ from holdfast.model.work import NOTHING, TaskEnd, TaskRecord
 from holdfast.sinks.base import TaskWriter
 from holdfast.worker.chunk_buffer import ChunkBuffer
 from holdfast.worker.covered_keys import CoveredKeys
+from holdfast.worker.quarantine import Quarantine
+from holdfast.worker.steps import Step
 
 
 def _no_twin(_only_earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
@@ -25,6 +28,10 @@ def _no_twin(_only_earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has n
 
 class TaskFencedError(Exception):
     """The run has gone on without this task: it must not pay for another row."""
+
+
+class TaskInterruptedError(Exception):
+    """The task's own driver gives up: it must not pay for another row; what is done counts."""
 
 
 class TaskYieldsError(Exception):
@@ -65,9 +72,11 @@ class Checkpoints:
         self._twin_is_at_work = twin_is_at_work
         self._clock = clock
         self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
+        self._quarantine = Quarantine(key, ledger.claim)
         # Records since the last cut whose chunks the next cut supersedes.
         self._chunked: list[str] = []
         self.records = 0
+        self._has_covered = False
         self._begin()
 
     def _begin(self) -> None:
@@ -75,8 +84,35 @@ class Checkpoints:
         layout, name = self._ledger.layout, self._log.next_name
         self._keys = CoveredKeys(self._ledger.storage, layout.keys(name), self._key)
         self._chunk.begin(layout.chunk(name))
-        self._seconds = 0.0
+        self._seconds = self._cost = 0.0
         self._last = self._clock()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much time has passed that a checkpoint is to be made."""
+        return self._every_s is not None and self._clock() - self._last >= self._every_s
+
+    @property
+    def failed_rows(self) -> int:
+        """How many rows were set aside since the task began."""
+        return self._quarantine.rows
+
+    def say_begun(self) -> None:
+        """Write a record that covers nothing: a task that dies without any cannot be counted."""
+        self._append(TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0))
+
+    def look(self) -> None:
+        """Look whether the task may go on.
+
+        Raises:
+            TaskFencedError: The run has gone on without this task.
+            TaskInterruptedError: The task's own driver gives up.
+        """
+        end = self._ledger.end()
+        if end == "fenced":
+            raise TaskFencedError
+        if end:
+            raise TaskInterruptedError
 
     def hold(self, output: pa.RecordBatch) -> None:
         """Take output rows of the batch that is being transformed.
@@ -91,23 +127,20 @@ class Checkpoints:
         self._writer.write(rows)
         self._chunk.hold(rows)
 
-    def cover(self, batch: pa.RecordBatch, hashes: pa.Array | None, seconds: float) -> None:
-        """A whole input batch is transformed and its output taken: make a checkpoint if due.
+    def cover(self, step: Step) -> None:
+        """A step's output is taken: count its rows, and make a checkpoint if one is due.
 
         Raises:
             TaskFencedError: The run has gone on without this task.
+            TaskInterruptedError: The task's own driver gives up.
             TaskYieldsError: Another attempt does the same work.
         """
-        self._keys.add(batch, hashes)
-        self._seconds += seconds
-        self._chunk.keep()
+        self.count(step)
         is_full = self._writer.fullness >= 1
-        is_due = self._every_s is not None and self._clock() - self._last >= self._every_s
-        if not is_full and not is_due:
+        if not is_full and not self.is_due and not self._quarantine.is_full:
             return
-        if self._ledger.is_fenced():
-            raise TaskFencedError
-        is_first = not self.records
+        self.look()
+        is_first, self._has_covered = not self._has_covered, True
         if is_first and self._twin_is_at_work(False):  # noqa: FBT003 - see the argument's text.
             raise TaskYieldsError
         if is_full or self._chunk.let_go:
@@ -118,12 +151,26 @@ class Checkpoints:
         if is_first and self._twin_is_at_work(True):  # noqa: FBT003 - see the argument's text.
             raise TaskYieldsError
 
+    def count(self, step: Step) -> None:
+        """A step's output is taken: count its rows, those that have failed apart."""
+        if step.rows.num_rows:
+            self._keys.add(step.rows, step.hashes)
+        self._quarantine.add(step.failed)
+        self._seconds += step.seconds
+        self._cost += step.cost
+        self._chunk.keep()
+
     def finish(self) -> None:
         """The task's input is done. Only a task without any input leaves no record."""
-        if self._keys.rows or self.records:
+        if self._keys.rows or self._quarantine or self.records:
             self._cut("complete")
 
     def stop(self) -> None:
+        """The task ends early, with all its output taken for rows that are counted: keep them."""
+        if self._keys.rows or self._quarantine or self.records:
+            self._cut("stopped")
+
+    def stop_at_failed_batch(self) -> None:
         """A batch failed: keep the batches before it, as far as they can be kept.
 
         Their table files also hold rows of the failed batch, so they are given up.
@@ -151,30 +198,45 @@ class Checkpoints:
     def _cut(self, end: TaskEnd) -> None:
         groups = self._writer.cut()
         superseded, self._chunked = tuple(self._chunked), []
-        self._append(
-            TaskRecord(
-                name=self._name,
-                coverage=self._keys.finish(),
-                seconds=self._seconds,
-                groups=tuple(groups),
-                supersedes=superseded,
-                end=end,
-            )
-        )
+        self._record(end, groups=tuple(groups), supersedes=superseded)
 
     def _write_chunk(self, end: TaskEnd) -> None:
         name, chunk = self._name, self._chunk.write()
-        self._append(
-            TaskRecord(
-                name=name,
-                coverage=self._keys.finish(),
-                seconds=self._seconds,
-                chunk=chunk,
-                end=end,
-            )
-        )
+        self._record(end, chunk=chunk)
         if chunk is not None:
             self._chunked.append(name)
+
+    def _record(self, end: TaskEnd, **where: Any) -> None:  # noqa: ANN401 - fields of the record.
+        """Write down the rows that are done, and after them those that have failed.
+
+        A kill between the two only means that failed rows are tried again.
+        """
+        seconds, cost = self._seconds, self._cost
+        if self._keys.rows or any(where.values()) or not self._quarantine:
+            self._append(
+                TaskRecord(
+                    name=self._name,
+                    coverage=self._keys.finish(),
+                    seconds=seconds,
+                    cost=cost,
+                    end="" if self._quarantine else end,
+                    **where,
+                )
+            )
+            seconds = cost = 0.0
+        if self._quarantine:
+            name, storage, layout = self._name, self._ledger.storage, self._ledger.layout
+            rows, coverage = self._quarantine.write(storage, layout.quarantine(name), self._keys)
+            self._append(
+                TaskRecord(
+                    name=name,
+                    coverage=coverage,
+                    seconds=seconds,
+                    cost=cost,
+                    quarantine=rows,
+                    end=end,
+                )
+            )
 
     def _append(self, record: TaskRecord) -> None:
         self._log.append(record)

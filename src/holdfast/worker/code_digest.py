@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import TypeVar
 
+from holdfast.worker.per_row import PerRow
 from holdfast.worker.transforms import PerWorker
 
 _Described = TypeVar("_Described", FunctionType, type)
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type(...))
-_GROUPS = (PerWorker, functools.partial, dict, list, tuple)
+_GROUPS = (PerRow, PerWorker, functools.partial, dict, list, tuple)
 
 
 def code_digest(transform: object) -> str:
@@ -100,6 +101,9 @@ class _Look:
     def _parts(self, value: object) -> list[object]:
         if isinstance(value, PerWorker):
             return [value.factory, value.args, dict(value.kwargs)]
+        if isinstance(value, PerRow):
+            # How many at a time, and how often again, does not change what a row becomes.
+            return [value.function]
         if isinstance(value, functools.partial):
             return [value.func, value.args, value.keywords]
         if isinstance(value, dict):
@@ -121,6 +125,8 @@ class _Look:
 
 def _package(value: object) -> str:
     """Return the top-level package that a transform, function or class comes from."""
+    if isinstance(value, PerRow):
+        return _package(value.function)
     if isinstance(value, PerWorker):
         return _package(value.factory)
     if isinstance(value, functools.partial):

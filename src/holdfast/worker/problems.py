@@ -48,12 +48,21 @@ def problem_of(
     cause = error.error
     frames = traceback.extract_tb(cause.__traceback__)
     facts = {
-        "rows": f"rows {rows_before} to {rows_before + batch.num_rows - 1} of the task",
+        "rows": f"rows {rows_before} to {rows_before + batch.num_rows - 1} of the task"
+        if batch.num_rows
+        else f"after {rows_before} rows of the task",
         "keys": _key_range(key, batch),
-        "error": f"{type(cause).__name__}: {cause}"[:_ERROR_LENGTH_MAX],
+        "error": error_text(cause),
         "where": f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown",
     }
     return TaskProblem(kind="transform", host=host, facts=facts)
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as one text of bounded length."""
+    text = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
+    # A text cut in the middle of a sign cannot be stored.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _key_range(key: tuple[str, ...], batch: pa.RecordBatch) -> str:

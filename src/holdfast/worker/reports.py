@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 ProblemKind = Literal["setup", "transform", "schema", "null key"]
 # "complete": all its input is durable. "left": another attempt has durable work there, the next
-# pass does the rest. "fenced": the run has gone on without this job. "stopped": see the problem.
-ReportEnd = Literal["complete", "left", "fenced", "stopped"]
+# pass does the rest. "fenced": the run has gone on without this job. "interrupted": the driver
+# gives up. "stopped": see the problem.
+ReportEnd = Literal["complete", "left", "fenced", "interrupted", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,9 @@ class TaskReport:
     problem: TaskProblem | None = None
     # Records whose chunk could not be read back as it was written.
     damaged: tuple[str, ...] = ()
+    # Rows that were set aside, and the first of them in words.
+    failed_rows: int = 0
+    failed_example: str = ""
 
     def to_json(self) -> str:
         """Return the report as JSON text."""
@@ -55,3 +59,10 @@ class TaskReport:
         if problem is not None:
             value = {"end": "stopped", **value, "problem": TaskProblem(**problem)}
         return cls(**value)
+
+
+def transform_example(problem: TaskProblem) -> str:
+    """Return a transform's failure as one text."""
+    facts = problem.facts
+    example = f"{facts['error']} (at {facts['where']}; {facts['rows']}"
+    return example + (f"; {facts['keys']})" if facts["keys"] else ")")

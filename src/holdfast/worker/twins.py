@@ -29,8 +29,8 @@ def reason_to_do_nothing(
     Raises:
         StoreUnavailableError: The store did not answer.
     """
-    if ledger.is_stale(every_s or _PATIENCE_WITHOUT_CHECKPOINTS_S) and ledger.is_fenced():
-        return "fenced"
+    if ledger.is_stale(every_s or _PATIENCE_WITHOUT_CHECKPOINTS_S) and (end := ledger.end()):
+        return "fenced" if end == "fenced" else "interrupted"
     left = wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s)
     return "left" if left else None
 
@@ -86,7 +86,7 @@ def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control i
             grown_at = clock()
         if not any(record.coverage.rows or record.supersedes for record in records):
             return False
-        if any(record.end for record in records) or ledger.is_fenced():
+        if any(record.end for record in records) or ledger.end():
             return True
         patience_s = 2 * max(base_s, *(record.seconds for record in records))
         if clock() - grown_at > patience_s:

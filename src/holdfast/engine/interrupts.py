@@ -1,0 +1,85 @@
+"""Interrupts: Ctrl-C and SIGTERM while a job runs.
+
+The first signal asks the tasks to end in good order, through the run's log, and waits for them: so
+calls that are being made come to their end, and what is paid for is kept. A second signal, or too
+long a wait, is handled as if Holdfast were not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from holdfast.errors import HoldfastError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Tasks that make calls look every second, give them five more, and have their records to write.
+# Others look when a checkpoint is due, and mostly lose what they did since the last one.
+_WAIT_S = 8.5
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def interruptible(ask_to_stop: Callable[[str], object]) -> Iterator[None]:
+    """Run a job so that a signal lets its tasks end in good order first.
+
+    Whatever handled the signal before handles it afterwards. Signals reach the main thread only:
+    in any other thread nothing is changed.
+
+    Args:
+        ask_to_stop: Tells the tasks; gets the signal's name.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    job = _Interruptible(ask_to_stop)
+    before = {number: signal.signal(number, job.handle) for number in _SIGNALS}
+    job.handle_as_before = lambda: _restore(before)
+    try:
+        yield
+    finally:
+        _restore(before)
+        job.end()
+
+
+class _Interruptible:
+    def __init__(self, ask_to_stop: Callable[[str], object]) -> None:
+        self._ask_to_stop = ask_to_stop
+        self._received: signal.Signals | None = None
+        self._timer: threading.Timer | None = None
+        self.handle_as_before: Callable[[], None] = lambda: None
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        is_second, self._received = self._received is not None, signal.Signals(number)
+        name = self._received.name
+        if not is_second:
+            with contextlib.suppress(HoldfastError):
+                self._ask_to_stop(name)
+                _log.warning("%s: waiting for calls to end; once more to stop at once", name)
+                main = threading.main_thread().ident or 0
+                self._timer = threading.Timer(_WAIT_S, signal.pthread_kill, (main, number))
+                self._timer.daemon = True
+                self._timer.start()
+                return
+        self.handle_as_before()
+        self.end()
+
+    def end(self) -> None:
+        """Hand the signal on, if there was one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        received, self._received = self._received, None
+        if received is not None:
+            signal.raise_signal(received)
+
+
+def _restore(before: dict[signal.Signals, Any]) -> None:
+    for number, handler in before.items():
+        # None: it was not set from Python, and cannot be set back from here.
+        signal.signal(number, handler if handler is not None else signal.SIG_DFL)

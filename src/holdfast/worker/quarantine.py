@@ -1,0 +1,72 @@
+"""Quarantine: input rows for which the transform gave no output, on their way to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from holdfast.ledger.chunks import ChunkFile
+from holdfast.model.work import Chunk, Coverage
+from holdfast.storage.port import Storage
+from holdfast.worker.covered_keys import CoveredKeys
+from holdfast.worker.problems import error_text
+from holdfast.worker.steps import FailedRow
+
+# What waits in memory for the next checkpoint.
+_HELD_BYTES_MAX = 16 << 20
+
+
+class Quarantine:
+    """Rows that have failed since the last checkpoint."""
+
+    def __init__(self, key: Sequence[str], epoch: int) -> None:
+        """Start empty.
+
+        Args:
+            key: The key columns of the input.
+            epoch: The number of the claim under which the task works.
+        """
+        self._key = tuple(key)
+        self._epoch = epoch
+        self._held: list[FailedRow] = []
+        self._held_bytes = 0
+        # Since the task began.
+        self.rows = 0
+
+    def __len__(self) -> int:
+        """Return how many rows wait to be written."""
+        return len(self._held)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that it should be written now."""
+        return self._held_bytes >= _HELD_BYTES_MAX
+
+    def add(self, failed: Sequence[FailedRow]) -> None:
+        """Take rows that have failed."""
+        self._held += failed
+        self._held_bytes += sum(one.row.nbytes for one in failed)
+        self.rows += len(failed)
+
+    def write(self, storage: Storage, uri: str, keys: CoveredKeys) -> tuple[Chunk, Coverage]:
+        """Make the rows that wait durable, and say what a record needs to name them."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        rows = pa.concat_batches([one.row for one in held])
+        hashes = [one.hashes for one in held if one.hashes is not None]
+        keys.add(rows, pa.concat_arrays(hashes) if hashes else None)
+        batch = self._described(rows, held)
+        file = ChunkFile(storage, uri, batch.schema)
+        file.write([batch])
+        return file.finish(), keys.finish()
+
+    def _described(self, rows: pa.RecordBatch, held: Sequence[FailedRow]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(
+            {
+                "key": rows.select(list(self._key)).to_struct_array(),
+                "input": rows.to_struct_array(),
+                "error": pa.array([error_text(one.error) for one in held], pa.string()),
+                "attempts": pa.array([one.attempts for one in held], pa.int32()),
+                "epoch": pa.array([self._epoch] * len(held), pa.int64()),
+            }
+        )

@@ -1,0 +1,105 @@
+"""Row outputs: the dicts that a row function returns, as a batch that fits the table."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.worker.transforms import TransformOutputError
+
+
+def rows_of(answer: object, *, same: bool) -> list[Mapping[str, Any]]:
+    """Return the output rows that one answer holds.
+
+    Args:
+        answer: What the function returned.
+        same: Whether it must be exactly one row.
+
+    Raises:
+        TransformOutputError: It is no row.
+    """
+    if isinstance(answer, Mapping) and answer:
+        return [answer]
+    if not same:
+        if answer is None:
+            return []
+        if isinstance(answer, list | tuple) and all(isinstance(one, Mapping) for one in answer):
+            return list(answer)
+    kind = "an empty dict" if isinstance(answer, Mapping) else type(answer).__name__
+    wanted = "a dict of columns" if same else "a dict of columns, a list of them, or None"
+    raise TransformOutputError(f"it returned {kind} for a row, not {wanted}")
+
+
+def as_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as one batch: with the table's types where the values have them.
+
+    Other values keep a type of their own, and fitting them to the table tells what is wrong.
+
+    Raises:
+        TransformOutputError: The values of a column have no common type.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    arrays = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        index = schema.get_field_index(name)
+        try:
+            arrays.append(_array(values, None if index < 0 else schema.field(index).type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise TransformOutputError(f"column {name!r}: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+    if kind is not None and all(_is_kept(value, kind) for value in values):
+        try:
+            return pa.array(values, type=kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            pass
+    return pa.array(values)
+
+
+def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever a row holds.
+    """Whether a value keeps its meaning in a type: pyarrow would cut 1.9 down to 1 by itself."""
+    if value is None:
+        return True
+    if pa.types.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return isinstance(value, Mapping) and all(
+            name in fields and _is_kept(one, fields[name]) for name, one in value.items()
+        )
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(
+            _is_kept(key, kind.key_type) and _is_kept(item, kind.item_type) for key, item in pairs
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
+        some = value[:1] if is_array else value  # Of an array one value tells for all.
+        return isinstance(value, Sequence | np.ndarray) and all(
+            _is_kept(one, kind.value_type) for one in some
+        )
+    if isinstance(value, datetime):
+        # It is a date as well, but not only; and without a zone it may be any moment of a day.
+        return (
+            pa.types.is_timestamp(kind)
+            and (value.tzinfo is None) == (kind.tz is None)
+            and value.microsecond % _MICROSECONDS[kind.unit] == 0
+        )
+    return next((isinstance(value, of) for is_kind, of in _KEPT if is_kind(kind)), True)
+
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+_KEPT: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
+    (pa.types.is_integer, (numbers.Integral,)),
+    (pa.types.is_floating, (numbers.Real,)),
+    (pa.types.is_decimal, (Decimal, numbers.Integral)),
+    (pa.types.is_date, (date,)),
+    (pa.types.is_timestamp, (datetime,)),
+)

@@ -1,0 +1,141 @@
+"""Steps: input rows whose output is there, one after the other, for a transform of batches.
+
+A step is what a checkpoint can count. For a batch transform it is one batch; where failing rows
+are to be set aside, a batch that fails is halved until the rows at fault stand alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.worker.batches import resize
+from holdfast.worker.covered_keys import split_hash
+from holdfast.worker.pace import Pace, paced
+from holdfast.worker.problems import TransformFailedError
+from holdfast.worker.transforms import (
+    PerWorker,
+    Transform,
+    TransformOutputError,
+    output_batches,
+    ready,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRow:
+    """An input row for which the transform gave no output."""
+
+    # The one row, and Spark's hash of its key, if it came with the row.
+    row: pa.RecordBatch
+    hashes: pa.Array | None
+    error: Exception
+    # How many calls were made with it.
+    attempts: int
+    # The task's rows before it, where that is known.
+    position: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """Some input rows, and what the transform made of them."""
+
+    rows: pa.RecordBatch
+    hashes: pa.Array | None
+    # May compute while it is read, and raise `TransformFailedError`.
+    outputs: Iterable[pa.RecordBatch]
+    # When the work on it began, on the monotonic clock.
+    began: float
+    failed: Sequence[FailedRow] = field(default=())
+    cost: float = 0.0
+    # How long it took, once it is done.
+    seconds: float = 0.0
+
+
+Apply = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
+
+
+def apply_to(
+    transform: Transform | PerWorker | None, batch: pa.RecordBatch, *, same: bool
+) -> Iterator[pa.RecordBatch]:
+    """Call the transform, and hand its output on piece by piece: it is never held as a whole.
+
+    Args:
+        transform: The user's function; built here, at its first batch, if it is to be built.
+        batch: Its input.
+        same: Whether there must be as many rows out as in.
+
+    Raises:
+        TransformFailedError: It raised, or returned what is no rows, or too many or too few.
+    """
+    rows_out = 0
+    try:
+        for output in output_batches(ready(transform)(batch)):
+            rows_out += output.num_rows
+            yield output
+    except Exception as error:  # A transform may raise anything.
+        raise TransformFailedError(error) from error
+    if same and batch.num_rows != rows_out:
+        complaint = (
+            f"it returned {rows_out} rows for a batch of {batch.num_rows}; "
+            'if it is meant to drop or multiply rows, pass rows="any"'
+        )
+        raise TransformFailedError(TransformOutputError(complaint))
+
+
+def batch_steps(
+    batches: Iterable[pa.RecordBatch], apply: Apply, *, batch_rows: int | None, pace: Pace
+) -> Iterator[Step]:
+    """Yield one step for each batch; a failing one raises while its output is read."""
+    for rows, hashes in _pieces(batches, batch_rows, pace):
+        step = Step(rows=rows, hashes=hashes, outputs=apply(rows), began=time.monotonic())
+        yield step
+        pace.took(step.seconds)
+
+
+def halving_steps(
+    batches: Iterable[pa.RecordBatch], apply: Apply, *, batch_rows: int | None, pace: Pace
+) -> Iterator[Step]:
+    """Yield steps whose output is whole; rows that fail by themselves are in a step's `failed`.
+
+    One row that fails in a batch of n costs about 2 x log2(n) further calls.
+    """
+    for batch, batch_hashes in _pieces(batches, batch_rows, pace):
+        waiting = [(batch, batch_hashes, 1)]
+        seconds = 0.0
+        while waiting:
+            rows, hashes, depth = waiting.pop()
+            step = Step(rows=rows, hashes=hashes, outputs=(), began=time.monotonic())
+            try:
+                step.outputs = list(apply(rows))
+            except TransformFailedError as error:
+                seconds += time.monotonic() - step.began
+                if rows.num_rows > 1:
+                    waiting += _halves(rows, hashes, depth + 1)
+                    continue
+                failure = FailedRow(row=rows, hashes=hashes, error=error.error, attempts=depth)
+                step.rows, step.hashes, step.failed = rows.slice(0, 0), None, [failure]
+            yield step
+            seconds += step.seconds
+        pace.took(seconds)
+
+
+def _pieces(
+    batches: Iterable[pa.RecordBatch], batch_rows: int | None, pace: Pace
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    for piece in resize(batches, batch_rows) if batch_rows else paced(batches, pace):
+        yield split_hash(piece)
+
+
+def _halves(
+    rows: pa.RecordBatch, hashes: pa.Array | None, depth: int
+) -> list[tuple[pa.RecordBatch, pa.Array | None, int]]:
+    """Return the two halves, the first of them last: it is taken first."""
+    middle = rows.num_rows // 2
+    return [
+        (rows.slice(start, length), None if hashes is None else hashes.slice(start, length), depth)
+        for start, length in ((middle, rows.num_rows - middle), (0, middle))
+    ]

@@ -1,0 +1,317 @@
+"""Costs: what answers have cost is counted once, kept over starts, and lost ones are named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast import per_row
+from holdfast.engine.choices import Choices
+from holdfast.engine.drive import Driven
+from holdfast.engine.report import report_of
+from holdfast.errors import SettingsError, TransformError
+from holdfast.ledger.task_log import TaskLog
+from holdfast.model.report import Report
+from holdfast.model.work import Work
+from holdfast.worker.checkpoints import Checkpoints
+from tests.fakes.logs import job_ledger as run_ledger
+from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.memory_submitter import MemorySubmitter, partition
+from tests.fakes.rig import LAYOUT, Rig, two_partitions
+from tests.fakes.row_functions import QUICK, RowFunction, batch, run_task
+from tests.fakes.task_ledgers import (
+    ListWriterSpec,
+    WatchedStorage,
+    done_step,
+    job_ledger,
+    logged,
+    record,
+    task_log,
+)
+from tests.fakes.watched_transform import WatchedTransform
+
+ALL = list(range(20))
+# Every batch of two rows is made durable at once, as a chunk of its own.
+CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
+
+
+def rows_with(function: RowFunction) -> Any:  # noqa: ANN401 - a transform of rows.
+    """Return a transform of quick calls."""
+    return per_row(function, concurrency=3, retry=QUICK)
+
+
+def reported(driven: Driven) -> Report:
+    """Return what the user is told of a start."""
+    return report_of("r", "lake.db.t", driven, 1.0)
+
+
+def cost_line(driven: Driven) -> list[str]:
+    """Return the lines of the report about costs."""
+    lines = [line.split(maxsplit=1) for line in str(reported(driven)).splitlines()]
+    return [rest for name, rest in lines if name == "cost"]
+
+
+def test_a_number_is_the_cost_of_each_row() -> None:
+    """Whatever the transform is."""
+    for transform in (None, WatchedTransform(), rows_with(RowFunction())):
+        rig = Rig()
+        driven = rig.start(transform=transform, cost=0.5)
+        assert (driven.cost_by_epoch, driven.lost_cost) == ({1: 10.0}, 0.0)
+        assert cost_line(driven) == ["10"]
+
+
+def test_without_a_cost_the_report_says_nothing_of_it() -> None:
+    """Most jobs cost nothing that could be counted."""
+    driven = Rig().start()
+    assert (driven.cost_by_epoch, reported(driven).cost, cost_line(driven)) == ({}, 0.0, [])
+
+
+def test_a_function_of_rows_is_asked_for_each_answer() -> None:
+    """Of a row function it gets the answer itself."""
+    rig, function = Rig(), RowFunction()
+    driven = rig.start(transform=rows_with(function), cost=lambda row: row["id"] / 2)
+    assert driven.cost_by_epoch == {1: sum(ALL) / 2}
+
+
+def test_a_function_of_batches_is_asked_for_each_batch_of_output() -> None:
+    """Of a transform of batches it gets what the transform returned."""
+    sizes: list[int] = []
+
+    def cost(rows: pa.RecordBatch) -> int:
+        sizes.append(rows.num_rows)
+        return int(rows.num_rows) * 3
+
+    driven = Rig().start(transform=WatchedTransform(), cost=cost, batch_rows=5)
+    assert (sizes, driven.cost_by_epoch) == ([5, 5, 5, 5], {1: 60.0})
+
+
+def test_a_function_of_batches_that_raises_is_the_transforms_failure() -> None:
+    """What is done before it stays done."""
+
+    def cost(rows: pa.RecordBatch) -> float:
+        return 1.0 / float(rows["id"][0].as_py() - 4)
+
+    storage = WatchedStorage()
+    report = run_task(
+        storage, batch(range(8)), transform=WatchedTransform(), cost=cost, batch_rows=2
+    )
+    assert report.problem is not None
+    assert (report.end, report.problem.kind, report.rows_in) == ("stopped", "transform", 4)
+    with pytest.raises(TransformError, match="ZeroDivisionError"):
+        Rig().start(transform=WatchedTransform(), cost=cost, batch_rows=2, retries=0)
+
+
+def test_failed_rows_cost_nothing_by_number() -> None:
+    """There is no answer that was paid for."""
+    function = RowFunction()
+    function.fails_at = {5: ValueError("bad"), 13: ValueError("bad")}
+    driven = Rig().start(transform=rows_with(function), cost=1.0, on_error="quarantine")
+    assert (driven.cost_by_epoch, driven.quarantined_rows) == ({1: 18.0}, 2)
+
+
+@pytest.mark.parametrize("value", [1, np.float32(1), Decimal(1)])
+def test_the_cost_of_a_batch_may_be_any_kind_of_number(value: Any) -> None:  # noqa: ANN401
+    """Prices are often decimals, and what a model counts is often NumPy's."""
+    driven = Rig().start(transform=WatchedTransform(), cost=lambda _: value, batch_rows=5)
+    assert driven.cost_by_epoch == {1: 4.0}
+
+
+@pytest.mark.parametrize("value", [1, 1.0, np.float64(1)])
+def test_the_cost_of_a_row_may_be_pythons_or_numpys(value: Any) -> None:  # noqa: ANN401
+    """As long as it is a float or an int."""
+    driven = Rig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
+    assert driven.cost_by_epoch == {1: 20.0}
+
+
+@pytest.mark.parametrize("value", [np.float32(1), Decimal(1)])
+def test_the_cost_of_a_row_may_be_any_kind_of_number(value: Any) -> None:  # noqa: ANN401
+    """As that of a batch."""
+    driven = Rig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
+    assert driven.cost_by_epoch == {1: 20.0}
+
+
+def test_costs_are_summed_by_claim_and_kept_over_starts() -> None:
+    """What an earlier start has paid counts once, and is what resuming has saved."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.after_task[0] = rig.storage.kill
+    rig.start_and_die(submitter, transform=WatchedTransform(), cost=0.25)
+    driven = rig.start(transform=WatchedTransform(), cost=0.5)
+    assert driven.cost_by_epoch == {1: 2.5, 3: 5.0}
+    assert (driven.kept_cost, driven.lost_cost, reported(driven).cost) == (2.5, 0.0, 7.5)
+    assert cost_line(driven) == ["7.5, 2.5 saved by resuming"]
+
+
+def test_passes_of_one_start_are_claims_of_their_own() -> None:
+    """None of them was saved by resuming."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.next_reads.append([partition(range(10)), partition([])])
+    driven = rig.start(submitter, cost=1.0)
+    assert (sorted(driven.cost_by_epoch.values()), driven.kept_cost) == ([10.0, 10.0], 0.0)
+
+
+def test_what_a_killed_task_may_have_paid_is_estimated() -> None:
+    """Half a checkpoint's time, 15 s of 30 s, at the rate of all that is written down."""
+    rig = Rig()
+    lost_by(rig, seconds=10.0)
+    driven = rig.start()
+    assert driven.lost_cost == pytest.approx(2.0 / 10.0 * 15.0, rel=0.1)
+    assert driven.kept_cost == 2.0
+    assert "about" in cost_line(driven)[0]
+
+
+def test_a_task_that_dies_before_its_first_checkpoint_is_counted_too() -> None:
+    """It has said that it began, which a task that costs nothing need not do."""
+    for cost, killed_seconds in ((0.0, 0.0), (1.0, 15.0), (lambda _: 1.0, 15.0)):
+        rig, transform = Rig(), WatchedTransform()
+        transform.at[5] = rig.storage.kill
+        rig.start_and_die(transform=transform, cost=cost)
+        driven = rig.start(transform=WatchedTransform(), cost=cost)
+        assert driven.tally.killed_seconds == killed_seconds
+
+
+@pytest.mark.parametrize("end", ["complete", "stopped", "failed"])
+def test_a_task_that_lived_to_end_its_log_has_lost_nothing(end: str) -> None:
+    """It has written down all that it has paid for, or says that it has given it up."""
+    rig = Rig()
+    lost_by(rig, end=end)
+    assert rig.start().lost_cost == 0.0
+
+
+def test_an_estimate_needs_a_cost_and_an_interval() -> None:
+    """Neither: nothing is known, and nothing is made up."""
+    rig = Rig()
+    lost_by(rig, cost=0.0)
+    assert rig.start().lost_cost == 0.0
+    rig = Rig()
+    lost_by(rig, every=None)
+    assert rig.start().lost_cost == 0.0
+
+
+def lost_by(
+    rig: Rig,
+    *,
+    seconds: float = 10.0,
+    cost: float = 2.0,
+    end: str = "",
+    every: str | None = "30s",
+) -> None:
+    """Let a start die, whose only task has paid 2.0 so far."""
+    submitter = two_partitions()
+    submitter.before_task[0] = rig.storage.kill
+    rig.start_and_die(submitter, checkpoint_every=every)
+    log = TaskLog(rig.storage, LAYOUT, run_ledger(rig.storage).log_name(0, 0))
+    log.append(record(log.next_name, seconds=seconds, cost=cost, end=end))
+
+
+def test_the_estimate_is_carried_over_seals_and_counted_once() -> None:
+    """Each start adds what it has lost itself, however many come after it."""
+    rig = Rig()
+    lost_by(rig)
+    submitter = two_partitions()
+    submitter.after_job = rig.storage.kill
+    rig.start_and_die(submitter)
+    assert [seal.killed_seconds for seal in rig.log().seals.values()] == [15.0]
+    rig.table.before_post = rig.storage.kill
+    rig.start_and_die()
+    driven = rig.start()
+    assert {seal.killed_seconds for seal in rig.log().seals.values()} == {15.0}
+    assert driven.lost_cost == pytest.approx(3.0, rel=0.1)
+    assert reported(driven).cost == 2.0 + driven.lost_cost
+    assert "2 saved by resuming" in cost_line(driven)[0]
+
+
+def test_costs_of_rows_that_were_left_out_are_carried_over_seals() -> None:
+    """The start that left them out need not be the one that ends."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.after_job = rig.storage.kill
+    rig.start_and_die(submitter, cost=0.5)
+    rig.table.lost_files.append(min(rig.table.files))
+    rig.table.before_post = rig.storage.kill
+    rig.start_and_die(cost=0.5)
+    driven = rig.start(cost=0.5)
+    assert {seal.dropped_cost for seal in rig.log().seals.values()} == {5.0}
+    assert (driven.lost_cost, reported(driven).cost) == (5.0, 15.0)
+
+
+def test_rows_that_a_twin_has_paid_for_too_are_lost_exactly() -> None:
+    """Both attempts ended: one of them counts, and the other one's cost is named."""
+    rig, submitter, twins = Rig(), two_partitions(), MemoryStorage()
+
+    def finish_twin_and_die() -> None:
+        ledger = replace(submitter.plans[0].ledger, storage=twins)
+        twin = replace(submitter.plans[0], ledger=ledger)
+        twin.run([partition(range(10, 20))], place=1, attempt=99)
+        rig.storage.objects |= twins.objects
+        rig.storage.kill()
+
+    submitter.after_job = finish_twin_and_die
+    rig.start_and_die(submitter, cost=0.5)
+    driven = rig.start(cost=0.5)
+    assert (driven.tally.dropped_rows, driven.lost_cost) == (10, 5.0)
+    assert (driven.cost_by_epoch, reported(driven).cost) == ({1: 10.0}, 15.0)
+
+
+def test_rows_whose_files_were_removed_are_lost_exactly() -> None:
+    """They are paid for again."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.after_job = rig.storage.kill
+    rig.start_and_die(submitter, cost=0.5)
+    rig.table.lost_files.append(min(rig.table.files))
+    driven = rig.start(cost=0.5)
+    assert (driven.tally.withdrawn_rows, driven.lost_cost, rig.table.ids) == (10, 5.0, ALL)
+    assert (driven.kept_cost, sum(driven.cost_by_epoch.values())) == (5.0, 10.0)
+
+
+def test_rows_that_are_covered_twice_are_lost_exactly() -> None:
+    """An input that gave a row to two tasks: one record of it is left out."""
+    rig, submitter = Rig(), MemorySubmitter(range(10), range(10, 20))
+    submitter.next_reads.append([partition(range(11)), partition(range(10, 20))])
+    driven = rig.start(submitter, cost=1.0)
+    assert (rig.table.ids, driven.tally.dropped_rows > 0) == (ALL, True)
+    assert driven.lost_cost == float(driven.tally.dropped_rows)
+    assert sum(driven.cost_by_epoch.values()) == 20.0
+
+
+def test_a_record_carries_the_cost_of_its_own_rows_only() -> None:
+    """Each checkpoint begins at nothing; a cut over chunks adds nothing to them."""
+    storage = WatchedStorage()
+    run_task(storage, batch(range(6)), cost=2.0, batch_rows=2, checkpoint_every_s=1e-9)
+    records = logged(job_ledger(storage))
+    assert [one.cost for one in records] == [0.0, 4.0, 4.0, 4.0, 0.0]  # It has begun, and ended.
+    assert Work().plus(records)[0].cost == 12.0
+
+
+def test_a_task_that_has_said_that_it_began_still_looks_for_a_twin() -> None:
+    """That record covers nothing: the first one with rows is where one of two must yield."""
+    asked: list[bool] = []
+
+    def twin(earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
+        asked.append(earlier)
+        return False
+
+    ledger = job_ledger(WatchedStorage())
+    writer = ListWriterSpec(partition([]).schema).open("task")
+    checkpoints = Checkpoints(
+        ledger=ledger,
+        log=task_log(ledger),
+        writer=writer,
+        key=("id",),
+        every_s=1e-9,
+        twin_is_at_work=twin,
+    )
+    checkpoints.say_begun()
+    checkpoints.cover(done_step(partition([1]), 1.0))
+    checkpoints.cover(done_step(partition([2]), 1.0))
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize("cost", [-1, float("nan"), float("inf"), True, "1", None])
+def test_a_cost_that_cannot_be_counted_is_refused(cost: Any) -> None:  # noqa: ANN401
+    """Before anything is paid for."""
+    with pytest.raises(SettingsError, match="cost"):
+        Choices(cost=cost)

@@ -1,0 +1,148 @@
+"""Whole tasks with a row function: what is reported when rows, or all of them, cannot be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast import per_row, per_worker
+from holdfast.errors import SchemaMismatchError, TransformError
+from holdfast.model.work import Work
+from holdfast.worker import row_window, transforms
+from holdfast.worker.per_row import PerRow
+from tests.fakes.rig import Rig, two_partitions
+from tests.fakes.row_functions import (
+    DUE_AT_ONCE_S,
+    NEVER_DUE_S,
+    QUICK,
+    Row,
+    RowFunction,
+    batch,
+    run_task,
+    until,
+)
+from tests.fakes.task_ledgers import ListWriterSpec, WatchedStorage, job_ledger, logged
+
+TABLE = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def storage() -> Iterator[WatchedStorage]:
+    """Return an empty store; forget what was built for the test."""
+    yield WatchedStorage()
+    transforms._BUILT.clear()  # noqa: SLF001 - clients of one test are not the next one's.
+
+
+def rows_with(function: Callable[[Row], Any], **options: Any) -> PerRow:  # noqa: ANN401
+    """Return a transform of quick calls."""
+    return per_row(function, **{"retry": QUICK, "concurrency": 3, **options})
+
+
+def test_rows_go_through_the_function_into_the_table(storage: WatchedStorage) -> None:
+    """All of them, in order, under one record."""
+    spec, function = ListWriterSpec(TABLE), RowFunction()
+    function.returns = {2: {"id": 200}}
+    report = run_task(
+        storage,
+        batch(range(3)),
+        batch([3]),
+        transform=rows_with(function),
+        writer=spec,
+        batch_rows=None,
+    )
+    (one,) = logged(job_ledger(storage))
+    assert [row["id"] for row in spec.rows_in(one)] == [0, 1, 200, 3]
+    assert (one.end, one.coverage.rows, report.rows_in) == ("complete", 4, 4)
+
+
+def test_a_row_may_become_none_or_many_where_that_is_meant(storage: WatchedStorage) -> None:
+    """And its input row is covered."""
+    spec, function = ListWriterSpec(TABLE), RowFunction()
+    function.returns = {0: None, 1: [{"id": 10}, {"id": 11}], 2: []}
+    options = {"writer": spec, "batch_rows": None, "rows": "any"}
+    run_task(storage, batch(range(4)), transform=rows_with(function), **options)
+    (one,) = logged(job_ledger(storage))
+    assert [row["id"] for row in spec.rows_in(one)] == [10, 11, 3]
+    assert one.coverage.rows == 4
+
+
+@pytest.mark.parametrize("every_s", [NEVER_DUE_S, DUE_AT_ONCE_S])
+def test_a_failing_row_that_is_raised_keeps_those_that_are_done(
+    storage: WatchedStorage, every_s: float
+) -> None:
+    """It stays in the input, uncovered; calls that are being made come to their end."""
+    function = RowFunction()
+    function.fails_at[1] = ValueError("row 1 is bad")
+    function.seconds = {5: 0.05}
+    transform = rows_with(function, concurrency=6)
+    options = {"batch_rows": None, "on_error": "raise", "checkpoint_every_s": every_s}
+    report = run_task(storage, batch(range(6)), transform=transform, **options)
+    assert (report.end, report.failed_rows, report.rows_in) == ("stopped", 0, 6)
+    assert report.problem is not None
+    assert report.problem.facts["error"] == "ValueError: row 1 is bad"
+    assert "keys (id=1) to (id=1)" in report.failed_example
+    work, _ = Work().plus(logged(job_ledger(storage)))
+    assert (work.sums.rows, work.quarantined_rows, work.records[-1].end) == (5, 0, "stopped")
+
+
+def test_a_fenced_task_ends_its_calls_and_keeps_nothing_of_them(
+    storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has gone on without it: no call may go on in a worker that Spark uses again."""
+    monkeypatch.setattr(row_window, "_LOOK_EVERY_S", 0.01)
+    function = RowFunction()
+    function.seconds = {0: 60.0, 1: 60.0}
+
+    async def fences(row: Row) -> Any:  # noqa: ANN401 - the row.
+        if row["id"] == 3:
+            storage.fence()
+        return await function(row)
+
+    report = run_task(storage, batch(range(50)), transform=rows_with(fences), batch_rows=None)
+    assert (report.end, logged(job_ledger(storage))) == ("fenced", [])
+    until(lambda: sorted(function.cancelled)[:2] == [0, 1])
+
+
+def test_a_task_without_rows_builds_nothing(storage: WatchedStorage) -> None:
+    """No client is made for an empty partition."""
+
+    def never() -> Callable[[Row], Row]:
+        raise AssertionError("built")
+
+    report = run_task(storage, batch([]), transform=per_row(per_worker(never)), batch_rows=None)
+    assert (report.end, report.rows_in, storage.objects) == ("complete", 0, {})
+
+
+def test_the_example_says_where_in_the_task_the_row_stood(storage: WatchedStorage) -> None:
+    """A person counts from there."""
+    function = RowFunction()
+    function.fails_at[1] = ValueError("row 1 is bad")
+    report = run_task(storage, batch(range(6)), transform=rows_with(function), batch_rows=None)
+    assert "rows 1 to 1 of the task" in report.failed_example
+
+
+def test_a_column_that_the_table_does_not_have_is_reported_and_not_paid_for_again() -> None:
+    """No retry mends it."""
+    rig, function = Rig(), RowFunction()
+    function.returns = {number: {"id": number, "stranger": 1} for number in range(20)}
+    with pytest.raises(SchemaMismatchError, match="stranger"):
+        rig.start(two_partitions(), transform=rows_with(function))
+    assert len(function.ids) == 20
+
+
+def test_a_client_that_cannot_be_built_is_reported_as_the_transforms_failure() -> None:
+    """As for a transform of batches: the same factory fails there with TransformError."""
+
+    class NoKeyError(Exception):
+        """The client has no credentials."""
+
+    def fails() -> Callable[[Row], Row]:
+        raise NoKeyError("no API key")
+
+    with pytest.raises(TransformError, match="no API key"):
+        Rig().start(two_partitions(), transform=per_worker(fails), retries=0)
+    with pytest.raises(TransformError, match="no API key"):
+        Rig().start(two_partitions(), transform=per_row(per_worker(fails)), retries=0)
