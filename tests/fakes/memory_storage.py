@@ -86,6 +86,10 @@ class MemoryStorage:
             raise FileNotFoundError(uri)
         return self.damage.get(uri, bytes)(self.objects[uri])
 
+    def get_many(self, uris: Sequence[str]) -> builtins.list[bytes | None]:
+        """Return the bytes of each object, None where it is missing."""
+        return [self.get(uri) if uri in self.objects else None for uri in uris]
+
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
         self._called("size", uri)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
+from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.model.work import Chunk, Coverage, TaskRecord
 from holdfast.sinks.conform import Conformer
@@ -121,7 +122,7 @@ def job_ledger(
 def task_log(ledger: JobLedger, *, attempt: int = ATTEMPT) -> TaskLog:
     """Return an empty log that does not wait between its tries."""
     name = ledger.log_name(PLACE, attempt)
-    return TaskLog(ledger.storage, ledger.layout, name, sleep=ManualClock().sleep)
+    return TaskLog(ledger.storage, ledger.layout, name, ports=TaskPorts(sleep=ManualClock().sleep))
 
 
 def logged(ledger: JobLedger, *, attempt: int = ATTEMPT) -> list[TaskRecord]:

@@ -240,6 +240,7 @@ class Passes:
             job=job,
             next_number=self._log.next_number,
             planned_at=self._ports.now(),
+            ports=self._ports.tasks,
         )
         writer, nonce = self._sink.writer_spec(self._view), self._ports.new_nonce()
         every_s = self._choices.checkpoint_every_s

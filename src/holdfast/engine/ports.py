@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.input_sums import InputSums
 from holdfast.model.key_examples import KeyExamples
 from holdfast.worker.replay import ReplayPlan
@@ -58,6 +59,8 @@ class Ports:
     host: str = field(default_factory=socket.gethostname)
     process_id: int = field(default_factory=os.getpid)
     machine: str = field(default_factory=_machine)
+    # What the tasks of a job are given in their turn.
+    tasks: TaskPorts = field(default_factory=TaskPorts)
     # Whether a process of this machine runs.
     is_running: Callable[[int], bool] = field(default=_is_running)
 

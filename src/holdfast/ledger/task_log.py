@@ -6,11 +6,7 @@ is created. So a task that is killed anywhere leaves a prefix that is true.
 
 from __future__ import annotations
 
-import json
-import time
-import uuid
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +14,7 @@ from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.answers import answers
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout, task_log_name
+from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.records import (
     RecordDamagedError,
     Stop,
@@ -32,8 +29,8 @@ from holdfast.storage.port import Storage
 # run has gone on without the job, and nothing of it counts any more.
 JobEnd = Literal["", "stopped", "fenced"]
 
-_READS_AT_ONCE = 32
 _NUMBERS_MAX = 1_000_000
+_PORTS = TaskPorts()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +45,14 @@ class JobLedger:
     next_number: int
     # When that was, in Unix seconds.
     planned_at: float
+    ports: TaskPorts = _PORTS
 
     def is_stale(self, after_s: float) -> bool:
         """Whether the job began so long ago that somebody may have taken the run over.
 
         Asking the store costs a request, and a task that starts with its job need not ask.
         """
-        return time.time() - self.planned_at > after_s
+        return self.ports.now() - self.planned_at > after_s
 
     def end(self) -> JobEnd:
         """Return whether the job's tasks are to end, and how.
@@ -78,6 +76,11 @@ class JobLedger:
         """Return the name of one attempt's log."""
         return task_log_name(self.claim, self.job, place, attempt)
 
+    def log(self, place: int, attempt: int) -> TaskLog:
+        """Start the log of one attempt; nothing is written yet."""
+        name = self.log_name(place, attempt)
+        return TaskLog(self.storage, self.layout, name, ports=self.ports)
+
 
 class TaskLog:
     """The log of one task attempt, written by that attempt alone."""
@@ -88,14 +91,14 @@ class TaskLog:
         layout: RunLayout,
         name: str,
         *,
-        sleep: Callable[[float], None] = time.sleep,
+        ports: TaskPorts = _PORTS,
     ) -> None:
         """Start an empty log; nothing is written yet."""
         self._storage = storage
         self._layout = layout
         self._name = name
-        self._sleep = sleep
-        self._nonce = uuid.uuid4().hex
+        self._sleep = ports.sleep
+        self._nonce = ports.new_nonce()
         self._next = 0
 
     @property
@@ -129,8 +132,9 @@ def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) 
     named = [(name, uri) for uri in uris if (name := layout.task_record_name(uri)) is not None]
     if not named:
         return []
-    with ThreadPoolExecutor(max_workers=min(_READS_AT_ONCE, len(named))) as pool:
-        return list(pool.map(lambda one: _read(storage, *one), named))
+    with answers(layout.tasks):
+        found = storage.get_many([uri for _, uri in named])
+    return [_decoded(name, uri, data) for (name, uri), data in zip(named, found, strict=True)]
 
 
 def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
@@ -143,13 +147,12 @@ def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]
     return {name: log for name, log in by_log.items() if log}
 
 
-def _read(storage: Storage, name: str, uri: str) -> TaskRecord:
+def _decoded(name: str, uri: str, data: bytes | None) -> TaskRecord:
+    if data is None:
+        raise LedgerDamagedError(uri=uri, reason="listed, but gone when read")
     try:
-        with answers(uri):
-            record = TaskRecord.from_json(open_json(storage.get(uri)))
-    except FileNotFoundError as error:
-        raise LedgerDamagedError(uri=uri, reason="listed, but gone when read") from error
-    except (RecordDamagedError, KeyError, TypeError, ValueError, json.JSONDecodeError) as error:
+        record = TaskRecord.from_json(open_json(data))
+    except (RecordDamagedError, KeyError, TypeError, ValueError) as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
     if record.name != name:
         raise LedgerDamagedError(uri=uri, reason=f"it says that it is {record.name}")

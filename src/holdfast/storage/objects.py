@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer")
 
 _UPLOAD_PART_BYTES = 8 * 1024 * 1024
 _UPLOADS_IN_FLIGHT = 4
@@ -57,6 +58,10 @@ class ObjectStorage:
         store, key = self._locate(uri)
         return _call(uri, lambda: obstore.get(store, key).bytes().to_bytes())
 
+    def get_many(self, uris: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of each object, None where it is missing; many at once."""
+        return _at_once(self.get, uris)
+
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
         store, key = self._locate(uri)
@@ -64,15 +69,7 @@ class ObjectStorage:
 
     def sizes(self, uris: Sequence[str]) -> list[int | None]:
         """Return the size of each object, None where it is missing; many at once."""
-
-        def look(uri: str) -> int | None:
-            try:
-                return self.size(uri)
-            except FileNotFoundError:
-                return None
-
-        with ThreadPoolExecutor(max_workers=min(_REQUESTS_AT_ONCE, len(uris) or 1)) as pool:
-            return list(pool.map(look, uris))
+        return _at_once(self.size, uris)
 
     def folders(self, prefix_uri: str) -> list[str]:
         """Return the names of the folders right inside a folder, sorted."""
@@ -117,6 +114,19 @@ class ObjectStorage:
     def _locate(self, uri: str) -> tuple[ObjectStore, str]:
         root, key = locations.split(uri)
         return _open_store(os.getpid(), root, self._options), key
+
+
+def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer | None]:
+    """Ask for many objects at once; None where one is missing."""
+
+    def one(uri: str) -> _Answer | None:
+        try:
+            return ask(uri)
+        except FileNotFoundError:
+            return None
+
+    with ThreadPoolExecutor(max_workers=min(_REQUESTS_AT_ONCE, len(uris) or 1)) as pool:
+        return list(pool.map(one, uris))
 
 
 @lru_cache(maxsize=64)

@@ -47,6 +47,9 @@ class Storage(Protocol):
     def get(self, uri: str) -> bytes:
         """Return the object's bytes."""
 
+    def get_many(self, uris: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of each object, None where it is missing; many at once."""
+
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
 

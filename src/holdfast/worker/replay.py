@@ -62,7 +62,9 @@ class ReplayPlan:
             return TaskReport(place=place, end=end)
         name = ledger.log_name(place, attempt)
         task = _ReplayTask(
-            ledger, name, self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}")
+            ledger,
+            ledger.log(place, attempt),
+            self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}"),
         )
         # A batch can hold several items, and a task several batches.
         chunks = [one for batch in batches for one in _chunks(batch)]
@@ -78,9 +80,9 @@ class ReplayPlan:
 
 
 class _ReplayTask:
-    def __init__(self, ledger: JobLedger, name: str, writer: TaskWriter) -> None:
+    def __init__(self, ledger: JobLedger, log: TaskLog, writer: TaskWriter) -> None:
         self._ledger = ledger
-        self._log = TaskLog(ledger.storage, ledger.layout, name)
+        self._log = log
         self._writer = writer
         self._done: list[str] = []
         self.damaged: list[str] = []

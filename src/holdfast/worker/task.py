@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.ledger.task_log import JobLedger
 from holdfast.sinks.base import WriterSpec
 from holdfast.storage.port import StorageError
 from holdfast.worker.attempt import Attempt
@@ -66,10 +66,11 @@ class TaskPlan:
         writer = self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}")
         checkpoints = Checkpoints(
             ledger=ledger,
-            log=TaskLog(ledger.storage, ledger.layout, name),
+            log=ledger.log(place, attempt),
             writer=writer,
             key=self.key,
             every_s=every_s,
+            clock=ledger.ports.monotonic,
             twin_is_at_work=lambda earlier: twin_is_at_work(
                 ledger, place=place, attempt=attempt, only_earlier=earlier
             ),

@@ -7,7 +7,6 @@ as the other's log grows it is alive, and ending before it would make Spark kill
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from holdfast.ledger.answers import list_objects
@@ -64,14 +63,15 @@ def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control i
     place: int,
     attempt: int,
     every_s: float | None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] | None = None,
+    sleep: Callable[[float], None] | None = None,
 ) -> bool:
     """Wait while another attempt's log grows; return whether there is one with durable work.
 
     Raises:
         StoreUnavailableError: The store did not answer.
     """
+    clock, sleep = clock or ledger.ports.monotonic, sleep or ledger.ports.sleep
     base_s = every_s or _PATIENCE_WITHOUT_CHECKPOINTS_S
     own = ledger.log_name(place, attempt)
     seen: set[str] = set()
