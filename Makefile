@@ -97,6 +97,9 @@ crash: setup ## Kill drivers and workers at named points, run again, compare
 		echo "crash: nothing was run: tests/crash holds no test yet"; \
 	fi
 
+simulate: setup ## Search N histories of the protocol for a violation: make simulate N=20000
+	$(BIN)/python -m tests.simulation $(or $(N),20000) $(ARGS)
+
 test-matrix: setup ## Spark tests on each PySpark version of SPARK_VERSIONS, each in its own venv
 	dev/test_matrix.sh $(SPARK_VERSIONS)
 

@@ -17,7 +17,7 @@ from holdfast.engine.report import report_of
 from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import Swept, sweep
 from holdfast.errors import RunUnfinishedError, SettingsError
-from holdfast.ledger.run_file import RunFile, read_run_file
+from holdfast.ledger.run_file import read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.report import Report
 from holdfast.model.run_id import decode_run_id, encode_run_id
@@ -245,8 +245,7 @@ class Run:
             CommitError: The catalog gave no clear answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
-        ledger = self._ledger(active_session())
-        abort(ledger, *self._table_of(ledger, to), reason)
+        abort(self._ledger(active_session()), self._open_sink(to), reason)
 
     def sweep(self, *, to: str | IcebergTable | None = None) -> Swept:
         """Delete what a finished or aborted run no longer needs, and nothing else.
@@ -261,24 +260,22 @@ class Run:
             CommitError: The catalog gave no clear answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
-        ledger = self._ledger(active_session())
-        return sweep(ledger, *self._table_of(ledger, to))
+        return sweep(self._ledger(active_session()), self._open_sink(to))
 
     def _ledger(self, session: SparkSession | None) -> Ledger:
         store, storage = open_store(self._store, self._store_options, session)
         return Ledger.open(self._run_id, store, storage, Ports())
 
-    def _table_of(
-        self, ledger: Ledger, to: str | IcebergTable | None
-    ) -> tuple[RunFile | None, Sink | None]:
-        """Return what the run is, and its table; neither if no driver got that far."""
-        run_file = read_run_file(ledger.storage, ledger.layout)
-        if run_file is None:
-            return None, None
-        identity = run_file.identity
-        if not isinstance(to, IcebergTable):
-            to = IcebergTable(to or identity.table, branch=identity.branch)
-        return run_file, open_table(to, active_session())
+    def _open_sink(self, to: str | IcebergTable | None) -> Callable[[Identity], Sink]:
+        """Return how the run's table is opened, once it is known which one it is."""
+
+        def open_sink(identity: Identity) -> Sink:
+            if isinstance(to, IcebergTable):
+                return open_table(to, active_session())
+            named = IcebergTable(to or identity.table, branch=identity.branch)
+            return open_table(named, active_session())
+
+        return open_sink
 
     def _append(  # noqa: PLR0913 - what `append` does not put into the choices.
         self,

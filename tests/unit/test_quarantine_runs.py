@@ -15,7 +15,6 @@ from holdfast.engine.quarantined import quarantine_chunks
 from holdfast.engine.sweep import sweep
 from holdfast.errors import SettingsError, TooManyErrorsError, TransformError
 from holdfast.ledger.chunks import read_chunk
-from holdfast.ledger.run_file import read_run_file
 from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -270,11 +269,11 @@ def test_a_sweep_keeps_what_has_failed_for_good_and_nothing_older() -> None:
     assert len(objects(rig.storage)) == 3
     kept = set(quarantine_chunks(rig.ledger()))
     ledger = rig.ledger()
-    sweep(ledger, read_run_file(rig.storage, LAYOUT), rig.table)
+    sweep(ledger, lambda _: rig.table)
     assert objects(rig.storage) == kept
     assert rig.storage.list(LAYOUT.tasks) == sorted(kept)
     assert (in_quarantine(rig), rig.table.ids) == ([13], without(13))
-    assert sweep(ledger, read_run_file(rig.storage, LAYOUT), rig.table).ledger_objects == 0
+    assert sweep(ledger, lambda _: rig.table).ledger_objects == 0
     assert in_quarantine(rig) == [13]
 
 
@@ -282,10 +281,9 @@ def test_a_sweep_of_a_run_that_was_given_up_keeps_nothing() -> None:
     """None of its rows is in the table, so the input still holds them all."""
     rig = Rig()
     start_with_too_many(rig, 5, 13)
-    run_file = read_run_file(rig.storage, LAYOUT)
-    abort(rig.ledger(), run_file, rig.table, "enough")
+    abort(rig.ledger(), lambda _: rig.table, "enough")
     assert objects(rig.storage)
-    sweep(rig.ledger(), run_file, rig.table)
+    sweep(rig.ledger(), lambda _: rig.table)
     assert rig.storage.list(LAYOUT.tasks) == []
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import resolve
 from holdfast.errors import RunCommittedError, TableMissingError
-from holdfast.ledger.run_file import RunFile
+from holdfast.ledger.run_file import RunFile, read_run_file
+from holdfast.model.identity import Identity
 from holdfast.model.records import Abort
 from holdfast.sinks.base import Sink
 
 
-def abort(ledger: Ledger, run_file: RunFile | None, sink: Sink | None, reason: str) -> None:
+def abort(ledger: Ledger, open_sink: Callable[[Identity], Sink], reason: str) -> None:
     """Give the run up, and make sure that no post of it can land any more.
 
     Calling again is safe. Nothing is deleted here.
 
     Args:
         ledger: The run's ledger.
-        run_file: What the run is; None if no driver got as far as saying so.
-        sink: The run's table; None if there is no run file.
+        open_sink: Opens the table that the run is said to write.
         reason: Why, for whoever reads the log.
 
     Raises:
@@ -30,18 +32,24 @@ def abort(ledger: Ledger, run_file: RunFile | None, sink: Sink | None, reason: s
     if log.receipt is not None:
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
     # First: a run that landed without living to say so is not given up, it is found.
-    _refuse_landed(ledger, run_file, sink)
+    run_file = read_run_file(ledger.storage, ledger.layout)
+    if run_file is not None:
+        _refuse_landed(ledger, run_file, open_sink(run_file.identity))
     if not log.is_aborted:
         log.claim(Abort(reason=reason))
-    if run_file is None or sink is None:
+    if run_file is None:
+        # Read again: a driver may have come, and even have landed, while nobody knew its table.
+        # From here on none can.
+        run_file = read_run_file(ledger.storage, ledger.layout)
+    if run_file is None:
         return
-    landed = resolve(ledger, run_file, sink)
+    landed = resolve(ledger, run_file, open_sink(run_file.identity))
     if landed is not None:
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=landed.mark.snapshot_id)
 
 
-def _refuse_landed(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> None:
-    if run_file is None or sink is None or not ledger.log.intents:
+def _refuse_landed(ledger: Ledger, run_file: RunFile, sink: Sink) -> None:
+    if not ledger.log.intents:
         return
     try:
         view = sink.load()

@@ -7,7 +7,7 @@ what happened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from holdfast.engine.prepare import Ledger
@@ -15,8 +15,9 @@ from holdfast.engine.resolve import resolve
 from holdfast.errors import RunUnfinishedError
 from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
-from holdfast.ledger.run_file import RunFile
+from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.ledger.task_log import read_task_records
+from holdfast.model.identity import Identity
 from holdfast.model.records import PartReference
 from holdfast.model.staged import StagedGroup
 from holdfast.model.work import Work
@@ -31,15 +32,14 @@ class Swept:
     ledger_objects: int
 
 
-def sweep(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> Swept:
+def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     """Delete the run's chunks, keys, task logs, and staged files that did not land.
 
     Calling again is safe.
 
     Args:
         ledger: The run's ledger.
-        run_file: What the run is; None if no driver got as far as saying so.
-        sink: The run's table; None if there is no run file.
+        open_sink: Opens the table that the run is said to write.
 
     Raises:
         RunUnfinishedError: The run may still go on.
@@ -51,6 +51,9 @@ def sweep(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> Swept:
     log.refresh()
     if log.receipt is None and not log.is_aborted:
         raise RunUnfinishedError(run_id=ledger.run_id)
+    # Only now: before the run has ended, a driver may still come and say what it is.
+    run_file = read_run_file(storage, layout)
+    sink = None if run_file is None else open_sink(run_file.identity)
     landed = _landed(ledger, run_file, sink)
     with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)

@@ -8,8 +8,6 @@ two are equal: two different keys may have one hash.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyarrow as pa
 
@@ -35,28 +33,33 @@ def all_differ(work: Work, finished: KeyFiles) -> bool:
     records = work.with_keys
     if work.sums.rows > _ROWS_MAX:
         return False
-    with ThreadPoolExecutor(max_workers=_READS_AT_ONCE) as pool:
-        parts = list(pool.map(lambda record: _comparable(record, finished), records))
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
-        return False
+    found: list[np.ndarray] = []
+    for start in range(0, len(records), _READS_AT_ONCE):
+        some = records[start : start + _READS_AT_ONCE]
+        uris = [finished.uris[record.name] for record in some]
+        with answers(uris[0]):
+            files = finished.storage.get_many(uris)
+        for record, uri, data in zip(some, uris, files, strict=True):
+            part = _comparable(record, uri, data)
+            if part is None:
+                return False
+            found.append(part)
     keys = np.concatenate(found)
     keys.sort()
     return not bool(np.any(keys[1:] == keys[:-1]))
 
 
-def _comparable(record: TaskRecord, finished: KeyFiles) -> np.ndarray | None:
+def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray | None:
     """Return one record's keys as numbers that differ if the keys do; None if there are none.
 
     Raises:
         LedgerDamagedError: The key file is not as it was written.
-        StoreUnavailableError: The store did not answer.
     """
-    uri = finished.uris[record.name]
+    if data is None:
+        raise LedgerDamagedError(uri=uri, reason="missing")
     try:
-        with answers(uri):
-            keys = read_key_table(finished.storage, uri)
-    except (FileNotFoundError, pa.ArrowException) as error:
+        keys = read_key_table(data)
+    except pa.ArrowException as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
     if keys.num_rows != record.coverage.rows:
         raise LedgerDamagedError(

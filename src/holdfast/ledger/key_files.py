@@ -95,9 +95,9 @@ class KeyFile:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
 
-def read_key_table(storage: Storage, uri: str) -> pa.Table:
+def read_key_table(data: bytes) -> pa.Table:
     """Return all keys of one file as they were written."""
-    return pq.read_table(pa.BufferReader(storage.get(uri)), page_checksum_verification=True)
+    return pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
 
 
 def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

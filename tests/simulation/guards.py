@@ -1,0 +1,171 @@
+"""Guards: what the protocol's safety hangs on, each of which can be taken away.
+
+A simulation that finds nothing proves little unless it finds what was broken on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from holdfast.engine import abort, passes, sweep
+from holdfast.engine.commit import Commit
+from holdfast.engine.passes import Passes
+from holdfast.engine.workbook import Workbook
+from holdfast.ledger import run_file, run_log, task_log
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.work import Work
+from holdfast.sinks.base import TableView
+from holdfast.storage.port import StorageError
+from tests.fakes.memory_table import MemorySnapshot
+from tests.simulation.table import SimTable
+
+# ruff: noqa: SLF001, ANN401, PT008, ARG001 - the product is taken apart on purpose.
+
+
+def _finds_nothing(_commit: Commit, _view: TableView | None = None) -> None:
+    """Stand for a look that never finds the mark."""
+
+
+_look = Commit.look
+
+
+def _takes_gone_for_never(commit: Commit, view: TableView | None = None) -> Any:
+    """Stand for a look that takes a snapshot that was rolled back for one that never landed."""
+    view = view or commit.sink.load()
+    found = commit.sink.find_mark(view, commit.run_id, commit.run_file.nonce, commit.log.intents)
+    return None if found is None or found.present is False else _look(commit, view)
+
+
+def _loads_any_table(commit: Commit) -> TableView:
+    """Stand for a commit that does not ask whether the table is still the same."""
+    return commit.sink.load()
+
+
+def _lands_anywhere(table: SimTable, post: Any) -> bool:
+    """Stand for a catalog without requirements on a post."""
+    table._add(
+        MemorySnapshot(
+            snapshot_id=post.mark.snapshot_id,
+            mark=post.mark,
+            groups=post.groups,
+            **table._on_head(),
+        )
+    )
+    table.marks[post.run_id] = post.mark
+    return True
+
+
+def _lands_on_its_head(table: SimTable, post: Any) -> bool:
+    """Stand for a catalog that takes a sequence number twice."""
+    return table.head == post.head_seen and _lands_anywhere(table, post)
+
+
+def _believes(storage: Any, uri: str, data: bytes, **_named: object) -> bytes:
+    """Stand for a create whose unclear answer is taken for a success."""
+    try:
+        storage.create(uri, data)
+    except StorageError:
+        return data
+    return data
+
+
+def _goes_on(_log: RunLog) -> None:
+    """Stand for a driver that does not mind a newer claim."""
+
+
+_append = RunLog.append
+
+
+def _appends_behind(log: RunLog, body: Any) -> Any:
+    """Stand for a driver that appends behind whatever stands there."""
+    for _ in range(20):
+        record, is_ours = log._try_append(body)
+        if is_ours:
+            return record
+    return _append(log, body)
+
+
+def _all_done(work: Passes) -> bool:
+    """Stand for a driver that takes the tasks' word for it that no row is missing."""
+    return not work._all_done
+
+
+def _inherits_the_seal_only(book: Workbook) -> None:
+    """Stand for a driver that does not read the logs of dead tasks."""
+    with mock.patch.object(Workbook, "take_tasks", lambda _book: None):
+        _inherit(book)
+    if book._log.plans:
+        book._through_claim = max(book._log.plans)
+
+
+_inherit = Workbook.inherit
+
+
+def _kept(work: Work, *_arguments: object, **_named: object) -> Work:
+    """Stand for a check that leaves nothing out."""
+    return work
+
+
+def _without_only(work: Work, names: Any) -> Work:
+    """Stand for a drop that does not ask who holds the dropped rows."""
+    gone = set(names)
+    return Work(records=tuple(record for record in work.records if record.name not in gone))
+
+
+def _plus_all(work: Work, records: Any) -> tuple[Work, tuple[str, ...]]:
+    """Stand for a seal that accepts whatever it reads."""
+    return Work(records=(*work.records, *records)), ()
+
+
+def _sweeps_at_once(log: RunLog) -> bool:
+    """Stand for a sweep that takes every run for one that was given up."""
+    return True
+
+
+Patches = Callable[[], list[Any]]
+
+GUARDS: dict[str, Patches] = {
+    "mark": lambda: [mock.patch.object(Commit, "look", _finds_nothing)],
+    "removed": lambda: [mock.patch.object(Commit, "look", _takes_gone_for_never)],
+    "same table": lambda: [mock.patch.object(Commit, "_load", _loads_any_table)],
+    "conditional post": lambda: [mock.patch.object(SimTable, "_arrive", _lands_anywhere)],
+    "sequence number": lambda: [mock.patch.object(SimTable, "_arrive", _lands_on_its_head)],
+    "read back": lambda: [
+        mock.patch.object(module, "create_once", _believes)
+        for module in (run_log, task_log, run_file)
+    ],
+    "fence": lambda: [
+        mock.patch.object(RunLog, "_stop_if_fenced", _goes_on),
+        mock.patch.object(RunLog, "append", _appends_behind),
+    ],
+    "input check": lambda: [mock.patch.object(Passes, "_rows_are_missing", _all_done)],
+    "waiting chunks": lambda: [mock.patch.object(Work, "waiting", ())],
+    "dead tasks": lambda: [mock.patch.object(Workbook, "inherit", _inherits_the_seal_only)],
+    "overlaps": lambda: [
+        mock.patch.object(passes, "without_overlaps", _kept),
+        mock.patch.object(Passes, "_rows_are_missing", _all_done),
+    ],
+    "holders": lambda: [mock.patch.object(Work, "without", _without_only)],
+    "superseded once": lambda: [mock.patch.object(Work, "plus", _plus_all)],
+    "lost files": lambda: [
+        mock.patch.object(passes, "without_lost", _kept),
+        mock.patch.object(SimTable, "check", lambda *_arguments: None),
+    ],
+    "sweep keeps": lambda: [mock.patch.object(sweep, "read_work", lambda *_arguments: Work())],
+    "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
+    "resolve": lambda: [
+        mock.patch.object(module, "resolve", lambda *_arguments: None) for module in (abort, sweep)
+    ],
+}
+
+
+@contextmanager
+def without(guard: str | None) -> Iterator[None]:
+    """Take a guard away, or none."""
+    with ExitStack() as stack:
+        for patch in GUARDS[guard]() if guard else ():
+            stack.enter_context(patch)
+        yield

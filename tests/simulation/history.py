@@ -1,0 +1,324 @@
+"""One history: drivers that are killed and started again, among others who do as they like."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.engine.abort import abort
+from holdfast.engine.choices import Choices
+from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.ports import Ports
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.sweep import sweep
+from holdfast.errors import HoldfastError, RunCommittedError
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.task_ports import TaskPorts
+from holdfast.model.identity import Identity
+from tests.simulation.chance import Chance
+from tests.simulation.spark import SimSpark
+from tests.simulation.store import SimStorage
+from tests.simulation.table import SimTable
+from tests.simulation.world import Actor, DiedError, Faults, World
+
+STORE, RUN_ID = "s3://store", "r"
+LAYOUT = RunLayout.of(STORE, RUN_ID)
+_STARTS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What does not change within a history."""
+
+    rows: int
+    places: int
+    batch_rows: int
+    checkpoint_every: float | None
+    file_rows: int | None
+    empty_table: bool
+    unstable: bool
+    poison: frozenset[int]
+    rival: bool
+    # What others do: names of methods of `Others`.
+    others: tuple[str, ...]
+
+    @classmethod
+    def drawn(cls, chance: Chance) -> Setting:
+        """Draw a setting; 0 everywhere gives the plainest one."""
+        rows = (3, 1, 2, 4, 6, 0)[chance.of(6)]
+        kinds = ("", *sorted(OTHERS))
+        others = [kinds[chance.of(len(kinds), 0.5)] for _ in range(3)]
+        return cls(
+            rows=rows,
+            places=(2, 1, 3)[chance.of(3)],
+            batch_rows=(1, 2)[chance.of(2)],
+            checkpoint_every=(0.2, None, 2.0)[chance.of(3)],
+            file_rows=(None, 1, 2)[chance.of(3)],
+            empty_table=chance.of(2, 0.5) == 1,
+            unstable=chance.of(2, 0.4) == 1,
+            poison=frozenset({1} if chance.of(2, 0.3) and rows > 1 else ()),
+            rival=chance.of(2, 0.6) == 1,
+            others=tuple(one for one in others if one),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the transform."""
+
+    step: int
+    claim: int
+    ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Start:
+    """One start of the script, and how it ended."""
+
+    name: str
+    driven: Driven | None = None
+    error: BaseException | None = None
+
+
+@dataclass
+class History:
+    """Everything that happens in one history, and what is left of it."""
+
+    seed: int
+    given: Sequence[int] | None = None
+    is_traced: bool = False
+    world: World = field(init=False)
+    setting: Setting = field(init=False)
+    storage: SimStorage = field(init=False)
+    table: SimTable = field(init=False)
+    starts: list[Start] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    # In which step an abort came to its end, and whether somebody rolled back or replaced.
+    aborted_at: int | None = None
+    is_disturbed: bool = False
+    files_removed: bool = False
+    _names: Any = field(default_factory=lambda: itertools.count(1))
+    _nonces: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        """Draw the setting."""
+        chance = Chance(self.seed, self.given)
+        self.setting = Setting.drawn(chance)
+        faults = Faults(deaths=chance.of(4), calls=chance.of(6))
+        self.world = World(chance, faults, is_traced=self.is_traced)
+        self.storage = SimStorage(self.world)
+        self.table = SimTable(
+            self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
+        )
+
+    def run(self) -> None:
+        """Let it happen; then, with nothing going wrong any more, bring it to its end."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.world.spawn("user", self._user)
+            if self.setting.rival:
+                self.world.spawn("rival", self._user)
+            for kind in self.setting.others:
+                self.world.spawn(kind, lambda kind=kind: OTHERS[kind](self))  # type: ignore[misc]
+            self.world.go_on()
+            self.world.faults = Faults()
+            for _ in range(2):
+                self.world.spawn("last", self._start_and_wait)
+                self.world.go_on()
+            self.world.spawn("sweep", lambda: sweep_run(self))
+            self.world.go_on()
+
+    def ledger(self) -> Ledger:
+        """Open the run's ledger, as a process of its own does."""
+        world = self.world
+
+        def new_nonce() -> str:
+            return f"n{next(self._nonces)}"
+
+        tasks = TaskPorts(
+            now=lambda: world.clock,
+            monotonic=lambda: world.clock,
+            sleep=world.sleep,
+            new_nonce=new_nonce,
+        )
+        ports = Ports(
+            now=lambda: world.clock,
+            sleep=world.sleep,
+            new_nonce=new_nonce,
+            jitter=lambda: 0.5,
+            host="host",
+            process_id=next(self._names),
+            machine="",
+            tasks=tasks,
+        )
+        return Ledger.open(RUN_ID, STORE, self.storage, ports)
+
+    def _user(self) -> None:
+        for _ in range(1 + self.world.chance.of(_STARTS_MAX)):
+            self._start_and_wait()
+            if self.world.chance.happens(0.3):
+                self.world.sleep(5.0)
+
+    def _start_and_wait(self) -> None:
+        start = Start(name=f"driver {next(self._names)}")
+        self.starts.append(start)
+        spark = SimSpark(
+            self.world,
+            range(self.setting.rows),
+            places=self.setting.places,
+            unstable=self.setting.unstable,
+        )
+
+        def ended(driven: Driven | None, error: BaseException | None) -> None:
+            start.driven, start.error = driven, error
+            if isinstance(error, DiedError):
+                for task in spark.tasks:
+                    # Executors notice sooner or later that their driver is gone.
+                    if not task.is_done and not self.world.chance.happens(0.5):
+                        task.lives = False
+            self.world.note(f"{start.name} ended: {driven and 'committed'} {error!r}")
+
+        actor = self.world.spawn(start.name, lambda: self._drive(spark), ended=ended)
+        spark.driver = actor
+        self.world.wait_for(lambda: actor.is_done)
+
+    def _drive(self, spark: SimSpark) -> Driven:
+        setting, ledger = self.setting, self.ledger()
+        view = self.table.load()
+        identity = Identity(
+            table=self.table.name,
+            table_uuid=view.uuid,
+            branch="main",
+            mode="append",
+            key=("id",),
+            session_time_zone="UTC",
+            ansi_mode="true",
+            version="",
+        )
+        choices = Choices(
+            transform=self._transform(ledger),
+            batch_rows=setting.batch_rows,
+            checkpoint_every=setting.checkpoint_every,
+            takeover=("now", "wait")[self.world.chance.of(2)],
+            on_error="quarantine" if setting.poison else "raise",
+            max_errors=1.0,
+        )
+        driver = Driver(ledger=ledger, sink=self.table, submitter=spark)
+        return driver.append(view, identity, choices)
+
+    def _transform(self, ledger: Ledger) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
+            ids = tuple(batch["id"].to_pylist())
+            self.world.pause(f"transform {ids}")
+            self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
+            if self.setting.poison.intersection(ids):
+                raise ValueError("poison")
+            return batch
+
+        return transform
+
+
+def sweep_run(history: History) -> None:
+    """Sweep, as a user does."""
+    sweep(history.ledger(), lambda _identity: history.table)
+
+
+def _quietly(act: Callable[[History], None]) -> Callable[[History], None]:
+    """Return what a user does who takes no for an answer."""
+
+    def done(history: History) -> None:
+        _some_time(history)
+        try:
+            act(history)
+        except HoldfastError as error:
+            history.world.note(f"refused: {error!r}")
+
+    return done
+
+
+def _some_time(history: History) -> None:
+    """Let others act first, for a while or for long."""
+    for _ in range(1 + history.world.chance.of(40)):
+        history.world.pause("-")
+
+
+def _abort(history: History) -> None:
+    try:
+        abort(history.ledger(), lambda _identity: history.table, "why not")
+    except RunCommittedError:
+        return
+    history.aborted_at = history.world.steps
+    history.world.note("aborted")
+
+
+def _append(history: History) -> None:
+    history.table.foreign_append()
+    history.world.note("append")
+
+
+def _roll_back(history: History) -> None:
+    table = history.table
+    parent = table.snapshots[table.head].parent_id if table.head is not None else None
+    if parent is not None:
+        history.is_disturbed = True
+        table.roll_back(parent)
+        history.world.note("roll back one snapshot")
+
+
+def _replace(history: History) -> None:
+    history.is_disturbed = True
+    history.table.replace()
+    history.world.note("replace the table")
+
+
+def _make_again(history: History) -> None:
+    history.is_disturbed = True
+    history.table.make_again()
+    history.world.note("drop the table and make it again")
+
+
+def _expire(history: History) -> None:
+    history.table.history_hidden = True
+    history.world.note("hide the history")
+
+
+def _drop_marks(history: History) -> None:
+    history.table.drop_marks()
+    history.world.note("forget all marks")
+
+
+def _remove_orphans(history: History) -> None:
+    """Take a staged file that no snapshot and no intent names, while nobody is about to commit."""
+    table = history.table
+    named = {file.path for one in table.ever for group in one.groups for file in group.files}
+    free = sorted(set(table.files) - named)
+    busy = [a for a in history.world.actors if a.name.startswith("driver") and a.waits_for is None]
+    if free and not busy:
+        path = free[history.world.chance.of(len(free))]
+        table.lost_files.append(path)
+        del table.files[path]
+        history.files_removed = True
+        history.world.note(f"remove {path}")
+
+
+OTHERS: dict[str, Callable[[History], None]] = {
+    "abort": _quietly(_abort),
+    "sweeper": _quietly(sweep_run),
+    "writer": _quietly(_append),
+    "rollback": _quietly(_roll_back),
+    "replace": _quietly(_replace),
+    "made again": _quietly(_make_again),
+    "expiry": _quietly(_expire),
+    "marks": _quietly(_drop_marks),
+    "orphans": _quietly(_remove_orphans),
+}
+
+
+def is_task(actor: Actor) -> bool:
+    """Whether an actor is a task of a job."""
+    return "/task " in actor.name

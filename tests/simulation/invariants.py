@@ -1,0 +1,136 @@
+"""What must hold after every history: the invariants of the design, seen from outside.
+
+Nothing here trusts the engine: the table's snapshots and files, the store's objects and the calls
+of the transform are the witnesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.key_files import read_keys
+from holdfast.ledger.parts import read_work
+from holdfast.ledger.run_file import read_run_file
+from holdfast.ledger.run_log import RunLog
+from holdfast.ledger.task_log import read_task_records, whole_prefixes
+from holdfast.model.records import Receipt
+from holdfast.model.work import TaskRecord
+from tests.simulation.history import LAYOUT, History
+from tests.simulation.world import DiedError
+
+_KEYS = pa.schema([("id", pa.int64())])
+
+
+def violations(history: History) -> list[str]:
+    """Return what is not as it must be."""
+    log = history.ledger().log
+    log.refresh()
+    found = _at_most_one_snapshot(history) + _honest_receipts(history, log)
+    found += _ended_well(history)
+    if history.table.ever:
+        found += _whole_content(history, log)
+    if history.aborted_at is not None and log.receipt is None and history.table.ever:
+        found.append("a run that was aborted has landed")
+    return found + _paid_once(history)
+
+
+def _at_most_one_snapshot(history: History) -> list[str]:
+    ever = history.table.ever
+    found = [f"{len(ever)} data snapshots of one run"] if len(ever) > 1 else []
+    run_file = read_run_file(history.storage, LAYOUT)
+    if run_file is not None and set(history.table.landed_in) - {run_file.identity.table_uuid}:
+        found.append("it landed in another table than the run's")
+    return found
+
+
+def _honest_receipts(history: History, log: RunLog) -> list[str]:
+    receipts = [record.body for record in log.records if isinstance(record.body, Receipt)]
+    landed = {snapshot.snapshot_id for snapshot in history.table.ever}
+    wrong = [one for one in receipts if one.snapshot_id not in landed]
+    return ["a receipt for what never landed"] if wrong else []
+
+
+def _ended_well(history: History) -> list[str]:
+    """The last starts, with nothing going wrong, end in a commit or in an error that says why."""
+    found = []
+    for start in history.starts:
+        error = start.error
+        if error is not None and not isinstance(error, HoldfastError | DiedError):
+            found.append(f"{start.name} raised {error!r}")
+    last = history.starts[-1]
+    is_plain = not history.setting.others and not history.setting.unstable
+    if is_plain and last.driven is None:
+        found.append(f"the last start ended in {last.error!r}")
+    if last.driven is not None and not history.table.ever:
+        found.append("a start says that it has landed, and nothing has")
+    return found
+
+
+def _whole_content(history: History, log: RunLog) -> list[str]:
+    """The snapshot holds each row once, and its files are there; failed rows stand aside."""
+    table = history.table
+    snapshot = table.ever[0]
+    paths = [file.path for group in snapshot.groups for file in group.files]
+    if gone := [path for path in paths if path not in table.files]:
+        return [f"files of the snapshot are gone: {gone}"]
+    ids = sorted(one for path in paths for one in table.files[path]["id"].to_pylist())
+    poison = history.setting.poison
+    wanted = [one for one in range(history.setting.rows) if one not in poison]
+    found = [] if ids == wanted else [f"rows {ids} have landed of {wanted}"]
+    if snapshot.mark is None or snapshot.mark.intent_number not in log.intents:
+        return [*found, "the snapshot's intent is not in the log"]
+    work = read_work(history.storage, LAYOUT, log.intents[snapshot.mark.intent_number].staged)
+    aside: list[int] = []
+    for record in work.quarantined:
+        if record.quarantine is not None:
+            uri = LAYOUT.quarantine(record.name)
+            for batch in read_chunk(history.storage, uri, record.quarantine):
+                aside += [key["id"] for key in batch["key"].to_pylist()]
+    if sorted(aside) != sorted(poison):
+        found.append(f"{aside} stand aside, of {sorted(poison)}")
+    return found
+
+
+def _paid_once(history: History) -> list[str]:
+    """What a durable record covers is not computed again by a later claim.
+
+    Only where nothing can be dropped or withdrawn: each place has one log, rows stay where they
+    are, and no file was removed. A record counts if it was written before the later claim.
+    """
+    if history.setting.unstable or history.files_removed or history.setting.poison:
+        return []
+    storage = history.storage
+    records = read_task_records(storage, LAYOUT, storage.list(LAYOUT.tasks))
+    logs = whole_prefixes(records)
+    places = [name.rsplit("/", 1)[0] for name in logs]
+    if len(set(places)) < len(places):
+        return []
+    covered = _covered(history, [record for log in logs.values() for record in log])
+    claimed = {
+        int(uri.rsplit("/", 1)[1].removesuffix(".json")): moment
+        for uri, moment in storage.written_at.items()
+        if uri.startswith(f"{LAYOUT.log}/")
+    }
+    return [
+        f"row {one} was durable under claim {claim}, and was paid for again under {call.claim}"
+        for call in history.calls
+        for one in call.ids
+        for claim, written in covered.get(one, ())
+        if claim < call.claim and written < claimed.get(call.claim, 0.0)
+    ][:1]
+
+
+def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[tuple[int, float]]]:
+    """Return for each row under which claims it was covered, and when."""
+    covered: dict[int, list[tuple[int, float]]] = {}
+    for record in records:
+        if record.coverage.rows:
+            written = history.storage.written_at[LAYOUT.task_record(record.name)]
+            for batch in read_keys(history.storage, LAYOUT.keys(record.name), _KEYS):
+                for one in batch["id"].to_pylist():
+                    covered.setdefault(one, []).append((record.claim, written))
+    return covered

@@ -1,0 +1,76 @@
+"""Judge: run one history, say what is wrong with it, and make a failure as small as it gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.simulation.history import History
+from tests.simulation.invariants import violations
+
+_TRIALS_MAX = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of one history."""
+
+    seed: int
+    wrong: tuple[str, ...]
+    counts: Counter[str]
+    decisions: tuple[int, ...]
+    trace: tuple[str, ...] = ()
+
+
+def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = False) -> Verdict:
+    """Run one history and look at what is left of it.
+
+    Args:
+        seed: Where its decisions come from.
+        given: Decisions to follow instead.
+        is_traced: Whether to write down each step.
+    """
+    history = History(seed, given, is_traced=is_traced)
+    try:
+        history.run()
+        wrong = violations(history)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not have happened.
+        wrong = [f"the history broke off: {error!r}"]
+    counts = history.world.counts
+    counts["histories"] = 1
+    counts["calls"] = history.world.steps
+    counts["landed"] = len(history.table.ever)
+    counts["starts"] = len(history.starts)
+    return Verdict(
+        seed=seed,
+        wrong=tuple(wrong),
+        counts=counts,
+        decisions=tuple(history.world.chance.taken),
+        trace=tuple(history.world.trace),
+    )
+
+
+def shrunk(seed: int, decisions: Sequence[int]) -> tuple[int, ...]:
+    """Return fewer and plainer decisions that still end in a violation.
+
+    First what comes last is cut off, then stretches of decisions are set to "nothing special", in
+    ever smaller stretches.
+    """
+    best, trials = list(decisions), 0
+    size = max(1, len(best) // 2)
+    while size and trials < _TRIALS_MAX:
+        changed = False
+        for start in range(0, len(best), size):
+            end = min(start + size, len(best))
+            if not any(best[start:end]):
+                continue
+            trial = [*best[:start], *[0] * (end - start), *best[end:]]
+            trials += 1
+            if judged(seed, trial).wrong:
+                best, changed = trial, True
+        if not changed or size > 1:
+            size //= 2
+    while best and not best[-1]:
+        best.pop()
+    return tuple(best)

@@ -1,0 +1,76 @@
+"""Search: run many histories on several processes, and show the first that is wrong."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from tests.simulation.guards import without
+from tests.simulation.judge import Verdict, judged, shrunk
+
+_PORTION = 100
+
+
+def _portion(job: tuple[int, int, str | None]) -> tuple[Counter[str], Verdict | None]:
+    """Run some histories; stop at the first that is wrong."""
+    first, histories, guard = job
+    counts: Counter[str] = Counter()
+    bad: list[Verdict] = []
+
+    def run() -> None:
+        with without(guard):
+            for seed in range(first, first + histories):
+                verdict = judged(seed)
+                counts.update(verdict.counts)
+                if verdict.wrong:
+                    bad.append(verdict)
+                    return
+
+    _apart(run)
+    return counts, bad[0] if bad else None
+
+
+def _apart(run: Callable[[], None]) -> None:
+    """Run in a thread of its own: signals reach the main thread only, and are not simulated."""
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def _portions(
+    first: int, histories: int, guard: str | None
+) -> Iterator[tuple[int, int, str | None]]:
+    for start in range(first, first + histories, _PORTION):
+        yield start, min(_PORTION, first + histories - start), guard
+
+
+def search(first: int, histories: int, guard: str | None, jobs: int) -> Verdict | None:
+    """Run histories on several processes, print their figures, and return the first bad one."""
+    began, total = time.monotonic(), Counter[str]()
+    bad: Verdict | None = None
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for counts, verdict in pool.imap(_portion, _portions(first, histories, guard)):
+            total.update(counts)
+            if verdict is not None:
+                bad = verdict
+                break
+    figures = ", ".join(f"{number:,} {name}" for name, number in sorted(total.items()))
+    print(f"{figures}; {time.monotonic() - began:.0f} s, from seed {first}", flush=True)
+    return bad
+
+
+def show(seed: int, guard: str | None, *, is_shrunk: bool) -> None:
+    """Print a history step by step, as small as it gets."""
+
+    def run() -> None:
+        with without(guard):
+            verdict = judged(seed, is_traced=True)
+            if is_shrunk and verdict.wrong:
+                verdict = judged(seed, shrunk(seed, verdict.decisions), is_traced=True)
+        print("\n".join(line for line in verdict.trace if not line.endswith(" -")))
+        print(f"seed {seed}: {'; '.join(verdict.wrong) or 'nothing wrong'}", flush=True)
+
+    _apart(run)

@@ -1,0 +1,170 @@
+"""The store: objects in memory, whose answers get lost or come late."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
+from tests.simulation.world import World
+
+_READ_FAULTS = 0.004
+_WRITE_FAULTS = 0.012
+
+
+class SimStorage:
+    """One store for all processes; every call is a step of the world."""
+
+    def __init__(self, world: World) -> None:
+        """Start empty."""
+        self._world = world
+        self.objects: dict[str, bytes] = {}
+        self.written_at: dict[str, float] = {}
+
+    def create(self, uri: str, data: bytes) -> None:
+        """Write the object only if there is none."""
+
+        def effect() -> bool:
+            if uri in self.objects:
+                return False
+            self._store(uri, data)
+            return True
+
+        landed, is_hidden = self._write(f"create {_short(uri)}", effect, hides=True)
+        if not landed or is_hidden:
+            raise AlreadyThereError(uri)
+
+    def put(self, uri: str, data: bytes) -> None:
+        """Write the object, over an older one."""
+        self._write(f"put {_short(uri)}", lambda: self._store(uri, data))
+
+    def get(self, uri: str) -> bytes:
+        """Return the object's bytes."""
+        self._read(f"get {_short(uri)}")
+        if uri not in self.objects:
+            raise FileNotFoundError(uri)
+        return self.objects[uri]
+
+    def get_many(self, uris: Sequence[str]) -> builtins.list[bytes | None]:
+        """Return the bytes of each object, None where it is missing."""
+        if uris:
+            self._read(f"get {len(uris)} objects")
+        return [self.objects.get(uri) for uri in uris]
+
+    def size(self, uri: str) -> int:
+        """Return the object's size."""
+        self._read(f"size {_short(uri)}")
+        if uri not in self.objects:
+            raise FileNotFoundError(uri)
+        return len(self.objects[uri])
+
+    def sizes(self, uris: Sequence[str]) -> builtins.list[int | None]:
+        """Return the size of each object, None where it is missing."""
+        if uris:
+            self._read(f"sizes of {len(uris)} objects")
+        return [len(self.objects[uri]) if uri in self.objects else None for uri in uris]
+
+    def folders(self, prefix_uri: str) -> builtins.list[str]:
+        """Return the names of the folders right inside a folder."""
+        self._read(f"folders {_short(prefix_uri)}")
+        inside = [uri.removeprefix(f"{prefix_uri}/") for uri in self._inside(prefix_uri)]
+        return sorted({path.split("/", 1)[0] for path in inside if "/" in path})
+
+    def list(self, prefix_uri: str) -> builtins.list[str]:
+        """Return the URIs of all objects in a folder."""
+        self._read(f"list {_short(prefix_uri)}")
+        return self._inside(prefix_uri)
+
+    def newest(self, prefix_uri: str) -> float | None:
+        """Return when the newest object of a folder was written."""
+        self._read(f"newest in {_short(prefix_uri)}")
+        return max((self.written_at[uri] for uri in self._inside(prefix_uri)), default=None)
+
+    def delete(self, uris: Iterable[str]) -> None:
+        """Delete the objects one by one, as far as the process lives."""
+        for uri in uris:
+            self._world.pause(f"delete {_short(uri)}")
+            self.objects.pop(uri, None)
+
+    def open_sink(self, uri: str) -> ObjectSink:
+        """Start an object that is written piece by piece."""
+        return _Sink(self, uri)
+
+    def _inside(self, prefix_uri: str) -> builtins.list[str]:
+        return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+
+    def _store(self, uri: str, data: bytes) -> bool:
+        self.objects[uri] = bytes(data)
+        self.written_at[uri] = self._world.clock
+        return True
+
+    def _read(self, label: str) -> None:
+        world = self._world
+        world.pause(label)
+        if world.faults.calls and world.chance.happens(_READ_FAULTS):
+            self._fault("no answer")
+            raise StorageError(f"{label}: no answer")
+
+    def _write(
+        self, label: str, effect: Callable[[], Any], *, hides: bool = False
+    ) -> tuple[Any, bool]:
+        """Do a write, unless something goes wrong; say whether a landing is hidden."""
+        world = self._world
+        world.pause(label)
+        if not world.faults.calls:
+            return effect(), False
+        fault = world.chance.of(5 if hides else 4, _WRITE_FAULTS)
+        if fault == 1:
+            self._fault("it does not arrive")
+            raise StorageError(f"{label}: it does not arrive")
+        if fault == 2:
+            self._fault("it arrives late")
+            world.spawn(f"late: {label}", lambda: self._arrive(label, effect))
+            raise StorageError(f"{label}: no answer yet")
+        landed = effect()
+        if fault == 3:
+            self._fault("it lands, the answer is lost")
+            raise StorageError(f"{label}: the answer is lost")
+        if fault == 4:
+            self._fault("it lands, and a retry inside the client hides it")
+        return landed, fault == 4
+
+    def _arrive(self, label: str, effect: Callable[[], Any]) -> None:
+        self._world.pause(label)
+        effect()
+
+    def _fault(self, what: str) -> None:
+        self._world.faults.calls -= 1
+        self._world.counts["lost answers"] += 1
+        self._world.note(f"  fault: {what}")
+
+
+class _Sink:
+    def __init__(self, storage: SimStorage, uri: str) -> None:
+        self._storage = storage
+        self._uri = uri
+        self._data: bytearray | None = bytearray()
+        self._size = 0
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        if self._data is None:
+            raise StorageError(f"{self._uri}: written after its end")
+        self._data += data
+        self._size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        if self._data is not None:
+            data, self._data = bytes(self._data), None
+            self._storage.put(self._uri, data)
+
+    def abandon(self) -> None:
+        self._data = None
+
+
+def _short(uri: str) -> str:
+    return uri.removeprefix("s3://store/r/")

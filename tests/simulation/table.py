@@ -1,0 +1,151 @@
+"""The table: Iceberg's semantics in memory, whose answers get lost or come late.
+
+What a post asserts, how sequence numbers grow, what a rollback, a replace, an expiry and a new
+table of the same name do is in `MemoryTable`; here every call is a step of the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import CatalogUnavailableError
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import Outcome, RunMark, TableView, WriterSpec
+from tests.fakes.memory_table import MemorySnapshot, MemoryTable
+from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec
+from tests.simulation.world import World
+
+_READ_FAULTS = 0.01
+_POST_FAULTS = 0.25
+
+
+class SimTable(MemoryTable):
+    """One table for all drivers and other writers."""
+
+    def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
+        """Start with a snapshot of somebody else's, or with none."""
+        super().__init__(empty=empty)
+        self._world = world
+        self.file_rows = file_rows
+        # All data snapshots that ever were, also those of a table that was dropped since.
+        self.ever: list[MemorySnapshot] = []
+        self.landed_in: list[str] = []
+
+    def load(self) -> TableView:
+        """Look at the table afresh."""
+        world = self._world
+        world.pause("load the table")
+        if world.faults.calls and world.chance.happens(_READ_FAULTS):
+            self._fault("no answer")
+            raise CatalogUnavailableError(table=self.name, reason="503")
+        return super().load()
+
+    def writer_spec(self, view: TableView) -> WriterSpec:
+        """Return a writer whose files are closed one by one."""
+        schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])
+        return SimWriterSpec(schema, self._world, self)
+
+    def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
+        """Return the paths of files that somebody has removed."""
+        self._world.pause("look for missing files")
+        return super().missing_files(view, groups)
+
+    def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
+        """Delete files one by one, as far as the process lives."""
+        for path in paths:
+            self._world.pause(f"delete {path}")
+            super().delete_files(view, [path])
+
+    def post_empty(self, view: TableView) -> Outcome:
+        """Give the table a first, empty snapshot."""
+        return self._posted("post an empty snapshot", lambda: self._arrives_empty(view))
+
+    def post(
+        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
+    ) -> Outcome:
+        """Publish the groups."""
+
+        def arrives() -> bool:
+            if view.uuid != self.uuid:
+                return False
+            if super(SimTable, self).post(view, run_id, mark, groups) is not Outcome.LANDED:
+                return False
+            self.ever.append(self.snapshots[mark.snapshot_id])
+            self.landed_in.append(self.uuid)
+            return True
+
+        return self._posted(f"post intent {mark.intent_number}", arrives)
+
+    def replace(self) -> None:
+        """Replace the table's content, as CREATE OR REPLACE does: history begins anew."""
+        self.head = None
+        self.foreign_append()
+
+    def make_again(self) -> None:
+        """Drop the table, and make one of the same name."""
+        self.uuid = f"{self.uuid}+"
+        self.snapshots, self.marks, self.head = {}, {}, None
+        self.last_sequence_number = self.horizon = 0
+        self.foreign_append()
+
+    def _arrives_empty(self, view: TableView) -> bool:
+        if view.uuid != self.uuid or self.head != view.handle.head:
+            return False
+        self.foreign_append()
+        return True
+
+    def _posted(self, label: str, arrives: Callable[[], bool]) -> Outcome:
+        world = self._world
+        world.pause(label)
+        world.counts["posts"] += 1
+        fault = world.chance.of(5, _POST_FAULTS) if world.faults.calls else 0
+        if fault == 1:
+            self._fault("it does not arrive")
+            return Outcome.UNKNOWN
+        if fault == 2:
+            self._fault("it arrives late")
+            world.spawn(f"late: {label}", lambda: self._late_post(label, arrives))
+            return Outcome.UNKNOWN
+        landed = arrives()
+        world.note(f"  {'landed' if landed else 'refused'}")
+        if fault == 3:
+            self._fault("the answer is lost")
+            return Outcome.UNKNOWN
+        if fault == 4:
+            self._fault("the answer is a conflict, whatever happened")
+            return Outcome.CONFLICT
+        return Outcome.LANDED if landed else Outcome.CONFLICT
+
+    def _late_post(self, label: str, arrives: Callable[[], bool]) -> None:
+        self._world.pause(label)
+        self._world.note(f"  {'landed' if arrives() else 'refused'}")
+
+    def _fault(self, what: str) -> None:
+        self._world.faults.calls -= 1
+        self._world.counts["lost answers"] += 1
+        self._world.note(f"  fault: {what}")
+
+
+class SimWriterSpec(MemoryWriterSpec):
+    """Opens writers that a kill can meet between two files."""
+
+    def __init__(self, schema: pa.Schema, world: World, table: SimTable) -> None:
+        """Write into the table's storage."""
+        super().__init__(schema, files=table.files, file_rows=table.file_rows)
+        self._world = world
+
+    def open(self, task_name: str) -> MemoryWriter:
+        """Start a writer."""
+        return _SimWriter(self, task_name, self._world)
+
+
+class _SimWriter(MemoryWriter):
+    def __init__(self, spec: SimWriterSpec, task_name: str, world: World) -> None:
+        super().__init__(spec, task_name)
+        self._world = world
+
+    def cut(self) -> list[StagedGroup]:
+        self._world.pause("close the files")
+        return super().cut()

@@ -1,0 +1,199 @@
+"""The world: processes that take turns at every call, a clock, and what goes wrong.
+
+Each actor is a greenlet. Before every call to the store or the table it pauses, and the world
+decides who goes on, who dies, and what becomes of the call. Nothing runs at the same time as
+anything else, so a history is its decisions, to the letter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
+
+from tests.simulation.chance import Chance
+
+_STEPS_MAX = 30_000
+_STEP_S = 0.05
+_SWITCHES = 0.35
+
+
+class DiedError(BaseException):
+    """Ends a process where it stands; nothing of ours catches it for good."""
+
+
+class EndlessError(Exception):
+    """A history did not come to its end."""
+
+
+@dataclass(eq=False)
+class Actor:
+    """Something that acts: a driver, a task, another writer, a request that is under way."""
+
+    name: str
+    run: Callable[[], Any]
+    # Called by the world when the actor has ended: with its result, or with what it raised.
+    ended: Callable[[Any, BaseException | None], None] = lambda _result, _error: None
+    lives: bool = True
+    is_done: bool = False
+    wakes_at: float = 0.0
+    waits_for: Callable[[], bool] | None = None
+    turn: Any = None
+
+
+@dataclass
+class Faults:
+    """How much may still go wrong."""
+
+    deaths: int = 0
+    calls: int = 0
+
+
+@dataclass
+class World:
+    """All actors of one history."""
+
+    chance: Chance
+    faults: Faults = field(default_factory=Faults)
+    is_traced: bool = False
+    clock: float = 1_000_000.0
+    steps: int = 0
+    actors: list[Actor] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    # Who dies with whom: called when an actor is killed.
+    killed: Callable[[Actor], None] = lambda _actor: None
+    _current: Actor | None = None
+    _hub: Any = None
+
+    def spawn(self, name: str, run: Callable[[], Any], **how: Any) -> Actor:  # noqa: ANN401
+        """Let a new actor take part."""
+        actor = Actor(name=name, run=run, **how)
+        actor.turn = greenlet(lambda: self._live(actor))
+        self.actors.append(actor)
+        return actor
+
+    def go_on(self) -> None:
+        """Let actors take turns until all have ended.
+
+        Raises:
+            EndlessError: They do not.
+        """
+        self._hub = getcurrent()
+        current: Actor | None = None
+        while True:
+            waiting = [actor for actor in self.actors if not actor.is_done]
+            if not waiting:
+                return
+            ready = [actor for actor in waiting if self._is_ready(actor)]
+            if not ready:
+                moments = [actor.wakes_at for actor in waiting if actor.waits_for is None]
+                later = [moment for moment in moments if moment > self.clock]
+                if not later:
+                    names = ", ".join(actor.name for actor in waiting)
+                    raise EndlessError(f"nobody can go on: {names}")
+                self.clock = min(later)
+                continue
+            if current in ready:
+                ready.remove(current)
+                ready.insert(0, current)
+            current = ready[self.chance.of(len(ready), _SWITCHES)]
+            self._current = current
+            # When it ends, the next turn is the world's to give, not that of whoever started it.
+            current.turn.parent = self._hub
+            current.turn.switch()
+            self.actors = [actor for actor in self.actors if not actor.is_done]
+
+    def pause(self, label: str) -> None:
+        """Let others act before this actor's next call, which it may not live to make.
+
+        Raises:
+            DiedError: It does not.
+        """
+        actor = self._current
+        if actor is None:
+            return  # Whoever looks from outside disturbs nobody.
+        if not actor.lives:
+            raise DiedError
+        self.steps += 1
+        self.clock += _STEP_S
+        if self.steps > _STEPS_MAX:
+            raise EndlessError(f"more than {_STEPS_MAX} calls")
+        if self.faults.deaths and self.chance.happens(0.012):
+            self.faults.deaths -= 1
+            self.note(f"dies before {label}")
+            self.kill(actor)
+            raise DiedError
+        self._hub.switch()
+        self._current = actor
+        if not actor.lives:
+            raise DiedError
+        self.note(label)
+
+    def kill(self, actor: Actor) -> None:
+        """End an actor at its next step, and whatever dies with it."""
+        actor.lives = False
+        actor.waits_for, actor.wakes_at = None, 0.0
+        self.counts["deaths"] += 1
+        self.killed(actor)
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Let the current actor rest until something is so.
+
+        Raises:
+            DiedError: It dies before.
+        """
+        actor = self._current
+        if actor is None or condition():
+            return
+        actor.waits_for = condition
+        self._hub.switch()
+        self._current = actor
+        if not actor.lives:
+            raise DiedError
+
+    def sleep(self, seconds: float) -> None:
+        """Let the current actor rest for a while.
+
+        Raises:
+            DiedError: It dies before.
+        """
+        actor = self._current
+        if actor is None:
+            return
+        actor.wakes_at = self.clock + seconds
+        self._hub.switch()
+        self._current = actor
+        if not actor.lives:
+            raise DiedError
+
+    def note(self, what: str) -> None:
+        """Write down what the current actor does."""
+        if self.is_traced:
+            name = self._current.name if self._current else "the world"
+            self.trace.append(f"{self.steps:5d}  {name:<22} {what}")
+
+    def _is_ready(self, actor: Actor) -> bool:
+        if not actor.lives:
+            return True
+        if actor.waits_for is not None:
+            if not actor.waits_for():
+                return False
+            actor.waits_for = None
+        return actor.wakes_at <= self.clock
+
+    def _live(self, actor: Actor) -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            if actor.lives:
+                result = actor.run()
+        except DiedError as died:
+            error = died
+        except Exception as raised:  # noqa: BLE001 - whoever waits for it decides what it means.
+            error = raised
+        actor.is_done = True
+        actor.ended(result, error)

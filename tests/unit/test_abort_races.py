@@ -1,0 +1,36 @@
+"""Abort and sweep while a driver comes in between two of their steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.engine.abort import abort
+from holdfast.engine.sweep import sweep
+from holdfast.errors import RunCommittedError
+from tests.fakes.memory_table import PostFault
+from tests.fakes.rig import LAYOUT, Rig
+
+
+def test_an_abort_finds_a_run_that_landed_after_it_had_looked_for_one() -> None:
+    """A driver makes the run and lands while the abort believes that there is no run.
+
+    Found by the simulation (seed 38 of its first day): the abort said that nothing had landed.
+    """
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_LANDED)
+    rig.storage.before_create = rig.start_and_die  # Between its first look and its record.
+    with pytest.raises(RunCommittedError):
+        abort(rig.ledger(), lambda _identity: rig.table, "why not")
+    assert rig.log().is_aborted
+
+
+def test_a_sweep_after_such_an_abort_keeps_what_has_landed() -> None:
+    """Its files, and the list of them, are all that is left of the run."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_LANDED)
+    rig.storage.before_create = rig.start_and_die
+    with pytest.raises(RunCommittedError):
+        abort(rig.ledger(), lambda _identity: rig.table, "why not")
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    assert rig.table.ids == list(range(20))
+    assert len(rig.storage.list(LAYOUT.parts)) == 1
