@@ -25,7 +25,7 @@ NOT_TEST := crash or slow or bench
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock check check-format check-lint check-types check-imports check-unit format \
+.PHONY: help setup lock simulate check check-format check-lint check-types check-imports check-unit format \
 	stack stack-stop test crash bench docs test-matrix wheel clean
 
 help: ## List the targets

@@ -14,7 +14,10 @@ from holdfast.engine.abort import abort
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger
+from holdfast.engine.prepare import Ledger, prepare
+from holdfast.engine.quarantined import quarantine_chunks
+from holdfast.engine.report import report_of
+from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import sweep
 from holdfast.errors import HoldfastError, RunCommittedError
 from holdfast.ledger.layout import RunLayout
@@ -42,7 +45,15 @@ class Setting:
     file_rows: int | None
     empty_table: bool
     unstable: bool
+    # Rows whose transform fails; how many of them may; whether the code is mended in the end.
     poison: frozenset[int]
+    max_errors: float
+    is_mended: bool
+    # A row whose transform fails the first time.
+    flaky: int | None
+    verify_input: bool
+    # Whether the job works on what `run.remaining` gives.
+    is_derived: bool
     rival: bool
     # What others do: names of methods of `Others`.
     others: tuple[str, ...]
@@ -62,6 +73,11 @@ class Setting:
             empty_table=chance.of(2, 0.5) == 1,
             unstable=chance.of(2, 0.4) == 1,
             poison=frozenset({1} if chance.of(2, 0.3) and rows > 1 else ()),
+            max_errors=(1.0, 0)[chance.of(2, 0.4)],
+            is_mended=chance.of(2, 0.5) == 1,
+            flaky=0 if chance.of(2, 0.2) else None,
+            verify_input=chance.of(2, 0.2) == 0,
+            is_derived=chance.of(2, 0.2) == 1,
             rival=chance.of(2, 0.6) == 1,
             others=tuple(one for one in others if one),
         )
@@ -102,6 +118,10 @@ class History:
     aborted_at: int | None = None
     is_disturbed: bool = False
     files_removed: bool = False
+    is_damaged: bool = False
+    # The code that drivers run now: mended, or not yet.
+    is_mended: bool = False
+    failed_once: set[int] = field(default_factory=set)
     _names: Any = field(default_factory=lambda: itertools.count(1))
     _nonces: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -127,6 +147,7 @@ class History:
                 self.world.spawn(kind, lambda kind=kind: OTHERS[kind](self))  # type: ignore[misc]
             self.world.go_on()
             self.world.faults = Faults()
+            self.is_mended = self.setting.is_mended
             for _ in range(2):
                 self.world.spawn("last", self._start_and_wait)
                 self.world.go_on()
@@ -182,6 +203,8 @@ class History:
                     if not task.is_done and not self.world.chance.happens(0.5):
                         task.lives = False
             self.world.note(f"{start.name} ended: {driven and 'committed'} {error!r}")
+            if driven is not None:
+                str(report_of(RUN_ID, self.table.name, driven, 1.0))
 
         actor = self.world.spawn(start.name, lambda: self._drive(spark), ended=ended)
         spark.driver = actor
@@ -201,14 +224,24 @@ class History:
             version="",
         )
         choices = Choices(
-            transform=self._transform(ledger),
+            transform=self._mended(ledger) if self.is_mended else self._transform(ledger),
+            verify_input=setting.verify_input,
             batch_rows=setting.batch_rows,
             checkpoint_every=setting.checkpoint_every,
             takeover=("now", "wait")[self.world.chance.of(2)],
             on_error="quarantine" if setting.poison else "raise",
-            max_errors=1.0,
+            max_errors=setting.max_errors,
         )
-        driver = Driver(ledger=ledger, sink=self.table, submitter=spark)
+        if not setting.is_derived:
+            driver = Driver(ledger=ledger, sink=self.table, submitter=spark)
+            return driver.append(view, identity, choices)
+        prepared = prepare(ledger, spark, ("id",), choices)
+        left = spark.left(prepared.book.finished) if not prepared.has_landed else []
+        derived = SimSpark(
+            self.world, left, places=setting.places, unstable=setting.unstable, tasks=spark.tasks
+        )
+        derived.driver = spark.driver
+        driver = Driver(ledger=ledger, sink=self.table, submitter=derived, prepared=prepared)
         return driver.append(view, identity, choices)
 
     def _transform(self, ledger: Ledger) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -218,9 +251,22 @@ class History:
             self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
             if self.setting.poison.intersection(ids):
                 raise ValueError("poison")
+            flaky = {self.setting.flaky}.intersection(ids) - self.failed_once
+            if flaky:
+                self.failed_once.update(ids)
+                raise ValueError("not this time")
             return batch
 
         return transform
+
+    def _mended(self, ledger: Ledger) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        def mended(batch: pa.RecordBatch) -> pa.RecordBatch:
+            ids = tuple(batch["id"].to_pylist())
+            self.world.pause(f"transform {ids}, mended")
+            self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
+            return batch
+
+        return mended
 
 
 def sweep_run(history: History) -> None:
@@ -306,6 +352,25 @@ def _remove_orphans(history: History) -> None:
         history.world.note(f"remove {path}")
 
 
+def _look_on(history: History) -> None:
+    ledger = history.ledger()
+    str(status(ledger))
+    quarantine_chunks(history.ledger())
+    run_folders(ledger.storage, STORE)
+
+
+def _damage(history: History) -> None:
+    """Turn one bit of one object over."""
+    inside = sorted(uri for uri in history.storage.objects if uri.startswith(LAYOUT.folder))
+    if inside:
+        uri = inside[history.world.chance.of(len(inside))]
+        data = bytearray(history.storage.objects[uri])
+        data[history.world.chance.of(len(data))] ^= 1
+        history.storage.objects[uri] = bytes(data)
+        history.is_damaged = history.is_disturbed = True
+        history.world.note(f"damage {uri}")
+
+
 OTHERS: dict[str, Callable[[History], None]] = {
     "abort": _quietly(_abort),
     "sweeper": _quietly(sweep_run),
@@ -316,6 +381,8 @@ OTHERS: dict[str, Callable[[History], None]] = {
     "expiry": _quietly(_expire),
     "marks": _quietly(_drop_marks),
     "orphans": _quietly(_remove_orphans),
+    "onlooker": _quietly(_look_on),
+    "damage": _quietly(_damage),
 }
 
 

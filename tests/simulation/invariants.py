@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LedgerDamagedError
 from holdfast.ledger.chunks import read_chunk
 from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.parts import read_work
@@ -28,7 +28,10 @@ _KEYS = pa.schema([("id", pa.int64())])
 def violations(history: History) -> list[str]:
     """Return what is not as it must be."""
     log = history.ledger().log
-    log.refresh()
+    try:
+        log.refresh()
+    except LedgerDamagedError:
+        return _at_most_one_snapshot(history) + _ended_well(history)
     found = _at_most_one_snapshot(history) + _honest_receipts(history, log)
     found += _ended_well(history)
     if history.table.ever:
@@ -41,7 +44,7 @@ def violations(history: History) -> list[str]:
 def _at_most_one_snapshot(history: History) -> list[str]:
     ever = history.table.ever
     found = [f"{len(ever)} data snapshots of one run"] if len(ever) > 1 else []
-    run_file = read_run_file(history.storage, LAYOUT)
+    run_file = None if history.is_damaged else read_run_file(history.storage, LAYOUT)
     if run_file is not None and set(history.table.landed_in) - {run_file.identity.table_uuid}:
         found.append("it landed in another table than the run's")
     return found
@@ -62,8 +65,10 @@ def _ended_well(history: History) -> list[str]:
         if error is not None and not isinstance(error, HoldfastError | DiedError):
             found.append(f"{start.name} raised {error!r}")
     last = history.starts[-1]
-    is_plain = not history.setting.others and not history.setting.unstable
-    if is_plain and last.driven is None:
+    setting = history.setting
+    is_plain = not setting.others and not setting.unstable
+    may_fail = setting.poison and not setting.max_errors and not setting.is_mended
+    if is_plain and not may_fail and last.driven is None:
         found.append(f"the last start ended in {last.error!r}")
     if last.driven is not None and not history.table.ever:
         found.append("a start says that it has landed, and nothing has")
@@ -78,9 +83,11 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     if gone := [path for path in paths if path not in table.files]:
         return [f"files of the snapshot are gone: {gone}"]
     ids = sorted(one for path in paths for one in table.files[path]["id"].to_pylist())
-    poison = history.setting.poison
-    wanted = [one for one in range(history.setting.rows) if one not in poison]
-    found = [] if ids == wanted else [f"rows {ids} have landed of {wanted}"]
+    if len(set(ids)) < len(ids):
+        return [f"rows have landed twice: {ids}"]
+    if history.is_damaged:
+        return []  # What stands aside cannot be told any more.
+    found: list[str] = []
     if snapshot.mark is None or snapshot.mark.intent_number not in log.intents:
         return [*found, "the snapshot's intent is not in the log"]
     work = read_work(history.storage, LAYOUT, log.intents[snapshot.mark.intent_number].staged)
@@ -90,8 +97,10 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
             uri = LAYOUT.quarantine(record.name)
             for batch in read_chunk(history.storage, uri, record.quarantine):
                 aside += [key["id"] for key in batch["key"].to_pylist()]
-    if sorted(aside) != sorted(poison):
-        found.append(f"{aside} stand aside, of {sorted(poison)}")
+    if sorted([*ids, *aside]) != list(range(history.setting.rows)):
+        found.append(f"rows {ids} have landed, {aside} stand aside, of {history.setting.rows}")
+    if set(aside) - history.setting.poison - {history.setting.flaky}:
+        found.append(f"{aside} stand aside, and only {history.setting.poison} fail")
     return found
 
 
@@ -101,8 +110,11 @@ def _paid_once(history: History) -> list[str]:
     Only where nothing can be dropped or withdrawn: each place has one log, rows stay where they
     are, and no file was removed. A record counts if it was written before the later claim.
     """
-    if history.setting.unstable or history.files_removed or history.setting.poison:
+    setting = history.setting
+    if setting.unstable or history.files_removed or setting.poison or history.is_damaged:
         return []
+    if setting.flaky is not None:
+        return []  # A batch that fails is computed again.
     storage = history.storage
     records = read_task_records(storage, LAYOUT, storage.list(LAYOUT.tasks))
     logs = whole_prefixes(records)

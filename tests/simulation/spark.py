@@ -36,7 +36,15 @@ class Place:
 class SimSpark(MemorySubmitter):
     """Runs a driver's jobs on executors that are processes of their own."""
 
-    def __init__(self, world: World, ids: Sequence[int], *, places: int, unstable: bool) -> None:
+    def __init__(
+        self,
+        world: World,
+        ids: Sequence[int],
+        *,
+        places: int,
+        unstable: bool,
+        tasks: list[Actor] | None = None,
+    ) -> None:
         """Take the input.
 
         Args:
@@ -44,6 +52,7 @@ class SimSpark(MemorySubmitter):
             ids: The input's keys.
             places: Into how many partitions a job's rows are dealt.
             unstable: Whether a partition that is read again may give other rows.
+            tasks: Where to note the attempts that are started.
         """
         super().__init__(list(ids))
         self._world = world
@@ -51,19 +60,24 @@ class SimSpark(MemorySubmitter):
         self._unstable = unstable
         self.driver: Actor | None = None
         # All attempts that were ever started.
-        self.tasks: list[Actor] = []
+        self.tasks: list[Actor] = [] if tasks is None else tasks
         self._attempt = 0
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over what is left, dealt into places."""
-        (left,) = self._left(self.partitions, finished)
-        ids: list[int] = left["id"].to_pylist()
+        ids = self.left(finished)
         return self._run(plan, [partition(dealt) for dealt in self._dealt(ids)], ids)
 
     def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
         """Run the replay of each item."""
         rows = [pa.RecordBatch.from_pydict({ITEM_COLUMN: [item]}) for item in items]
         return self._run(plan, rows, [])
+
+    def left(self, finished: KeyFiles) -> list[int]:
+        """Return the ids that are not finished."""
+        (left,) = self._left(self.partitions, finished)
+        found: list[int] = left["id"].to_pylist()
+        return found
 
     def _dealt(self, ids: Sequence[int]) -> list[list[int]]:
         shift = self._world.chance.of(self._places)

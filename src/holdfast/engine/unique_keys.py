@@ -59,7 +59,7 @@ def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray 
         raise LedgerDamagedError(uri=uri, reason="missing")
     try:
         keys = read_key_table(data)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:  # A damaged page header is the latter.
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
     if keys.num_rows != record.coverage.rows:
         raise LedgerDamagedError(
