@@ -27,6 +27,7 @@ from tests.simulation.chance import Chance
 from tests.simulation.spark import SimSpark
 from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
+from tests.simulation.transforms import Mended, Transform
 from tests.simulation.world import Actor, DiedError, Faults, World
 
 STORE, RUN_ID = "s3://store", "r"
@@ -223,8 +224,12 @@ class History:
             ansi_mode="true",
             version="",
         )
+
+        def called(batch: pa.RecordBatch, is_mended: bool) -> None:  # noqa: FBT001 - as it is called.
+            self._called(ledger, batch, is_mended=is_mended)
+
         choices = Choices(
-            transform=self._mended(ledger) if self.is_mended else self._transform(ledger),
+            transform=(Mended if self.is_mended else Transform)(called),
             verify_input=setting.verify_input,
             batch_rows=setting.batch_rows,
             checkpoint_every=setting.checkpoint_every,
@@ -244,29 +249,18 @@ class History:
         driver = Driver(ledger=ledger, sink=self.table, submitter=derived, prepared=prepared)
         return driver.append(view, identity, choices)
 
-    def _transform(self, ledger: Ledger) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        def transform(batch: pa.RecordBatch) -> pa.RecordBatch:
-            ids = tuple(batch["id"].to_pylist())
-            self.world.pause(f"transform {ids}")
-            self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
-            if self.setting.poison.intersection(ids):
-                raise ValueError("poison")
-            flaky = {self.setting.flaky}.intersection(ids) - self.failed_once
-            if flaky:
-                self.failed_once.update(ids)
-                raise ValueError("not this time")
-            return batch
-
-        return transform
-
-    def _mended(self, ledger: Ledger) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        def mended(batch: pa.RecordBatch) -> pa.RecordBatch:
-            ids = tuple(batch["id"].to_pylist())
-            self.world.pause(f"transform {ids}, mended")
-            self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
-            return batch
-
-        return mended
+    def _called(self, ledger: Ledger, batch: pa.RecordBatch, *, is_mended: bool) -> None:
+        """A transform is called: count it, and let it fail if it is to."""
+        ids = tuple(batch["id"].to_pylist())
+        self.world.pause(f"transform {ids}{', mended' if is_mended else ''}")
+        self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
+        if is_mended:
+            return
+        if self.setting.poison.intersection(ids):
+            raise ValueError("poison")
+        if {self.setting.flaky}.intersection(ids) - self.failed_once:
+            self.failed_once.update(ids)
+            raise ValueError("not this time")
 
 
 def sweep_run(history: History) -> None:
