@@ -106,7 +106,7 @@ class MemorySubmitter:
                 for keys in read_keys(finished.storage, uri, schema):
                     for id_ in keys["id"].to_pylist():
                         found.setdefault(id_, []).append(name)
-        except (StorageError, OSError) as error:
+        except (StorageError, OSError, pa.ArrowException) as error:
             raise JobFailedError(reason=str(error)) from error
         return found
 

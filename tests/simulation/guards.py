@@ -154,7 +154,7 @@ GUARDS: dict[str, Patches] = {
         mock.patch.object(passes, "without_lost", _kept),
         mock.patch.object(SimTable, "check", lambda *_arguments: None),
     ],
-    "sweep keeps": lambda: [mock.patch.object(sweep, "read_work", lambda *_arguments: Work())],
+    "sweep keeps": lambda: [mock.patch.object(sweep, "_to_keep", lambda *_arguments: ())],
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
     "resolve": lambda: [
         mock.patch.object(module, "resolve", lambda *_arguments: None) for module in (abort, sweep)

@@ -283,7 +283,8 @@ def _quietly(act: Callable[[History], None]) -> Callable[[History], None]:
 
 def _some_time(history: History) -> None:
     """Let others act first, for a while or for long."""
-    for _ in range(1 + history.world.chance.of(40)):
+    chance = history.world.chance
+    for _ in range(1 + chance.of(40) * (1, 5)[chance.of(2)]):
         history.world.pause("-")
 
 

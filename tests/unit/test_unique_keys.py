@@ -101,7 +101,7 @@ def test_spark_is_not_asked_for_what_is_proven_here() -> None:
 
 
 def test_one_bit_turned_over_anywhere_is_damage_or_changes_nothing() -> None:
-    """pyarrow tells a damaged file in many ways; none of them reaches the user as it is.
+    """Pyarrow tells a damaged file in many ways; none of them reaches the user as it is.
 
     Found by the simulation: a damaged page header is an OSError.
     """

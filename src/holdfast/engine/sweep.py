@@ -7,7 +7,7 @@ what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.prepare import Ledger
@@ -20,7 +20,6 @@ from holdfast.ledger.task_log import read_task_records
 from holdfast.model.identity import Identity
 from holdfast.model.records import PartReference
 from holdfast.model.staged import StagedGroup
-from holdfast.model.work import Work
 from holdfast.sinks.base import Sink
 
 
@@ -54,35 +53,43 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     # Only now: before the run has ended, a driver may still come and say what it is.
     run_file = read_run_file(storage, layout)
     sink = None if run_file is None else open_sink(run_file.identity)
-    landed = _landed(ledger, run_file, sink)
+    references = _to_keep(ledger, run_file, sink)
     with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
-    work = Work() if landed is None else read_work(storage, layout, landed)
-    doomed = sorted(_paths(staged) - _paths(work.groups))
+    works = [read_work(storage, layout, reference) for reference in references]
+    doomed = sorted(_paths(staged) - {path for work in works for path in _paths(work.groups)})
     if sink is not None and doomed:
         sink.delete_files(sink.load(), doomed)
     # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
     # What has failed for good stays readable: it may be all that is left of a row.
-    kept = {layout.quarantine(record.name) for record in work.quarantined}
-    if landed is not None:
-        kept.add(layout.part(landed.name))
+    kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
+    kept |= {layout.part(reference.name) for reference in references}
     objects = [uri for uri in (*parts, *tasks) if uri not in kept]
     with answers(layout.folder):
         storage.delete(objects)
     return Swept(data_files=len(doomed), ledger_objects=len(objects))
 
 
-def _landed(ledger: Ledger, run_file: RunFile | None, sink: Sink | None) -> PartReference | None:
-    """Return the list of the files that landed, if the run did."""
-    if ledger.log.receipt is not None:
-        return ledger.log.receipt.staged
-    if run_file is None or sink is None:
-        return None
+def _to_keep(
+    ledger: Ledger, run_file: RunFile | None, sink: Sink | None
+) -> Sequence[PartReference]:
+    """Return the lists of the files that have landed, or of which nobody can tell."""
+    log = ledger.log
+    if log.receipt is not None:
+        return [log.receipt.staged]
+    if run_file is None or sink is None or not log.intents:
+        return []
     found = resolve(ledger, run_file, sink)
-    return None if found is None else ledger.log.intents[found.mark.intent_number].staged
+    if found is not None:
+        return [log.intents[found.mark.intent_number].staged]
+    if sink.load().uuid != run_file.identity.table_uuid:
+        # The run's table was dropped, and another made under its name. What landed there may come
+        # back with it: a dropped table can be registered again.
+        return list({intent.staged.name: intent.staged for intent in log.intents.values()}.values())
+    return []
 
 
 def _paths(groups: Iterable[StagedGroup]) -> set[str]:
