@@ -337,12 +337,18 @@ def _remove_orphans(history: History) -> None:
     """Take a staged file that no snapshot and no intent names, while nobody is about to commit."""
     table = history.table
     named = {file.path for one in table.ever for group in one.groups for file in group.files}
-    free = sorted(set(table.files) - named)
+    objects = history.storage.objects
+    # A rule of the store may take old objects of the ledger as well.
+    mine = [uri for uri in objects if uri.endswith((".keys", ".chunk", ".failed"))]
+    free = sorted({*table.files, *mine} - named)
     busy = [a for a in history.world.actors if a.name.startswith("driver") and a.waits_for is None]
     if free and not busy:
         path = free[history.world.chance.of(len(free))]
-        table.lost_files.append(path)
-        del table.files[path]
+        if path in objects:
+            del objects[path]
+        else:
+            table.lost_files.append(path)
+            del table.files[path]
         history.files_removed = True
         history.world.note(f"remove {path}")
 

@@ -98,6 +98,8 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     for record in work.quarantined:
         if record.quarantine is not None:
             uri = LAYOUT.quarantine(record.name)
+            if history.files_removed and uri not in history.storage.objects:
+                return found  # Somebody has removed what stood aside.
             for batch in read_chunk(history.storage, uri, record.quarantine):
                 aside += [key["id"] for key in batch["key"].to_pylist()]
     if is_sure and sorted([*ids, *aside]) != list(range(history.setting.rows)):
