@@ -112,6 +112,8 @@ class History:
     world: World = field(init=False)
     setting: Setting = field(init=False)
     storage: SimStorage = field(init=False)
+    # What stood there when all was done, and nothing swept.
+    before_sweep: SimStorage = field(init=False)
     table: SimTable = field(init=False)
     starts: list[Start] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -132,7 +134,7 @@ class History:
         self.setting = Setting.drawn(chance)
         faults = Faults(deaths=chance.of(4), calls=chance.of(6))
         self.world = World(chance, faults, is_traced=self.is_traced)
-        self.storage = SimStorage(self.world)
+        self.storage, self.before_sweep = SimStorage(self.world), SimStorage(self.world)
         self.table = SimTable(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
         )
@@ -152,6 +154,8 @@ class History:
             for _ in range(2):
                 self.world.spawn("last", self._start_and_wait)
                 self.world.go_on()
+            self.before_sweep.objects = dict(self.storage.objects)
+            self.before_sweep.written_at = dict(self.storage.written_at)
             self.world.spawn("sweep", lambda: sweep_run(self))
             self.world.go_on()
 

@@ -18,7 +18,7 @@ from holdfast.ledger.run_file import read_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.records import Receipt
-from holdfast.model.work import TaskRecord
+from holdfast.model.work import TaskRecord, Work
 from tests.simulation.history import LAYOUT, History
 from tests.simulation.world import DiedError
 
@@ -39,7 +39,7 @@ def violations(history: History) -> list[str]:
     # In a table that was dropped since it may have.
     if history.aborted_at is not None and history.table.landed_in == [history.table.uuid]:
         found.append("a run that was aborted has landed")
-    return found + _paid_once(history)
+    return found + _paid_once(history, log)
 
 
 def _at_most_one_snapshot(history: History) -> list[str]:
@@ -94,14 +94,9 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     if snapshot.mark is None or snapshot.mark.intent_number not in log.intents:
         return [*found, "the snapshot's intent is not in the log"]
     work = read_work(history.storage, LAYOUT, log.intents[snapshot.mark.intent_number].staged)
-    aside: list[int] = []
-    for record in work.quarantined:
-        if record.quarantine is not None:
-            uri = LAYOUT.quarantine(record.name)
-            if history.files_removed and uri not in history.storage.objects:
-                return found  # Somebody has removed what stood aside.
-            for batch in read_chunk(history.storage, uri, record.quarantine):
-                aside += [key["id"] for key in batch["key"].to_pylist()]
+    aside = _aside(history, work)
+    if aside is None:
+        return found
     if is_sure and sorted([*ids, *aside]) != list(range(history.setting.rows)):
         found.append(f"rows {ids} have landed, {aside} stand aside, of {history.setting.rows}")
     if set(aside) - history.setting.poison - {history.setting.flaky}:
@@ -109,45 +104,62 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     return found
 
 
-def _paid_once(history: History) -> list[str]:
+def _aside(history: History, work: Work) -> list[int] | None:
+    """Return the rows that stand aside; None if somebody has removed what stood there."""
+    found: list[int] = []
+    for record in work.quarantined:
+        uri = LAYOUT.quarantine(record.name)
+        if history.files_removed and uri not in history.storage.objects:
+            return None
+        if record.quarantine is not None:
+            for batch in read_chunk(history.storage, uri, record.quarantine):
+                found += [key["id"] for key in batch["key"].to_pylist()]
+    return found
+
+
+def _paid_once(history: History, log: RunLog) -> list[str]:
     """What a durable record covers is not computed again by a later claim.
 
     Only where nothing can be dropped or withdrawn: each place has one log, rows stay where they
-    are, and no file was removed. A record counts if it was written before the later claim.
+    are, and no file was removed. A record counts if it was written before the next claim: what a
+    task writes later is fenced.
     """
     setting = history.setting
     if setting.unstable or history.files_removed or setting.poison or history.is_damaged:
         return []
     if setting.flaky is not None:
         return []  # A batch that fails is computed again.
-    storage = history.storage
+    storage = history.before_sweep
     records = read_task_records(storage, LAYOUT, storage.list(LAYOUT.tasks))
     logs = whole_prefixes(records)
     places = [name.rsplit("/", 1)[0] for name in logs]
     if len(set(places)) < len(places):
         return []
-    covered = _covered(history, [record for log in logs.values() for record in log])
-    claimed = {
-        int(uri.rsplit("/", 1)[1].removesuffix(".json")): moment
-        for uri, moment in storage.written_at.items()
-        if uri.startswith(f"{LAYOUT.log}/")
-    }
+    records = [record for one in logs.values() for record in one]
+    moments = {number: storage.written_at[LAYOUT.record(number)] for number in log.claims}
+
+    def in_time(record: TaskRecord) -> bool:
+        later = [moment for number, moment in moments.items() if number > record.claim]
+        return storage.written_at[LAYOUT.task_record(record.name)] < min(
+            later, default=float("inf")
+        )
+
+    covered = _covered(history, [record for record in records if in_time(record)])
     return [
         f"row {one} was durable under claim {claim}, and was paid for again under {call.claim}"
         for call in history.calls
         for one in call.ids
-        for claim, written in covered.get(one, ())
-        if claim < call.claim and written < claimed.get(call.claim, 0.0)
+        for claim in covered.get(one, ())
+        if claim < call.claim
     ][:1]
 
 
-def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[tuple[int, float]]]:
-    """Return for each row under which claims it was covered, and when."""
-    covered: dict[int, list[tuple[int, float]]] = {}
+def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[int]]:
+    """Return for each row under which claims it was covered."""
+    covered: dict[int, list[int]] = {}
     for record in records:
         if record.coverage.rows:
-            written = history.storage.written_at[LAYOUT.task_record(record.name)]
-            for batch in read_keys(history.storage, LAYOUT.keys(record.name), _KEYS):
+            for batch in read_keys(history.before_sweep, LAYOUT.keys(record.name), _KEYS):
                 for one in batch["id"].to_pylist():
-                    covered.setdefault(one, []).append((record.claim, written))
+                    covered.setdefault(one, []).append(record.claim)
     return covered

@@ -1,0 +1,1 @@
+"""The sink contract, on every table that Holdfast has."""
