@@ -39,7 +39,7 @@ def violations(history: History) -> list[str]:
     # In a table that was dropped since it may have.
     if history.aborted_at is not None and history.table.landed_in == [history.table.uuid]:
         found.append("a run that was aborted has landed")
-    return found + _paid_once(history, log)
+    return found + _paid_once(history)
 
 
 def _at_most_one_snapshot(history: History) -> list[str]:
@@ -117,12 +117,12 @@ def _aside(history: History, work: Work) -> list[int] | None:
     return found
 
 
-def _paid_once(history: History, log: RunLog) -> list[str]:
+def _paid_once(history: History) -> list[str]:
     """What a durable record covers is not computed again by a later claim.
 
     Only where nothing can be dropped or withdrawn: each place has one log, rows stay where they
-    are, and no file was removed. A record counts if it was written before the next claim: what a
-    task writes later is fenced.
+    are, and no file was removed. A record counts if it was written before a driver listed its
+    claim: what a task writes after that was given up with the task.
     """
     setting = history.setting
     if setting.unstable or history.files_removed or setting.poison or history.is_damaged:
@@ -136,13 +136,10 @@ def _paid_once(history: History, log: RunLog) -> list[str]:
     if len(set(places)) < len(places):
         return []
     records = [record for one in logs.values() for record in one]
-    moments = {number: storage.written_at[LAYOUT.record(number)] for number in log.claims}
 
     def in_time(record: TaskRecord) -> bool:
-        later = [moment for number, moment in moments.items() if number > record.claim]
-        return storage.written_at[LAYOUT.task_record(record.name)] < min(
-            later, default=float("inf")
-        )
+        sealed = history.storage.listed_at.get(LAYOUT.claim_tasks(record.claim), float("inf"))
+        return storage.written_at[LAYOUT.task_record(record.name)] < sealed
 
     covered = _covered(history, [record for record in records if in_time(record)])
     return [

@@ -21,6 +21,8 @@ class SimStorage:
         self._world = world
         self.objects: dict[str, bytes] = {}
         self.written_at: dict[str, float] = {}
+        # When each folder was listed first.
+        self.listed_at: dict[str, float] = {}
 
     def create(self, uri: str, data: bytes) -> None:
         """Write the object only if there is none."""
@@ -74,6 +76,7 @@ class SimStorage:
     def list(self, prefix_uri: str) -> builtins.list[str]:
         """Return the URIs of all objects in a folder."""
         self._read(f"list {_short(prefix_uri)}")
+        self.listed_at.setdefault(prefix_uri, self._world.clock)
         return self._inside(prefix_uri)
 
     def newest(self, prefix_uri: str) -> float | None:
