@@ -1,0 +1,623 @@
+/* The commit: claim, intent, post, receipt, abort, resolve and sweep against one table.
+ *
+ * Two starts of the run, one abort and one sweep work at the same time, beside a catalog that
+ * delivers each post whenever it likes, or never, and others who use the same table. A process that
+ * is killed is one that is never scheduled again, so every kill between two steps is covered.
+ *
+ * Each guard stands under a switch, NO_<NAME>. With a guard removed spin must find a violation.
+ * HOLE_<NAME> switches add what the protocol is known not to survive; see README.md.
+ */
+
+#ifndef ACTS
+#define ACTS 3      /* How many things the other users of the table do. */
+#endif
+#ifndef TRIES
+#define TRIES 2     /* How often one start posts its data. */
+#endif
+#ifndef LOOKS
+#define LOOKS 1     /* How often resolve posts an empty snapshot before it gives up. */
+#endif
+#define SLOTS 8    /* Snapshots that exist, or are about to. Slot 0 is "none". */
+#define LOG 10      /* Records of the run log. Number 0 is "none". */
+
+/* What a look at the table tells. */
+#define NOTHING 0
+#define PRESENT 1   /* Landed, and in the branch's history. */
+#define REMOVED 2   /* Landed, and rolled back or replaced. */
+#define UNSURE  3   /* Landed; history no longer tells whether it is still there. */
+#define RAISES  4   /* Rewound, beyond the horizon, or another table: stop with an error. */
+
+/* Kinds of records. */
+#define CLAIM 1
+#define INTENT 2
+#define RECEIPT 3
+#define ABORT 4
+
+/* ---- The run log. A reader knows a prefix of it; what stands there never changes. ---- */
+byte loglen;
+byte kind[LOG];
+byte claim_at;          /* Number of the last claim. */
+byte receipt_at;        /* Number of the first receipt, and the snapshot that it names. */
+byte receipt_slot;
+byte abort_at;
+byte intent_at[SLOTS];  /* Number of a data snapshot's intent. */
+
+/* ---- The table. ---- */
+bool ours = 1;          /* The name leads to the run's table (its UUID is the one we know). */
+bool gone;              /* The run's table was dropped for good. */
+byte head;              /* The branch's snapshot; 0: the branch has none. */
+byte last_seq;          /* last-sequence-number. */
+byte mark;              /* The snapshot that the run's mark names. */
+byte horizon;
+bool expired;           /* Somebody has expired history. */
+
+bool sent[SLOTS];       /* A post that has not landed, and may. */
+byte parent[SLOTS];
+byte seq[SLOTS];
+byte files[SLOTS];      /* 0: an empty or foreign snapshot; else which set of staged files. */
+bool listed[SLOTS];     /* The table's metadata lists it. */
+bool traced[SLOTS];     /* Its manifest list holds a manifest that our data snapshot added. */
+bool holds[SLOTS];      /* Ghost: our data snapshot is in its true history. */
+
+/* ---- Ghosts, for the assertions. ---- */
+byte landed;            /* The run's data snapshot that landed. */
+bool given_up;          /* abort() has returned without an error. */
+bool deleted[3];        /* Which sets of staged files a sweep has deleted. */
+
+/* Scratch, used inside single steps only, and no part of a state. */
+hidden byte i, j, ended;
+
+#define KNOWS_RECEIPT (receipt_at != 0 && receipt_at <= known)
+#ifdef NO_ABORT_FENCE
+#define KNOWS_ABORT 0
+#else
+#define KNOWS_ABORT (abort_at != 0 && abort_at <= known)
+#endif
+#ifdef NO_FENCE
+#define FENCED 0
+#else
+#define FENCED (claim_at > own && claim_at <= known || KNOWS_ABORT)
+#endif
+
+/* ---- One look: load the table afresh, and find the mark (commit.py look, marks.py). ---- */
+inline look() {
+  d_step {
+    found = 0; state = NOTHING; v_head = head; v_next = last_seq + 1; i = 0; ended = 0;
+    if
+#ifndef NO_UUID
+    :: !ours -> state = RAISES
+#endif
+    :: else ->
+       if
+       :: mark != 0 ->
+          if
+          :: seq[mark] > last_seq -> state = RAISES     /* The catalog was rewound. */
+          :: else -> found = mark
+          fi
+       :: else ->
+          /* marks.py _unmarked: the snapshot is listed, is a parent, or has left a manifest. */
+          i = 1;
+          do
+          :: i < SLOTS ->
+             if
+             :: intent_at[i] != 0 && intent_at[i] <= known ->
+                if
+                :: listed[i] || (landed == i && head != 0 && traced[head]) -> found = i
+                :: else ->
+                   j = 1;
+                   do
+                   :: j < SLOTS ->
+                      if
+                      :: listed[j] && parent[j] == i -> found = i
+                      :: else
+                      fi;
+                      j++
+                   :: else -> break
+                   od;
+                   j = 0
+                fi;
+#ifndef NO_HORIZON
+                if
+                :: found == 0 && seq[i] <= horizon -> state = RAISES
+                :: else
+                fi
+#endif
+             :: else
+             fi;
+             i++
+          :: else -> break
+          od;
+          if
+          :: found != 0 -> state = NOTHING
+          :: else
+          fi
+       fi;
+       if
+       :: found != 0 ->
+#ifdef NO_REMOVED_CHECK
+          state = PRESENT
+#else
+          /* marks.py _is_present: walk the ancestors of the branch. */
+          i = head;
+          do
+          :: i == 0 -> state = REMOVED; break
+          :: i != 0 && (i == found || parent[i] == found) -> state = PRESENT; break
+          :: i != 0 && i != found && parent[i] != found &&
+             (seq[i] < seq[found] || parent[i] == 0) ->
+             ended = (parent[i] == 0 && !listed[found] && seq[i] > seq[found]); break
+          :: i != 0 && i != found && parent[i] != found &&
+             seq[i] >= seq[found] && parent[i] != 0 && !listed[parent[i]] ->
+             ended = 1; break
+          :: else -> i = parent[i]
+          od;
+          if
+          :: state == NOTHING && traced[head] && landed == found -> state = PRESENT
+          :: state == NOTHING && !(traced[head] && landed == found) && ended -> state = UNSURE
+          :: state == NOTHING && !(traced[head] && landed == found) && !ended -> state = REMOVED
+          :: else
+          fi
+#endif
+          ;
+          assert(found == landed);
+          /* A look never says what is not so, and is unsure only when history was taken away. */
+          assert(state != PRESENT || (head != 0 && holds[head]));
+          assert(state != REMOVED || head == 0 || !holds[head]);
+          assert(state != UNSURE || expired)
+       :: else
+       fi
+    fi;
+    i = 0; ended = 0;
+    printf("%d looks: head %d, next sequence %d, state %d, found %d\n", _pid, head, v_next, state, found)
+  }
+}
+
+/* ---- Append a record of one's own claim (run_log.py append): create-if-absent decides. ----
+ * `slot` is the snapshot that an intent or a receipt is about. Used inside `atomic`.
+ */
+inline append(what, slot) {
+#ifdef NO_FENCE
+    known = loglen;                     /* Goes on behind whatever stands there. */
+#endif
+#ifdef NO_ABORT_FENCE
+    if
+    :: abort_at == loglen -> known = loglen
+    :: else
+    fi;
+#endif
+    if
+    :: FENCED -> goto stop              /* It may have read the later claim before. */
+    :: !FENCED && loglen > known ->
+       /* Only a claim or an abort may stand where a driver wants to append. */
+       assert(kind[known + 1] == CLAIM || kind[known + 1] == ABORT);
+       goto stop
+    :: !FENCED && loglen == known && loglen < LOG - 1 ->
+       assert(claim_at == own);         /* A fenced driver does not append. */
+       loglen++; known = loglen; kind[loglen] = what;
+       printf("%d appends kind %d, snapshot %d\n", _pid, what, slot);
+       if
+       :: what == INTENT -> intent_at[slot] = loglen
+       :: what == RECEIPT ->
+          /* A receipt names the snapshot that landed, and each the same. */
+          assert(slot == landed);
+          receipt_slot = slot;
+          if
+          :: receipt_at == 0 -> receipt_at = loglen
+          :: else
+          fi
+       fi
+    fi
+}
+
+/* A new post: its snapshot builds on what the last look saw. A driver that is paused before it
+ * sends cannot be told from a request that is late, so writing the intent and sending is one step;
+ * the step that counts is Catalog's. A post that is refused is one that never lands: the driver
+ * looks again after either. Used inside `atomic`.
+ */
+#define FREE(slot) (!sent[slot] && !listed[slot] && seq[slot] == 0)
+inline new_slot() {
+    d_step {
+      s = 1;
+      do
+      :: s < SLOTS - 1 && !FREE(s) -> s++
+      :: else -> break
+      od
+    };
+    FREE(s)                             /* Out of bounds: this process goes no further. */
+}
+inline post(set) {
+    d_step {
+    parent[s] = v_head; seq[s] = v_next; files[s] = set; sent[s] = 1;
+    printf("%d posts %d (files %d) on %d, sequence %d\n", _pid, s, set, v_head, v_next);
+    v_head = 0; v_next = 0
+    }
+}
+
+/* ---- resolve.py: has an intent landed, or can one still land? Result: `found`, or none. ---- */
+inline highest_intent() {
+  skip; d_step {
+    i = 1;
+    do
+    :: i < SLOTS ->
+       if
+       :: intent_at[i] != 0 && intent_at[i] <= known && seq[i] > highest -> highest = seq[i]
+       :: else
+       fi;
+       i++
+    :: else -> break
+    od;
+#ifdef NO_RESOLVE
+    highest = 0;
+#endif
+    i = 0
+  }
+}
+inline resolve() {
+  do
+  :: highest == 0 -> break
+  :: atomic {
+       highest != 0 ->
+       look();
+       if
+       :: state == RAISES && ours -> goto stop
+       :: state == RAISES && !ours -> highest = 0; state = NOTHING   /* Posts assert the UUID. */
+       :: state != RAISES && found != 0 -> highest = 0
+       :: state == NOTHING && v_next > highest -> highest = 0
+       :: state == NOTHING && v_next <= highest
+       fi;
+       if
+       :: highest == 0 -> v_head = 0; v_next = 0; state = NOTHING; break
+       :: highest != 0
+       fi
+     };
+#ifdef NO_EMPTY_POST
+     break
+#else
+     /* Its answer, if any, does not matter: the next look tells. */
+     atomic { looks < LOOKS -> looks++; new_slot(); post(0); s = 0 }
+#endif
+  od
+}
+
+/* ---- One start of the run: drive.py and commit.py. ---- */
+proctype Start(byte set) {
+  byte known, own, tries, s, v_head, v_next, found, state;
+
+  /* Ledger.claim. A number that is lost to a rival is followed by a refresh, so the claim stands
+   * behind whatever is there; a receipt that came after the first refresh is not asked for.
+   */
+  atomic {
+    set == 1 || claim_at != 0 || abort_at != 0;             /* They are alike: one comes first. */
+    known = loglen;
+    if
+    :: KNOWS_ABORT && !KNOWS_RECEIPT -> goto stop
+    :: KNOWS_RECEIPT
+    :: !KNOWS_ABORT && loglen < LOG - 1 ->
+       loglen++; known = loglen; own = loglen; claim_at = loglen; kind[loglen] = CLAIM;
+       printf("%d claims\n", _pid)
+    fi
+  };
+
+again:
+  if
+  :: atomic { s != 0 && landed == s -> found = s; s = 0; goto landed_already }
+  :: atomic {                                   /* Before any work, and before each post. */
+    s = 0;
+    look();
+#ifdef NO_LOOK
+    if
+    :: state != RAISES && tries < TRIES -> found = 0; state = NOTHING
+    :: else
+    fi;
+#endif
+    if
+    :: state == RAISES || state == REMOVED -> goto stop      /* An error that says why. */
+    :: found != 0 && state != RAISES && state != REMOVED ->
+       v_head = 0; v_next = 0; state = NOTHING;
+       assert(landed != 0);                     /* "Committed" is never said unless it is so. */
+       if
+       :: KNOWS_RECEIPT -> goto stop
+       :: !KNOWS_RECEIPT -> goto landed_already
+       fi
+    :: found == 0 && state == NOTHING && KNOWS_RECEIPT ->
+       assert(landed == receipt_slot);
+       goto stop                                /* The receipt is trusted: "unknown". */
+    :: found == 0 && state == NOTHING && !KNOWS_RECEIPT ->
+       if
+       :: tries == TRIES -> goto stop           /* Conflict or unknown: an error. */
+       :: tries < TRIES -> tries++
+       fi
+    fi
+  }
+  fi;
+#ifndef NO_FIRST_EMPTY
+  if
+  :: v_head == 0 ->
+     /* A data snapshot must have a parent: its sequence number is checked only then. */
+     atomic { new_slot(); post(0); s = 0; goto again }
+  :: v_head != 0
+  fi;
+#endif
+  atomic {                                      /* sink.check */
+    if
+    :: deleted[set] -> goto stop                /* StagedFileMissingError. */
+    :: else
+    fi
+  };
+  atomic {
+    new_slot();
+#ifdef NO_FRESH_INTENT
+    if
+    :: tries == 1 -> append(INTENT, s)          /* Later posts go out under the first intent. */
+    :: else
+    fi;
+#else
+    append(INTENT, s);
+#endif
+    post(set);
+    goto again                                  /* The answer says that it landed, or look. */
+  };
+
+landed_already:
+  /* The receipt copies the intent that the mark names. One that this driver has not read is
+   * another driver's: a refresh shows that, and the append is fenced.
+   */
+#ifdef NO_MARK_RECEIPT
+  skip; d_step {                                /* The last intent in the log, instead. */
+    i = 1;
+    do
+    :: i < SLOTS ->
+       if
+       :: intent_at[i] > intent_at[found] && intent_at[i] <= known -> found = i
+       :: else
+       fi;
+       i++
+    :: else -> break
+    od
+  };
+#endif
+  atomic {
+    if
+    :: intent_at[found] > known -> known = loglen
+    :: else
+    fi;
+    append(RECEIPT, found)
+  };
+stop:
+  atomic { skip; d_step {
+    known = 0; own = 0; tries = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0
+  } }
+}
+
+/* ---- abort.py: the record fences like a claim; then no post may land any more. ---- */
+proctype Abort() {
+  byte known, s, v_head, v_next, found, state, highest, looks;
+
+  atomic {
+    receipt_at == 0;                            /* Else RunCommittedError. */
+    known = loglen
+  };
+  atomic {
+    look();
+    if
+    :: found != 0 || (state == RAISES && ours) -> goto stop
+    :: else -> v_head = 0; v_next = 0; state = NOTHING
+    fi
+  };
+  atomic {                                      /* Like a claim: behind whatever stands there. */
+    loglen < LOG - 1;
+    loglen++; known = loglen; abort_at = loglen; kind[loglen] = ABORT;
+    printf("%d appends the abort\n", _pid);
+    highest_intent()
+  };
+  resolve();
+  atomic {
+    if
+    :: found != 0                               /* RunCommittedError: it landed meanwhile. */
+    :: found == 0 ->
+       printf("abort is done\n");
+       assert(landed == 0 || gone); given_up = 1
+    fi
+  };
+stop:
+  atomic { skip; d_step {
+    known = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0; highest = 0; looks = 0
+  } }
+}
+
+/* ---- sweep.py: after a receipt or an abort, delete what no landed snapshot refers to. ---- */
+proctype Sweep() {
+  byte known, s, v_head, v_next, found, state, highest, looks;
+
+  atomic {
+#ifndef NO_SWEEP_WAITS
+    receipt_at != 0 || abort_at != 0;           /* Else RunUnfinishedError. */
+#endif
+    known = loglen;
+    if
+    :: KNOWS_RECEIPT -> found = receipt_slot
+    :: !KNOWS_RECEIPT -> highest_intent()
+    fi
+  };
+  resolve();
+#ifdef NO_KEEP_LANDED
+  found = 0;
+#endif
+  do
+  :: atomic {
+       s < 2 -> s++;
+       if
+       :: found != 0 && files[found] == s
+       :: found == 0 || files[found] != s ->
+          /* No file of a landed snapshot is deleted; Catalog checks those that land later. */
+          assert(landed == 0 || files[landed] != s || gone);
+          printf("sweep deletes files %d\n", s);
+          deleted[s] = 1
+       fi
+     }
+  :: s == 2 -> break
+  od;
+stop:
+  atomic { skip; d_step {
+    known = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0; highest = 0; looks = 0
+  } }
+}
+
+/* ---- The catalog: lets what was sent land, in any order, at any time, or never. ---- */
+#ifdef NO_UUID
+#define SAME_TABLE 1
+#else
+#define SAME_TABLE ours
+#endif
+#ifdef NO_REF_CONDITION
+#define SAME_HEAD(s) 1
+#else
+#define SAME_HEAD(s) (head == parent[s])
+#endif
+#ifdef NO_SEQ_CONDITION
+#define NEW_SEQ(s) 1
+#else
+/* Catalogs do not compare the sequence number of a snapshot without a parent, and take it as the
+ * table's last. For empty snapshots the model leaves that out: see HOLE_REWIND in README.md.
+ */
+#ifdef HOLE_REWIND
+#define NEW_SEQ(s) (parent[s] == 0 || seq[s] > last_seq)
+#else
+#define NEW_SEQ(s) (parent[s] == 0 && files[s] != 0 || seq[s] > last_seq)
+#endif
+#endif
+#define CAN_LAND(s) (sent[s] && SAME_TABLE && SAME_HEAD(s) && NEW_SEQ(s))
+
+active proctype Catalog() {
+  byte s;
+
+  do
+  :: atomic {
+       if
+       :: CAN_LAND(1) -> s = 1
+       :: CAN_LAND(2) -> s = 2
+       :: CAN_LAND(3) -> s = 3
+       :: CAN_LAND(4) -> s = 4
+       :: CAN_LAND(5) -> s = 5
+       :: CAN_LAND(6) -> s = 6
+       :: CAN_LAND(7) -> s = 7
+       fi;
+       d_step {
+       sent[s] = 0;
+       printf("%d lands on %d, sequence %d (last was %d)\n", s, head, seq[s], last_seq);
+       assert(head == parent[s]);               /* Nobody's change is undone unseen. */
+       holds[s] = holds[parent[s]]; traced[s] = traced[parent[s]];
+       if
+       :: files[s] != 0 ->
+          assert(landed == 0);                  /* At most one data snapshot, ever. */
+          assert(ours);                         /* Only in the run's own table. */
+          assert(!given_up);                    /* After an abort nothing lands. */
+          assert(!deleted[files[s]]);           /* Its files are all there. */
+          landed = s; holds[s] = 1; traced[s] = 1;
+#ifndef NO_ATOMIC_MARK
+          mark = s
+#endif
+       :: else
+       fi;
+       listed[s] = 1; last_seq = seq[s]; head = s; s = 0
+       }
+     }
+#ifdef NO_ATOMIC_MARK
+  :: landed != 0 && mark == 0 && horizon == 0 -> mark = landed
+#endif
+  od
+}
+
+/* ---- Other users of the table. ---- */
+active proctype Others() {
+  byte s, acts;
+  bool replaced, rolled, renamed;
+
+  do
+  :: atomic {                                   /* Append, or rewrite the manifests. */
+       acts < ACTS && ours -> acts++;
+       new_slot();
+       parent[s] = head; seq[s] = last_seq + 1; last_seq = seq[s];
+       listed[s] = 1; holds[s] = holds[head];
+       if
+       :: traced[s] = traced[head]
+       :: traced[head] -> traced[s] = 0
+       fi;
+       head = s;
+       if                                       /* Another run drops the oldest mark: ours. */
+       :: mark != 0 && horizon == 0 -> horizon = seq[mark]; mark = 0
+       :: true
+       fi;
+       printf("others append %d; horizon %d\n", s, horizon);
+       s = 0
+     }
+  :: atomic {                                   /* Roll the branch back, or forth. */
+       acts < ACTS && ours && !rolled && head != 0 -> acts++;
+       rolled = 1; s = 1;
+       do
+       :: s < SLOTS && listed[s] && s != head -> break
+       :: s < SLOTS -> s++
+       :: s == SLOTS -> s = head; break
+       od;
+       printf("others roll back to %d\n", s);
+       head = s; s = 0
+     }
+  :: atomic {                                   /* Replace the table: the branch is emptied. */
+       acts < ACTS && ours && !replaced && head != 0 -> acts++;
+       printf("others replace the table\n");
+       replaced = 1; head = 0
+     }
+  :: atomic {                                   /* Expire history; PyIceberg cuts the parent. */
+       acts < ACTS && ours && !expired && head != 0 -> acts++;
+       printf("others expire history\n");
+       d_step {
+       expired = 1; s = 1;
+       do
+       :: s < SLOTS ->
+          if
+          :: s != head -> listed[s] = 0
+          :: else
+          fi;
+          s++
+       :: s == SLOTS -> break
+       od
+       };
+       if
+       :: parent[head] != 0 -> parent[head] = 0
+       :: true
+       fi;
+       s = 0
+     }
+  :: d_step {                                   /* Drop the table, and make it again. */
+       acts < ACTS && ours -> acts = ACTS;
+       printf("others drop the table and make it again\n");
+       ours = 0; gone = 1;
+       head = 0; last_seq = 0; mark = 0; horizon = 0; s = 1;
+       do
+       :: s < SLOTS -> listed[s] = 0; s++
+       :: s == SLOTS -> break
+       od;
+       s = 0
+     }
+#ifdef HOLE_RENAME
+  /* Renamed, and another table has its name; and renamed back. */
+  :: atomic { acts < ACTS && ours && !renamed -> acts++; ours = 0; renamed = 1 }
+  :: atomic { acts < ACTS && !ours && !gone -> acts++; ours = 1 }
+#endif
+  :: acts == ACTS -> break
+  od
+}
+
+init {
+  atomic {
+    if
+    :: head = 1; seq[1] = 1; last_seq = 1; listed[1] = 1
+    :: true                                     /* A table without any snapshot. */
+    fi;
+    run Start(1);
+    run Start(2)                                /* It has staged some files again. */
+#ifndef STARTS_ONLY
+    ; run Abort();
+    run Sweep()
+#endif
+  }
+}
