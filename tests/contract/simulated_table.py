@@ -80,6 +80,10 @@ class SimulatedTable(TableUnderTest):
         table.make_again()
         table.snapshots, table.head, table.last_sequence_number = {}, None, 0
 
+    def drop(self) -> None:
+        """Leave nothing under the name."""
+        self._table.is_gone = True
+
     def remove_file(self, path: str) -> None:
         """Take a file away."""
         self._table.lost_files.append(path)

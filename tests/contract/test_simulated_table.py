@@ -34,30 +34,3 @@ class TestSimulatedTable(SinkContract):
     def test_a_file_of_another_size_counts_as_missing(self) -> None:
         """A file of another size is not noticed."""
         super().test_a_file_of_another_size_counts_as_missing()
-
-    @pytest.mark.xfail(
-        reason="delete_files of the table in memory does not add to lost_files",
-        strict=True,
-        raises=AssertionError,
-    )
-    def test_deleted_files_are_missing(self) -> None:
-        """A file that a sweep has deleted is not missed."""
-        super().test_deleted_files_are_missing()
-
-    @pytest.mark.xfail(
-        reason="the simulated table deletes one by one, each with a check of its own",
-        strict=True,
-        raises=KeyError,
-    )
-    def test_a_list_with_a_path_outside_deletes_nothing(self) -> None:
-        """The files before a path outside are gone."""
-        super().test_a_list_with_a_path_outside_deletes_nothing()
-
-    @pytest.mark.xfail(
-        reason="a post to the table in memory asserts its head, not its schema",
-        strict=True,
-        raises=AssertionError,
-    )
-    def test_a_post_after_a_changed_schema_is_a_conflict(self) -> None:
-        """A post lands on a changed schema."""
-        super().test_a_post_after_a_changed_schema_is_a_conflict()

@@ -69,6 +69,7 @@ class _Seen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Post:
     head_seen: int | None
+    schema_seen: Mapping[str, Any]
     run_id: str
     mark: RunMark
     groups: tuple[StagedGroup, ...]
@@ -195,16 +196,22 @@ class MemoryTable:
         """Return the paths of staged files and groups that somebody has removed."""
         staged = {file.path for group in groups for file in group.files}
         staged |= {group.path for group in groups}
-        return sorted(staged & set(self.lost_files))
+        return sorted(
+            staged.intersection(self.lost_files) | staged.intersection(self.deleted_files)
+        )
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:  # noqa: ARG002
         """Delete staged files; a path outside the table is refused."""
-        for path in paths:
-            if not path.startswith("mem://"):
-                raise LedgerDamagedError(uri=path, reason="it is outside the table")
+        self.refuse_outside(paths)
         self.deleted_files += paths
         for path in paths:
             self.files.pop(path, None)
+
+    def refuse_outside(self, paths: Sequence[str]) -> None:
+        """Stop before anything is deleted if one path is outside the table."""
+        for path in paths:
+            if not path.startswith("mem://"):
+                raise LedgerDamagedError(uri=path, reason="it is outside the table")
 
     def new_snapshot_id(self, view: TableView) -> int:  # noqa: ARG002
         """Return an id that no snapshot of the table, in whatever view, has."""
@@ -229,7 +236,13 @@ class MemoryTable:
             self.before_post = None
             meanwhile()
         self.posts.append(mark)
-        post = _Post(head_seen=view.handle.head, run_id=run_id, mark=mark, groups=tuple(groups))
+        post = _Post(
+            head_seen=view.handle.head,
+            schema_seen=view.schema,
+            run_id=run_id,
+            mark=mark,
+            groups=tuple(groups),
+        )
         outcome = self._deliver(post, self.post_faults.popleft() if self.post_faults else None)
         if (meanwhile := self.after_post) is not None:
             self.after_post = None
@@ -261,6 +274,8 @@ class MemoryTable:
     def _arrive(self, post: _Post) -> bool:
         """Do what a catalog does when a post reaches it, now or late."""
         if self.head != post.head_seen or post.mark.sequence_number <= self.last_sequence_number:
+            return False
+        if self.schema != post.schema_seen:
             return False
         self._add(
             MemorySnapshot(

@@ -120,6 +120,10 @@ def _plus_all(work: Work, records: Any) -> tuple[Work, tuple[str, ...]]:
     return Work(records=(*work.records, *records)), ()
 
 
+def _does_nothing(_work: Passes) -> None:
+    """Stand for a check that was left out."""
+
+
 def _sweeps_at_once(log: RunLog) -> bool:
     """Stand for a sweep that takes every run for one that was given up."""
     return True
@@ -154,6 +158,7 @@ GUARDS: dict[str, Patches] = {
         mock.patch.object(passes, "without_lost", _kept),
         mock.patch.object(SimTable, "check", lambda *_arguments: None),
     ],
+    "out of reach": lambda: [mock.patch.object(Passes, "_stop_if_out_of_reach", _does_nothing)],
     "sweep keeps": lambda: [mock.patch.object(sweep, "_to_keep", lambda *_arguments: ())],
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
     "resolve": lambda: [

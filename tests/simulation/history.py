@@ -4,84 +4,47 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
-from holdfast.engine.abort import abort
+from holdfast.engine import passes
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, prepare
-from holdfast.engine.quarantined import quarantine_chunks
 from holdfast.engine.report import report_of
-from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import sweep
-from holdfast.errors import HoldfastError, RunCommittedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
+from holdfast.worker.per_row import per_row
 from tests.simulation.chance import Chance
+from tests.simulation.setting import Setting
+from tests.simulation.signals import simulated_signals
 from tests.simulation.spark import SimSpark
 from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
-from tests.simulation.transforms import Mended, Transform
+from tests.simulation.transforms import Mended, Misfit, Transform
 from tests.simulation.world import Actor, DiedError, Faults, World
 
 STORE, RUN_ID = "s3://store", "r"
 LAYOUT = RunLayout.of(STORE, RUN_ID)
 _STARTS_MAX = 3
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What does not change within a history."""
-
-    rows: int
-    places: int
-    batch_rows: int
-    checkpoint_every: float | None
-    file_rows: int | None
-    empty_table: bool
-    unstable: bool
-    # Rows whose transform fails; how many of them may; whether the code is mended in the end.
-    poison: frozenset[int]
-    max_errors: float
-    is_mended: bool
-    # A row whose transform fails the first time.
-    flaky: int | None
-    verify_input: bool
-    # Whether the job works on what `run.remaining` gives.
-    is_derived: bool
-    rival: bool
-    # What others do: names of methods of `Others`.
-    others: tuple[str, ...]
-
-    @classmethod
-    def drawn(cls, chance: Chance) -> Setting:
-        """Draw a setting; 0 everywhere gives the plainest one."""
-        rows = (3, 1, 2, 4, 6, 0)[chance.of(6)]
-        kinds = ("", *sorted(OTHERS))
-        others = [kinds[chance.of(len(kinds), 0.5)] for _ in range(3)]
-        return cls(
-            rows=rows,
-            places=(2, 1, 3)[chance.of(3)],
-            batch_rows=(1, 2)[chance.of(2)],
-            checkpoint_every=(0.2, None, 2.0)[chance.of(3)],
-            file_rows=(None, 1, 2)[chance.of(3)],
-            empty_table=chance.of(2, 0.5) == 1,
-            unstable=chance.of(2, 0.4) == 1,
-            poison=frozenset({1} if chance.of(2, 0.3) and rows > 1 else ()),
-            max_errors=(1.0, 0)[chance.of(2, 0.4)],
-            is_mended=chance.of(2, 0.5) == 1,
-            flaky=0 if chance.of(2, 0.2) else None,
-            verify_input=chance.of(2, 0.2) == 0,
-            is_derived=chance.of(2, 0.2) == 1,
-            rival=chance.of(2, 0.6) == 1,
-            others=tuple(one for one in others if one),
-        )
+# What a user may choose by mistake; the first is no mistake.
+_SLIPS: tuple[dict[str, Any], ...] = (
+    {},
+    {"retries": -1},
+    {"rows": "some"},
+    {"checkpoint_every": "soon"},
+    {"max_errors": 1.5},
+    {"cost": -1},
+    {"transform": per_row(lambda row: row)},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +70,8 @@ class History:
     """Everything that happens in one history, and what is left of it."""
 
     seed: int
+    # What others may do, by name.
+    others: Mapping[str, Callable[[History], None]]
     given: Sequence[int] | None = None
     is_traced: bool = False
     world: World = field(init=False)
@@ -122,46 +87,64 @@ class History:
     is_disturbed: bool = False
     files_removed: bool = False
     is_damaged: bool = False
+    is_rewound: bool = False
+    # Whether nothing goes wrong any more.
+    is_ending: bool = False
     # The code that drivers run now: mended, or not yet.
     is_mended: bool = False
     failed_once: set[int] = field(default_factory=set)
+    # The inputs that starts of the script have read.
+    inputs: list[list[int | None]] = field(default_factory=list)
+    # Who opened a ledger, by process id.
+    _processes: dict[int, Actor | None] = field(default_factory=dict)
     _names: Any = field(default_factory=lambda: itertools.count(1))
     _nonces: Any = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
         """Draw the setting."""
         chance = Chance(self.seed, self.given)
-        self.setting = Setting.drawn(chance)
+        self.setting = Setting.drawn(chance, sorted(self.others))
         faults = Faults(deaths=chance.of(4), calls=chance.of(6))
         self.world = World(chance, faults, is_traced=self.is_traced)
         self.storage, self.before_sweep = SimStorage(self.world), SimStorage(self.world)
+        self.storage.overwrites = self.setting.unsafe_store
         self.table = SimTable(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
         )
 
     def run(self) -> None:
         """Let it happen; then, with nothing going wrong any more, bring it to its end."""
-        with warnings.catch_warnings():
+        item_bytes = mock.patch.object(passes, "_REPLAY_ITEM_BYTES", self.setting.replay_bytes)
+        with warnings.catch_warnings(), simulated_signals(self.world), item_bytes:
             warnings.simplefilter("ignore")
             self.world.spawn("user", self._user)
             if self.setting.rival:
                 self.world.spawn("rival", self._user)
             for kind in self.setting.others:
-                self.world.spawn(kind, lambda kind=kind: OTHERS[kind](self))  # type: ignore[misc]
+                self.world.spawn(kind, lambda kind=kind: self.others[kind](self))  # type: ignore[misc]
             self.world.go_on()
-            self.world.faults = Faults()
+            self.world.faults, self.is_ending = Faults(), True
             self.is_mended = self.setting.is_mended
             for _ in range(2):
                 self.world.spawn("last", self._start_and_wait)
                 self.world.go_on()
             self.before_sweep.objects = dict(self.storage.objects)
             self.before_sweep.written_at = dict(self.storage.written_at)
-            self.world.spawn("sweep", lambda: sweep_run(self))
+            self.world.spawn("sweep", self.sweep)
             self.world.go_on()
+
+    def sweep(self) -> None:
+        """Sweep the run, as a user does."""
+        sweep(self.ledger(), lambda _identity: self.table)
 
     def ledger(self) -> Ledger:
         """Open the run's ledger, as a process of its own does."""
-        world = self.world
+        world, process_id = self.world, next(self._names)
+        self._processes[process_id] = world.current
+
+        def is_running(process_id: int) -> bool:
+            actor = self._processes[process_id]
+            return actor is not None and actor.lives and not actor.is_done
 
         def new_nonce() -> str:
             return f"n{next(self._nonces)}"
@@ -178,8 +161,9 @@ class History:
             new_nonce=new_nonce,
             jitter=lambda: 0.5,
             host="host",
-            process_id=next(self._names),
-            machine="",
+            process_id=process_id,
+            machine="here" if self.setting.same_machine else "",
+            is_running=is_running,
             tasks=tasks,
         )
         return Ledger.open(RUN_ID, STORE, self.storage, ports)
@@ -193,12 +177,9 @@ class History:
     def _start_and_wait(self) -> None:
         start = Start(name=f"driver {next(self._names)}")
         self.starts.append(start)
-        spark = SimSpark(
-            self.world,
-            range(self.setting.rows),
-            places=self.setting.places,
-            unstable=self.setting.unstable,
-        )
+        ids = self.setting.ids(len(self.starts))
+        self.inputs.append(ids)
+        spark = SimSpark(self.world, ids, self.setting)
 
         def ended(driven: Driven | None, error: BaseException | None) -> None:
             start.driven, start.error = driven, error
@@ -229,33 +210,44 @@ class History:
             version="",
         )
 
-        def called(batch: pa.RecordBatch, is_mended: bool) -> None:  # noqa: FBT001 - as it is called.
-            self._called(ledger, batch, is_mended=is_mended)
-
-        choices = Choices(
-            transform=(Mended if self.is_mended else Transform)(called),
-            verify_input=setting.verify_input,
-            batch_rows=setting.batch_rows,
-            checkpoint_every=setting.checkpoint_every,
-            takeover=("now", "wait")[self.world.chance.of(2)],
-            on_error="quarantine" if setting.poison else "raise",
-            max_errors=setting.max_errors,
-        )
+        choices = self._choices(ledger)
         if not setting.is_derived:
             driver = Driver(ledger=ledger, sink=self.table, submitter=spark)
             return driver.append(view, identity, choices)
         prepared = prepare(ledger, spark, ("id",), choices)
         left = spark.left(prepared.book.finished) if not prepared.has_landed else []
-        derived = SimSpark(
-            self.world, left, places=setting.places, unstable=setting.unstable, tasks=spark.tasks
-        )
+        derived = SimSpark(self.world, left[setting.loses_a_row :], setting, spark.tasks)
         derived.driver = spark.driver
         driver = Driver(ledger=ledger, sink=self.table, submitter=derived, prepared=prepared)
         return driver.append(view, identity, choices)
 
+    def _choices(self, ledger: Ledger) -> Choices:
+        setting, chance = self.setting, self.world.chance
+
+        def called(batch: pa.RecordBatch, is_mended: bool) -> None:  # noqa: FBT001 - as it is called.
+            self._called(ledger, batch, is_mended=is_mended)
+
+        faulty = Misfit if setting.misfit else Transform
+        chosen: dict[str, Any] = {
+            "transform": (Mended if self.is_mended else faulty)(called),
+            "verify_input": setting.verify_input,
+            "batch_rows": setting.batch_rows,
+            "checkpoint_every": setting.checkpoint_every,
+            "takeover": ("now", "wait", "never")[chance.of(2 if self.is_ending else 3)],
+            "if_committed": ("compare", "return")[chance.of(2, 0.2)],
+            "strict_code": setting.strict_code,
+            "on_error": "quarantine" if setting.poison else "raise",
+            "max_errors": setting.max_errors,
+            "cost": 1.0,
+        }
+        faults = self.world.faults
+        slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}
+        faults.calls -= bool(slip)
+        return Choices(**chosen | slip)
+
     def _called(self, ledger: Ledger, batch: pa.RecordBatch, *, is_mended: bool) -> None:
         """A transform is called: count it, and let it fail if it is to."""
-        ids = tuple(batch["id"].to_pylist())
+        ids = tuple(int(one) for one in batch["id"].to_pylist())
         self.world.pause(f"transform {ids}{', mended' if is_mended else ''}")
         self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
         if is_mended:
@@ -265,132 +257,3 @@ class History:
         if {self.setting.flaky}.intersection(ids) - self.failed_once:
             self.failed_once.update(ids)
             raise ValueError("not this time")
-
-
-def sweep_run(history: History) -> None:
-    """Sweep, as a user does."""
-    sweep(history.ledger(), lambda _identity: history.table)
-
-
-def _quietly(act: Callable[[History], None]) -> Callable[[History], None]:
-    """Return what a user does who takes no for an answer."""
-
-    def done(history: History) -> None:
-        _some_time(history)
-        try:
-            act(history)
-        except HoldfastError as error:
-            history.world.note(f"refused: {error!r}")
-
-    return done
-
-
-def _some_time(history: History) -> None:
-    """Let others act first, for a while or for long."""
-    chance = history.world.chance
-    for _ in range(1 + chance.of(40) * (1, 5)[chance.of(2)]):
-        history.world.pause("-")
-
-
-def _abort(history: History) -> None:
-    try:
-        abort(history.ledger(), lambda _identity: history.table, "why not")
-    except RunCommittedError:
-        return
-    history.aborted_at = history.world.steps
-    history.world.note("aborted")
-
-
-def _append(history: History) -> None:
-    history.table.foreign_append()
-    history.world.note("append")
-
-
-def _roll_back(history: History) -> None:
-    table = history.table
-    parent = table.snapshots[table.head].parent_id if table.head is not None else None
-    if parent is not None:
-        history.is_disturbed = True
-        table.roll_back(parent)
-        history.world.note("roll back one snapshot")
-
-
-def _replace(history: History) -> None:
-    history.is_disturbed = True
-    history.table.replace()
-    history.world.note("replace the table")
-
-
-def _make_again(history: History) -> None:
-    history.is_disturbed = True
-    history.table.make_again()
-    history.world.note("drop the table and make it again")
-
-
-def _expire(history: History) -> None:
-    history.table.history_hidden = True
-    history.world.note("hide the history")
-
-
-def _drop_marks(history: History) -> None:
-    history.table.drop_marks()
-    history.world.note("forget all marks")
-
-
-def _remove_orphans(history: History) -> None:
-    """Take a staged file that no snapshot and no intent names, while nobody is about to commit."""
-    table = history.table
-    named = {file.path for one in table.ever for group in one.groups for file in group.files}
-    objects = history.storage.objects
-    # A rule of the store may take old objects of the ledger as well.
-    mine = [uri for uri in objects if uri.endswith((".keys", ".chunk", ".failed"))]
-    free = sorted({*table.files, *mine} - named)
-    busy = [a for a in history.world.actors if a.name.startswith("driver") and a.waits_for is None]
-    if free and not busy:
-        path = free[history.world.chance.of(len(free))]
-        if path in objects:
-            del objects[path]
-        else:
-            table.lost_files.append(path)
-            del table.files[path]
-        history.files_removed = True
-        history.world.note(f"remove {path}")
-
-
-def _look_on(history: History) -> None:
-    ledger = history.ledger()
-    str(status(ledger))
-    quarantine_chunks(history.ledger())
-    run_folders(ledger.storage, STORE)
-
-
-def _damage(history: History) -> None:
-    """Turn one bit of one object over."""
-    inside = sorted(uri for uri in history.storage.objects if uri.startswith(LAYOUT.folder))
-    if inside:
-        uri = inside[history.world.chance.of(len(inside))]
-        data = bytearray(history.storage.objects[uri])
-        data[history.world.chance.of(len(data))] ^= 1
-        history.storage.objects[uri] = bytes(data)
-        history.is_damaged = history.is_disturbed = True
-        history.world.note(f"damage {uri}")
-
-
-OTHERS: dict[str, Callable[[History], None]] = {
-    "abort": _quietly(_abort),
-    "sweeper": _quietly(sweep_run),
-    "writer": _quietly(_append),
-    "rollback": _quietly(_roll_back),
-    "replace": _quietly(_replace),
-    "made again": _quietly(_make_again),
-    "expiry": _quietly(_expire),
-    "marks": _quietly(_drop_marks),
-    "orphans": _quietly(_remove_orphans),
-    "onlooker": _quietly(_look_on),
-    "damage": _quietly(_damage),
-}
-
-
-def is_task(actor: Actor) -> bool:
-    """Whether an actor is a task of a job."""
-    return "/task " in actor.name

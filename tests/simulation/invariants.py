@@ -37,8 +37,11 @@ def violations(history: History) -> list[str]:
     if history.table.ever:
         found += _whole_content(history, log)
     # In a table that was dropped since it may have.
-    if history.aborted_at is not None and history.table.landed_in == [history.table.uuid]:
+    aborted = history.aborted_at is not None and not history.is_rewound
+    if aborted and history.table.landed_in == [history.table.uuid]:
         found.append("a run that was aborted has landed")
+    if history.setting.must_not_land and history.table.ids_ever:
+        found.append("it landed, and must not")
     return found + _paid_once(history)
 
 
@@ -53,8 +56,7 @@ def _at_most_one_snapshot(history: History) -> list[str]:
 
 def _honest_receipts(history: History, log: RunLog) -> list[str]:
     receipts = [record.body for record in log.records if isinstance(record.body, Receipt)]
-    landed = {snapshot.snapshot_id for snapshot in history.table.ever}
-    wrong = [one for one in receipts if one.snapshot_id not in landed]
+    wrong = [one for one in receipts if one.snapshot_id not in history.table.ids_ever]
     return ["a receipt for what never landed"] if wrong else []
 
 
@@ -67,11 +69,9 @@ def _ended_well(history: History) -> list[str]:
             found.append(f"{start.name} raised {error!r}")
     last = history.starts[-1]
     setting = history.setting
-    is_plain = not setting.others and not setting.unstable
-    may_fail = setting.poison and not setting.max_errors and not setting.is_mended
-    if is_plain and not may_fail and last.driven is None:
+    if not setting.others and not setting.may_not_end_well and last.driven is None:
         found.append(f"the last start ended in {last.error!r}")
-    if last.driven is not None and not history.table.ever:
+    if last.driven is not None and not history.table.ids_ever:
         found.append("a start says that it has landed, and nothing has")
     return found
 
@@ -81,11 +81,13 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     table = history.table
     snapshot = table.ever[0]
     paths = [file.path for group in snapshot.groups for file in group.files]
-    if gone := [path for path in paths if path not in table.files]:
-        return [f"files of the snapshot are gone: {gone}"]
+    gone = [path for path in paths if path not in table.files]
+    if gone:
+        # A rewound catalog may take what was given up for good.
+        return [] if history.is_rewound else [f"files of the snapshot are gone: {gone}"]
     ids = sorted(one for path in paths for one in table.files[path]["id"].to_pylist())
     # Without an input check, a source that gives other rows each time is the user's own risk.
-    is_sure = history.setting.verify_input or not history.setting.unstable
+    is_sure = history.setting.verify_input or not history.setting.is_risky
     if is_sure and len(set(ids)) < len(ids):
         return [f"rows have landed twice: {ids}"]
     if history.is_damaged:
@@ -97,7 +99,7 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     aside = _aside(history, work)
     if aside is None:
         return found
-    if is_sure and sorted([*ids, *aside]) != list(range(history.setting.rows)):
+    if is_sure and sorted([*ids, *aside]) not in history.inputs:
         found.append(f"rows {ids} have landed, {aside} stand aside, of {history.setting.rows}")
     if set(aside) - history.setting.poison - {history.setting.flaky}:
         found.append(f"{aside} stand aside, and only {history.setting.poison} fail")
@@ -113,7 +115,7 @@ def _aside(history: History, work: Work) -> list[int] | None:
             return None
         if record.quarantine is not None:
             for batch in read_chunk(history.storage, uri, record.quarantine):
-                found += [key["id"] for key in batch["key"].to_pylist()]
+                found += [int(key["id"]) for key in batch["key"].to_pylist()]
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.simulation.history import History
 from tests.simulation.invariants import violations
+from tests.simulation.others import OTHERS
 
 _TRIALS_MAX = 3_000
 
@@ -31,7 +32,7 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
         given: Decisions to follow instead.
         is_traced: Whether to write down each step.
     """
-    history = History(seed, given, is_traced=is_traced)
+    history = History(seed, OTHERS, given, is_traced=is_traced)
     try:
         history.run()
         wrong = violations(history)

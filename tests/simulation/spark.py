@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -10,15 +10,21 @@ import pyarrow as pa
 from holdfast.errors import JobFailedError
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
-from holdfast.worker.reports import TaskReport
+from holdfast.worker.reports import TaskProblem, TaskReport
 from holdfast.worker.task import TaskPlan
 from tests.fakes.memory_submitter import MemorySubmitter, partition
+from tests.simulation.setting import Setting
 from tests.simulation.world import Actor, DiedError, World
 
 _ATTEMPTS_MAX = 4
-_TWINS = 0.08
+# How likely a second attempt is, for rows and for replays.
+_TWINS = (0.06, 0.3)
 _ZOMBIES = 0.5
 _LOSSES_MAX = 6
+_BAD_EXECUTORS = 0.005
+
+# Gives each place its rows; who reads again may get others.
+Deal = Callable[[], list[pa.RecordBatch]]
 
 
 @dataclass
@@ -39,10 +45,8 @@ class SimSpark(MemorySubmitter):
     def __init__(
         self,
         world: World,
-        ids: Sequence[int],
-        *,
-        places: int,
-        unstable: bool,
+        ids: Sequence[int | None],
+        setting: Setting,
         tasks: list[Actor] | None = None,
     ) -> None:
         """Take the input.
@@ -50,14 +54,15 @@ class SimSpark(MemorySubmitter):
         Args:
             world: Where the tasks live.
             ids: The input's keys.
-            places: Into how many partitions a job's rows are dealt.
-            unstable: Whether a partition that is read again may give other rows.
+            setting: Into how many partitions a job's rows are dealt, and whether one that is read
+                again may give other rows.
             tasks: Where to note the attempts that are started.
         """
-        super().__init__(list(ids))
+        super().__init__(partition(ids, setting.key_type))
+        self._kind = setting.key_type
         self._world = world
-        self._places = places
-        self._unstable = unstable
+        self._places = setting.places
+        self._unstable = setting.unstable
         self.driver: Actor | None = None
         # All attempts that were ever started.
         self.tasks: list[Actor] = [] if tasks is None else tasks
@@ -66,37 +71,39 @@ class SimSpark(MemorySubmitter):
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over what is left, dealt into places."""
         ids = self.left(finished)
-        return self._run(plan, [partition(dealt) for dealt in self._dealt(ids)], ids)
+        return self._run(plan, lambda: self._dealt(ids))
 
     def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
         """Run the replay of each item."""
         rows = [pa.RecordBatch.from_pydict({ITEM_COLUMN: [item]}) for item in items]
-        return self._run(plan, rows, [])
 
-    def left(self, finished: KeyFiles) -> list[int]:
+        def deal() -> list[pa.RecordBatch]:
+            shift = self._world.chance.of(len(rows))
+            return rows[shift:] + rows[:shift]
+
+        return self._run(plan, deal)
+
+    def left(self, finished: KeyFiles) -> list[int | None]:
         """Return the ids that are not finished."""
         (left,) = self._left(self.partitions, finished)
-        found: list[int] = left["id"].to_pylist()
-        return found
+        return [one if one is None else int(one) for one in left["id"].to_pylist()]
 
-    def _dealt(self, ids: Sequence[int]) -> list[list[int]]:
+    def _dealt(self, ids: Sequence[int | None]) -> list[pa.RecordBatch]:
         shift = self._world.chance.of(self._places)
-        dealt: list[list[int]] = [[] for _ in range(self._places)]
+        dealt: list[list[int | None]] = [[] for _ in range(self._places)]
         for number, one in enumerate(ids):
             dealt[(number + shift) % self._places].append(one)
-        return dealt
+        return [partition(some, self._kind) for some in dealt]
 
-    def _run(
-        self, plan: TaskPlan | ReplayPlan, inputs: Sequence[pa.RecordBatch], ids: Sequence[int]
-    ) -> list[TaskReport]:
+    def _run(self, plan: TaskPlan | ReplayPlan, deal: Deal) -> list[TaskReport]:
         world = self._world
         world.pause("submit a job")
         world.counts["jobs"] += 1
-        places = [Place(number, rows) for number, rows in enumerate(inputs)]
+        places = [Place(number, rows) for number, rows in enumerate(deal())]
         for place in places:
-            self._start(plan, place, ids)
-            if world.faults.deaths and world.chance.happens(_TWINS):
-                self._start(plan, place, ids)
+            self._start(plan, place, deal)
+            if world.chance.happens(_TWINS[isinstance(plan, ReplayPlan)]):
+                self._start(plan, place, deal)
         world.wait_for(
             lambda: (
                 any(place.failures >= _ATTEMPTS_MAX for place in places)
@@ -116,15 +123,18 @@ class SimSpark(MemorySubmitter):
             if place.report is not None
         ]
 
-    def _start(self, plan: TaskPlan | ReplayPlan, place: Place, ids: Sequence[int]) -> None:
+    def _start(self, plan: TaskPlan | ReplayPlan, place: Place, deal: Deal) -> None:
         world, rows = self._world, place.rows
-        if place.attempts and self._unstable and isinstance(plan, TaskPlan):
-            rows = partition(self._dealt(ids)[place.number])
+        if place.attempts and self._unstable:
+            rows = deal()[place.number]
         self._attempt += 1
         number = self._attempt
         world.counts["attempts"] += 1
 
         def run() -> TaskReport:
+            if world.faults.calls and world.chance.happens(_BAD_EXECUTORS):
+                world.faults.calls -= 1
+                return _cannot_run(place.number)
             return plan.run([rows], place=place.number, attempt=number)
 
         def ended(report: TaskReport | None, error: BaseException | None) -> None:
@@ -140,9 +150,17 @@ class SimSpark(MemorySubmitter):
             else:
                 place.failures += 1
             if place.failures < _ATTEMPTS_MAX:
-                self._start(plan, place, ids)
+                self._start(plan, place, deal)
 
         driver = self.driver.name if self.driver else "?"
         actor = world.spawn(f"{driver}/task {place.number}.{number}", run, ended=ended)
         place.attempts.append(actor)
         self.tasks.append(actor)
+
+
+def _cannot_run(place: int) -> TaskReport:
+    """Return the report of an executor that lacks what the job needs."""
+    facts = {"what": "no Holdfast", "cure": "install it"}
+    return TaskReport(
+        place=place, end="stopped", problem=TaskProblem(kind="setup", host="host", facts=facts)
+    )

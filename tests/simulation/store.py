@@ -21,6 +21,9 @@ class SimStorage:
         self._world = world
         self.objects: dict[str, bytes] = {}
         self.written_at: dict[str, float] = {}
+        self.is_down = False
+        # Whether it does not know what create-if-absent means.
+        self.overwrites = False
         # When each folder was listed first.
         self.listed_at: dict[str, float] = {}
 
@@ -28,7 +31,7 @@ class SimStorage:
         """Write the object only if there is none."""
 
         def effect() -> bool:
-            if uri in self.objects:
+            if uri in self.objects and not self.overwrites:
                 return False
             self._store(uri, data)
             return True
@@ -88,6 +91,8 @@ class SimStorage:
         """Delete the objects one by one, as far as the process lives."""
         for uri in uris:
             self._world.pause(f"delete {_short(uri)}")
+            if self.is_down:
+                raise StorageError(f"delete {_short(uri)}: the store is down")
             self.objects.pop(uri, None)
 
     def open_sink(self, uri: str) -> ObjectSink:
@@ -105,6 +110,8 @@ class SimStorage:
     def _read(self, label: str) -> None:
         world = self._world
         world.pause(label)
+        if self.is_down:
+            raise StorageError(f"{label}: the store is down")
         if world.faults.calls and world.chance.happens(_READ_FAULTS):
             self._fault("no answer")
             raise StorageError(f"{label}: no answer")
@@ -115,6 +122,8 @@ class SimStorage:
         """Do a write, unless something goes wrong; say whether a landing is hidden."""
         world = self._world
         world.pause(label)
+        if self.is_down:
+            raise StorageError(f"{label}: the store is down")
         if not world.faults.calls:
             return effect(), False
         fault = world.chance.of(5 if hides else 4, _WRITE_FAULTS)
@@ -134,6 +143,7 @@ class SimStorage:
         return landed, fault == 4
 
     def _arrive(self, label: str, effect: Callable[[], Any]) -> None:
+        self._world.rest()
         self._world.pause(label)
         effect()
 

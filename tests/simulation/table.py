@@ -7,10 +7,11 @@ table of the same name do is in `MemoryTable`; here every call is a step of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from holdfast.errors import CatalogUnavailableError
+from holdfast.errors import CatalogUnavailableError, TableMissingError
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView, WriterSpec
 from tests.fakes.memory_table import MemorySnapshot, MemoryTable
@@ -21,25 +22,47 @@ _READ_FAULTS = 0.01
 _POST_FAULTS = 0.25
 
 
+class _Backup(NamedTuple):
+    """The catalog's view of the table at some time."""
+
+    snapshots: dict[int, MemorySnapshot]
+    marks: dict[str, RunMark]
+    head: int | None
+    horizon: int
+    last_sequence_number: int
+
+
 class SimTable(MemoryTable):
     """One table for all drivers and other writers."""
 
     def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
         """Start with a snapshot of somebody else's, or with none."""
+        self._backups: list[_Backup] = []
         super().__init__(empty=empty)
         self._world = world
         self.file_rows = file_rows
         # All data snapshots that ever were, also those of a table that was dropped since.
         self.ever: list[MemorySnapshot] = []
         self.landed_in: list[str] = []
+        # Ids of all that ever landed, also of what a rewound catalog has forgotten.
+        self.ids_ever: set[int] = set()
+        # Files that a driver has looked for before its post: after that nobody can help.
+        self.checked: set[str] = set()
+        self.is_down = self.can_be_read = self.is_gone = False
+        # How many of the next posts find that somebody was faster.
+        self.rivals = 0
 
     def load(self) -> TableView:
         """Look at the table afresh."""
         world = self._world
         world.pause("load the table")
+        if self.is_down and not self.can_be_read:
+            raise CatalogUnavailableError(table=self.name, reason="it is down")
         if world.faults.calls and world.chance.happens(_READ_FAULTS):
             self._fault("no answer")
             raise CatalogUnavailableError(table=self.name, reason="503")
+        if self.is_gone:
+            raise TableMissingError(table=self.name, what="there is no such table")
         return super().load()
 
     def writer_spec(self, view: TableView) -> WriterSpec:
@@ -52,8 +75,14 @@ class SimTable(MemoryTable):
         self._world.pause("look for missing files")
         return super().missing_files(view, groups)
 
+    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged files are gone or the schema has changed."""
+        super().check(view, schema, groups)
+        self.checked |= {path for group in groups for path in group.paths}
+
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
         """Delete files one by one, as far as the process lives."""
+        self.refuse_outside(paths)
         for path in paths:
             self._world.pause(f"delete {path}")
             super().delete_files(view, [path])
@@ -68,11 +97,12 @@ class SimTable(MemoryTable):
         """Publish the groups."""
 
         def arrives() -> bool:
-            if view.uuid != self.uuid:
+            if view.uuid != self.uuid or self.is_gone:
                 return False
             if super(SimTable, self).post(view, run_id, mark, groups) is not Outcome.LANDED:
                 return False
             self.ever.append(self.snapshots[mark.snapshot_id])
+            self.ids_ever.add(mark.snapshot_id)
             self.landed_in.append(self.uuid)
             return True
 
@@ -85,13 +115,41 @@ class SimTable(MemoryTable):
 
     def make_again(self) -> None:
         """Drop the table, and make one of the same name."""
-        self.uuid = f"{self.uuid}+"
+        self.uuid, self.is_gone = f"{self.uuid}+", False
+        self._backups = []
         self.snapshots, self.marks, self.head = {}, {}, None
         self.last_sequence_number = self.horizon = 0
         self.foreign_append()
 
+    def rewind_to(self, version: int) -> None:
+        """Restore the catalog from a backup: what came after it has never been."""
+        backup = self._backups[version]
+        self._backups = self._backups[: version + 1]
+        self.snapshots, self.marks = dict(backup.snapshots), dict(backup.marks)
+        self.head, self.horizon = backup.head, backup.horizon
+        self.last_sequence_number = backup.last_sequence_number
+        self.ever = [one for one in self.ever if one.snapshot_id in self.snapshots]
+        self.landed_in = self.landed_in[: len(self.ever)]
+
+    @property
+    def versions(self) -> int:
+        """How many versions the table has had."""
+        return len(self._backups)
+
+    def _add(self, snapshot: MemorySnapshot) -> None:
+        self._backups.append(
+            _Backup(
+                dict(self.snapshots),
+                dict(self.marks),
+                self.head,
+                self.horizon,
+                self.last_sequence_number,
+            )
+        )
+        super()._add(snapshot)
+
     def _arrives_empty(self, view: TableView) -> bool:
-        if view.uuid != self.uuid or self.head != view.handle.head:
+        if view.uuid != self.uuid or self.is_gone or self.head != view.handle.head:
             return False
         self.foreign_append()
         return True
@@ -100,6 +158,11 @@ class SimTable(MemoryTable):
         world = self._world
         world.pause(label)
         world.counts["posts"] += 1
+        if self.is_down:
+            return Outcome.UNKNOWN
+        if self.rivals:
+            self.rivals -= 1
+            self.foreign_append()
         fault = world.chance.of(5, _POST_FAULTS) if world.faults.calls else 0
         if fault == 1:
             self._fault("it does not arrive")
@@ -119,6 +182,7 @@ class SimTable(MemoryTable):
         return Outcome.LANDED if landed else Outcome.CONFLICT
 
     def _late_post(self, label: str, arrives: Callable[[], bool]) -> None:
+        self._world.rest()
         self._world.pause(label)
         self._world.note(f"  {'landed' if arrives() else 'refused'}")
 

@@ -21,7 +21,7 @@ class Transform:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Work on a batch."""
         self._called(batch, False)  # noqa: FBT003 - not mended.
-        return batch
+        return fitted(batch)
 
 
 class Mended(Transform):
@@ -30,4 +30,18 @@ class Mended(Transform):
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Work on a batch."""
         self._called(batch, True)  # noqa: FBT003 - mended.
-        return batch
+        return fitted(batch)
+
+
+class Misfit(Transform):
+    """Gives something that the table has no column for."""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Work on a batch."""
+        self._called(batch, False)  # noqa: FBT003 - not mended.
+        return batch.rename_columns(["unknown"])
+
+
+def fitted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows as the table has them: keys are numbers there."""
+    return pa.RecordBatch.from_arrays([batch["id"].cast(pa.int64())], names=["id"])

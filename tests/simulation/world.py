@@ -41,6 +41,9 @@ class Actor:
     is_done: bool = False
     wakes_at: float = 0.0
     waits_for: Callable[[], bool] | None = None
+    # Signals that have come and are not handled yet, and who handles which.
+    signals: list[int] = field(default_factory=list)
+    handlers: dict[int, Callable[[int, None], None]] = field(default_factory=dict)
     turn: Any = None
 
 
@@ -68,6 +71,11 @@ class World:
     killed: Callable[[Actor], None] = lambda _actor: None
     _current: Actor | None = None
     _hub: Any = None
+
+    @property
+    def current(self) -> Actor | None:
+        """Who acts now."""
+        return self._current
 
     def spawn(self, name: str, run: Callable[[], Any], **how: Any) -> Actor:  # noqa: ANN401
         """Let a new actor take part."""
@@ -140,6 +148,15 @@ class World:
         self.counts["deaths"] += 1
         self.killed(actor)
 
+    def signal(self, actor: Actor, number: int) -> None:
+        """Send a signal, which ends an actor that does not handle it."""
+        if actor.is_done or not actor.lives:
+            return
+        if number in actor.handlers:
+            actor.signals.append(number)
+        else:
+            self.kill(actor)
+
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Let the current actor rest until something is so.
 
@@ -147,13 +164,18 @@ class World:
             DiedError: It dies before.
         """
         actor = self._current
-        if actor is None or condition():
+        if actor is None:
             return
-        actor.waits_for = condition
-        self._hub.switch()
-        self._current = actor
-        if not actor.lives:
-            raise DiedError
+        while not condition():
+            actor.waits_for = condition
+            self._hub.switch()
+            self._current = actor
+            if not actor.lives:
+                raise DiedError
+            while actor.signals:
+                number = actor.signals.pop(0)
+                if number in actor.handlers:
+                    actor.handlers[number](number, None)
 
     def sleep(self, seconds: float) -> None:
         """Let the current actor rest for a while.
@@ -170,6 +192,10 @@ class World:
         if not actor.lives:
             raise DiedError
 
+    def rest(self) -> None:
+        """Let the current actor rest for a moment or for minutes, or not at all."""
+        self.sleep((0.0, 1.0, 20.0, 300.0)[self.chance.of(4)])
+
     def note(self, what: str) -> None:
         """Write down what the current actor does."""
         if self.is_traced:
@@ -180,7 +206,7 @@ class World:
         if not actor.lives:
             return True
         if actor.waits_for is not None:
-            if not actor.waits_for():
+            if not actor.signals and not actor.waits_for():
                 return False
             actor.waits_for = None
         return actor.wakes_at <= self.clock

@@ -1,0 +1,123 @@
+"""The setting: what is drawn once for a history, and does not change within it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from tests.simulation.chance import Chance
+
+# What may be wrong with an input: a key stands in two rows, a row has none, or later starts of the
+# script find a row more or less than the first.
+Input = Literal["steady", "duplicate", "null", "grows", "shrinks"]
+_INPUTS: tuple[Input, ...] = ("steady", "duplicate", "null", "grows", "shrinks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What does not change within a history."""
+
+    rows: int
+    places: int
+    batch_rows: int
+    checkpoint_every: float | None
+    file_rows: int | None
+    empty_table: bool
+    unstable: bool
+    # Rows whose transform fails; how many of them may; whether the code is mended in the end.
+    poison: frozenset[int]
+    max_errors: float
+    is_mended: bool
+    # A row whose transform fails the first time.
+    flaky: int | None
+    verify_input: bool
+    # Whether the job works on what `run.remaining` gives, and loses a row of that.
+    is_derived: bool
+    loses_a_row: bool
+    rival: bool
+    # What others do: names of `OTHERS`.
+    others: tuple[str, ...]
+    decimal_keys: bool
+    input: Input
+    # Whether the transform gives what the table has no column for, until it is mended.
+    misfit: bool
+    strict_code: bool
+    same_machine: bool
+    # Whether the store overwrites where it is asked to create.
+    unsafe_store: bool
+    # How many bytes of chunks one task puts into files.
+    replay_bytes: int
+
+    @classmethod
+    def drawn(cls, chance: Chance, kinds_of_others: Sequence[str]) -> Setting:
+        """Draw a setting; 0 everywhere gives the plainest one."""
+        rows = (3, 1, 2, 4, 6, 0)[chance.of(6)]
+        kinds = ("", *kinds_of_others)
+        others = [kinds[chance.of(len(kinds), 0.6)] for _ in range(3)]
+        return cls(
+            rows=rows,
+            places=(2, 1, 3)[chance.of(3)],
+            batch_rows=(1, 2)[chance.of(2)],
+            checkpoint_every=(0.2, None, 2.0)[chance.of(3)],
+            file_rows=(None, 1, 2)[chance.of(3)],
+            empty_table=chance.of(2, 0.5) == 1,
+            unstable=chance.of(2, 0.4) == 1,
+            poison=frozenset({1} if chance.of(2, 0.3) and rows > 1 else ()),
+            max_errors=(1.0, 0)[chance.of(2, 0.4)],
+            is_mended=chance.of(2, 0.5) == 1,
+            flaky=0 if chance.of(2, 0.2) else None,
+            verify_input=chance.of(2, 0.4) == 0,
+            is_derived=chance.of(2, 0.3) == 1,
+            loses_a_row=chance.of(2, 0.1) == 1,
+            rival=chance.of(2, 0.6) == 1,
+            others=tuple(one for one in others if one),
+            decimal_keys=chance.of(2, 0.4) == 1,
+            input=_INPUTS[chance.of(len(_INPUTS), 0.2)],
+            misfit=chance.of(2, 0.06) == 1,
+            strict_code=chance.of(2, 0.1) == 1,
+            same_machine=chance.of(2, 0.5) == 1,
+            unsafe_store=chance.of(2, 0.02) == 1,
+            replay_bytes=(1 << 20, 1)[chance.of(2)],
+        )
+
+    @property
+    def key_type(self) -> pa.DataType:
+        """The type of the key column."""
+        return pa.decimal128(9, 0) if self.decimal_keys else pa.int64()
+
+    @property
+    def may_not_end_well(self) -> bool:
+        """Whether the last start may fail although nobody has disturbed anything."""
+        fails = bool(self.poison) and not self.max_errors and not self.is_mended
+        fails |= self.misfit and not self.is_mended
+        fails |= self.strict_code and self.is_mended
+        fails |= self.is_derived and self.loses_a_row
+        return fails or self.unstable or self.unsafe_store or self.input != "steady"
+
+    @property
+    def is_risky(self) -> bool:
+        """Whether only the input check can tell that rows are lost or doubled."""
+        return self.unstable or self.input == "duplicate" or (self.is_derived and self.loses_a_row)
+
+    @property
+    def must_not_land(self) -> bool:
+        """Whether it would be wrong if anything landed at all."""
+        doubled = self.input == "duplicate" and self.rows > 0 and self.verify_input
+        keyless = self.input == "null" and (self.verify_input or not self.unstable)
+        return doubled or keyless or self.unsafe_store
+
+    def ids(self, start: int) -> list[int | None]:
+        """Return the keys that a start of the script finds in its input."""
+        ids: list[int | None] = list(range(self.rows))
+        if self.input == "duplicate":
+            return ids + ids[:1]
+        if self.input == "null":
+            return [*ids, None]
+        if self.input == "grows" and start > 1:
+            return [*ids, self.rows]
+        if self.input == "shrinks" and start > 1:
+            return ids[:-1]
+        return ids
