@@ -8,6 +8,7 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.prepare import Prepared, prepare
 from holdfast.errors import (
+    DuplicateKeyError,
     InputChangedError,
     JobFailedError,
     NullKeyError,
@@ -19,6 +20,7 @@ from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig, durable_ids, two_partitions
 
 ALL = list(range(20))
+OUT_OF_REACH = r"1 parts of the finished work do not count any more"
 
 
 def rig_with_ten_rows_done() -> Rig:
@@ -29,15 +31,19 @@ def rig_with_ten_rows_done() -> Rig:
     return rig
 
 
-def remaining(rig: Rig, submitter: MemorySubmitter | None = None) -> Prepared:
+def remaining(
+    rig: Rig, submitter: MemorySubmitter | None = None, choices: Choices | None = None
+) -> Prepared:
     """Ask for the rows that are left, as `run.remaining` does."""
-    return prepare(rig.ledger(), submitter or two_partitions(), ("id",), Choices())
+    return prepare(rig.ledger(), submitter or two_partitions(), ("id",), choices or Choices())
 
 
-def append(rig: Rig, prepared: Prepared, derived: MemorySubmitter) -> Driven:
+def append(
+    rig: Rig, prepared: Prepared, derived: MemorySubmitter, choices: Choices | None = None
+) -> Driven:
     """Append what the costly step has made of them."""
     driver = Driver(ledger=prepared.ledger, sink=rig.table, submitter=derived, prepared=prepared)
-    return driver.append(rig.table.load(), rig.identity(), Choices())
+    return driver.append(rig.table.load(), rig.identity(), choices or Choices())
 
 
 def test_only_the_rows_that_are_left_are_needed() -> None:
@@ -87,13 +93,56 @@ def test_work_that_was_lost_since_is_an_error_that_running_again_mends() -> None
     rig = rig_with_ten_rows_done()
     prepared = remaining(rig)
     rig.table.lost_files.extend(rig.table.files)
-    with pytest.raises(JobFailedError, match=r"files of 10 finished rows were removed"):
+    with pytest.raises(JobFailedError, match=OUT_OF_REACH):
         append(rig, prepared, MemorySubmitter(range(10, 20)))
     assert rig.table.data_snapshots == []
     again = remaining(rig)
     assert not again.book.finished
     append(rig, again, two_partitions())
     assert rig.table.ids == ALL
+
+
+def test_work_that_is_lost_right_before_the_post_is_an_error_too() -> None:
+    """Without an input check the rest would have landed, and ten rows would be gone."""
+    rig, choices = rig_with_ten_rows_done(), Choices(verify_input=False)
+    prepared, derived = remaining(rig, choices=choices), MemorySubmitter(range(10, 20))
+    lost = list(rig.table.files)
+    derived.after_job = lambda: rig.table.lost_files.extend(lost)
+    with pytest.raises(JobFailedError, match=OUT_OF_REACH):
+        append(rig, prepared, derived, choices)
+    assert rig.table.data_snapshots == []
+    append(rig, remaining(rig, choices=choices), MemorySubmitter(range(10)), choices)
+    assert rig.table.ids == ALL
+
+
+def test_a_key_that_the_whole_input_has_twice_is_the_users_to_mend() -> None:
+    """The rows that are left do not tell, and one of the two records would take others with it.
+
+    Found by the simulation: without an input check row 1 was gone without a word.
+    """
+    rig, choices = Rig(), Choices(verify_input=False)
+    doubled = MemorySubmitter([0, 2], [1, 0])
+    with pytest.raises(DuplicateKeyError):
+        rig.start(doubled, verify_input=False)
+    with pytest.raises(DuplicateKeyError):
+        append(rig, remaining(rig, doubled, choices), MemorySubmitter([]), choices)
+    assert rig.table.data_snapshots == []
+    assert durable_ids(rig) == {0, 1, 2}
+
+
+def test_a_key_that_unsteady_reads_have_covered_twice_is_an_error_that_running_again_mends() -> (
+    None
+):
+    """The record that is left out takes a row with it that the rest of the input does not hold."""
+    rig, choices = Rig(), Choices(verify_input=False)
+    with pytest.raises(DuplicateKeyError):
+        rig.start(MemorySubmitter([0, 2], [1, 0]), verify_input=False)
+    whole = MemorySubmitter([0, 1, 2])
+    with pytest.raises(JobFailedError, match=OUT_OF_REACH):
+        append(rig, remaining(rig, whole, choices), MemorySubmitter([]), choices)
+    assert rig.table.data_snapshots == []
+    append(rig, remaining(rig, whole, choices), MemorySubmitter([1]), choices)
+    assert rig.table.ids == [0, 1, 2]
 
 
 def test_a_run_that_landed_has_nothing_left_and_is_compared() -> None:

@@ -14,7 +14,6 @@ from holdfast.engine.prepare import Ledger, Prepared
 from holdfast.engine.workbook import Tally, Workbook
 from holdfast.errors import (
     HoldfastError,
-    JobFailedError,
     RunMismatchError,
     StagedFileMissingError,
 )
@@ -149,15 +148,10 @@ class Driver:
             key=key,
             choices=choices,
             claim=claim,
-            is_derived=self.prepared is not None,
+            source=self.prepared.source if self.prepared else None,
         )
         passes.withdraw_lost()
         kept = book.work
-        if self.prepared is not None and book.tally.withdrawn_rows:
-            raise JobFailedError(
-                reason=f"files of {book.tally.withdrawn_rows} finished rows were removed, and "
-                "run.remaining() did not know it; run the same script again"
-            )
         if book.is_complete and choices.verify_input:
             self._compare(book, book.seal())
         landed = self._publish(commit, passes, book, view)

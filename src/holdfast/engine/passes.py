@@ -63,12 +63,12 @@ class Passes:
         key: tuple[str, ...],
         choices: Choices,
         claim: Claim,
-        is_derived: bool,
+        source: Submitter | None,
     ) -> None:
         """Take the parts; the run is claimed already.
 
-        The input is *derived* when it was made from the rows that `remaining` gave: then it does
-        not hold the finished ones.
+        The input is *derived* when it was made from the rows of a source that `remaining` gave:
+        then it does not hold the finished ones.
         """
         self._book = book
         self._log = log
@@ -81,7 +81,10 @@ class Passes:
         self._key = key
         self._choices = choices
         self._claim = claim
-        self._is_derived = is_derived
+        self._is_derived = source is not None
+        self._source = source or submitter
+        # The records whose rows a derived input lacks.
+        self._counted_on = {one.name for one in book.work.with_keys} if source else set()
         # Without an input check: whether every task of the last job has done all its rows.
         self._all_done = False
         self._retries_left = choices.retries
@@ -93,6 +96,7 @@ class Passes:
         Raises:
             StoreError: The ledger does not answer.
             RunFencedError: Another driver has claimed the run.
+            JobFailedError: The input lacks the rows that are to be computed again.
         """
         kept = without_lost(
             self._book.work,
@@ -105,6 +109,7 @@ class Passes:
             self._all_done = False
             self._book.withdraw(kept)
         self._book.seal_changes()
+        self._stop_if_out_of_reach()
 
     def run(self) -> PartReference:
         """Run passes until nothing is left, and return where the accepted work is listed.
@@ -137,6 +142,7 @@ class Passes:
             book.tally.passes += 1
             if damaged := [name for report in reports for name in report.damaged]:
                 book.withdraw(book.work.without(damaged))
+                self._stop_if_out_of_reach()
             refuse_too_many(book.work, self._errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
             self._all_done = all(report.end == "complete" for report in reports)
@@ -169,7 +175,7 @@ class Passes:
             return True
         if self._choices.verify_input and book.work.sums != self._measured():
             return self._remaining_rows() > 0
-        clean = without_overlaps(book.work, self._submitter, book.finished)
+        clean = without_overlaps(book.work, self._source, book.finished)
         if clean is book.work:
             return False
         self._drop(clean)
@@ -186,7 +192,7 @@ class Passes:
             return self._measured().rows
         remaining = self._submitter.measure(book.finished)
         if book.work.sums.plus(remaining) != self._measured():
-            clean = without_overlaps(book.work, self._submitter, book.finished)
+            clean = without_overlaps(book.work, self._source, book.finished)
             if clean is book.work and self._is_derived:
                 raise InputChangedError(what=_NOT_ALL_ARRIVED)
             if clean is book.work:
@@ -205,6 +211,21 @@ class Passes:
         if self._drops > _DROPS_MAX:
             raise InputChangedError(what="it gives other rows each time it is read")
         self._book.drop(clean)
+        self._stop_if_out_of_reach()
+
+    def _stop_if_out_of_reach(self) -> None:
+        """Stop if rows have to be computed again that the input does not hold.
+
+        Raises:
+            JobFailedError: It was made from `remaining` when they counted as finished.
+        """
+        gone = self._counted_on - {record.name for record in self._book.work.with_keys}
+        if gone:
+            self._book.seal_changes()  # So the next `remaining` gives their rows.
+            raise JobFailedError(
+                reason=f"{len(gone)} parts of the finished work do not count any more, and "
+                "run.remaining() did not know it; run the same script again"
+            )
 
     def _measured(self) -> InputSums:
         """Read the input's keys, once, before any row is paid for.

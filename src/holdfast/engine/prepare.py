@@ -155,6 +155,8 @@ class Prepared:
     ledger: Ledger
     book: Workbook
     has_landed: bool
+    # The whole input, which knows more keys than what is made of its remaining rows.
+    source: Submitter
 
 
 def prepare(
@@ -190,4 +192,4 @@ def prepare(
     except HoldfastError as error:
         ledger.stop(error)
         raise
-    return Prepared(ledger=ledger, book=book, has_landed=has_landed)
+    return Prepared(ledger=ledger, book=book, has_landed=has_landed, source=submitter)

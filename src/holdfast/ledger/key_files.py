@@ -97,7 +97,8 @@ class KeyFile:
 
 def read_key_table(data: bytes) -> pa.Table:
     """Return all keys of one file as they were written."""
-    return pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+        return file.read()
 
 
 def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
