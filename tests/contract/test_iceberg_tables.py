@@ -15,11 +15,6 @@ from tests.contract.iceberg_tables import IcebergTable, NessieTable, RestTable, 
 from tests.fault_proxy import fault_proxy
 from tests.stack_access import Stack
 
-NESSIE_10062 = (
-    "Nessie before 0.101.1 ignores assert-ref-snapshot-id when the id is null "
-    "(projectnessie/nessie#10062)"
-)
-
 
 class IcebergContract(SinkContract):
     """The contract on whatever `make` makes; tables are closed behind each case."""
@@ -99,13 +94,3 @@ class TestNessieCatalog(IcebergContract):
             self.make = partial(NessieTable, "nessie", properties, proxy, lake)
             yield
             assert not proxy.faults  # Every fault was met: no case is vacuous.
-
-    @pytest.mark.xfail(reason=NESSIE_10062, strict=True, raises=AssertionError)
-    def test_an_empty_table_gets_its_first_snapshot_once(self) -> None:
-        """A second first snapshot lands as well."""
-        super().test_an_empty_table_gets_its_first_snapshot_once()
-
-    @pytest.mark.xfail(reason=NESSIE_10062, strict=True, raises=AssertionError)
-    def test_a_late_first_snapshot_hides_no_rows(self) -> None:
-        """A late first snapshot lands, and no reader sees the run's rows any more."""
-        super().test_a_late_first_snapshot_hides_no_rows()
