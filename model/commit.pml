@@ -17,7 +17,7 @@
 #ifndef LOOKS
 #define LOOKS 1     /* How often resolve posts an empty snapshot before it gives up. */
 #endif
-#define SLOTS 8    /* Snapshots that exist, or are about to. Slot 0 is "none". */
+#define SLOTS 9    /* Snapshots that exist, or are about to. Slot 0 is "none". */
 #define LOG 10      /* Records of the run log. Number 0 is "none". */
 
 /* What a look at the table tells. */
@@ -185,11 +185,19 @@ inline append(what, slot) {
     fi;
 #endif
     if
-    :: FENCED -> goto stop              /* It may have read the later claim before. */
+    :: FENCED ->                        /* It may have read the later claim before. */
+       if
+       :: KNOWS_ABORT -> goto aborted
+       :: !KNOWS_ABORT -> goto stop
+       fi
     :: !FENCED && loglen > known ->
        /* Only a claim or an abort may stand where a driver wants to append. */
        assert(kind[known + 1] == CLAIM || kind[known + 1] == ABORT);
-       goto stop
+       known++;
+       if
+       :: KNOWS_ABORT -> goto aborted
+       :: !KNOWS_ABORT -> goto stop
+       fi
     :: !FENCED && loglen == known && loglen < LOG - 1 ->
        assert(claim_at == own);         /* A fenced driver does not append. */
        loglen++; known = loglen; kind[loglen] = what;
@@ -280,7 +288,7 @@ inline resolve() {
 
 /* ---- One start of the run: drive.py and commit.py. ---- */
 proctype Start(byte set) {
-  byte known, own, tries, s, v_head, v_next, found, state;
+  byte known, own, tries, s, v_head, v_next, found, state, highest, looks;
 
   /* Ledger.claim. A number that is lost to a rival is followed by a refresh, so the claim stands
    * behind whatever is there; a receipt that came after the first refresh is not asked for.
@@ -289,7 +297,7 @@ proctype Start(byte set) {
     set == 1 || claim_at != 0 || abort_at != 0;             /* They are alike: one comes first. */
     known = loglen;
     if
-    :: KNOWS_ABORT && !KNOWS_RECEIPT -> goto stop
+    :: KNOWS_ABORT && !KNOWS_RECEIPT -> goto aborted
     :: KNOWS_RECEIPT
     :: !KNOWS_ABORT && loglen < LOG - 1 ->
        loglen++; known = loglen; own = loglen; claim_at = loglen; kind[loglen] = CLAIM;
@@ -382,9 +390,24 @@ landed_already:
     fi;
     append(RECEIPT, found)
   };
+  goto stop;
+
+aborted:
+  /* resolve.py refuse_landed: who is told "aborted" starts over under another id. */
+#ifndef NO_TOLD_ABORTED
+  atomic { s = 0; found = 0; v_head = 0; v_next = 0; known = loglen; highest_intent() };
+  resolve();
+#endif
+  atomic {
+    if
+    :: found != 0                               /* RunCommittedError. */
+    :: found == 0 -> assert(landed == 0 || gone)
+    fi
+  };
 stop:
   atomic { skip; d_step {
-    known = 0; own = 0; tries = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0
+    known = 0; own = 0; tries = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0;
+    highest = 0; looks = 0
   } }
 }
 
@@ -500,6 +523,7 @@ active proctype Catalog() {
        :: CAN_LAND(5) -> s = 5
        :: CAN_LAND(6) -> s = 6
        :: CAN_LAND(7) -> s = 7
+       :: CAN_LAND(8) -> s = 8
        fi;
        d_step {
        sent[s] = 0;
@@ -530,7 +554,10 @@ active proctype Catalog() {
 /* ---- Other users of the table. ---- */
 active proctype Others() {
   byte s, acts;
-  bool replaced, rolled, renamed;
+  bool replaced, rolled;
+#ifdef HOLE_RENAME
+  bool renamed;
+#endif
 
   do
   :: atomic {                                   /* Append, or rewrite the manifests. */
@@ -600,8 +627,12 @@ active proctype Others() {
      }
 #ifdef HOLE_RENAME
   /* Renamed, and another table has its name; and renamed back. */
-  :: atomic { acts < ACTS && ours && !renamed -> acts++; ours = 0; renamed = 1 }
-  :: atomic { acts < ACTS && !ours && !gone -> acts++; ours = 1 }
+  :: atomic { acts < ACTS && ours && !renamed ->
+       printf("others rename the table, and another gets its name\n");
+       acts++; ours = 0; renamed = 1 }
+  :: atomic { acts < ACTS && !ours && !gone ->
+       printf("others give the table its name back\n");
+       acts++; ours = 1 }
 #endif
   :: acts == ACTS -> break
   od

@@ -14,9 +14,10 @@ from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, Prepared, prepare
 from holdfast.engine.quarantined import quarantine_chunks
 from holdfast.engine.report import report_of
+from holdfast.engine.resolve import refuse_landed
 from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import Swept, sweep
-from holdfast.errors import RunUnfinishedError, SettingsError
+from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.ledger.run_file import read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.report import Report
@@ -145,6 +146,7 @@ class Run:
         Raises:
             SettingsError: An argument or a setting cannot be used.
             StoreError: The store cannot hold a ledger, or does not answer.
+            RunAbortedError: The run was given up, and nothing of it has landed.
             RunError: The id belongs to another job, or another driver has taken over.
             JobError: The input could not be read, or rows have no key.
         """
@@ -153,9 +155,12 @@ class Run:
         from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
 
         session, key = spark.session_of(df), spark.checked_key(df, key)
-        self._prepared = prepare(
-            self._ledger(session), DataFrameSubmitter(df, key), key, Choices(takeover=takeover)
-        )
+        ledger, choices = self._ledger(session), Choices(takeover=takeover)
+        try:
+            self._prepared = prepare(ledger, DataFrameSubmitter(df, key), key, choices)
+        except RunAbortedError:
+            refuse_landed(ledger, self._open_sink(None))
+            raise
         if self._prepared.has_landed:
             return df.limit(0)
         return without_finished(df, key, self._prepared.book.finished)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import abort, passes, sweep
+from holdfast.engine import drive, passes, resolve, sweep
 from holdfast.engine.commit import Commit
 from holdfast.engine.passes import Passes
 from holdfast.engine.workbook import Workbook
@@ -161,8 +161,10 @@ GUARDS: dict[str, Patches] = {
     "out of reach": lambda: [mock.patch.object(Passes, "_stop_if_out_of_reach", _does_nothing)],
     "sweep keeps": lambda: [mock.patch.object(sweep, "_to_keep", lambda *_arguments: ())],
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
+    "told aborted": lambda: [mock.patch.object(drive, "refuse_landed", lambda *_arguments: None)],
     "resolve": lambda: [
-        mock.patch.object(module, "resolve", lambda *_arguments: None) for module in (abort, sweep)
+        mock.patch.object(module, "resolve", lambda *_arguments: None)
+        for module in (resolve, sweep)
     ],
 }
 

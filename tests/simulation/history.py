@@ -17,7 +17,9 @@ from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, prepare
 from holdfast.engine.report import report_of
+from holdfast.engine.resolve import refuse_landed
 from holdfast.engine.sweep import sweep
+from holdfast.errors import RunAbortedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
@@ -214,7 +216,11 @@ class History:
         if not setting.is_derived:
             driver = Driver(ledger=ledger, sink=self.table, submitter=spark)
             return driver.append(view, identity, choices)
-        prepared = prepare(ledger, spark, ("id",), choices)
+        try:
+            prepared = prepare(ledger, spark, ("id",), choices)
+        except RunAbortedError:  # As `Run.remaining` does.
+            refuse_landed(ledger, lambda _identity: self.table)
+            raise
         left = spark.left(prepared.book.finished) if not prepared.has_landed else []
         derived = SimSpark(self.world, left[setting.loses_a_row :], setting, spark.tasks)
         derived.driver = spark.driver

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, LedgerDamagedError
+from holdfast.errors import HoldfastError, LedgerDamagedError, RunAbortedError
 from holdfast.ledger.chunks import read_chunk
 from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.parts import read_work
@@ -67,6 +67,10 @@ def _ended_well(history: History) -> list[str]:
         error = start.error
         if error is not None and not isinstance(error, HoldfastError | DiedError):
             found.append(f"{start.name} raised {error!r}")
+        # "Aborted" makes a user start over under another id: then no row may be in the table.
+        is_there = history.table.landed_in == [history.table.uuid] and not history.is_rewound
+        if isinstance(error, RunAbortedError) and is_there:
+            found.append(f"{start.name} was told that the run is aborted, and it has landed")
     last = history.starts[-1]
     setting = history.setting
     if not setting.others and not setting.may_not_end_well and last.driven is None:

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.engine.abort import abort
 from holdfast.engine.sweep import sweep
-from holdfast.errors import RunCommittedError
+from holdfast.errors import RunAbortedError, RunCommittedError
+from holdfast.model.records import Abort
 from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import LAYOUT, Rig
 
@@ -22,6 +23,46 @@ def test_an_abort_finds_a_run_that_landed_after_it_had_looked_for_one() -> None:
     with pytest.raises(RunCommittedError):
         abort(rig.ledger(), lambda _identity: rig.table, "why not")
     assert rig.log().is_aborted
+
+
+def test_a_start_after_such_an_abort_is_told_that_the_run_has_landed() -> None:
+    """Who reads "aborted" starts over under another id, and has all rows twice.
+
+    Found by the model (HOLE_ABORTED), when it still had that hole.
+    """
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_LANDED)
+    rig.storage.before_create = rig.start_and_die
+    with pytest.raises(RunCommittedError):
+        abort(rig.ledger(), lambda _identity: rig.table, "why not")
+    with pytest.raises(RunCommittedError):
+        rig.start()
+
+
+def test_a_driver_that_an_abort_meets_between_post_and_receipt_is_told_the_same() -> None:
+    """Its rows are in the table."""
+    rig = Rig()
+
+    def give_up() -> None:
+        with pytest.raises(RunCommittedError):
+            abort(rig.ledger(), lambda _identity: rig.table, "why not")
+
+    rig.table.before_post = lambda: rig.ledger().log.claim(Abort(reason="why not"))
+    with pytest.raises(RunCommittedError):
+        rig.start()
+    give_up()
+    assert rig.table.ids == list(range(20))
+
+
+def test_a_start_of_a_run_that_was_given_up_in_time_is_told_so() -> None:
+    """Nothing has landed, and nothing can."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die()
+    abort(rig.ledger(), lambda _identity: rig.table, "why not")
+    with pytest.raises(RunAbortedError):
+        rig.start()
+    assert rig.table.data_snapshots == []
 
 
 def test_a_sweep_after_such_an_abort_keeps_what_has_landed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.engine.prepare import Ledger
-from holdfast.engine.resolve import resolve
+from holdfast.engine.resolve import refuse_landed
 from holdfast.errors import RunCommittedError, TableMissingError
 from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.model.identity import Identity
@@ -34,21 +34,13 @@ def abort(ledger: Ledger, open_sink: Callable[[Identity], Sink], reason: str) ->
     # First: a run that landed without living to say so is not given up, it is found.
     run_file = read_run_file(ledger.storage, ledger.layout)
     if run_file is not None:
-        _refuse_landed(ledger, run_file, open_sink(run_file.identity))
+        _refuse_known_landing(ledger, run_file, open_sink(run_file.identity))
     if not log.is_aborted:
         log.claim(Abort(reason=reason))
-    if run_file is None:
-        # Read again: a driver may have come, and even have landed, while nobody knew its table.
-        # From here on none can.
-        run_file = read_run_file(ledger.storage, ledger.layout)
-    if run_file is None:
-        return
-    landed = resolve(ledger, run_file, open_sink(run_file.identity))
-    if landed is not None:
-        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=landed.mark.snapshot_id)
+    refuse_landed(ledger, open_sink)
 
 
-def _refuse_landed(ledger: Ledger, run_file: RunFile, sink: Sink) -> None:
+def _refuse_known_landing(ledger: Ledger, run_file: RunFile, sink: Sink) -> None:
     if not ledger.log.intents:
         return
     try:

@@ -11,9 +11,11 @@ from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.passes import Passes
 from holdfast.engine.ports import Submitter
 from holdfast.engine.prepare import Ledger, Prepared
+from holdfast.engine.resolve import refuse_landed
 from holdfast.engine.workbook import Tally, Workbook
 from holdfast.errors import (
     HoldfastError,
+    RunAbortedError,
     RunMismatchError,
     StagedFileMissingError,
 )
@@ -78,7 +80,8 @@ class Driver:
             choices: How.
 
         Raises:
-            HoldfastError: Any; what is durable stays so.
+            RunAbortedError: The run was given up, and nothing of it has landed.
+            HoldfastError: Any other; what is durable stays so.
         """
         ledger = self.ledger
         if self.prepared is None:
@@ -107,6 +110,11 @@ class Driver:
             else:
                 claim, book = ledger.claim_again(choices), self.prepared.book
             return self._drive(commit, view, identity.key, choices, claim, book)
+        except RunAbortedError:
+            # The abort may have come when a post was under way. Who is told "aborted" starts over
+            # under another id: then the rows must not be in the table.
+            refuse_landed(ledger, lambda _identity: self.sink)
+            raise
         except HoldfastError as error:
             ledger.stop(error)
             raise

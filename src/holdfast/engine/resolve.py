@@ -7,9 +7,12 @@ the intent's, refuses it for ever.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.engine.prepare import Ledger
-from holdfast.errors import CommitUnknownError, TableMissingError
-from holdfast.ledger.run_file import RunFile
+from holdfast.errors import CommitUnknownError, RunCommittedError, TableMissingError
+from holdfast.ledger.run_file import RunFile, read_run_file
+from holdfast.model.identity import Identity
 from holdfast.sinks.base import MarkFound, Sink
 
 _ATTEMPTS_MAX = 20
@@ -46,3 +49,21 @@ def resolve(ledger: Ledger, run_file: RunFile, sink: Sink) -> MarkFound | None:
         run_id=ledger.run_id,
         reason=f"no clear answer in {_ATTEMPTS_MAX} looks at the table",
     )
+
+
+def refuse_landed(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
+    """Stop if a run that was given up has landed all the same.
+
+    Called after the record that gives it up: before, a driver may still come, make the run and
+    land. From there on none can.
+
+    Raises:
+        RunCommittedError: It has.
+        CommitUnknownError: The catalog gave no clear answer.
+    """
+    run_file = read_run_file(ledger.storage, ledger.layout)
+    if run_file is None:
+        return
+    landed = resolve(ledger, run_file, open_sink(run_file.identity))
+    if landed is not None:
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=landed.mark.snapshot_id)
