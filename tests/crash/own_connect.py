@@ -1,11 +1,11 @@
-"""A Spark Connect server of a test's own, on two cores. Its jobs outlive their clients."""
+"""A Spark Connect server of a test's own. Its jobs outlive their clients."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,13 @@ class CostlyOnServer(Costly):
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """Start a server and return its address; nothing of it is left when the block ends."""
+def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Start a server and return its address; nothing of it is left when the block ends.
+
+    Args:
+        folder: Where its log goes.
+        more: Settings of Spark, beside or over the usual ones.
+    """
     folder.mkdir()
     home, port = Path(pyspark.__file__).parent, free_port(MASTER_HOST)
     settings = {
@@ -45,6 +50,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.master": "local[2]",
         "spark.connect.grpc.binding.address": MASTER_HOST,
         "spark.connect.grpc.binding.port": str(port),
+        **(more or {}),
     }
     # The launcher takes a Connect server for a daemon, which has settings of its own for Java.
     del settings["spark.driver.extraJavaOptions"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import refuse_landed
 from holdfast.errors import RunCommittedError, TableMissingError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.records import Abort
@@ -38,6 +39,7 @@ def abort(ledger: Ledger, open_sink: Callable[[Identity], Sink], reason: str) ->
     if not log.is_aborted:
         log.claim(Abort(reason=reason))
     refuse_landed(ledger, open_sink)
+    failpoint("after-abort-is-resolved")
 
 
 def _refuse_known_landing(ledger: Ledger, run_file: RunFile, sink: Sink) -> None:

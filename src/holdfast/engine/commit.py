@@ -19,6 +19,7 @@ from holdfast.errors import (
     CommitUnknownError,
     TableChangedError,
 )
+from holdfast.failpoints import failpoint
 from holdfast.ledger.run_file import RunFile
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Intent, PartReference, Receipt
@@ -147,12 +148,15 @@ class Commit:
         if landed is None and view.parent_snapshot_id is None:
             # A first commit has no parent, and only a parent's sequence number refuses a post
             # that was delayed. The data intent must have one.
+            failpoint("before-first-snapshot")
             tally.unknown += self.sink.post_empty(view) is Outcome.UNKNOWN
+            failpoint("after-first-snapshot")
             view = self._load()
             landed = self.look(view)
         if landed is not None or view.parent_snapshot_id is None:
             return landed
         self.sink.check(view, schema, groups)
+        failpoint("after-file-check")
         number, intent = self._write_intent(view, groups, reference)
         mark = RunMark(
             run_nonce=self.run_file.nonce,
@@ -161,7 +165,9 @@ class Commit:
             sequence_number=intent.sequence_number,
         )
         tally.posts += 1
+        failpoint("before-post")
         outcome = self.sink.post(view, self.run_id, mark, groups)
+        failpoint("after-post")
         if outcome is Outcome.LANDED:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
             return Landed(receipt=receipt, posts=tally.posts, present=True)

@@ -19,6 +19,7 @@ from holdfast.engine.problems import raise_problems
 from holdfast.engine.withdraw import without_lost
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import InputChangedError, JobFailedError, NullKeyError, TransformError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
@@ -108,6 +109,7 @@ class Passes:
         if kept is not self._book.work:
             self._all_done = False
             self._book.withdraw(kept)
+            failpoint("before-withdrawal-is-sealed")
         self._book.seal_changes()
         self._stop_if_out_of_reach()
 
@@ -135,6 +137,7 @@ class Passes:
                 self._log.claim_next_pass(self._claim)
             before = book.progress
             reports = self._run_job(job)
+            failpoint("after-job")
             if any(report.end == "fenced" for report in reports):
                 self._log.stop_if_taken_over()
             book.take_tasks(reports)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from holdfast.engine.prepare import Ledger
 from holdfast.errors import CommitUnknownError, RunCommittedError, TableMissingError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.model.identity import Identity
 from holdfast.sinks.base import MarkFound, Sink
@@ -43,7 +44,9 @@ def resolve(ledger: Ledger, run_file: RunFile, sink: Sink) -> MarkFound | None:
             return found
         if view.next_sequence_number > highest:
             return None
+        failpoint("before-resolving-post")
         sink.post_empty(view)
+        failpoint("after-resolving-post")
     raise CommitUnknownError(
         table=sink.name,
         run_id=ledger.run_id,

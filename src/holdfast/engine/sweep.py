@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import resolve
 from holdfast.errors import RunUnfinishedError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_file import RunFile, read_run_file
@@ -61,6 +62,7 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     ]
     works = [read_work(storage, layout, reference) for reference in references]
     doomed = sorted(_paths(staged) - {path for work in works for path in _paths(work.groups)})
+    failpoint("before-files-are-swept")
     if sink is not None and doomed:
         sink.delete_files(sink.load(), doomed)
     # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
@@ -68,8 +70,10 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
     objects = [uri for uri in (*parts, *tasks) if uri not in kept]
+    failpoint("after-files-are-swept")
     with answers(layout.folder):
         storage.delete(objects)
+    failpoint("after-ledger-is-swept")
     return Swept(data_files=len(doomed), ledger_objects=len(objects))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from holdfast.errors import LedgerDamagedError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import read_whole
 from holdfast.model.work import Chunk
 from holdfast.storage.arrow_file import DigestingArrowFile
@@ -34,7 +35,9 @@ class ChunkFile:
     def finish(self) -> Chunk:
         """Make the chunk visible, and say what a record needs to name it."""
         self._writer.close()
+        failpoint("before-chunk")
         self._file.finish()
+        failpoint("after-chunk")
         return Chunk(rows=self._rows, size_bytes=self._file.size_bytes, digest=self._file.digest)
 
     def abandon(self) -> None:

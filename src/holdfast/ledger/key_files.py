@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.failpoints import failpoint
 from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.port import Storage
 
@@ -63,7 +64,9 @@ class KeyFile:
         if self._writer is None or self._file is None:
             return 0
         self._writer.close()
+        failpoint("before-keys")
         self._file.finish()
+        failpoint("after-keys")
         return self._file.size_bytes
 
     def abandon(self) -> None:

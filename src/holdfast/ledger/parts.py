@@ -8,6 +8,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers, read_whole
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.records import PartReference
@@ -28,8 +29,10 @@ def write_work(storage: Storage, layout: RunLayout, name: str, work: Work) -> Pa
     table = pa.table({"record": texts}, schema=_SCHEMA)
     pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
     data = buffer.getvalue().to_pybytes()
+    failpoint("before-part")
     with answers(layout.part(name)):
         storage.put(layout.part(name), data)
+    failpoint("after-part")
     return PartReference(name=name, digest=hashlib.sha256(data).hexdigest(), records=len(texts))
 
 

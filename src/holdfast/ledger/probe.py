@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.errors import StoreUnavailableError, UnsafeStoreError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import probe_uri
 from holdfast.storage.port import AlreadyThereError, Storage, StorageError
@@ -52,6 +53,7 @@ def probe_store(
             reason = str(error)
     else:
         raise StoreUnavailableError(uri=uri, reason=reason or "no answer to a second create")
+    failpoint("before-probe-is-deleted")
     try:
         storage.delete([uri])
     except StorageError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.errors import LedgerDamagedError, RunMismatchError, StoreUnavailableError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
@@ -49,7 +50,9 @@ def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so tha
         LedgerDamagedError: run.json is damaged.
     """
     data = seal_json({"nonce": nonce, "identity": identity.to_json()})
+    failpoint("before-run-file")
     run_file = _decoded(layout, create_once(storage, layout.identity, data, sleep=sleep))
+    failpoint("after-run-file")
     if differences := identity.differences(run_file.identity):
         raise RunMismatchError(run_id=run_id, differences="; ".join(differences))
     return run_file

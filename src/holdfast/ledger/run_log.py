@@ -15,6 +15,7 @@ from holdfast.errors import (
     RunFencedError,
     StoreUnavailableError,
 )
+from holdfast.failpoints import failpoint
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.records import (
@@ -201,7 +202,10 @@ class RunLog:
         )
         uri = self._layout.record(number)
         data = encode_record(ours)
+        kind = type(body).__name__.lower()
+        failpoint(f"before-{kind}")
         found = create_once(self._storage, uri, data, sleep=self._sleep)
+        failpoint(f"after-{kind}")
         record = ours if found == data else self._decode(uri, number, found)
         self._records.append(record)
         return record, found == data

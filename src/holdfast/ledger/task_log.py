@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.errors import LedgerDamagedError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout, task_log_name
@@ -117,8 +118,11 @@ class TaskLog:
         if record.name != self.next_name or self._next >= _NUMBERS_MAX:
             raise LedgerDamagedError(uri=uri, reason=f"{self.next_name} was to come next")
         data = seal_json({**record.to_json(), "nonce": self._nonce})
+        kind = _kind(record)
+        failpoint(f"before-{kind}-record")
         if create_once(self._storage, uri, data, sleep=self._sleep) != data:
             raise LedgerDamagedError(uri=uri, reason="another task attempt has written it")
+        failpoint(f"after-{kind}-record")
         self._next += 1
 
 
@@ -145,6 +149,17 @@ def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]
         if record.number == len(log):
             log.append(record)
     return {name: log for name, log in by_log.items() if log}
+
+
+def _kind(record: TaskRecord) -> str:
+    """Say in a word what a record is about."""
+    if record.chunk is not None:
+        return "chunk"
+    if record.quarantine is not None:
+        return "failed-rows"
+    if record.groups:
+        return "files" if record.coverage.rows or not record.supersedes else "replay"
+    return "last" if record.end else "first"
 
 
 def _decoded(name: str, uri: str, data: bytes | None) -> TaskRecord:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import SchemaMismatchError
+from holdfast.failpoints import failpoint
 from holdfast.sinks.base import TaskWriter
 from holdfast.worker.calls import Calls
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError, TaskInterruptedError
@@ -54,6 +55,7 @@ class Attempt:
             if self._plan.cost:  # So that what a kill has cost can be told.
                 checkpoints.say_begun()
             for step in self._steps(batches):
+                failpoint("after-batch")
                 failed = self._take(step)
                 checkpoints.cover(step)
                 self._refuse(failed)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from holdfast.failpoints import failpoint
 from holdfast.ledger.chunks import ChunkFile
 from holdfast.model.work import Chunk, Coverage
 from holdfast.storage.port import Storage
@@ -56,9 +57,12 @@ class Quarantine:
         hashes = [one.hashes for one in held if one.hashes is not None]
         keys.add(rows, pa.concat_arrays(hashes) if hashes else None)
         batch = self._described(rows, held)
+        failpoint("before-failed-rows")
         file = ChunkFile(storage, uri, batch.schema)
         file.write([batch])
-        return file.finish(), keys.finish()
+        chunk = file.finish()
+        failpoint("after-failed-rows")
+        return chunk, keys.finish()
 
     def _described(self, rows: pa.RecordBatch, held: Sequence[FailedRow]) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, LedgerDamagedError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.chunks import read_chunk
 from holdfast.ledger.task_log import JobLedger, TaskLog
 from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
@@ -97,6 +98,7 @@ class _ReplayTask:
             # The other chunks are whole; the rows of this one are computed again.
             self.damaged.append(name)
             return
+        failpoint("after-chunk-is-read")
         for batch in batches:
             same = batch.schema.equals(stored)
             # The table may have got columns since the chunk was written.

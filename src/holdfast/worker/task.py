@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.task_log import JobLedger
 from holdfast.sinks.base import WriterSpec
 from holdfast.storage.port import StorageError
@@ -62,6 +63,7 @@ class TaskPlan:
         end = reason_to_do_nothing(ledger, place=place, attempt=attempt, every_s=every_s)
         if end is not None:
             return TaskReport(place=place, end=end)
+        failpoint("before-task")
         name = ledger.log_name(place, attempt)
         writer = self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}")
         checkpoints = Checkpoints(
@@ -87,4 +89,5 @@ class TaskPlan:
             with contextlib.suppress(HoldfastError, StorageError, OSError):
                 checkpoints.fail()
             raise
+        failpoint("before-report")
         return replace(report, records=checkpoints.records)

@@ -20,6 +20,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.typedef import Record
 
+from holdfast.failpoints import failpoint
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile
@@ -147,6 +148,7 @@ class IcebergTaskWriter:
 
     def cut(self) -> list[StagedGroup]:
         """Close all files, write a manifest over them, and return what is staged."""
+        failpoint("before-files-are-closed")
         for partition in list(self._partitions.values()):
             if partition.batches:
                 self._write_row_group(partition)
@@ -154,6 +156,7 @@ class IcebergTaskWriter:
         self._partitions.clear()
         if not self._closed:
             return []
+        failpoint("after-files-are-closed")
         uri = self._locations.new_metadata_location(f"{self._task_name}-m{self._cuts}.avro")
         group = write_staged_manifest(
             self._io,
@@ -163,6 +166,7 @@ class IcebergTaskWriter:
             properties=self._properties,
             data_files=self._closed,
         )
+        failpoint("after-manifest")
         self._closed = []
         self._cuts += 1
         self._files_at_cut = self._files_begun

@@ -1,0 +1,115 @@
+"""The cells of the crash matrix: each step where a process can die, and what is done there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# kill: SIGKILL. stop: SIGSTOP until a rival has finished, then SIGCONT. error: an exception.
+Fault = Literal["kill", "stop", "error"]
+FAULTS: tuple[Fault, ...] = ("kill", "stop", "error")
+
+Process = Literal["driver", "task"]
+
+# What leads to the step. A job: the first start. replay: a task is killed when its chunk is
+# durable. withdrawal: a staged file is gone at the second start. mistake: the transform fails for
+# all rows. abort: of a run whose driver died between intent and post. sweep: of a run that landed.
+Story = Literal["job", "replay", "withdrawal", "mistake", "abort", "sweep"]
+
+_OF_DRIVERS: dict[Story, tuple[str, ...]] = {
+    "job": (
+        "before-probe-is-deleted",
+        "before-run-file",
+        "after-run-file",
+        "before-claim",
+        "after-claim",
+        "before-plan",
+        "after-plan",
+        "after-job",
+        "before-part",
+        "after-part",
+        "before-seal",
+        "after-seal",
+        "before-first-snapshot",
+        "after-first-snapshot",
+        "after-file-check",
+        "before-intent",
+        "after-intent",
+        "before-post",
+        "after-post",
+        "before-receipt",
+        "after-receipt",
+    ),
+    "withdrawal": ("before-withdrawal-is-sealed",),
+    "mistake": ("before-stop", "after-stop"),
+    "abort": (
+        "before-abort",
+        "after-abort",
+        "before-resolving-post",
+        "after-resolving-post",
+        "after-abort-is-resolved",
+    ),
+    "sweep": ("before-files-are-swept", "after-files-are-swept", "after-ledger-is-swept"),
+}
+_OF_TASKS: dict[Story, tuple[str, ...]] = {
+    "job": (
+        "before-task",
+        "before-first-record",
+        "after-first-record",
+        "after-batch",
+        "before-chunk",
+        "after-chunk",
+        "before-keys",
+        "after-keys",
+        "before-chunk-record",
+        "after-chunk-record",
+        "before-failed-rows",
+        "after-failed-rows",
+        "before-failed-rows-record",
+        "after-failed-rows-record",
+        "before-files-are-closed",
+        "after-files-are-closed",
+        "after-manifest",
+        "before-files-record",
+        "after-files-record",
+        "before-report",
+    ),
+    "replay": ("after-chunk-is-read", "before-replay-record", "after-replay-record"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One step, in one story, with one fault."""
+
+    step: str
+    of: Process
+    story: Story
+    fault: Fault
+
+    @property
+    def name(self) -> str:
+        """The cell's name, as pytest shows it."""
+        return f"{self.step}-{self.fault}"
+
+
+def _cells() -> list[Cell]:
+    processes: tuple[tuple[Process, dict[Story, tuple[str, ...]]], ...]
+    processes = (("driver", _OF_DRIVERS), ("task", _OF_TASKS))
+    return [
+        Cell(step=step, of=of, story=story, fault=fault)
+        for of, stories in processes
+        for story, steps in stories.items()
+        for step in steps
+        for fault in FAULTS
+    ]
+
+
+CELLS = _cells()
+
+
+def sampled(seed: int, count: int) -> Sequence[Cell]:
+    """Return some cells, always the same ones for a seed."""
+    return random.Random(seed).sample(CELLS, count)

@@ -1,0 +1,229 @@
+"""The desk of the crash matrix: arms a step, lets drivers run into it, and checks what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from obstore.store import S3Store
+from pyspark.sql import SparkSession
+
+from holdfast.failpoints import VARIABLE
+from tests.crash.failpoint_cells import Cell
+from tests.crash.jobs.nursery import POISON, ROWS
+from tests.crash.started_jobs import ROOT
+from tests.stack_access import Stack
+
+NURSERY = Path(__file__).parent / "jobs" / "nursery.py"
+_END_S = 120.0
+_POLL_S = 0.02
+_STARTS_MAX = 4
+_LANDED = {"committed", "already_committed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A driver that was started."""
+
+    process_id: int
+    end: Path
+
+    def wait(self) -> dict[str, Any]:
+        """Return how it ended; what was killed left no word."""
+        gone = Path(f"/proc/{self.process_id}")
+        _until(lambda: self.end.exists() or not gone.exists(), f"driver {self.process_id} ends")
+        if not self.end.exists():
+            return {"outcome": "", "error": "killed"}
+        found: dict[str, Any] = json.loads(self.end.read_text(encoding="utf-8"))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Where all cells take place: one nursery of drivers, one warm Connect server."""
+
+    stack: Stack
+    lake: SparkSession
+    namespace: str
+    remote: str
+    armed: Path
+    folder: Path
+    nursery: subprocess.Popen[str]
+
+    @classmethod
+    @contextmanager
+    def opened(cls, **parts: Any) -> Iterator[Desk]:  # noqa: ANN401 - the fields above.
+        """Start a nursery; it is gone when the block ends."""
+        armed: Path = parts["armed"]
+        environment = {**os.environ, VARIABLE: str(armed), "PYTHONPATH": str(ROOT)}
+        with (parts["folder"] / "nursery.log").open("w") as log:
+            nursery = subprocess.Popen(
+                [sys.executable, str(NURSERY)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+            )
+        try:
+            yield cls(nursery=nursery, **parts)
+        finally:
+            nursery.kill()
+            nursery.communicate()
+
+    def play(self, cell: Cell) -> str:
+        """Play one cell, assert that all is well in the end, and say how it went."""
+        game = _Game(self, f"{cell.name} {uuid.uuid4().hex[:6]}")
+        game.prepare(cell)
+        act = cell.story if cell.story in {"abort", "sweep"} else "append"
+        fails = cell.story == "mistake"
+        self.arm(cell.step, cell.fault)
+        driver = game.start(act, fails=fails)
+        rival = ""
+        if cell.fault == "stop":
+            stopped = self.taken(cell.step)
+            rival = _in_short(game.start(act).wait())
+            os.kill(stopped, signal.SIGCONT)
+        ended = driver.wait()
+        assert self.is_taken(cell.step), f"nobody came to {cell.step}: {ended}"
+        starts = game.finish(act)
+        game.check(act)
+        if cell.fault == "stop" and act == "append":
+            game.finish("sweep")
+            game.check(act)
+        ways = [f"{_in_short(ended)}", f"rival {rival}" if rival else "", starts]
+        return "; ".join(way for way in ways if way)
+
+    def arm(self, step: str, fault: str) -> None:
+        """Let the next process that comes to the step take the fault."""
+        part = self.armed / f"{step}.part"
+        part.write_text(fault, encoding="ascii")
+        part.rename(self.armed / step)
+
+    def is_taken(self, step: str) -> bool:
+        """Whether some process has come to the step since it was armed."""
+        return not (self.armed / step).exists()
+
+    def taken(self, step: str) -> int:
+        """Wait until a process has taken the step, and stands; return its id."""
+        _until(lambda: bool(self._takers(step)), f"somebody comes to {step}")
+        process_id = self._takers(step)[-1]
+        state = Path(f"/proc/{process_id}/stat")
+        _until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{step} stops")
+        return process_id
+
+    def _takers(self, step: str) -> list[int]:
+        found = [path for path in self.armed.iterdir() if path.name.startswith(f"{step}.")]
+        found = [path for path in found if path.suffix[1:].isdigit()]
+        return [int(p.suffix[1:]) for p in sorted(found, key=lambda path: path.stat().st_ctime)]
+
+
+@dataclass
+class _Game:
+    """One run, from its first start to its check."""
+
+    desk: Desk
+    run_id: str
+
+    def __post_init__(self) -> None:
+        stack = self.desk.stack
+        name = uuid.uuid4().hex[:10]
+        self.table = f"{self.desk.namespace}.t{name}"
+        self.order = {
+            "run_id": self.run_id,
+            "to": self.table,
+            "store": f"s3://{stack.s3.bucket}/ledger-{name}",
+            "store_options": {**stack.s3.iceberg_properties(), "s3.region": stack.s3.region},
+            "catalog": stack.rest_catalog_properties(),
+            "remote": self.desk.remote,
+        }
+
+    def prepare(self, cell: Cell) -> None:
+        """Bring the run to where the step can be reached."""
+        for left in self.desk.armed.iterdir():
+            left.unlink()
+        if cell.story == "replay":
+            self.desk.arm("after-chunk-record", "kill")
+        if cell.story == "abort":
+            self._start_with("after-intent", "kill")
+        if cell.story == "withdrawal":
+            self._start_with("before-intent", "kill")
+            self._remove_a_staged_file()
+        if cell.story == "sweep":
+            ended = self._start_with("after-manifest", "error")  # Leaves a file to be swept.
+            assert ended["outcome"] == "committed", ended
+
+    def start(self, act: str, *, fails: bool = False) -> Driver:
+        """Start a driver."""
+        end = self.desk.folder / f"{uuid.uuid4().hex}.json"
+        order = {**self.order, "act": act, "fails": fails, "end": str(end)}
+        nursery = self.desk.nursery
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
+        nursery.stdin.write(json.dumps(order) + "\n")
+        nursery.stdin.flush()
+        return Driver(int(nursery.stdout.readline()), end)
+
+    def finish(self, act: str) -> str:
+        """Start the script again until it is done; say how often that was."""
+        good = {"append": _LANDED, "abort": {"aborted"}, "sweep": {"swept"}}[act]
+        ended: dict[str, Any] = {}
+        for number in range(1, _STARTS_MAX + 1):
+            ended = self.start(act).wait()
+            if ended["outcome"] in good:
+                return f"{ended['outcome']} at start {number + 1}"
+        raise AssertionError(f"not done after {_STARTS_MAX} more starts: {ended}")
+
+    def check(self, act: str) -> None:
+        """Read the table with Iceberg's own reader."""
+        name = f"lake.{self.table}"
+        rows = sorted(tuple(row) for row in self.desk.lake.table(name).collect())
+        snapshots = self.desk.lake.table(f"{name}.snapshots").collect()
+        data = [one for one in snapshots if one["summary"].get("added-records", "0") != "0"]
+        if act == "abort":
+            assert (rows, data) == ([], [])
+            again = self.start("append").wait()
+            assert again["error"] == "RunAbortedError", again
+            return
+        assert rows == [(one, 2 * one + 1) for one in range(ROWS) if one != POISON]
+        assert [one["summary"].get("holdfast.run") for one in data] == [self.run_id]
+        if act == "append":
+            told = self.start(act).wait()
+            assert told["outcome"] == "already_committed", told
+            assert told["snapshot_id"] == data[0]["snapshot_id"]
+            assert told["quarantined_rows"] == 1, told
+
+    def _start_with(self, step: str, fault: str) -> dict[str, Any]:
+        self.desk.arm(step, fault)
+        ended = self.start("append").wait()
+        assert self.desk.is_taken(step), ended
+        return ended
+
+    def _remove_a_staged_file(self) -> None:
+        s3 = self.desk.stack.s3
+        store = S3Store(s3.bucket, config=s3.obstore_config())  # type: ignore[arg-type]
+        folder = self.table.replace(".", "/")
+        paths = [one["path"] for batch in store.list() for one in batch]
+        staged = [path for path in paths if folder in path and path.endswith(".parquet")]
+        store.delete(min(staged))
+
+
+def _in_short(ended: dict[str, Any]) -> str:
+    return str(ended["error"] or ended["outcome"])
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + _END_S
+    while not condition():
+        assert time.monotonic() < until, f"not within {_END_S:.0f} s: {what}"
+        time.sleep(_POLL_S)

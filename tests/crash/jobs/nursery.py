@@ -1,0 +1,104 @@
+"""A nursery of drivers: imports once what every driver needs, and forks one for each order.
+
+Orders are lines of JSON on standard input; each is answered with the new process's id. A driver
+writes how it ended to the file that its order names. It is a Connect client of a warm server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+
+ROWS = 12
+POISON = 3  # This row fails, whoever computes it.
+
+
+class Work:
+    """Stands for a model: y = 2 * id + 1, for all rows but one."""
+
+    def __init__(self, *, fails: bool) -> None:
+        """Say whether it fails for every row, as code with a mistake does."""
+        self.fails = fails
+
+    def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Work on a row, which takes a while."""
+        ids = batch["id"].to_pylist()
+        time.sleep(0.08)
+        if self.fails or POISON in ids:
+            raise ValueError("cannot be done")
+        return {"id": ids, "y": [2 * one + 1 for one in ids]}
+
+
+def act(order: dict[str, Any]) -> dict[str, Any]:
+    """Do what the order says, as a user's script would."""
+    builder: Any = SparkSession.builder
+    session: SparkSession = builder.remote(order["remote"]).create()
+    run = hf.Run(order["run_id"], store=order["store"], store_options=order["store_options"])
+    to = hf.IcebergTable(order["to"], catalog=order["catalog"])
+    if order["act"] == "abort":
+        run.abort(to=to)
+        return {"outcome": "aborted"}
+    if order["act"] == "sweep":
+        run.sweep(to=to)
+        return {"outcome": "swept"}
+    report = run.append(
+        session.range(0, ROWS, 1, 2),
+        to=to,
+        key="id",
+        transform=Work(fails=order["fails"]),
+        batch_rows=1,
+        checkpoint_every="0.2s",
+        on_error="quarantine",
+        max_errors=2,
+        cost=1.0,
+        create=hf.Create(schema=pa.schema([("id", pa.int64()), ("y", pa.int64())])),
+        takeover="now",
+    )
+    return {
+        "outcome": report.outcome,
+        "snapshot_id": report.snapshot_id,
+        "rows": report.rows,
+        "quarantined_rows": report.quarantined_rows,
+    }
+
+
+def live(order: dict[str, Any]) -> None:
+    """Be a driver from its first step to its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ended: dict[str, Any] = {"outcome": "", "error": ""}
+    try:
+        ended |= act(order)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test is to see it.
+        ended |= {"error": type(error).__name__, "text": traceback.format_exc()}
+    part = Path(f"{order['end']}.part")
+    part.write_text(json.dumps(ended), encoding="utf-8")
+    part.rename(order["end"])
+
+
+def main() -> None:
+    """Fork a driver for each order, until there are no more."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for them: no zombies.
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                live(json.loads(line))
+            finally:
+                os._exit(0)
+        sys.stdout.write(f"{child}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
