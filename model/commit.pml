@@ -430,6 +430,10 @@ proctype Abort() {
     loglen < LOG - 1;
     loglen++; known = loglen; abort_at = loglen; kind[loglen] = ABORT;
     printf("%d appends the abort\n", _pid);
+    if
+    :: receipt_at != 0 -> goto stop             /* RunCommittedError: the log tells. */
+    :: else
+    fi;
     highest_intent()
   };
   resolve();
@@ -438,7 +442,7 @@ proctype Abort() {
     :: found != 0                               /* RunCommittedError: it landed meanwhile. */
     :: found == 0 ->
        printf("abort is done\n");
-       assert(landed == 0 || gone); given_up = 1
+       assert(landed == 0 || gone && receipt_at == 0); given_up = 1
     fi
   };
 stop:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from holdfast.engine.abort import abort
 from holdfast.engine.sweep import sweep
-from holdfast.errors import RunAbortedError, RunCommittedError
+from holdfast.errors import RunAbortedError, RunCommittedError, TableMissingError
 from holdfast.model.records import Abort
 from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import LAYOUT, Rig
@@ -63,6 +65,25 @@ def test_a_start_of_a_run_that_was_given_up_in_time_is_told_so() -> None:
     with pytest.raises(RunAbortedError):
         rig.start()
     assert rig.table.data_snapshots == []
+
+
+def test_an_abort_that_comes_behind_a_receipt_says_so_even_if_the_table_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log itself tells that the run has landed.
+
+    Found by the simulation (seed 10057766): with the table dropped, nothing else did.
+    """
+    rig = Rig()
+
+    def land_and_drop() -> None:
+        rig.start()
+        missing = TableMissingError(table="lake.db.t", what="there is no such table")
+        monkeypatch.setattr(rig.table, "load", Mock(side_effect=missing))
+
+    rig.storage.before_create = land_and_drop
+    with pytest.raises(RunCommittedError):
+        abort(rig.ledger(), lambda _identity: rig.table, "why not")
 
 
 def test_a_sweep_after_such_an_abort_keeps_what_has_landed() -> None:

@@ -64,6 +64,10 @@ def refuse_landed(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None
         RunCommittedError: It has.
         CommitUnknownError: The catalog gave no clear answer.
     """
+    receipt = ledger.log.receipt
+    if receipt is not None:
+        # It came before the record that was to give the run up. The table may be gone since.
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=receipt.snapshot_id)
     run_file = read_run_file(ledger.storage, ledger.layout)
     if run_file is None:
         return
