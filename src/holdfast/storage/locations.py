@@ -76,6 +76,11 @@ def storage_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((k, v) for k, v in options.items() if k in _S3_CONFIG or k in _S3_FLAGS))
 
 
+def is_plain_http(options: Mapping[str, str]) -> bool:
+    """Whether objects travel without TLS, which would tell when bytes are spoiled on the way."""
+    return options.get("s3.endpoint", "").lower().startswith("http://")
+
+
 def open_root(root: str, options: Mapping[str, str]) -> ObjectStore:
     """Open the store behind one root.
 

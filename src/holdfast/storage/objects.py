@@ -8,6 +8,7 @@ connections.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +31,9 @@ _Answer = TypeVar("_Answer")
 _UPLOAD_PART_BYTES = 8 * 1024 * 1024
 _UPLOADS_IN_FLIGHT = 4
 _REQUESTS_AT_ONCE = 32
+_READS_MAX = 4
+# What S3 gives an object that was sent as a whole: the MD5 of its bytes, unless it is encrypted.
+_MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 
 
 class ObjectStorage:
@@ -42,6 +46,8 @@ class ObjectStorage:
             options: Iceberg FileIO properties (`s3.endpoint`, ...).
         """
         self._options = locations.storage_options(options or {})
+        # TLS finds bytes that were spoiled on the way; without it nothing below us does.
+        self._is_guarded = not locations.is_plain_http(options or {})
 
     def create(self, uri: str, data: bytes) -> None:
         """Write the object only if there is none."""
@@ -56,7 +62,7 @@ class ObjectStorage:
     def get(self, uri: str) -> bytes:
         """Return the object's bytes."""
         store, key = self._locate(uri)
-        return _call(uri, lambda: obstore.get(store, key).bytes().to_bytes())
+        return _call(uri, lambda: _read(store, key, is_guarded=self._is_guarded))
 
     def get_many(self, uris: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of each object, None where it is missing; many at once."""
@@ -135,11 +141,34 @@ def _open_store(process_id: int, root: str, options: tuple[tuple[str, str], ...]
     return locations.open_root(root, dict(options))
 
 
+def _read(store: ObjectStore, key: str, *, is_guarded: bool) -> bytes:
+    """Return an object's bytes as they are stored; what the wire has spoiled is read again.
+
+    Raises:
+        ValueError: No two reads gave the same bytes, and none fits the object's tag.
+    """
+    seen: set[bytes] = set()
+    for _ in range(_READS_MAX):
+        found = obstore.get(store, key)
+        data = found.bytes().to_bytes()
+        tag = _MD5_TAG.fullmatch(found.meta["e_tag"] or "")
+        if is_guarded or tag is None or _md5(data) == tag[1] or data in seen:
+            return data  # Twice the same: then the tag is not of these bytes, as with encryption.
+        seen.add(data)
+    raise ValueError(f"{_READS_MAX} reads gave {_READS_MAX} different objects")
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
 class _Upload:
     """One object on its way: small ones go out as one put, large ones in parts."""
 
     def __init__(self, uri: str, store: ObjectStore, key: str) -> None:
         self._uri = uri
+        self._store = store
+        self._key = key
         self._position = 0
         self._writer: Any = obstore.open_writer(
             store, key, buffer_size=_UPLOAD_PART_BYTES, max_concurrency=_UPLOADS_IN_FLIGHT
@@ -154,7 +183,20 @@ class _Upload:
         return self._position
 
     def close(self) -> None:
-        _write(self._uri, self._writer.close)
+        try:
+            _write(self._uri, self._writer.close)
+        except StorageError:
+            # The client tries again by itself, and an upload that has landed can then be unknown
+            # to the store. Nobody else uses the name, and an object appears whole or not at all.
+            if not self._is_there():
+                raise
+
+    def _is_there(self) -> bool:
+        try:
+            found = _call(self._uri, lambda: obstore.head(self._store, self._key))
+        except (FileNotFoundError, StorageError):
+            return False
+        return bool(found["size"] == self._position)
 
     def abandon(self) -> None:
         # Dropping the writer unfinished leaves no object; parts already sent are removed by
