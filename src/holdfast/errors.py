@@ -192,7 +192,9 @@ class LedgerDamagedError(StoreError):
     happened = "{uri}: the record is damaged ({reason})"
     retry_safe = False
     advice = (
-        "restore the object from a backup, or start over with a new run id; nothing was deleted"
+        "restore the object from a backup; nothing was deleted. Before you start over with a new "
+        "run id, look whether a snapshot of the table names this run (holdfast.run): its rows "
+        "would be added again"
     )
 
     uri: str

@@ -89,7 +89,9 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         if (mark := _unmarked(metadata, io, branch, run_nonce, intents)) is not None:
             return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
         horizon = _horizon(metadata.properties)
-        if any(intent.sequence_number <= horizon for intent in intents.values()):
+        doubted = {one.sequence_number for one in intents.values()}
+        doubted = {number for number in doubted if number <= horizon}
+        if doubted and doubted - _taken(metadata, io, branch):
             raise CommitUnknownError(
                 table=table,
                 run_id=run_id,
@@ -102,7 +104,7 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
             run_id=run_id,
             differences=(
                 f"{table} already holds a run of this id from another ledger "
-                f"(snapshot {mark.snapshot_id})"
+                f"(snapshot {mark.snapshot_id}), and a new id would add its rows once more"
             ),
         )
     if mark.sequence_number >= metadata.next_sequence_number():
@@ -140,6 +142,18 @@ def _unmarked(
                 sequence_number=intent.sequence_number,
             )
     return None
+
+
+def _taken(metadata: TableMetadata, io: FileIO, branch: str) -> set[int]:
+    """Return the sequence numbers that are known to be those of others' snapshots.
+
+    No two snapshots of a table share one: an intent whose number another has got is dead. Asked
+    only when nothing names a snapshot of ours.
+    """
+    taken = {one.sequence_number or 0 for one in metadata.snapshots}
+    if (head := _head(metadata, branch)) is not None:
+        taken |= {one.sequence_number for one in head.manifests(io)}
+    return taken
 
 
 def _head(metadata: TableMetadata, branch: str) -> Snapshot | None:

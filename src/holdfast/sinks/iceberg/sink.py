@@ -37,7 +37,7 @@ from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import in_short, single_post, trust_own_storage_options
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.marks import find_mark, mark_changes, mark_text
+from holdfast.sinks.iceberg.marks import MARK_PREFIX, find_mark, mark_changes, mark_text
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
 from holdfast.sinks.iceberg.write_options import WriteOptions
@@ -76,7 +76,7 @@ class IcebergSink:
 
         Raises:
             TableMissingError: There is no such table.
-            UnsupportedTableError: It is not of format v2, or the branch is a tag.
+            UnsupportedTableError: It is not of format v2 and holds no run, or the branch is a tag.
             CatalogUnavailableError: The catalog does not answer.
         """
         try:
@@ -87,13 +87,10 @@ class IcebergSink:
             raise CatalogUnavailableError(table=self._name, reason=in_short(error)) from error
         trust_own_storage_options(self._catalog, table)
         metadata = table.metadata
-        if metadata.format_version != _FORMAT_VERSION:
-            raise UnsupportedTableError(
-                table=self._name,
-                what=f"it is of format v{metadata.format_version}; Holdfast writes v2 only",
-                cure="upgrade a v1 table with ALTER TABLE ... SET TBLPROPERTIES "
-                "('format-version'='2'); write to a v2 table instead of v3",
-            )
+        if not any(name.startswith(MARK_PREFIX) for name in metadata.properties):
+            # A run that landed before somebody upgraded the table is to be found, not refused:
+            # where a mark stands, `check` asks for the format once the run is not in the table.
+            self._refuse_format(table)
         ref = metadata.refs.get(self._branch)
         if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
             raise UnsupportedTableError(
@@ -153,11 +150,13 @@ class IcebergSink:
         """Stop if staged files are gone or no longer fit the table.
 
         Raises:
+            UnsupportedTableError: It is not of format v2.
             TableMissingError: The branch does not exist.
             TableChangedError: The schema or the layout has changed.
             StagedFileMissingError: A staged file is gone.
         """
         table: Table = view.handle
+        self._refuse_format(table)
         self._refuse_missing_branch(view)
         if changes := schema_changes(schema, view.schema):
             raise TableChangedError(table=self._name, change="; ".join(changes))
@@ -208,13 +207,25 @@ class IcebergSink:
         """Give the branch a first, empty snapshot, so that every data snapshot has a parent.
 
         Raises:
+            UnsupportedTableError: It is not of format v2.
             TableMissingError: It is a branch that somebody has to create.
         """
         table: Table = view.handle
+        self._refuse_format(table)
         self._refuse_missing_branch(view)
         with _storage_of(table):
             updates = append_snapshot(table, self._branch, self.new_snapshot_id(view), [], {})
         return self._send(table, updates)
+
+    def _refuse_format(self, table: Table) -> None:
+        version = table.metadata.format_version
+        if version != _FORMAT_VERSION:
+            raise UnsupportedTableError(
+                table=self._name,
+                what=f"it is of format v{version}; Holdfast writes v2 only",
+                cure="upgrade a v1 table with ALTER TABLE ... SET TBLPROPERTIES "
+                "('format-version'='2'); write to a v2 table instead of v3",
+            )
 
     def _refuse_missing_branch(self, view: TableView) -> None:
         # Not at every look: a run may have landed on a branch that was merged and dropped since.
@@ -251,7 +262,8 @@ class IcebergSink:
         except CommitFailedException:
             return Outcome.CONFLICT
         except (BadRequestError, ForbiddenError) as error:
-            if "sequence number" in str(error):
+            stale = isinstance(error, BadRequestError) and self._has_changed(table)
+            if stale or "sequence number" in str(error):
                 return Outcome.CONFLICT
             raise CommitRefusedError(table=self._name, reason=in_short(error)) from error
         except Exception as error:  # noqa: BLE001 - lost answers have any shape.
@@ -259,6 +271,18 @@ class IcebergSink:
             stale = "sequence number" in str(error) or "already exists" in str(error)
             return Outcome.CONFLICT if isinstance(error, ValueError) and stale else Outcome.UNKNOWN
         return Outcome.LANDED
+
+    def _has_changed(self, table: Table) -> bool:
+        """Whether the table is another than the post was made for: then a look says more.
+
+        A refusal may well be due to the change. Catalogs say so in any words: to a table that was
+        upgraded to v3 meanwhile, "first-row-id is null".
+        """
+        try:
+            now = self._catalog.load_table(self._identifier)
+        except Exception:  # noqa: BLE001 - each kind of catalog has errors of its own.
+            return False
+        return bool(now.metadata_location != table.metadata_location)
 
 
 @contextlib.contextmanager
