@@ -95,6 +95,10 @@ maven_folder() {
     retry mvn --quiet --batch-mode --no-transfer-progress \
       --file "$here/$name/pom.xml" \
       "$MAVEN_DEPENDENCY_PLUGIN:copy-dependencies" -DoutputDirectory="$fresh" "$@"
+    # Not every registry tells the sums of what it keeps.
+    if [[ -f $here/$name/SHA256SUMS ]]; then
+      (cd -- "$fresh" && sha256sum --check --quiet --strict -- "$here/$name/SHA256SUMS")
+    fi
     if compgen -G "$here/$name/*.java" >/dev/null; then
       javac --release 17 -proc:none -cp "$fresh/*" -d "$fresh/classes" "$here/$name"/*.java
     fi

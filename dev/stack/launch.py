@@ -71,15 +71,37 @@ class Launcher:
         if errors:
             raise errors[0]
 
+    def restart(self, name: str) -> None:
+        """Kill one server, as the loss of its machine would, and start it again on its data.
+
+        Raises:
+            ServerFailedError: There is no such server, or it did not come back.
+        """
+        server = next((one for one in all_servers(self._plan) if one.name == name), None)
+        if server is None:
+            message = f"the stack has no server {name!r}"
+            raise ServerFailedError(message)
+        records = [record for record in self._plan.processes if record[0] == name]
+        known = {processes.Identity(pid, ticks): signal.SIGKILL for _, pid, ticks, _ in records}
+        processes.end(known, "", patience_s=0.0)
+        for record in records:
+            self._plan.processes.remove(record)
+        self._ready = {name: threading.Event()}
+        self._start(server)
+
     def _start_one(self, server: Server) -> None:
-        """Start one server after those it needs; print one line when it is ready."""
+        """Start one server for the first time, after those it needs."""
         for name in server.after:
             while not self._ready[name].wait(timeout=0.1):
                 if self._failed.is_set():
                     return
-        started = time.monotonic()
         if server.prepare:
             server.prepare()
+        self._start(server)
+
+    def _start(self, server: Server) -> None:
+        """Start one server; print one line when it is ready."""
+        started = time.monotonic()
         process = self._spawn(server)
         pause_s = 0.05
         while not is_ready(server):

@@ -91,6 +91,21 @@ def start(extras: list[str]) -> int:
     return 0
 
 
+def restart(name: str) -> int:
+    """Kill one server and start it again on the data that it has left.
+
+    Raises:
+        ServerFailedError: There is no such server, or it did not come back.
+    """
+    with _locked():
+        plan = load_plan()
+        if plan is None:
+            message = "the stack is not running"
+            raise ServerFailedError(message)
+        Launcher(plan).restart(name)
+    return 0
+
+
 def stop() -> int:
     """Stop all servers; safe to call again."""
     with _locked():
@@ -122,12 +137,16 @@ def main(arguments: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     start_parser = commands.add_parser("start", help="start all servers, with fresh data")
     start_parser.add_argument("--with", dest="extras", action="append", choices=EXTRAS, default=[])
+    restart_parser = commands.add_parser("restart", help="kill one server, and start it again")
+    restart_parser.add_argument("name")
     commands.add_parser("stop", help="end every process of the stack")
     commands.add_parser("status", help="show whether each server is well")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "start":
             return start(chosen.extras)
+        if chosen.command == "restart":
+            return restart(chosen.name)
         return stop() if chosen.command == "stop" else status()
     except (ServerFailedError, locate.NotInstalledError, RuntimeError) as error:
         print(f"stack: {error}", file=sys.stderr)

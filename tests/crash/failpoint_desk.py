@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,34 +12,14 @@ from typing import Any
 from obstore.store import S3Store
 from pyspark.sql import SparkSession
 
-from holdfast.failpoints import VARIABLE
+from tests.crash.drivers import Driver, Nursery, until
 from tests.crash.failpoint_cells import Cell
-from tests.crash.jobs.nursery import POISON, ROWS
-from tests.crash.started_jobs import ROOT
+from tests.crash.jobs.nursery import POISON
 from tests.stack_access import Stack
 
-NURSERY = Path(__file__).parent / "jobs" / "nursery.py"
-_END_S = 120.0
-_POLL_S = 0.02
+ROWS = 12
 _STARTS_MAX = 4
 _LANDED = {"committed", "already_committed"}
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """A driver that was started."""
-
-    process_id: int
-    end: Path
-
-    def wait(self) -> dict[str, Any]:
-        """Return how it ended; what was killed left no word."""
-        gone = Path(f"/proc/{self.process_id}")
-        _until(lambda: self.end.exists() or not gone.exists(), f"driver {self.process_id} ends")
-        if not self.end.exists():
-            return {"outcome": "", "error": "killed"}
-        found: dict[str, Any] = json.loads(self.end.read_text(encoding="utf-8"))
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,29 +31,7 @@ class Desk:
     namespace: str
     remote: str
     armed: Path
-    folder: Path
-    nursery: subprocess.Popen[str]
-
-    @classmethod
-    @contextmanager
-    def opened(cls, **parts: Any) -> Iterator[Desk]:  # noqa: ANN401 - the fields above.
-        """Start a nursery; it is gone when the block ends."""
-        armed: Path = parts["armed"]
-        environment = {**os.environ, VARIABLE: str(armed), "PYTHONPATH": str(ROOT)}
-        with (parts["folder"] / "nursery.log").open("w") as log:
-            nursery = subprocess.Popen(
-                [sys.executable, str(NURSERY)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=environment,
-            )
-        try:
-            yield cls(nursery=nursery, **parts)
-        finally:
-            nursery.kill()
-            nursery.communicate()
+    nursery: Nursery
 
     def play(self, cell: Cell) -> str:
         """Play one cell, assert that all is well in the end, and say how it went."""
@@ -116,10 +68,10 @@ class Desk:
 
     def taken(self, step: str) -> int:
         """Wait until a process has taken the step, and stands; return its id."""
-        _until(lambda: bool(self._takers(step)), f"somebody comes to {step}")
+        until(lambda: bool(self._takers(step)), f"somebody comes to {step}")
         process_id = self._takers(step)[-1]
         state = Path(f"/proc/{process_id}/stat")
-        _until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{step} stops")
+        until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{step} stops")
         return process_id
 
     def _takers(self, step: str) -> list[int]:
@@ -146,6 +98,9 @@ class _Game:
             "store_options": {**stack.s3.iceberg_properties(), "s3.region": stack.s3.region},
             "catalog": stack.rest_catalog_properties(),
             "remote": self.desk.remote,
+            "rows": ROWS,
+            "places": 2,
+            "row_s": 0.08,
         }
 
     def prepare(self, cell: Cell) -> None:
@@ -165,14 +120,7 @@ class _Game:
 
     def start(self, act: str, *, fails: bool = False) -> Driver:
         """Start a driver."""
-        end = self.desk.folder / f"{uuid.uuid4().hex}.json"
-        order = {**self.order, "act": act, "fails": fails, "end": str(end)}
-        nursery = self.desk.nursery
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
-        nursery.stdin.write(json.dumps(order) + "\n")
-        nursery.stdin.flush()
-        return Driver(int(nursery.stdout.readline()), end)
+        return self.desk.nursery.start({**self.order, "act": act, "fails": fails})
 
     def finish(self, act: str) -> str:
         """Start the script again until it is done; say how often that was."""
@@ -220,10 +168,3 @@ class _Game:
 
 def _in_short(ended: dict[str, Any]) -> str:
     return str(ended["error"] or ended["outcome"])
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + _END_S
-    while not condition():
-        assert time.monotonic() < until, f"not within {_END_S:.0f} s: {what}"
-        time.sleep(_POLL_S)

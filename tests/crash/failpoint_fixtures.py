@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.failpoints import VARIABLE
+from tests.crash.drivers import Nursery
 from tests.crash.failpoint_desk import Desk
 from tests.crash.own_connect import connect_server
 from tests.stack_access import Stack
@@ -32,13 +33,13 @@ def desk(
     }
     with (
         connect_server(folder / "server", settings) as remote,
-        Desk.opened(
+        Nursery.opened(folder, {VARIABLE: str(armed)}) as nursery,
+    ):
+        yield Desk(
             stack=stack,
             lake=lake,
             namespace=namespace,
             remote=remote,
             armed=armed,
-            folder=folder,
-        ) as opened,
-    ):
-        yield opened
+            nursery=nursery,
+        )

@@ -20,21 +20,21 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 
-ROWS = 12
 POISON = 3  # This row fails, whoever computes it.
 
 
 class Work:
     """Stands for a model: y = 2 * id + 1, for all rows but one."""
 
-    def __init__(self, *, fails: bool) -> None:
-        """Say whether it fails for every row, as code with a mistake does."""
+    def __init__(self, row_s: float, *, fails: bool) -> None:
+        """Say how long a row takes, and whether all fail, as with code that has a mistake."""
+        self.row_s = row_s
         self.fails = fails
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
         """Work on a row, which takes a while."""
         ids = batch["id"].to_pylist()
-        time.sleep(0.08)
+        time.sleep(self.row_s)
         if self.fails or POISON in ids:
             raise ValueError("cannot be done")
         return {"id": ids, "y": [2 * one + 1 for one in ids]}
@@ -53,10 +53,10 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         run.sweep(to=to)
         return {"outcome": "swept"}
     report = run.append(
-        session.range(0, ROWS, 1, 2),
+        session.range(0, order["rows"], 1, order["places"]),
         to=to,
         key="id",
-        transform=Work(fails=order["fails"]),
+        transform=Work(order["row_s"], fails=order["fails"]),
         batch_rows=1,
         checkpoint_every="0.2s",
         on_error="quarantine",
