@@ -54,7 +54,7 @@ full() { # model, name, switches
 
 without() { # model, guard, switches
   case "$1 $2" in *"$only"*) ;; *) return ;; esac
-  verify "$1" "$3 -D$2" 90
+  verify "$1" "$3 -D$2" 600
   local depth
   depth=$(number 'pan:1: assertion violated.*(at depth \([0-9]*\))')
   if [ -n "$depth" ]; then
@@ -66,7 +66,7 @@ without() { # model, guard, switches
 
 hole() { # model, switch, switches: what the protocol does not survive; see README.md
   case "$1 $2" in *"$only"*) ;; *) return ;; esac
-  verify "$1" "$3 -D$2" 90
+  verify "$1" "$3 -D$2" 600
   printf '%-15s %-20s known hole, depth %s\n' "$1" "$2" \
     "$(number 'pan:1: assertion violated.*(at depth \([0-9]*\))')"
 }

@@ -15,6 +15,7 @@ from jvm_servers import connect, master, nessie, rest, worker
 from plan import Plan, save_plan
 from servers import Server, data_dir, minio, postgres, toxiproxy, versitygw
 
+_GONE_S = 20.0
 _LOG_TAIL_LINES = 30
 
 
@@ -84,6 +85,8 @@ class Launcher:
         records = [record for record in self._plan.processes if record[0] == name]
         known = {processes.Identity(pid, ticks): signal.SIGKILL for _, pid, ticks, _ in records}
         processes.end(known, "", patience_s=0.0)
+        # PostgreSQL takes a dead process that nobody has waited for yet for a living one.
+        processes.wait_until_gone(known, _GONE_S)
         for record in records:
             self._plan.processes.remove(record)
         self._ready = {name: threading.Event()}

@@ -144,6 +144,14 @@ def end(
     return len(members | forced), len(forced)
 
 
+def wait_until_gone(members: Iterable[Identity], timeout_s: float) -> None:
+    """Wait until not even a dead process has one of these ids, or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    folders = [Path(f"/proc/{member.pid}") for member in members]
+    while time.monotonic() < deadline and any(folder.exists() for folder in folders):
+        time.sleep(0.05)
+
+
 def _wait(members: set[Identity], timeout_s: float) -> None:
     """Wait until none of these processes runs, or the time is over."""
     deadline = time.monotonic() + timeout_s

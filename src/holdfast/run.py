@@ -300,8 +300,11 @@ class Run:
         spark.refuse_wap(session)
         sink = open_table(target, session, create, spark.arrow_schema(df))
         view = sink.load()
-        if choices.transform is None:  # The output is known now: fail before any task starts.
-            Conformer(sink.name, spark.arrow_schema(df), sink.writer_spec(view).schema)
+
+        def check_output() -> None:
+            if choices.transform is None:  # It is known now: fail before any task starts.
+                Conformer(sink.name, spark.arrow_schema(df), sink.writer_spec(view).schema)
+
         identity = Identity(
             table=sink.name,
             table_uuid=view.uuid,
@@ -318,6 +321,7 @@ class Run:
             sink=sink,
             submitter=DataFrameSubmitter(df, key),
             prepared=prepared,
+            check_output=check_output,
         )
         driven = driver.append(view, identity, choices)
         spark.forget_cached_table(session, target)

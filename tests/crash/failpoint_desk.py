@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from obstore.store import S3Store
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
+from holdfast.storage.objects import ObjectStorage
 from tests.crash.drivers import Driver, Nursery, until
 from tests.crash.failpoint_cells import Cell
 from tests.crash.jobs.nursery import POISON
@@ -91,7 +92,7 @@ class _Game:
         stack = self.desk.stack
         name = uuid.uuid4().hex[:10]
         self.table = f"{self.desk.namespace}.t{name}"
-        self.order = {
+        self.order: dict[str, Any] = {
             "run_id": self.run_id,
             "to": self.table,
             "store": f"s3://{stack.s3.bucket}/ledger-{name}",
@@ -158,12 +159,10 @@ class _Game:
         return ended
 
     def _remove_a_staged_file(self) -> None:
-        s3 = self.desk.stack.s3
-        store = S3Store(s3.bucket, config=s3.obstore_config())  # type: ignore[arg-type]
-        folder = self.table.replace(".", "/")
-        paths = [one["path"] for batch in store.list() for one in batch]
-        staged = [path for path in paths if folder in path and path.endswith(".parquet")]
-        store.delete(min(staged))
+        catalog = load_catalog("desk", **self.desk.stack.rest_catalog_properties())
+        folder = f"{catalog.load_table(self.table).location()}/data"
+        storage = ObjectStorage(self.order["store_options"])
+        storage.delete([min(storage.list(folder))])
 
 
 def _in_short(ended: dict[str, Any]) -> str:

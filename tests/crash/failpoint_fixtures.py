@@ -39,7 +39,8 @@ def desk(
             stack=stack,
             lake=lake,
             namespace=namespace,
-            remote=remote,
+            # One session for all drivers: Spark starts new Python workers for each session.
+            remote=f"{remote}/;user_id=desk;session_id={uuid.uuid4()}",
             armed=armed,
             nursery=nursery,
         )

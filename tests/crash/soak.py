@@ -18,9 +18,11 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
 
@@ -35,7 +37,10 @@ _KILL_EVERY_S = (20.0, 40.0)
 _STARTS_MAX = 30
 _LANDED = {"committed", "already_committed"}
 _SERVERS = ("s3", "rest", "postgres")
+_ASKED_MAX = 20
 _EXECUTOR = "CoarseGrainedExecutorBackend"
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -116,8 +121,8 @@ class Soak:
         raise RuntimeError("the Connect server is gone")
 
     def _check(self, order: dict[str, Any], ended: dict[str, Any]) -> None:
-        table = self.catalog.load_table(order["to"])
-        rows = table.scan().to_arrow()
+        table = _patiently(lambda: self.catalog.load_table(order["to"]))
+        rows = _patiently(lambda: table.scan().to_arrow())
         ids = sorted(rows["id"].to_pylist())
         if ids != [one for one in range(ROWS) if one != POISON]:
             self.violations.append(f"{order['run_id']}: {len(ids)} rows, {len(set(ids))} ids")
@@ -128,6 +133,15 @@ class Soak:
             self.violations.append(f"{order['run_id']}: {wrong[:3]}, {len(data)} data snapshots")
         self.counts["rows"] += len(ids)
         _say(f"run {self.counts['runs']}: {ended['outcome']}, {len(ids)} rows")
+
+
+def _patiently(ask: Callable[[], _Answer]) -> _Answer:
+    """Ask a server that may just have been killed, until it answers."""
+    for _ in range(_ASKED_MAX):
+        with suppress(Exception):
+            return ask()
+        time.sleep(1.0)
+    return ask()
 
 
 def _is_executor(process_id: int) -> bool:
@@ -157,7 +171,7 @@ def main() -> int:
         sys.stderr.write("the stack is not running: make stack\n")
         return 1
     catalog = load_catalog("soak", **stack.rest_catalog_properties())
-    catalog.create_namespace_if_not_exists("soak")
+    _patiently(lambda: catalog.create_namespace_if_not_exists("soak"))
     folder = Path(tempfile.mkdtemp(prefix="holdfast-soak-"))
     cluster = {"spark.master": "local-cluster[2,3,1024]", "spark.executor.memory": "768m"}
     with (

@@ -164,7 +164,7 @@ class HostileTable:
         with self._before_posts((), after=change):
             return self.append()
 
-    def land_and_die(self) -> int:
+    def land_and_die(self, **options: Any) -> int:  # noqa: ANN401 - those of `append`.
         """Start the script, which lands and dies before its receipt; return the snapshot."""
         append = RunLog.append
 
@@ -175,7 +175,7 @@ class HostileTable:
 
         with mock.patch.object(RunLog, "append", die_at_receipt), self._before_posts(()):
             try:
-                self.append()
+                self.append(**options)
             except DriverDied:
                 return self.head()
         raise AssertionError("the driver has outlived its receipt")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.engine.choices import Choices
@@ -64,12 +64,15 @@ class Driver:
         sink: The table.
         submitter: The input.
         prepared: What `prepare` has done already; None to do it here.
+        check_output: Stops if what the job will give does not fit the table, as far as that is
+            known before it runs. Not asked of a run that has landed.
     """
 
     ledger: Ledger
     sink: Sink
     submitter: Submitter
     prepared: Prepared | None = None
+    check_output: Callable[[], object] = lambda: None
 
     def append(self, view: TableView, identity: Identity, choices: Choices) -> Driven:
         """Append the transformed input to the table, once.
@@ -141,6 +144,7 @@ class Driver:
                 input_compared=compared,
                 quarantined_rows=seal.quarantined_rows if seal is not None else 0,
             )
+        self.check_output()
         if self.prepared is None:
             book.inherit()
         self.sink.check(view, book.schema(view.schema), [])
