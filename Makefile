@@ -25,7 +25,7 @@ NOT_TEST := crash or slow or bench
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock simulate soak check check-format check-lint check-types check-imports check-unit format \
+.PHONY: help setup lock simulate soak guards check check-format check-lint check-types check-imports check-unit format \
 	stack stack-stop test crash bench docs test-matrix wheel clean
 
 help: ## List the targets
@@ -96,6 +96,9 @@ crash: setup ## Kill drivers and workers at named points, run again, compare
 	else \
 		echo "crash: nothing was run: tests/crash holds no test yet"; \
 	fi
+
+guards: setup ## Take each guard of the protocol away, and show that its test fails
+	$(BIN)/python -m tests.guards $(ARGS)
 
 soak: setup ## Run jobs for MINUTES while drivers, executors and servers are killed (needs the stack)
 	$(PYSPARK) $(BIN)/python -m tests.crash.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

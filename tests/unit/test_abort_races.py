@@ -8,7 +8,12 @@ import pytest
 
 from holdfast.engine.abort import abort
 from holdfast.engine.sweep import sweep
-from holdfast.errors import RunAbortedError, RunCommittedError, TableMissingError
+from holdfast.errors import (
+    RunAbortedError,
+    RunCommittedError,
+    RunUnfinishedError,
+    TableMissingError,
+)
 from holdfast.model.records import Abort
 from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import LAYOUT, Rig
@@ -112,3 +117,16 @@ def test_a_sweep_keeps_files_that_may_have_landed_in_a_table_that_was_dropped() 
     sweep(rig.ledger(), lambda _identity: rig.table)
     assert files
     assert set(rig.table.files) == files
+
+
+def test_a_sweep_of_a_run_that_may_go_on_deletes_nothing() -> None:
+    """Its files are paid work, and its driver may only be paused."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die()
+    files = set(rig.table.files)
+    with pytest.raises(RunUnfinishedError):
+        sweep(rig.ledger(), lambda _identity: rig.table)
+    assert set(rig.table.files) == files
+    rig.start()
+    assert rig.table.ids == list(range(20))

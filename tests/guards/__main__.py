@@ -1,0 +1,80 @@
+"""Take each guard away, and show that the test named beside it fails: make guards."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.guards.listed import GUARDS, Guard
+
+_ROOT = Path(__file__).parents[2]
+_TEST_S = 300
+
+
+def _passes(source: Path, test: str) -> bool:
+    """Run a test on the product in a folder; say whether it passed.
+
+    Raises:
+        RuntimeError: It came to no result.
+    """
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *test.split()]
+    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{_ROOT}"}
+    done = subprocess.run(
+        command,
+        cwd=_ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_TEST_S,
+        check=False,
+    )
+    if done.returncode not in {0, 1}:
+        raise RuntimeError(f"{test}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.returncode == 0
+
+
+def _taken_away(guard: Guard, source: Path) -> str:
+    """Take the guard away in a copy of the product; return the file as it was.
+
+    Raises:
+        RuntimeError: It does not stand where the list says.
+    """
+    path = source / "holdfast" / guard.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(guard.before) != 1:
+        raise RuntimeError(f"{guard.name}: not once in {guard.file}: {guard.before!r}")
+    path.write_text(text.replace(guard.before, guard.after), encoding="utf-8")
+    return text
+
+
+def main() -> int:
+    """Try each guard, or those whose name has the given words."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="?", default="")
+    words = parser.parse_args().words
+    missed = []
+    chosen = [guard for guard in GUARDS if words in guard.name]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(_ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for test in sorted({guard.test for guard in chosen}):
+            if not _passes(source, test):
+                raise RuntimeError(f"{test} fails although every guard is there")
+        for guard in chosen:
+            before = _taken_away(guard, source)
+            is_noticed = not _passes(source, guard.test)
+            (source / "holdfast" / guard.file).write_text(before, encoding="utf-8")
+            missed += [] if is_noticed else [guard.name]
+            sys.stdout.write(f"{'noticed' if is_noticed else 'MISSED '}  {guard.name}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} guards are noticed missing\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

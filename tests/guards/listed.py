@@ -1,0 +1,242 @@
+"""Every guard that exactly-once hangs on: where it stands, how it is taken away, who notices.
+
+`before` must stand once in its file; with `after` in its place the named test must fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One guard of the protocol."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    # What pytest is to run; with the guard away it must fail.
+    test: str
+
+
+def _requirement(name: str, line: str, test: str) -> Guard:
+    """Return one requirement of the post, as a guard."""
+    return Guard(
+        name=f"a post asserts the {name}",
+        file="sinks/iceberg/snapshots.py",
+        before=f"        {line},\n",
+        after="",
+        test=test,
+    )
+
+
+_POSTS = "tests/contract/test_post_requirements.py -k"
+
+GUARDS = (
+    Guard(
+        name="an unclear create is read back, and the nonce decides",
+        file="ledger/create_once.py",
+        before="            return storage.get(uri)\n",
+        after="            return data\n",
+        test="tests/unit/test_create_once.py",
+    ),
+    Guard(
+        name="a later claim fences",
+        file="ledger/run_log.py",
+        before="            if isinstance(record.body, Claim):\n                raise RunFenced",
+        after="            if False:\n                raise RunFenced",
+        test="tests/unit/test_run_log.py",
+    ),
+    Guard(
+        name="an abort fences",
+        file="ledger/run_log.py",
+        before="            if isinstance(record.body, Abort):\n                raise RunAborted",
+        after="            if False:\n                raise RunAborted",
+        test="tests/unit/test_run_log.py",
+    ),
+    Guard(
+        name="no key is covered twice",
+        file="engine/check_input.py",
+        before="    if not work.with_keys or all_differ(work, finished):\n",
+        after="    if True:\n",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="finished and remaining rows are the input",
+        file="engine/passes.py",
+        before="        if self._choices.verify_input and book.work.sums != self._measured():\n",
+        after="        if False:\n",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="a chunk is put into files once",
+        file="model/work.py",
+        before="or named - chunks or named & taken:",
+        after="or named - chunks:",
+        test="tests/unit/test_work_superseding.py",
+    ),
+    Guard(
+        name="who holds dropped rows is dropped as well",
+        file="model/work.py",
+        before="            if not holders:\n",
+        after="            if True:\n",
+        test="tests/unit/test_work_superseding.py",
+    ),
+    Guard(
+        name="per place one log counts",
+        file="engine/seal.py",
+        before="for name in sorted(best.values()) for record in logs[name]]",
+        after="for name in sorted(logs) for record in logs[name]]",
+        test="tests/unit/test_seal.py",
+    ),
+    Guard(
+        name="a log counts up to its first gap",
+        file="ledger/task_log.py",
+        before="        if record.number == len(log):\n",
+        after="        if True:\n",
+        test="tests/unit/test_task_log.py",
+    ),
+    Guard(
+        name="chunks that wait are put into files before the commit",
+        file="engine/passes.py",
+        before='        return "replay" if self._book.work.waiting else None\n',
+        after="        return None\n",
+        test="tests/unit/test_resume.py",
+    ),
+    _requirement("table", "AssertTableUUID(uuid=metadata.table_uuid)", f"{_POSTS} table"),
+    _requirement(
+        "branch's snapshot",
+        "AssertRefSnapshotId(ref=branch, snapshot_id=ref.snapshot_id if ref else None)",
+        f"{_POSTS} branch",
+    ),
+    _requirement(
+        "schema",
+        "AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)",
+        f"{_POSTS} schema",
+    ),
+    _requirement(
+        "spec",
+        "AssertDefaultSpecId(default_spec_id=metadata.default_spec_id)",
+        f"{_POSTS} spec",
+    ),
+    _requirement(
+        "sort order",
+        "AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)",
+        f"{_POSTS} sort",
+    ),
+    Guard(
+        name="the mark's snapshot is looked for in the branch's history",
+        file="sinks/iceberg/marks.py",
+        before="    return None if ended else False\n",
+        after="    return True\n",
+        test="tests/unit/test_iceberg_presence.py",
+    ),
+    Guard(
+        name="below the horizon a missing mark proves nothing",
+        file="sinks/iceberg/marks.py",
+        before="        if doubted and doubted - _taken(metadata, io, branch):\n",
+        after="        if False:\n",
+        test="tests/unit/test_iceberg_marks.py",
+    ),
+    Guard(
+        name="the table is looked at before each post",
+        file="engine/commit.py",
+        before="        landed = self.look(view)\n        if landed is None and",
+        after="        landed = None\n        if landed is None and",
+        test="tests/unit/test_commit_lands_once.py",
+    ),
+    Guard(
+        name="each post has an intent of its own",
+        file="engine/commit.py",
+        before="        number, intent = self._write_intent(view, groups, reference)\n",
+        after="        number, intent = next(iter(self.log.intents.items()), (0, None))\n"
+        "        if intent is None:\n"
+        "            number, intent = self._write_intent(view, groups, reference)\n",
+        test="tests/unit/test_commit_lands_once.py",
+    ),
+    Guard(
+        name="a data snapshot has a parent",
+        file="engine/commit.py",
+        before="        if landed is None and view.parent_snapshot_id is None:\n",
+        after="        if False:\n",
+        test="tests/unit/test_commit_lands_once.py",
+    ),
+    Guard(
+        name="the receipt follows the mark",
+        file="engine/commit.py",
+        before="            intent_number=found.mark.intent_number,\n            snapshot_id=found",
+        after="            intent_number=max(self.log.intents),\n            snapshot_id=found",
+        test="tests/unit/test_commit_lands_once.py",
+    ),
+    Guard(
+        name="staged files are looked for before the post",
+        file="engine/commit.py",
+        before="        self.sink.check(view, schema, groups)\n",
+        after="",
+        test="tests/unit/test_commit_stops.py",
+    ),
+    Guard(
+        name="what was rolled back is not posted again",
+        file="engine/commit.py",
+        before="        if found.present is False:\n",
+        after="        if False:\n",
+        test="tests/unit/test_commit_stops.py",
+    ),
+    Guard(
+        name="nothing is deleted before every post is resolved",
+        file="engine/sweep.py",
+        before="    found = resolve(ledger, run_file, sink)\n",
+        after="    found = None\n",
+        test="tests/unit/test_abort_races.py",
+    ),
+    Guard(
+        name="a sweep waits for the end of the run",
+        file="engine/sweep.py",
+        before="    if log.receipt is None and not log.is_aborted:\n",
+        after="    if False:\n",
+        test="tests/unit/test_abort_races.py",
+    ),
+    Guard(
+        name="nobody is told aborted of a run that landed",
+        file="engine/drive.py",
+        before="            refuse_landed(ledger, lambda _identity: self.sink)\n",
+        after="",
+        test="tests/unit/test_abort_races.py",
+    ),
+    Guard(
+        name="work that lost an object is withdrawn",
+        file="engine/withdraw.py",
+        before="        if not lost:\n",
+        after="        if True:\n",
+        test="tests/unit/test_resume.py",
+    ),
+    Guard(
+        name="rows out of a derived input's reach are an error",
+        file="engine/passes.py",
+        before="        if gone:\n            self._book.seal_changes()",
+        after="        if False:\n            self._book.seal_changes()",
+        test="tests/unit/test_resume_derived.py",
+    ),
+    Guard(
+        name="an object is what its digest says",
+        file="ledger/answers.py",
+        before="    if hashlib.sha256(data).hexdigest() != digest:\n",
+        after="    if False:\n",
+        test="tests/unit/test_drive.py",
+    ),
+    Guard(
+        name="no path outside the table is deleted",
+        file="sinks/iceberg/sink.py",
+        before="if strangers := [path for path in paths if not path.startswith(folders)]:",
+        after="if strangers := [path for path in paths if False]:",
+        test="tests/contract/test_iceberg_tables.py -k Sqlite",
+    ),
+    Guard(
+        name="a store without create-if-absent is refused",
+        file="ledger/probe.py",
+        before="            if storage.get(uri) != first or refused is False:\n",
+        after="            if False:\n",
+        test="tests/unit/test_create_once.py",
+    ),
+)
