@@ -158,7 +158,7 @@ def _kind(record: TaskRecord) -> str:
     if record.quarantine is not None:
         return "failed-rows"
     if record.groups:
-        return "files" if record.coverage.rows or not record.supersedes else "replay"
+        return "replay" if record.name.split("/")[1] == "replay" else "files"
     return "last" if record.end else "first"
 
 
