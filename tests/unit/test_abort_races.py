@@ -130,3 +130,15 @@ def test_a_sweep_of_a_run_that_may_go_on_deletes_nothing() -> None:
     assert set(rig.table.files) == files
     rig.start()
     assert rig.table.ids == list(range(20))
+
+
+def test_two_aborts_at_once_both_end_well() -> None:
+    """Found by the failpoints: the slower one was told that the run is aborted, as an error."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die()
+    rig.storage.before_create = lambda: abort(rig.ledger(), lambda _identity: rig.table, "first")
+    abort(rig.ledger(), lambda _identity: rig.table, "second")
+    assert [one.body for one in rig.log().records if isinstance(one.body, Abort)] == [
+        Abort(reason="first")
+    ]

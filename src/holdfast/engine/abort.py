@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import refuse_landed
-from holdfast.errors import RunCommittedError, TableMissingError
+from holdfast.errors import RunAbortedError, RunCommittedError, TableMissingError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.model.identity import Identity
@@ -37,7 +38,8 @@ def abort(ledger: Ledger, open_sink: Callable[[Identity], Sink], reason: str) ->
     if run_file is not None:
         _refuse_known_landing(ledger, run_file, open_sink(run_file.identity))
     if not log.is_aborted:
-        log.claim(Abort(reason=reason))
+        with contextlib.suppress(RunAbortedError):  # Somebody was faster, with the same wish.
+            log.claim(Abort(reason=reason))
     refuse_landed(ledger, open_sink)
     failpoint("after-abort-is-resolved")
 
