@@ -61,6 +61,10 @@ def page(found: dict[Cell, str]) -> str:
     lines = [
         "# Failpoints",
         "",
+        "Named steps in drivers and tasks. They are off unless `HOLDFAST_FAILPOINTS` names a",
+        "folder when a process starts, and cost nothing then. A file in that folder, called as a",
+        "step is and holding `kill`, `stop` or `error`, arms it for the first process that comes.",
+        "",
         "Steps between two effects, where a process was killed, stopped or made to fail, in real",
         "processes: drivers are clients of a Spark Connect server, tasks run on its two executors,",
         "the ledger and the table are on S3 behind a REST catalog. This page is written by",
