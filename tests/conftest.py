@@ -68,5 +68,5 @@ def ledger(stack: Stack) -> dict[str, Any]:
     """Return the arguments of `hf.Run` for a fresh ledger on the stack's S3."""
     return {
         "store": f"s3://{stack.s3.bucket}/ledger-{uuid.uuid4().hex[:10]}",
-        "store_options": {**stack.s3.iceberg_properties(), "s3.region": stack.s3.region},
+        "store_options": stack.s3.store_options(),
     }

@@ -48,6 +48,10 @@ class S3Endpoint:
             "s3.path-style-access": "true",
         }
 
+    def store_options(self) -> dict[str, str]:
+        """Return what a ledger on this server needs: `store_options` of `hf.Run`."""
+        return {**self.iceberg_properties(), "s3.region": self.region}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postgres:
@@ -138,8 +142,7 @@ class Stack:
             "type": "rest",
             "uri": catalog.uri,
             "warehouse": catalog.warehouse,
-            "s3.region": self.s3.region,
-            **self.s3.iceberg_properties(),
+            **self.s3.store_options(),
         }
 
     def _spark(self, name: str, catalog: RestCatalog) -> dict[str, str]:

@@ -96,7 +96,7 @@ class _Game:
             "run_id": self.run_id,
             "to": self.table,
             "store": f"s3://{stack.s3.bucket}/ledger-{name}",
-            "store_options": {**stack.s3.iceberg_properties(), "s3.region": stack.s3.region},
+            "store_options": stack.s3.store_options(),
             "catalog": stack.rest_catalog_properties(),
             "remote": self.desk.remote,
             "rows": ROWS,

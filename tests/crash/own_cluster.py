@@ -74,13 +74,7 @@ class OwnCluster:
 
     def executors(self) -> list[int]:
         """Return the processes of the executors, which the workers have started."""
-        found = [processes_of_session(server.pid) for server in self.processes]
-        return [
-            process_id
-            for processes in found
-            for process_id, command in processes.items()
-            if _EXECUTOR in command and "java" in command.split(" ", 1)[0]
-        ]
+        return [one for server in self.processes for one in executors_of(server.pid)]
 
 
 @contextmanager
@@ -117,6 +111,15 @@ def _server(
         for process_id in processes_of_session(process.pid):
             kill_process(process_id)
         process.wait(timeout=10.0)
+
+
+def executors_of(session_id: int) -> list[int]:
+    """Return the executors among the processes of a session."""
+    return [
+        process_id
+        for process_id, command in processes_of_session(session_id).items()
+        if _EXECUTOR in command and "java" in command.split(" ", 1)[0]
+    ]
 
 
 def free_port(host: str) -> int:

@@ -28,8 +28,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from tests.crash.drivers import Driver, Nursery
 from tests.crash.jobs.nursery import POISON
+from tests.crash.own_cluster import executors_of
 from tests.crash.own_connect import connect_server
-from tests.crash.started_jobs import ROOT, kill_process, processes_of_session
+from tests.crash.started_jobs import ROOT, kill_process, read_proc, session_of
 from tests.stack_access import Stack, load_stack
 
 ROWS, PLACES, ROW_S = 600, 6, 0.15
@@ -38,7 +39,6 @@ _STARTS_MAX = 30
 _LANDED = {"committed", "already_committed"}
 _SERVERS = ("s3", "rest", "postgres")
 _ASKED_MAX = 20
-_EXECUTOR = "CoarseGrainedExecutorBackend"
 
 _Answer = TypeVar("_Answer")
 
@@ -65,10 +65,7 @@ class Soak:
             "run_id": f"soak {name}",
             "to": f"soak.t{name}",
             "store": f"s3://{self.stack.s3.bucket}/soak-{name}",
-            "store_options": {
-                **self.stack.s3.iceberg_properties(),
-                "s3.region": self.stack.s3.region,
-            },
+            "store_options": self.stack.s3.store_options(),
             "catalog": self.stack.rest_catalog_properties(),
             "remote": self.remote,
             "rows": ROWS,
@@ -102,9 +99,10 @@ class Soak:
             command = [sys.executable, str(ROOT / "dev" / "stack" / "stack.py"), "restart", kind]
             subprocess.run(command, check=True, capture_output=True, timeout=120)
         elif kind == "executor":
-            executors = [one for one in processes_of_session(self._server) if _is_executor(one)]
-            if executors:
-                kill_process(self.chance.choice(executors))
+            executors = executors_of(self._server)
+            if not executors:
+                return  # The last one that was killed is not back yet.
+            kill_process(self.chance.choice(executors))
         else:
             kill_process(driver.process_id)
         self.counts[f"killed: {kind}"] += 1
@@ -114,10 +112,12 @@ class Soak:
     def _server(self) -> int:
         """The leader of the Connect server's session."""
         port = self.remote.rsplit(":", 1)[1]
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            text = _text_of(path)
-            if "SparkConnectServer" in text and f"binding.port={port}" in text:
-                return int(path.parent.joinpath("stat").read_text().rsplit(")", 1)[1].split()[3])
+        for folder in Path("/proc").glob("[0-9]*"):
+            process_id = int(folder.name)
+            command, session_id = read_proc(process_id, "cmdline"), session_of(process_id)
+            is_ours = "SparkConnectServer" in command and f"binding.port={port}" in command
+            if is_ours and session_id is not None:
+                return session_id
         raise RuntimeError("the Connect server is gone")
 
     def _check(self, order: dict[str, Any], ended: dict[str, Any]) -> None:
@@ -142,17 +142,6 @@ def _patiently(ask: Callable[[], _Answer]) -> _Answer:
             return ask()
         time.sleep(1.0)
     return ask()
-
-
-def _is_executor(process_id: int) -> bool:
-    return _EXECUTOR in _text_of(Path(f"/proc/{process_id}/cmdline"))
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _say(what: str) -> None:

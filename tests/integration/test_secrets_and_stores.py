@@ -30,7 +30,7 @@ def test_a_store_that_ignores_create_if_absent_is_refused(
 ) -> None:
     """Versitygw without metadata overwrites: the run stops before any work, and says why."""
     lake.sql(f"CREATE TABLE lake.{namespace}.t (id bigint) USING iceberg")
-    options = {**stack.s3_nometa.iceberg_properties(), "s3.region": stack.s3_nometa.region}
+    options = stack.s3_nometa.store_options()
     store = f"s3://{stack.s3_nometa.bucket}/ledger"
     with pytest.raises(UnsafeStoreError, match="create-if-absent"):
         hf.Run("r", store=store, store_options=options).append(
@@ -43,7 +43,7 @@ def test_a_store_that_ignores_create_if_absent_is_refused(
 def cases(stack: Stack) -> list[dict[str, Any]]:
     """Return jobs that end well and in every way that could show a credential."""
     catalog = stack.rest_catalog_properties()
-    store = {**stack.s3.iceberg_properties(), "s3.region": stack.s3.region}
+    store = stack.s3.store_options()
     wrong = {"s3.access-key-id": f"{CANARY}-id", "s3.secret-access-key": f"{CANARY}-key"}
     nowhere = "http://127.0.0.1:9"
     database = f"postgresql+psycopg2://user:{CANARY}-password@127.0.0.1:9/cat"
@@ -104,7 +104,7 @@ def test_no_credential_is_in_any_record_log_line_or_error(stack: Stack, tmp_path
     assert done.stdout.count("ended in") == len(order["cases"]) - 3  # Each error was seen.
     places = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
     places |= {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    storage = ObjectStorage({**stack.s3.iceberg_properties(), "s3.region": stack.s3.region})
+    storage = ObjectStorage(stack.s3.store_options())
     stored = [*storage.list(store), *storage.list(f"s3://{stack.s3.bucket}/wh/{namespace}")]
     assert any("/log/" in uri for uri in stored)
     assert any("/metadata/" in uri for uri in stored)

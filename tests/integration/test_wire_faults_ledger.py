@@ -66,7 +66,7 @@ class Wire:
 def wire(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     """Return a fresh ledger behind a proxy; the client is quick to give up."""
     be_quick(monkeypatch, timeout="10s", retries=3)
-    options = {**stack.s3.iceberg_properties(), "s3.region": stack.s3.region}
+    options = stack.s3.store_options()
     with fault_proxy(stack.s3.endpoint) as proxy:
         yield Wire(
             proxy=proxy,

@@ -64,8 +64,7 @@ def storage(stack: Stack, toxic: ToxicProxy, monkeypatch: pytest.MonkeyPatch) ->
 
 def s3_options(stack: Stack, endpoint: str) -> dict[str, str]:
     """Return storage options for one way to S3."""
-    options = stack.s3.iceberg_properties()
-    return {**options, "s3.region": stack.s3.region, "s3.endpoint": endpoint}
+    return {**stack.s3.store_options(), "s3.endpoint": endpoint}
 
 
 @pytest.fixture

@@ -71,11 +71,7 @@ class WireDesk:
 
     @property
     def _s3(self) -> dict[str, str]:
-        return {
-            **self.stack.s3.iceberg_properties(),
-            "s3.region": self.stack.s3.region,
-            "s3.endpoint": self.s3_uri,
-        }
+        return {**self.stack.s3.store_options(), "s3.endpoint": self.s3_uri}
 
     @property
     def target(self) -> hf.IcebergTable:

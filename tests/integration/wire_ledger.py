@@ -22,17 +22,9 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import Claim
 from holdfast.model.work import Coverage, TaskRecord, Work
 from holdfast.storage.port import Storage
+from tests.fakes.rig import Rig
 
-IDENTITY = Identity(
-    table="lake.n.t",
-    table_uuid="u",
-    branch="main",
-    mode="append",
-    key=("id",),
-    session_time_zone="UTC",
-    ansi_mode="true",
-    version="",
-)
+IDENTITY = Rig().identity()
 CLAIM = Claim(
     holdfast_version="0", host="h", process_id=1, machine="m", code="c", checkpoint_every_s=1.0
 )

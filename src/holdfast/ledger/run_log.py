@@ -30,6 +30,7 @@ from holdfast.model.records import (
     Seal,
     decode_record,
     encode_record,
+    kind_of,
 )
 from holdfast.storage.port import Storage, StorageError
 
@@ -202,7 +203,7 @@ class RunLog:
         )
         uri = self._layout.record(number)
         data = encode_record(ours)
-        kind = type(body).__name__.lower()
+        kind = kind_of(body)
         failpoint(f"before-{kind}")
         found = create_once(self._storage, uri, data, sleep=self._sleep)
         failpoint(f"after-{kind}")

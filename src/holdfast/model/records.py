@@ -174,9 +174,14 @@ def open_json(data: bytes) -> dict[str, Any]:
     return dict(content)
 
 
+def kind_of(body: Body) -> str:
+    """Return what a record says that it is."""
+    return next(kind for kind, cls in _KINDS.items() if isinstance(body, cls))
+
+
 def encode_record(record: Record) -> bytes:
     """Return the record's bytes."""
-    kind = next(kind for kind, cls in _KINDS.items() if isinstance(record.body, cls))
+    kind = kind_of(record.body)
     return seal_json(
         {
             "number": record.number,
