@@ -110,12 +110,6 @@ def test_a_mark_unset_before_the_receipt_is_not_needed(hostile: HostileTable) ->
     hostile.assert_each_row_once(foreign=(-2, -1))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=pytest.fail.Exception,
-    reason="a removed mark leaves no evidence: with snapshot and manifest gone too, the intent is "
-    "taken for dead and its rows are posted again; marks would have to be counted in the table",
-)
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_a_mark_unset_and_every_trace_compacted_away_is_not_written_again(
     hostile: HostileTable,

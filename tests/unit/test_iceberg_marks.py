@@ -21,6 +21,7 @@ from holdfast.model.records import Intent
 from holdfast.sinks.base import MarkFound, RunMark
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.marks import (
+    COUNT,
     HORIZON,
     MARK_PREFIX,
     find_mark,
@@ -56,7 +57,8 @@ def test_a_mark_is_set_with_all_its_facts() -> None:
     changes = mark_changes({"owner": "me", **marks(3)}, "r/1", mark(9))
     assert changes.removals == []
     assert {name: json.loads(text) for name, text in changes.updates.items()} == {
-        "holdfast.run.r=2F1": {"nonce": "ours", "intent": 2, "snapshot": 1009, "sequence": 9}
+        "holdfast.run.r=2F1": {"nonce": "ours", "intent": 2, "snapshot": 1009, "sequence": 9},
+        COUNT: 4,
     }
 
 
@@ -135,6 +137,29 @@ def test_at_or_below_the_horizon_a_missing_mark_proves_nothing(
     else:
         with pytest.raises(CommitUnknownError, match=f"up to sequence number {horizon}"):
             look(metadata, properties, {2: INTENT})
+
+
+@pytest.mark.parametrize(("count", "tells"), [(2, True), (3, False)])
+def test_a_mark_that_somebody_has_removed_may_have_been_ours(
+    metadata: TableMetadata, count: int, *, tells: bool
+) -> None:
+    """The table should hold three and holds two: an intent that might be the third is a riddle."""
+    properties = {COUNT: str(count), **marks(2)}
+    reached = metadata.model_copy(update={"last_sequence_number": 3})
+    assert look(reached, properties) is None
+    assert look(metadata, properties, {2: INTENT}) is None  # Its number was not reached.
+    if tells:
+        assert look(reached, properties, {2: INTENT}) is None
+    else:
+        with pytest.raises(CommitUnknownError, match="has removed 1 of the table's properties"):
+            look(reached, properties, {2: INTENT})
+
+
+@pytest.mark.parametrize(("present", "count", "expected"), [(3, 3, 4), (2, 3, 4), (100, 101, 101)])
+def test_a_removed_mark_stays_missed_by_later_runs(present: int, count: int, expected: int) -> None:
+    """A commit adds its own to the count, and leaves out only what it drops itself."""
+    changes = mark_changes({COUNT: str(count), **marks(present)}, "r", mark(500))
+    assert changes.updates[COUNT] == str(expected)
 
 
 def test_another_nonce_under_our_name_is_another_run(metadata: TableMetadata) -> None:

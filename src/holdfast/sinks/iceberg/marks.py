@@ -3,6 +3,7 @@
 A mark is a table property that is set in the same atomic commit as the data, so it is there if
 and only if the data landed. It outlives expiry, compaction and catalogs that hide history.
 Marks are bounded; the horizon says up to which sequence number a missing mark proves nothing.
+They are counted, so a mark that somebody has removed is missed, though not whose it was.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from holdfast.sinks.base import MarkFound, RunMark
 
 MARK_PREFIX = "holdfast.run."
 HORIZON = "holdfast.horizon"
+COUNT = "holdfast.marks"
 MARKS_MAX = 100
 
 
@@ -60,9 +62,10 @@ def mark_changes(properties: Mapping[str, str], run_id: str, mark: RunMark) -> M
         if name.startswith(MARK_PREFIX) and name != ours
     )
     dropped = others[: max(0, len(others) + 1 - MARKS_MAX)]
-    updates = {ours: mark_text(mark)}
+    count = len(others) - len(dropped) + 1 + _removed(properties)
+    updates = {ours: mark_text(mark), COUNT: str(count)}
     if dropped:
-        horizon = max(_horizon(properties), dropped[-1][0])
+        horizon = max(_number(properties, HORIZON), dropped[-1][0])
         updates[HORIZON] = str(horizon)
     return MarkChanges(updates=updates, removals=[name for _, name in dropped])
 
@@ -88,15 +91,15 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
     if text is None:
         if (mark := _unmarked(metadata, io, branch, run_nonce, intents)) is not None:
             return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
-        horizon = _horizon(metadata.properties)
+        horizon, removed = _number(metadata.properties, HORIZON), _removed(metadata.properties)
+        reason = f"marks up to sequence number {horizon} were dropped from the table"
+        if removed:
+            horizon = metadata.next_sequence_number() - 1
+            reason = f"somebody has removed {removed} of the table's properties {MARK_PREFIX}*"
         doubted = {one.sequence_number for one in intents.values()}
         doubted = {number for number in doubted if number <= horizon}
         if doubted and doubted - _taken(metadata, io, branch):
-            raise CommitUnknownError(
-                table=table,
-                run_id=run_id,
-                reason=f"marks up to sequence number {horizon} were dropped from the table",
-            )
+            raise CommitUnknownError(table=table, run_id=run_id, reason=reason)
         return None
     mark = _parse(run_id, text)
     if mark.run_nonce != run_nonce:
@@ -188,12 +191,18 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
     return None if ended else False
 
 
-def _horizon(properties: Mapping[str, str]) -> int:
-    text = properties.get(HORIZON, "0")
+def _removed(properties: Mapping[str, str]) -> int:
+    """Return how many marks are gone that no commit of ours has removed."""
+    found = sum(name.startswith(MARK_PREFIX) for name in properties)
+    return max(0, _number(properties, COUNT) - found)
+
+
+def _number(properties: Mapping[str, str], name: str) -> int:
+    text = properties.get(name, "0")
     if not text.isdecimal():
         raise UnsupportedTableError(
-            table=HORIZON,
-            what=f"the table property {HORIZON} is no number: {text[:80]!r}",
+            table=name,
+            what=f"the table property {name} is no number: {text[:80]!r}",
             cure="restore that property from an older metadata file of the table",
         )
     return int(text)
