@@ -15,8 +15,9 @@ Process = Literal["driver", "task"]
 
 # What leads to the step. A job: the first start. replay: a task is killed when its chunk is
 # durable. withdrawal: a staged file is gone at the second start. mistake: the transform fails for
-# all rows. abort: of a run whose driver died between intent and post. sweep: of a run that landed.
-Story = Literal["job", "replay", "withdrawal", "mistake", "abort", "sweep"]
+# all rows. renewal: staged files count as old at once. abort: of a run whose driver died between
+# intent and post. sweep: of a run that landed.
+Story = Literal["job", "replay", "withdrawal", "mistake", "renewal", "abort", "sweep"]
 
 _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
     "job": (
@@ -44,6 +45,13 @@ _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
     ),
     "withdrawal": ("before-withdrawal-is-sealed",),
     "mistake": ("before-stop", "after-stop"),
+    "renewal": (
+        "before-renewal",
+        "after-renewal",
+        "before-copies",
+        "before-manifest-copies",
+        "after-copies",
+    ),
     "abort": (
         "before-abort",
         "after-abort",

@@ -102,10 +102,12 @@ class _Game:
             "rows": ROWS,
             "places": 2,
             "row_s": 0.08,
+            "is_old": False,
         }
 
     def prepare(self, cell: Cell) -> None:
         """Bring the run to where the step can be reached."""
+        self.order["is_old"] = cell.story == "renewal"
         for left in self.desk.armed.iterdir():
             left.unlink()
         if cell.story == "replay":

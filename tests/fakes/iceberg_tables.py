@@ -27,7 +27,7 @@ from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import listed_manifest
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
-from tests.fakes.manual_ports import manual_ports
+from tests.fakes.manual_ports import ManualTime, manual_ports
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
 
@@ -114,6 +114,7 @@ class Lake:
 
     sink: IcebergSink
     storage: MemoryStorage = field(default_factory=MemoryStorage)
+    time: ManualTime = field(default_factory=ManualTime)
 
     @property
     def table(self) -> Table:
@@ -143,9 +144,12 @@ class Lake:
             ansi_mode="true",
             version="",
         )
-        ledger = Ledger.open(run_id, "s3://store", self.storage, manual_ports())
-        driver = Driver(ledger=ledger, sink=self.sink, submitter=submitter)
+        driver = Driver(ledger=self.ledger(run_id), sink=self.sink, submitter=submitter)
         return driver.append(view, identity, Choices())
+
+    def ledger(self, run_id: str = "r") -> Ledger:
+        """Open a run's ledger as a new driver does."""
+        return Ledger.open(run_id, "s3://store", self.storage, manual_ports(self.time))
 
     def lose_receipt(self, run_id: str = "r") -> None:
         """Take the last record out of the run's log: the driver died just before it."""

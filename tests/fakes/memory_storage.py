@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
@@ -86,6 +86,10 @@ class MemoryStorage:
             raise FileNotFoundError(uri)
         return self.damage.get(uri, bytes)(self.objects[uri])
 
+    def get_sure(self, uri: str) -> bytes:
+        """Return the object's bytes: memory has no wire."""
+        return self.get(uri)
+
     def get_many(self, uris: Sequence[str]) -> builtins.list[bytes | None]:
         """Return the bytes of each object, None where it is missing."""
         return [self.get(uri) if uri in self.objects else None for uri in uris]
@@ -100,6 +104,20 @@ class MemoryStorage:
     def sizes(self, uris: Sequence[str]) -> list[int | None]:
         """Return the size of each object, None where it is missing."""
         return [self.size(uri) if uri in self.objects else None for uri in uris]
+
+    def last_written(self, uris: Sequence[str]) -> list[float | None]:
+        """Return when each object was written, None where it is missing."""
+        for uri in uris:
+            self._called("last_written", uri)
+        return [self.written_at[uri] if uri in self.objects else None for uri in uris]
+
+    def copy(self, names: Mapping[str, str]) -> None:
+        """Copy each object to the name beside it."""
+        for source, target in names.items():
+            self._called("copy", source)
+            if source not in self.objects:
+                raise FileNotFoundError(source)
+            self._store(target, self.objects[source])
 
     def folders(self, prefix_uri: str) -> list[str]:
         """Return the names of the folders right inside a folder, sorted."""

@@ -27,7 +27,7 @@ from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
 from tests.fakes.memory_storage import DriverDiedError
-from tests.fakes.memory_writer import MemoryWriterSpec
+from tests.fakes.memory_writer import MemoryWriterSpec, TimedFiles
 
 __all__ = ["DriverDiedError", "MemorySnapshot", "MemoryTable", "PostFault"]
 
@@ -91,7 +91,7 @@ class MemoryTable:
         self.horizon = 0  # At or below it, a missing mark proves nothing.
         self.history_hidden = False
         # What writers have written, by path, and which of it somebody has removed since.
-        self.files: dict[str, pa.Table] = {}
+        self.files = TimedFiles()
         self.lost_files: list[str] = []
         self.deleted_files: list[str] = []
         # How many rows fill a task's files; None: they are never full.
@@ -185,8 +185,7 @@ class MemoryTable:
         """Stop if staged files are gone or the schema has changed."""
         if view.schema != schema:
             raise TableChangedError(table=self.name, change="columns")
-        if gone := self.missing_files(view, groups):
-            raise StagedFileMissingError(table=self.name, count=len(gone), path=gone[0])
+        self._refuse_missing(view, groups)
 
     def missing_files(
         self,
@@ -199,6 +198,34 @@ class MemoryTable:
         return sorted(
             staged.intersection(self.lost_files) | staged.intersection(self.deleted_files)
         )
+
+    def old_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], before: float
+    ) -> list[StagedGroup]:
+        """Return the groups with a file that was written before a moment."""
+        self._refuse_missing(view, groups)
+        written_at = self.files.written_at
+        return [one for one in groups if any(written_at[f.path] < before for f in one.files)]
+
+    def copy_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
+    ) -> list[StagedGroup]:
+        """Copy groups file by file."""
+        self._refuse_missing(view, groups)
+        for group, target in zip(groups, targets, strict=True):
+            for file, copy in zip(group.files, target.files, strict=True):
+                self.copy_file(file.path, copy.path)
+        return list(targets)
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Copy one file, unless somebody has just removed it."""
+        if source not in self.files:
+            raise StagedFileMissingError(table=self.name, count=1, path=source)
+        self.files[target] = self.files[source]
+
+    def _refuse_missing(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        if gone := self.missing_files(view, groups):
+            raise StagedFileMissingError(table=self.name, count=len(gone), path=gone[0])
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:  # noqa: ARG002
         """Delete staged files; a path outside the table is refused."""

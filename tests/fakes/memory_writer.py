@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.sinks.conform import Conformer
+
+
+class TimedFiles(dict[str, pa.Table]):
+    """Files by path, and when each was written."""
+
+    def __init__(self) -> None:
+        """Start empty, with a clock that stands still."""
+        super().__init__()
+        self.now: Callable[[], float] = lambda: 0.0
+        self.written_at: dict[str, float] = {}
+
+    def __setitem__(self, path: str, rows: pa.Table) -> None:
+        """Keep a file."""
+        super().__setitem__(path, rows)
+        self.written_at[path] = self.now()
 
 
 @dataclass

@@ -43,8 +43,9 @@ class Rig:
     storage: MemoryStorage = field(init=False)
 
     def __post_init__(self) -> None:
-        """Give the store the same clock."""
+        """Give the store and the table the same clock."""
         self.storage = MemoryStorage(self.time.now)
+        self.table.files.now = self.time.now
 
     def identity(self) -> Identity:
         """Return what a start wants the run to be."""

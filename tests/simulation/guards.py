@@ -134,7 +134,7 @@ Patches = Callable[[], list[Any]]
 GUARDS: dict[str, Patches] = {
     "mark": lambda: [mock.patch.object(Commit, "look", _finds_nothing)],
     "removed": lambda: [mock.patch.object(Commit, "look", _takes_gone_for_never)],
-    "same table": lambda: [mock.patch.object(Commit, "_load", _loads_any_table)],
+    "same table": lambda: [mock.patch.object(Commit, "load", _loads_any_table)],
     "conditional post": lambda: [mock.patch.object(SimTable, "_arrive", _lands_anywhere)],
     "sequence number": lambda: [mock.patch.object(SimTable, "_arrive", _lands_on_its_head)],
     "read back": lambda: [
@@ -161,6 +161,8 @@ GUARDS: dict[str, Patches] = {
     "out of reach": lambda: [mock.patch.object(Passes, "_stop_if_out_of_reach", _does_nothing)],
     "sweep keeps": lambda: [mock.patch.object(sweep, "_to_keep", lambda *_arguments: ())],
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
+    "old files": lambda: [mock.patch.object(drive, "renew", lambda *_arguments: None)],
+    "copies in the log": lambda: [mock.patch.object(RunLog, "renewals", ())],
     "told aborted": lambda: [mock.patch.object(drive, "refuse_landed", lambda *_arguments: None)],
     "resolve": lambda: [
         mock.patch.object(module, "resolve", lambda *_arguments: None)

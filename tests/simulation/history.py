@@ -11,7 +11,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from holdfast.engine import passes
+from holdfast.engine import passes, renew
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
@@ -36,6 +36,8 @@ from tests.simulation.world import Actor, DiedError, Faults, World
 STORE, RUN_ID = "s3://store", "r"
 LAYOUT = RunLayout.of(STORE, RUN_ID)
 _STARTS_MAX = 3
+# How long it takes until somebody starts a job again that was left alone.
+LONG_S = 5_000.0
 
 # What a user may choose by mistake; the first is no mistake.
 _SLIPS: tuple[dict[str, Any], ...] = (
@@ -90,6 +92,8 @@ class History:
     files_removed: bool = False
     is_damaged: bool = False
     is_rewound: bool = False
+    # Whether the last sweep has come to its end.
+    is_swept: bool = False
     # Whether nothing goes wrong any more.
     is_ending: bool = False
     # The code that drivers run now: mended, or not yet.
@@ -117,7 +121,8 @@ class History:
     def run(self) -> None:
         """Let it happen; then, with nothing going wrong any more, bring it to its end."""
         item_bytes = mock.patch.object(passes, "_REPLAY_ITEM_BYTES", self.setting.replay_bytes)
-        with warnings.catch_warnings(), simulated_signals(self.world), item_bytes:
+        old_after = mock.patch.object(renew, "_OLD_AFTER_S", self.setting.old_after_s)
+        with warnings.catch_warnings(), simulated_signals(self.world), item_bytes, old_after:
             warnings.simplefilter("ignore")
             self.world.spawn("user", self._user)
             if self.setting.rival:
@@ -137,7 +142,9 @@ class History:
 
     def sweep(self) -> None:
         """Sweep the run, as a user does."""
+        self.is_swept = False
         sweep(self.ledger(), lambda _identity: self.table)
+        self.is_swept = True
 
     def ledger(self) -> Ledger:
         """Open the run's ledger, as a process of its own does."""
@@ -174,7 +181,7 @@ class History:
         for _ in range(1 + self.world.chance.of(_STARTS_MAX)):
             self._start_and_wait()
             if self.world.chance.happens(0.3):
-                self.world.sleep(5.0)
+                self.world.sleep((5.0, LONG_S)[self.world.chance.of(2)])
 
     def _start_and_wait(self) -> None:
         start = Start(name=f"driver {next(self._names)}")

@@ -42,7 +42,7 @@ def violations(history: History) -> list[str]:
         found.append("a run that was aborted has landed")
     if history.setting.must_not_land and history.table.ids_ever:
         found.append("it landed, and must not")
-    return found + _paid_once(history)
+    return found + _no_copies_left(history) + _paid_once(history)
 
 
 def _at_most_one_snapshot(history: History) -> list[str]:
@@ -108,6 +108,18 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     if set(aside) - history.setting.poison - {history.setting.flaky}:
         found.append(f"{aside} stand aside, and only {history.setting.poison} fail")
     return found
+
+
+def _no_copies_left(history: History) -> list[str]:
+    """A sweep leaves no copy that has not landed, wherever the driver that made it has died.
+
+    Unless there was a sweep before: then a driver that nobody could stop may have copied after it.
+    """
+    if not history.is_swept or history.is_disturbed or "sweeper" in history.setting.others:
+        return []
+    landed = {path for one in history.table.ever for group in one.groups for path in group.paths}
+    left = sorted(path for path in history.table.files if "-copy-" in path and path not in landed)
+    return [f"copies are left: {left}"] if left else []
 
 
 def _aside(history: History, work: Work) -> list[int] | None:

@@ -9,11 +9,14 @@ from holdfast.engine.abort import abort
 from holdfast.engine.quarantined import quarantine_chunks
 from holdfast.engine.status import run_folders, status
 from holdfast.errors import HoldfastError, RunCommittedError
-from tests.simulation.history import LAYOUT, STORE, History
+from tests.simulation.history import LAYOUT, LONG_S, STORE, History
 from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
 
 _RIVAL_POSTS = 45
+# How much older than what a driver publishes a file must be to be taken for an orphan: longer than
+# any post is under way. In real life it is a day.
+_ORPHAN_SLACK_S = 2_000.0
 
 
 def _quietly(act: Callable[[History], None]) -> Callable[[History], None]:
@@ -130,6 +133,22 @@ def _remove_orphans(history: History) -> None:
         history.world.note(f"remove {path}")
 
 
+def _remove_old_orphans(history: History) -> None:
+    """Take what was old and nowhere referred to, long after the look at the table that said so."""
+    table, world = history.table, history.world
+    world.sleep(LONG_S / 2)
+    before = world.clock - history.setting.old_after_s - _ORPHAN_SLACK_S
+    referred = {path for one in table.ever for group in one.groups for path in group.paths}
+    old = {path for path in table.files if table.files.written_at[path] < before}
+    world.sleep(LONG_S)
+    for path in sorted((old - referred).intersection(table.files)):
+        table.lost_files.append(path)
+        del table.files[path]
+        history.files_removed = True
+        world.counts["old orphans"] += 1
+        world.note(f"remove {path}, which was old and an orphan")
+
+
 def _look_on(history: History) -> None:
     ledger = history.ledger()
     str(status(ledger))
@@ -190,6 +209,7 @@ OTHERS: dict[str, Callable[[History], None]] = {
     "expiry": _quietly(_expire),
     "marks": _quietly(_drop_marks),
     "orphans": _quietly(_remove_orphans),
+    "old orphans": _quietly(_remove_old_orphans),
     "onlooker": _quietly(_look_on),
     "damage": _quietly(_damage),
     "interrupt": _quietly(_interrupt),

@@ -50,6 +50,8 @@ class Setting:
     unsafe_store: bool
     # How many bytes of chunks one task puts into files.
     replay_bytes: int
+    # When staged files count as old, and are copied before they are published.
+    old_after_s: float
 
     @classmethod
     def drawn(cls, chance: Chance, kinds_of_others: Sequence[str]) -> Setting:
@@ -81,6 +83,7 @@ class Setting:
             same_machine=chance.of(2, 0.5) == 1,
             unsafe_store=chance.of(2, 0.02) == 1,
             replay_bytes=(1 << 20, 1)[chance.of(2)],
+            old_after_s=(172_800.0, 4.0, 0.0)[chance.of(3, 0.5)],
         )
 
     @property

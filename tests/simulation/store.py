@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
@@ -51,6 +51,10 @@ class SimStorage:
             raise FileNotFoundError(uri)
         return self.objects[uri]
 
+    def get_sure(self, uri: str) -> bytes:
+        """Return the object's bytes: there is no wire."""
+        return self.get(uri)
+
     def get_many(self, uris: Sequence[str]) -> builtins.list[bytes | None]:
         """Return the bytes of each object, None where it is missing."""
         if uris:
@@ -69,6 +73,16 @@ class SimStorage:
         if uris:
             self._read(f"sizes of {len(uris)} objects")
         return [len(self.objects[uri]) if uri in self.objects else None for uri in uris]
+
+    def last_written(self, uris: Sequence[str]) -> builtins.list[float | None]:
+        """Return when each object was written, None where it is missing."""
+        self._read(f"times of {len(uris)} objects")
+        return [self.written_at[uri] if uri in self.objects else None for uri in uris]
+
+    def copy(self, names: Mapping[str, str]) -> None:
+        """Copy each object to the name beside it."""
+        for source, target in names.items():
+            self.put(target, self.get(source))
 
     def folders(self, prefix_uri: str) -> builtins.list[str]:
         """Return the names of the folders right inside a folder."""

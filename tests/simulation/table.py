@@ -40,6 +40,7 @@ class SimTable(MemoryTable):
         self._backups: list[_Backup] = []
         super().__init__(empty=empty)
         self._world = world
+        self.files.now = world.now
         self.file_rows = file_rows
         # All data snapshots that ever were, also those of a table that was dropped since.
         self.ever: list[MemorySnapshot] = []
@@ -74,6 +75,19 @@ class SimTable(MemoryTable):
         """Return the paths of files that somebody has removed."""
         self._world.pause("look for missing files")
         return super().missing_files(view, groups)
+
+    def old_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], before: float
+    ) -> list[StagedGroup]:
+        """Return the groups with a file that was written before a moment."""
+        self._world.pause("look for old files")
+        return super().old_groups(view, groups, before)
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Copy one file, as far as the process lives."""
+        self._world.pause(f"copy {source} to {target}")
+        super().copy_file(source, target)
+        self._world.counts["copies"] += 1
 
     def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
         """Stop if staged files are gone or the schema has changed."""

@@ -77,6 +77,10 @@ class World:
         """Who acts now."""
         return self._current
 
+    def now(self) -> float:
+        """Return the moment."""
+        return self.clock
+
     def spawn(self, name: str, run: Callable[[], Any], **how: Any) -> Actor:  # noqa: ANN401
         """Let a new actor take part."""
         actor = Actor(name=name, run=run, **how)

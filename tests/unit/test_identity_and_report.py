@@ -103,7 +103,7 @@ def test_a_report_of_an_earlier_commit_claims_no_work() -> None:
 
 
 def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> None:
-    """Kept, dropped and withdrawn rows each have a line, and so has each version of the code."""
+    """What was kept, left out or copied has a line each, and so has each version of the code."""
     text = str(
         replace(
             REPORT,
@@ -112,6 +112,7 @@ def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> No
             kept_seconds=7_260.0,
             dropped_rows=5,
             withdrawn_rows=6,
+            copied_files=7,
             rows_by_code={"a" * 16: 1_000_000, "b" * 16: 234_567},
             input_compared=False,
         )
@@ -121,6 +122,7 @@ def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> No
         "  kept      1,000,000 rows of earlier starts, 2 h 1 min of work",
         "  dropped   5 rows that were covered twice",
         "  withdrawn 6 rows whose files were removed",
+        "  copied    7 files that had waited for long",
         "  code      1,000,000 by aaaaaaaa, 234,567 by bbbbbbbb",
         "  input     not compared",
     ):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError
+from obstore.store import MemoryStore
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.ledger.create_once import create_once
 from holdfast.storage import locations
+from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import AlreadyThereError, StorageError
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.s3_server import AnsweringS3, answering_s3
@@ -63,3 +68,44 @@ def test_a_store_that_does_not_exist_is_unavailable(server: AnsweringS3, code: s
     refuse(server, 404, code)
     with pytest.raises(StoreUnavailableError, match=URI):
         create_once(server.storage(), URI, b"1", sleep=ManualTime().sleep)
+
+
+COPY = {URI: "s3://bucket/y"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (404, "NoSuchKey", FileNotFoundError),
+        (403, "AccessDenied", StorageError),
+        (503, "SlowDown", StorageError),
+        (200, "InternalError", StorageError),
+    ],
+)
+def test_each_answer_to_a_copy_has_its_error(
+    server: AnsweringS3, status: int, code: str, error: type[Exception]
+) -> None:
+    """S3 may find out that it cannot copy after it has said 200."""
+    refuse(server, status, code)
+    with pytest.raises(error):
+        server.storage().copy(COPY)
+    assert len(server.conditions) == 1  # It is not tried in another way, over plain HTTP.
+
+
+def test_what_a_store_does_not_copy_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 copies no object above 5 GB."""
+
+    def refused(*_arguments: object) -> None:
+        raise GenericError("InvalidRequest: the source is larger than 5368709120")
+
+    held = MemoryStore()
+    monkeypatch.setattr(locations, "open_root", lambda *_arguments: held)
+    monkeypatch.setattr(obstore, "copy", refused)
+    storage = ObjectStorage({"s3.region": "no other test opens this one"})
+    data = os.urandom(20_000_000)
+    storage.put(URI, data)
+    storage.copy(COPY)
+    assert storage.get(COPY[URI]) == data
+    storage.delete([URI])
+    with pytest.raises(FileNotFoundError):
+        storage.copy(COPY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Callable
@@ -117,6 +118,50 @@ def test_the_newest_object_says_when_a_folder_was_last_written(place: Place) -> 
     assert ages[0] is not None
     assert ages[2] is not None
     assert ages[0] < ages[2]
+
+
+def test_each_object_says_when_it_was_written(place: Place) -> None:
+    """Missing ones have no moment, in the order that was asked for; an overwrite is a new one."""
+    place.storage.put(place.uri("a"), b"1")
+    place.advance()
+    place.storage.put(place.uri("b"), b"2")
+    names = [place.uri(name) for name in ("a", "none", "b")]
+    first, none, second = place.storage.last_written(names)
+    assert none is None
+    assert first is not None
+    assert second is not None
+    assert first < second
+    assert place.storage.newest(place.folder) == pytest.approx(second)
+    place.advance()
+    place.storage.put(place.uri("a"), b"1")
+    assert (place.storage.last_written([place.uri("a")])[0] or 0.0) > second
+    assert place.storage.last_written([]) == []
+
+
+@pytest.mark.parametrize("size", [0, 5, 20_000_000])
+def test_a_copy_is_a_new_object_with_the_same_bytes(place: Place, size: int) -> None:
+    """It is as young as if it had just been written, and outlives its source."""
+    data = os.urandom(size)
+    place.storage.put(place.uri("a"), data)
+    place.storage.put(place.uri("b"), b"other")
+    place.advance()
+    names = {place.uri("a"): place.uri("folder/a b%3A"), place.uri("b"): place.uri("c")}
+    place.storage.copy(names)
+    old, new = place.storage.last_written([place.uri("a"), place.uri("folder/a b%3A")])
+    assert old is not None
+    assert new is not None
+    assert old < new
+    place.storage.delete(names)
+    assert place.storage.get(place.uri("folder/a b%3A")) == data
+    assert place.storage.get(place.uri("c")) == b"other"
+    place.storage.copy({})
+
+
+def test_a_copy_of_what_is_not_there_is_pythons_own_error(place: Place) -> None:
+    """Nothing appears under the new name."""
+    with pytest.raises(FileNotFoundError, match="none"):
+        place.storage.copy({place.uri("none"): place.uri("a")})
+    assert place.storage.list(place.folder) == []
 
 
 def test_delete_forgives_what_is_not_there(place: Place) -> None:

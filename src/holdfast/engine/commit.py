@@ -62,6 +62,21 @@ class Commit:
     sink: Sink
     ports: Ports
 
+    def load(self) -> TableView:
+        """Look at the table afresh.
+
+        Raises:
+            TableChangedError: It is another table than the run's.
+            CatalogUnavailableError: The catalog does not answer.
+        """
+        view = self.sink.load()
+        if view.uuid != self.run_file.identity.table_uuid:
+            raise TableChangedError(
+                table=self.sink.name,
+                change="it was dropped and made again (its UUID is another one)",
+            )
+        return view
+
     def look(self, view: TableView | None = None) -> Landed | None:
         """Find out whether the run has landed, and write the receipt if it is missing.
 
@@ -70,7 +85,7 @@ class Commit:
             CommittedThenRemovedError: It landed and was rolled back or replaced.
             CommitUnknownError: Nobody can tell.
         """
-        view = view or self._load()
+        view = view or self.load()
         known = self.log.receipt
         try:
             found = self.sink.find_mark(view, self.run_id, self.run_file.nonce, self.log.intents)
@@ -143,7 +158,7 @@ class Commit:
         tally: _Tally,
     ) -> Landed | None:
         """Look, check, write an intent and post; None if nothing is known to have landed."""
-        view = self._load()
+        view = self.load()
         landed = self.look(view)
         if landed is None and view.parent_snapshot_id is None:
             # A first commit has no parent, and only a parent's sequence number refuses a post
@@ -151,7 +166,7 @@ class Commit:
             failpoint("before-first-snapshot")
             tally.unknown += self.sink.post_empty(view) is Outcome.UNKNOWN
             failpoint("after-first-snapshot")
-            view = self._load()
+            view = self.load()
             landed = self.look(view)
         if landed is not None or view.parent_snapshot_id is None:
             return landed
@@ -176,15 +191,6 @@ class Commit:
 
     def _unknown(self, reason: str) -> CommitUnknownError:
         return CommitUnknownError(table=self.sink.name, run_id=self.run_id, reason=reason)
-
-    def _load(self) -> TableView:
-        view = self.sink.load()
-        if view.uuid != self.run_file.identity.table_uuid:
-            raise TableChangedError(
-                table=self.sink.name,
-                change="it was dropped and made again (its UUID is another one)",
-            )
-        return view
 
     def _write_intent(
         self, view: TableView, groups: Sequence[StagedGroup], reference: PartReference

@@ -11,6 +11,7 @@ from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.passes import Passes
 from holdfast.engine.ports import Submitter
 from holdfast.engine.prepare import Ledger, Prepared
+from holdfast.engine.renew import renew
 from holdfast.engine.resolve import refuse_landed
 from holdfast.engine.workbook import Tally, Workbook
 from holdfast.errors import (
@@ -183,15 +184,20 @@ class Driver:
 
     def _publish(self, commit: Commit, passes: Passes, book: Workbook, view: TableView) -> Landed:
         for _ in range(_STAGINGS_MAX - 1):
-            reference = passes.run()
+            passes.run()
             try:
-                return commit.publish(book.work.groups, reference, book.schema(view.schema))
+                return self._publish_once(commit, book, view)
             except StagedFileMissingError:
                 # Somebody's clean-up took a file: its rows are computed again, which costs, but
                 # ends well. Publishing the rest would lose rows.
                 passes.withdraw_lost()
-        reference = passes.run()
-        return commit.publish(book.work.groups, reference, book.schema(view.schema))
+        passes.run()
+        return self._publish_once(commit, book, view)
+
+    def _publish_once(self, commit: Commit, book: Workbook, view: TableView) -> Landed:
+        schema = book.schema(view.schema)
+        renew(self.ledger, commit, book, schema)
+        return commit.publish(book.work.groups, book.seal(), schema)
 
     def _compare(self, book: Workbook, reference: PartReference) -> bool:
         """Compare the input with what the run has covered.

@@ -60,6 +60,13 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
+    # Copies that were planned. Where their list is gone, a sweep has deleted them before it.
+    staged += [
+        group
+        for reference in log.renewals
+        if layout.part(reference.name) in parts
+        for group in read_work(storage, layout, reference).groups
+    ]
     works = [read_work(storage, layout, reference) for reference in references]
     doomed = sorted(_paths(staged) - {path for work in works for path in _paths(work.groups)})
     failpoint("before-files-are-swept")

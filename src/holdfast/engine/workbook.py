@@ -26,6 +26,7 @@ class Tally:
     passes: int = 0
     dropped_rows: int = 0
     withdrawn_rows: int = 0
+    copied_files: int = 0
     # Since the run began: see `Seal`.
     dropped_cost: float = 0.0
     killed_seconds: float = 0.0
@@ -130,6 +131,12 @@ class Workbook:
         """Let go of rows that have failed: they are tried again."""
         if kept is not self.work:
             self._replace(kept)
+
+    def rename(self, work: Work) -> None:
+        """Take the same work under new names: nothing more is missing than was."""
+        is_complete = self.is_complete
+        self._replace(work)
+        self.is_complete = is_complete
 
     def complete(self) -> PartReference:
         """Say that nothing is left to do, and return where the work is listed.

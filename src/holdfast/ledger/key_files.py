@@ -112,7 +112,7 @@ def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.Reco
         uri: Which file.
         schema: The key columns' names and types as the session has them now.
     """
-    data = pa.BufferReader(storage.get(uri))
+    data = pa.BufferReader(storage.get_sure(uri))
     with pq.ParquetFile(data, page_checksum_verification=True) as file:
         for batch in file.iter_batches(batch_size=_READ_ROWS):
             columns = [column.cast(field.type) for column, field in zip(batch, schema, strict=True)]

@@ -2,7 +2,7 @@
 
 <store>/<run id>/
   run.json            identity; created once
-  log/00000001.json   claim, plan, seal, stop, intent, receipt, abort
+  log/00000001.json   claim, plan, seal, renewal, stop, intent, receipt, abort
   parts/...           large bodies that those records point to
   tasks/<claim>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt

@@ -23,10 +23,12 @@ from holdfast.model.records import (
     Body,
     Claim,
     Intent,
+    PartReference,
     Plan,
     Receipt,
     Record,
     RecordDamagedError,
+    Renewal,
     Seal,
     decode_record,
     encode_record,
@@ -86,6 +88,16 @@ class RunLog:
         return {
             record.number: record.body for record in self._records if isinstance(record.body, Seal)
         }
+
+    @property
+    def renewals(self) -> list[PartReference]:
+        """Where the copies are listed that drivers have made, or were about to make."""
+        return [record.body.work for record in self._records if isinstance(record.body, Renewal)]
+
+    @property
+    def began_at(self) -> float:
+        """When the first record was written, in Unix seconds; the run is claimed already."""
+        return datetime.fromisoformat(self._records[0].written_at).timestamp()
 
     @property
     def claims(self) -> dict[int, Claim]:

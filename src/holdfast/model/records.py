@@ -80,6 +80,14 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """Staged files are about to be copied to new names. They count once a later seal says so."""
+
+    # The groups under their new names; how large a group's own object will be is not known yet.
+    work: PartReference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """The driver gave its start up in good order; nobody needs to wait for it."""
 
@@ -121,11 +129,12 @@ class Abort:
     reason: str
 
 
-Body = Claim | Plan | Seal | Stop | Intent | Receipt | Abort
+Body = Claim | Plan | Seal | Renewal | Stop | Intent | Receipt | Abort
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
     "plan": Plan,
     "seal": Seal,
+    "renewal": Renewal,
     "stop": Stop,
     "intent": Intent,
     "receipt": Receipt,

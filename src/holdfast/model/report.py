@@ -36,6 +36,8 @@ class Report:
     # Rows that were done and had to be left out: covered twice, or their files were removed.
     dropped_rows: int = 0
     withdrawn_rows: int = 0
+    # Files that had waited for long, and were copied to new names before they were published.
+    copied_files: int = 0
     # How many rows each version of the transform's code has made, by its digest.
     rows_by_code: Mapping[str, int] = field(default_factory=dict)
     # Rows that failed, and stand in the quarantine instead of the table.
@@ -72,12 +74,13 @@ class Report:
         if self.kept_rows:
             saved = readable_time(self.kept_seconds)
             lines.append(("kept", f"{self.kept_rows:,} rows of earlier starts, {saved} of work"))
-        if self.dropped_rows:
-            lines.append(("dropped", f"{self.dropped_rows:,} rows that were covered twice"))
-        if self.withdrawn_rows:
-            lines.append(("withdrawn", f"{self.withdrawn_rows:,} rows whose files were removed"))
-        if self.quarantined_rows:
-            lines.append(("failed", f"{self.quarantined_rows:,} rows: see run.quarantined()"))
+        counted = (
+            ("dropped", self.dropped_rows, "rows that were covered twice"),
+            ("withdrawn", self.withdrawn_rows, "rows whose files were removed"),
+            ("copied", self.copied_files, "files that had waited for long"),
+            ("failed", self.quarantined_rows, "rows: see run.quarantined()"),
+        )
+        lines += [(name, f"{number:,} {what}") for name, number, what in counted if number]
         if self.cost:
             parts = [f"{self.cost:,.6g}"]
             parts += [f"{self.kept_cost:,.6g} saved by resuming"] if self.kept_cost else []

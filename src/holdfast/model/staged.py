@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+_COPY = "-copy-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,15 @@ class StagedGroup:
     def paths(self) -> tuple[str, ...]:
         """All objects that the group needs: itself, and its files."""
         return (self.path, *(file.path for file in self.files))
+
+    def renamed(self, tag: str) -> StagedGroup:
+        """Return the group under names that nobody has yet, each in the folder of the old one.
+
+        Args:
+            tag: What no other name has. That of an earlier copy gives way to it.
+        """
+        files = tuple(replace(file, path=_tagged(file.path, tag)) for file in self.files)
+        return replace(self, path=_tagged(self.path, tag), files=files)
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as plain JSON values."""
@@ -71,3 +82,9 @@ class StagedTotals:
             files=len(files),
             size_bytes=sum(file.size_bytes for file in files),
         )
+
+
+def _tagged(path: str, tag: str) -> str:
+    folder, _, name = path.rpartition("/")
+    stem, _, suffix = name.rpartition(".")
+    return f"{folder}/{stem.partition(_COPY)[0]}{_COPY}{tag}.{suffix}"

@@ -225,6 +225,20 @@ class Work:
             accepted.append(record)
         return Work(records=tuple(accepted)), tuple(refused)
 
+    def with_groups(self, new: Mapping[str, StagedGroup]) -> Work:
+        """Return the same work, with other groups in the place of some.
+
+        Args:
+            new: What stands for a group from now on, by the path that the group has had.
+        """
+        return replace(
+            self,
+            records=tuple(
+                replace(one, groups=tuple(new.get(group.path, group) for group in one.groups))
+                for one in self.records
+            ),
+        )
+
     def without(self, names: Iterable[str]) -> Work:
         """Drop records whole; what they had superseded stands again.
 

@@ -142,6 +142,29 @@ class Sink(Protocol):
             StagedFileMissingError: A staged file is gone.
         """
 
+    def old_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], before: float
+    ) -> list[StagedGroup]:
+        """Return the groups of which an object was last written before a moment (Unix seconds).
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+        """
+
+    def copy_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
+    ) -> list[StagedGroup]:
+        """Copy groups with all their files, and return the copies as they are now staged.
+
+        Args:
+            view: A fresh look at the table.
+            groups: What to copy; it stays as it is.
+            targets: Each group under its new names, from `StagedGroup.renamed`.
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+        """
+
     def new_snapshot_id(self, view: TableView) -> int:
         """Return an id that no snapshot of the table has."""
 

@@ -7,7 +7,7 @@ simulation implements this protocol in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 
@@ -47,6 +47,9 @@ class Storage(Protocol):
     def get(self, uri: str) -> bytes:
         """Return the object's bytes."""
 
+    def get_sure(self, uri: str) -> bytes:
+        """Return the bytes of an object that no digest of ours can vouch for."""
+
     def get_many(self, uris: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of each object, None where it is missing; many at once."""
 
@@ -55,6 +58,15 @@ class Storage(Protocol):
 
     def sizes(self, uris: Sequence[str]) -> list[int | None]:
         """Return the size of each object, None where it is missing; many at once."""
+
+    def last_written(self, uris: Sequence[str]) -> list[float | None]:
+        """Return when each object was written, in Unix seconds, None where it is missing."""
+
+    def copy(self, names: Mapping[str, str]) -> None:
+        """Copy each object to the name beside it in the same store, as an object just written.
+
+        A missing one is a `FileNotFoundError`; others may have been copied by then.
+        """
 
     def folders(self, prefix_uri: str) -> list[str]:
         """Return the names of the folders right inside a folder, sorted."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
+import uuid
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +23,7 @@ from holdfast.testing.table_under_test import IDS, OTHER_IDS, Attempt, Cases
 
 
 class _FileCases(Cases):
-    """What writers, `missing_files`, `check` and `delete_files` must do."""
+    """What writers, `missing_files`, `check`, `copy_groups` and `delete_files` must do."""
 
     def test_a_writer_spec_survives_the_way_to_an_executor(self) -> None:
         """What executors get is pickled; what they stage with it fits the table."""
@@ -81,6 +83,46 @@ class _FileCases(Cases):
             lambda: attempt.sink.check(view, began, attempt.groups),
             "a check after the schema has changed",
         )
+
+    def test_a_copy_lands_in_the_place_of_what_was_copied(self) -> None:
+        """Copies have other names, and need nothing of the originals once they are made."""
+        table = self.table()
+        attempt = table.attempt(IDS)
+        sink, view, groups = attempt.sink, attempt.view, attempt.groups
+        targets = [group.renamed(uuid.uuid4().hex) for group in groups]
+        copies = sink.copy_groups(view, groups, targets)
+        expect([one.paths for one in copies], [one.paths for one in targets], "the copies' names")
+        _expect_missing(attempt, [], "files that were copied")
+        sink.delete_files(view, attempt.paths)
+        sink.check(view, view.schema, copies)
+        expect_landed(replace(attempt, groups=copies))
+        expect(our_rows(table), IDS, "rows of copies")
+
+    def test_a_copy_of_what_is_gone_is_refused(self) -> None:
+        """Each staged object counts: rows would be left out without a word."""
+        table = self.table()
+        for index in range(len(table.attempt(IDS).paths)):
+            attempt = table.attempt(IDS)
+            sink, view, groups = attempt.sink, attempt.view, attempt.groups
+            table.remove_file(attempt.paths[index])
+            targets = [group.renamed(uuid.uuid4().hex) for group in groups]
+            expect_error(
+                StagedFileMissingError,
+                partial(sink.copy_groups, view, groups, targets),
+                "a copy of what is gone",
+            )
+            expect_error(
+                StagedFileMissingError,
+                partial(sink.old_groups, view, groups, 0.0),
+                "a look at the age of what is gone",
+            )
+
+    def test_what_was_just_written_is_old_only_from_later_on(self) -> None:
+        """Between two moments that are hours away, any clock will do."""
+        attempt = self.table().attempt(IDS)
+        sink, view, groups = attempt.sink, attempt.view, attempt.groups
+        expect(sink.old_groups(view, groups, sys.float_info.min), [], "what is as old as time")
+        expect(sink.old_groups(view, groups, sys.float_info.max), groups, "what is older than ever")
 
     def test_deleting_staged_files_is_safe_to_repeat(self) -> None:
         """A sweep that was cut short begins again; what has landed is left alone."""

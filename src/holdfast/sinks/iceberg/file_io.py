@@ -35,7 +35,7 @@ class _Input(InputFile):
 
     # The signatures are PyIceberg's.
     def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002, FBT001, FBT002
-        return io.BytesIO(_translated(lambda: self._storage.get(self.location)))
+        return io.BytesIO(_translated(lambda: self._storage.get_sure(self.location)))
 
 
 class _Output(OutputFile):

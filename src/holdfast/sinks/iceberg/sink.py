@@ -36,13 +36,14 @@ from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import in_short, single_post, trust_own_storage_options
+from holdfast.sinks.iceberg.copies import copied_groups
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.marks import MARK_PREFIX, find_mark, mark_changes, mark_text
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
-from holdfast.storage.port import StorageError
+from holdfast.storage.port import Storage, StorageError
 
 _FORMAT_VERSION = 2
 # Where a table's files may stand besides its own location.
@@ -160,11 +161,8 @@ class IcebergSink:
         self._refuse_missing_branch(view)
         if changes := schema_changes(schema, view.schema):
             raise TableChangedError(table=self._name, change="; ".join(changes))
-        known = {spec.spec_id for spec in table.metadata.partition_specs}
-        if lost := {group.detail["spec_id"] for group in groups} - known:
-            raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
-        if missing := self.missing_files(view, groups):
-            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
+        self._refuse_lost_specs(table, groups)
+        self._refuse_missing(view, groups)
 
     def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
         """Return the paths of staged files and manifests that are gone or of another size.
@@ -175,10 +173,47 @@ class IcebergSink:
         table: Table = view.handle
         expected = [(group.path, group.size_bytes) for group in groups]
         expected += [(file.path, file.size_bytes) for group in groups for file in group.files]
-        io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
-        with _storage_of(table):
-            sizes = io.storage.sizes([path for path, _ in expected])
+        with _storage_of(table) as storage:
+            sizes = storage.sizes([path for path, _ in expected])
         return [path for (path, size), found in zip(expected, sizes, strict=True) if found != size]
+
+    def old_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], before: float
+    ) -> list[StagedGroup]:
+        """Return the groups of which an object was last written before a moment (Unix seconds).
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        table: Table = view.handle
+        paths = [path for group in groups for path in group.paths]
+        with _storage_of(table) as storage:
+            written = dict(zip(paths, storage.last_written(paths), strict=True))
+        if missing := [path for path, moment in written.items() if moment is None]:
+            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
+        old = {path for path, moment in written.items() if moment is not None and moment < before}
+        return [group for group in groups if old.intersection(group.paths)]
+
+    def copy_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
+    ) -> list[StagedGroup]:
+        """Copy groups with all their files, and return the copies as they are now staged.
+
+        Raises:
+            TableChangedError: A partition spec is gone.
+            StagedFileMissingError: A staged file is gone.
+            LedgerDamagedError: A manifest lists other files than the ledger says.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        table: Table = view.handle
+        self._refuse_lost_specs(table, groups)
+        try:
+            with _storage_of(table) as storage:
+                return copied_groups(table, storage, groups, targets)
+        except StoreUnavailableError:
+            self._refuse_missing(view, groups)  # Then it did answer: an object is not there.
+            raise
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
         """Delete staged files that no snapshot refers to; a path outside the table is refused.
@@ -194,9 +229,8 @@ class IcebergSink:
             raise LedgerDamagedError(
                 uri=strangers[0], reason=f"a staged file that is outside of {self._name}"
             )
-        io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
-        with _storage_of(table):
-            io.storage.delete(paths)
+        with _storage_of(table) as storage:
+            storage.delete(paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
         """Return an id that no snapshot of the table has."""
@@ -226,6 +260,15 @@ class IcebergSink:
                 cure="upgrade a v1 table with ALTER TABLE ... SET TBLPROPERTIES "
                 "('format-version'='2'); write to a v2 table instead of v3",
             )
+
+    def _refuse_lost_specs(self, table: Table, groups: Sequence[StagedGroup]) -> None:
+        known = {spec.spec_id for spec in table.metadata.partition_specs}
+        if lost := {group.detail["spec_id"] for group in groups} - known:
+            raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
+
+    def _refuse_missing(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        if missing := self.missing_files(view, groups):
+            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
 
     def _refuse_missing_branch(self, view: TableView) -> None:
         # Not at every look: a run may have landed on a branch that was merged and dropped since.
@@ -286,13 +329,14 @@ class IcebergSink:
 
 
 @contextlib.contextmanager
-def _storage_of(table: Table) -> Iterator[None]:
-    """Speak of the table's storage where it fails.
+def _storage_of(table: Table) -> Iterator[Storage]:
+    """Give the table's storage, and speak of it where it fails.
 
     Raises:
         StoreUnavailableError: It did.
     """
+    io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
     try:
-        yield
-    except (OSError, StorageError) as error:
+        yield io.storage
+    except (OSError, StorageError, EOFError, ValueError) as error:  # Or Avro that cannot be read.
         raise StoreUnavailableError(uri=table.location(), reason=in_short(error)) from error

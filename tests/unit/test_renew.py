@@ -1,0 +1,332 @@
+"""Renew: staged files that have waited for long are published under new names."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from holdfast.engine import renew
+from holdfast.engine.abort import abort
+from holdfast.engine.sweep import sweep
+from holdfast.errors import RunFencedError, StoreUnavailableError, TableChangedError
+from holdfast.ledger import run_log
+from holdfast.ledger.layout import RunLayout
+from holdfast.sinks.iceberg import copies
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import StorageError
+from tests.fakes.iceberg_tables import Lake, local_path, new_table
+from tests.fakes.logs import CLAIM
+from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.memory_table import PostFault
+from tests.fakes.rig import Rig, two_partitions
+
+ALL = list(range(20))
+HOUR_S = 3600.0
+SCHEMA = Schema(NestedField(1, "id", LongType()))
+# Where each step of a driver is called from. The copies of two files are a step each.
+STEPS = {
+    "before-renewal": run_log,
+    "after-renewal": run_log,
+    "before-copies": renew,
+    "second-copy": None,
+    "before-manifest-copies": copies,
+    "after-copies": renew,
+    "before-seal": run_log,
+    "after-seal": run_log,
+    "after-intent": run_log,
+}
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object]) -> None:
+    """Let something happen when a driver comes to a step, each time."""
+
+    def come_to(name: str) -> None:
+        if name == step:
+            act()
+
+    monkeypatch.setattr(STEPS[step], "failpoint", come_to)
+
+
+def staged_rig() -> Rig:
+    """Return a run that is staged in full, and whose driver died before its post arrived."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die()
+    return rig
+
+
+@pytest.mark.parametrize("hours", [0, 47.9])
+def test_a_young_run_is_published_as_it_is_and_nobody_asks(hours: float) -> None:
+    """No look at the table, at a file or at the ledger more than a run that is not old makes."""
+    rig = staged_rig()
+    rig.time.now_s += hours * HOUR_S
+    rig.table.load = Mock(wraps=rig.table.load)  # type: ignore[method-assign]
+    rig.table.old_groups = Mock()  # type: ignore[method-assign]
+    driven = rig.start()
+    assert rig.table.load.call_count == 3  # The script's own, one for the intent, one to post.
+    assert not rig.table.old_groups.called
+    assert "Renewal" not in rig.kinds()
+    assert (driven.tally.copied_files, rig.table.ids) == (0, ALL)
+
+
+def test_old_files_are_published_under_new_names() -> None:
+    """The log says which before any is copied, and the seal after it makes them count."""
+    rig = staged_rig()
+    old = set(rig.table.files)
+    rig.time.now_s += 49 * HOUR_S
+    driven = rig.start()
+    landed = {path for group in rig.table.data_snapshots[0].groups for path in group.paths}
+    assert rig.kinds()[-5:] == ["Claim", "Renewal", "Seal", "Intent", "Receipt"]
+    assert not landed & old
+    assert old <= set(rig.table.files)  # Nothing is deleted before a sweep.
+    assert (driven.tally.copied_files, rig.table.ids) == (2, ALL)
+    assert driven.kept_rows == 20
+
+
+def test_what_is_not_old_keeps_its_name() -> None:
+    """A copy costs: only the files of the first start have waited."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    (old,) = rig.table.files
+    rig.time.now_s += 49 * HOUR_S
+    driven = rig.start()
+    landed = {group.files[0].path for group in rig.table.data_snapshots[0].groups}
+    (copy,) = (path for path in landed if "-copy-" in path)
+    assert copy.startswith(old.removesuffix(".parquet"))
+    assert (driven.tally.copied_files, rig.table.ids) == (1, ALL)
+
+
+def test_copies_that_have_waited_for_long_themselves_are_copied_again() -> None:
+    """And those that have not are left alone: a start copies nothing that is young."""
+    rig = staged_rig()
+    copied = []
+    for hours in (49, 1, 49):
+        rig.time.now_s += hours * HOUR_S
+        rig.table.post_faults.append(PostFault.DIES_UNSENT)
+        rig.start_and_die()
+        copied.append(rig.kinds().count("Renewal"))
+    rig.start()
+    assert copied == [1, 1, 2]
+    assert rig.table.ids == ALL
+
+
+def test_a_post_that_arrives_late_is_found_before_anything_is_copied() -> None:
+    """It has the old names, and the table with it."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_DELAYED)
+    rig.start_and_die()
+    rig.time.now_s += 49 * HOUR_S
+    rig.start()
+    assert "Renewal" not in rig.kinds()
+    assert rig.table.ids == ALL
+    assert len(rig.table.data_snapshots) == 1
+
+
+def test_a_post_that_arrives_while_files_are_copied_is_found_before_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copies are in no snapshot then, and a sweep takes them."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_DELAYED)
+    rig.start_and_die()
+    late = rig.table._late.pop()  # noqa: SLF001 - the wire is slow.
+    rig.time.now_s += 49 * HOUR_S
+    at_step(monkeypatch, "before-copies", lambda: rig.table._arrive(late))  # noqa: SLF001
+    rig.start()
+    assert len(rig.table.data_snapshots) == 1
+    assert any("-copy-" in path for path in rig.table.files)
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    assert not any("-copy-" in path for path in rig.table.files)
+    assert rig.table.ids == ALL
+
+
+def test_a_file_that_is_gone_when_it_is_to_be_copied_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An orphan removal was faster: its rows are withdrawn, not left out."""
+    rig = staged_rig()
+    rig.time.now_s += 49 * HOUR_S
+
+    def remove() -> None:
+        if not rig.table.lost_files:
+            rig.table.lost_files.append(min(rig.table.files))
+            del rig.table.files[rig.table.lost_files[0]]
+
+    at_step(monkeypatch, "after-renewal", remove)
+    driven = rig.start()
+    assert (driven.tally.withdrawn_rows, rig.table.ids) == (10, ALL)
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    landed = {f.path for group in rig.table.data_snapshots[0].groups for f in group.files}
+    assert set(rig.table.files) == landed
+
+
+def test_a_driver_that_loses_the_run_while_it_copies_publishes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its copies never count; the other one makes its own."""
+    rig = staged_rig()
+    rig.time.now_s += 49 * HOUR_S
+    with monkeypatch.context() as patch:
+        at_step(patch, "before-copies", lambda: rig.ledger().log.claim(CLAIM))
+        with pytest.raises(RunFencedError):
+            rig.start()
+    assert rig.table.data_snapshots == []
+    rig.time.now_s += HOUR_S
+    rig.start()
+    assert rig.table.ids == ALL
+
+
+def test_a_table_that_has_changed_is_refused_before_anything_is_copied() -> None:
+    """A copy of all files would be for nothing."""
+    rig = staged_rig()
+    rig.time.now_s += 49 * HOUR_S
+    view = rig.table.load()
+    rig.table.schema = {"columns": ["id", "new"]}
+    with pytest.raises(TableChangedError):
+        rig.start(view=view)
+    assert "Renewal" not in rig.kinds()
+
+
+def test_a_run_without_rows_has_nothing_to_copy() -> None:
+    """However old it is."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die(MemorySubmitter([]))
+    rig.time.now_s += 49 * HOUR_S
+    rig.start(MemorySubmitter([]))
+    assert "Renewal" not in rig.kinds()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Return a real table, and a run on it that was staged three days ago."""
+    sink, _ = new_table(tmp_path, SCHEMA)
+    lake = Lake(sink)
+    lake.time.now_s = time.time() - 72 * HOUR_S
+    with pytest.MonkeyPatch.context() as patch:
+        at_step(patch, "after-intent", lake.storage.kill)
+        start_and_die(lake)
+    moment = lake.time.now_s
+    for file in staged_files(lake):
+        os.utime(file, (moment, moment))
+    lake.time.now_s = time.time()
+    return lake
+
+
+def start_and_die(lake: Lake) -> None:
+    """Start the run in a process that something kills on the way."""
+    with pytest.raises(DriverDiedError):
+        start(lake)
+    lake.storage.revive()
+
+
+def start(lake: Lake) -> int:
+    """Start the run, and return how many files were copied."""
+    return lake.start(two_partitions()).tally.copied_files
+
+
+def staged_files(lake: Lake) -> set[Path]:
+    """Return the data files and manifests that tasks or copies have left, landed or not."""
+    folder = local_path(lake.table.location())
+    manifests = (folder / "metadata").glob("*-m*.avro")
+    return {*(folder / "data").glob("**/*.parquet"), *manifests}
+
+
+def landed_files(lake: Lake) -> set[Path]:
+    """Return the data files and manifests that the table refers to."""
+    table = lake.table
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    listed = {local_path(one.manifest_path) for one in snapshot.manifests(table.io)}
+    return listed | {local_path(task.file.file_path) for task in table.scan().plan_files()}
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, lake: Lake, step: str) -> None:
+    """Kill the process that comes to a step."""
+    if step != "second-copy":
+        at_step(monkeypatch, step, lake.storage.kill)
+        return
+    made: list[str] = []
+    copy = ObjectStorage._copy  # noqa: SLF001 - one of many requests.
+
+    def dying(storage: ObjectStorage, source: str, target: str) -> None:
+        made.append(source)
+        if len(made) > 1:
+            lake.storage.kill()
+        copy(storage, source, target)
+
+    monkeypatch.setattr(ObjectStorage, "_copy", dying)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_at_any_step_neither_loses_nor_doubles_a_row(
+    lake: Lake, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start begins the copies anew, under other names; a sweep leaves what landed."""
+    with monkeypatch.context() as patch:
+        die_at(patch, lake, step)
+        start_and_die(lake)
+    assert start(lake) == (0 if step in {"after-seal", "after-intent"} else 2)
+    assert lake.ids() == ALL
+    assert all("-copy-" in file.name for file in landed_files(lake))
+    sweep(lake.ledger(), lambda _identity: lake.sink)
+    assert staged_files(lake) == landed_files(lake)
+    assert lake.ids() == ALL
+
+
+def test_an_orphan_removal_that_began_before_takes_nothing_from_the_table(lake: Lake) -> None:
+    """It looked at the table when the old files were orphans, and deletes them when we are done."""
+    orphans = staged_files(lake)
+    assert start(lake) == 2
+    for file in orphans:
+        file.unlink()
+    assert lake.ids() == ALL
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step != "after-intent"])
+def test_a_sweep_after_an_abort_takes_the_copies_too(
+    lake: Lake, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the driver has died; a second sweep finds nothing, and nothing missing."""
+    with monkeypatch.context() as patch:
+        die_at(patch, lake, step)
+        start_and_die(lake)
+    abort(lake.ledger(), lambda _identity: lake.sink, "why not")
+    assert staged_files(lake)
+    sweep(lake.ledger(), lambda _identity: lake.sink)
+    assert staged_files(lake) == set()
+    assert sweep(lake.ledger(), lambda _identity: lake.sink).data_files == 0
+
+
+def test_a_sweep_that_was_cut_short_goes_on_without_the_list_of_copies(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list goes after the files that it names."""
+    with monkeypatch.context() as patch:
+        die_at(patch, lake, "after-copies")
+        start_and_die(lake)
+    abort(lake.ledger(), lambda _identity: lake.sink, "why not")
+    parts = RunLayout.of("s3://store", "r").parts
+    delete = lake.storage.delete
+
+    def some(uris: list[str]) -> None:
+        delete([uri for uri in uris if "renewal-" in uri])
+        raise StorageError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.storage, "delete", some)
+        with pytest.raises(StoreUnavailableError):
+            sweep(lake.ledger(), lambda _identity: lake.sink)
+    assert any(uri.startswith(parts) for uri in lake.storage.objects)
+    assert not any("renewal-" in uri for uri in lake.storage.objects)
+    sweep(lake.ledger(), lambda _identity: lake.sink)
+    assert staged_files(lake) == set()
