@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
-from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
+from holdfast.storage.port import (
+    AlreadyThereError,
+    ObjectChangedError,
+    ObjectFacts,
+    ObjectSink,
+    StorageError,
+)
 
 
 class DriverDiedError(BaseException):
@@ -94,6 +101,17 @@ class MemoryStorage:
         """Return the bytes of each object, None where it is missing."""
         return [self.get(uri) if uri in self.objects else None for uri in uris]
 
+    def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes:
+        """Return some of the object's bytes, damaged if they are to be."""
+        self._called("get_range", uri)
+        if uri not in self.objects:
+            raise FileNotFoundError(uri)
+        if tag not in ("", self._tag(uri)):
+            raise ObjectChangedError(f"{uri}: written anew since it was pinned")
+        if start < stop > len(self.objects[uri]):
+            raise ObjectChangedError(f"{uri}: ends before byte {stop}")
+        return self.damage.get(uri, bytes)(self.objects[uri])[start:stop]
+
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
         self._called("size", uri)
@@ -129,6 +147,20 @@ class MemoryStorage:
         """Return the URIs of all objects in a folder, sorted."""
         self._called("list", prefix_uri)
         return self._inside(prefix_uri)
+
+    def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
+        """Return what is known of all objects in a folder, or of the one object, by URI."""
+        self._called("facts", prefix_uri)
+        alone = [prefix_uri] if prefix_uri in self.objects else []
+        return [
+            ObjectFacts(
+                uri=uri,
+                size_bytes=len(self.objects[uri]),
+                tag=self._tag(uri),
+                modified=self.written_at.get(uri, 0.0),
+            )
+            for uri in self._inside(prefix_uri) or alone
+        ]
 
     def newest(self, prefix_uri: str) -> float | None:
         """Return when the newest object of a folder was written, in Unix seconds."""
@@ -167,6 +199,10 @@ class MemoryStorage:
 
     def _inside(self, prefix_uri: str) -> builtins.list[str]:
         return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+
+    def _tag(self, uri: str) -> str:
+        """Return what changes whenever the object is written anew, even with the same bytes."""
+        return f'"{self.written.count(uri)}-{zlib.crc32(self.objects[uri])}"'
 
     def _store(self, uri: str, data: bytes) -> None:
         if self.writes_left == 0:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
+from holdfast.storage.port import (
+    AlreadyThereError,
+    ObjectChangedError,
+    ObjectFacts,
+    ObjectSink,
+    StorageError,
+)
 from tests.simulation.world import World
 
 _READ_FAULTS = 0.004
@@ -61,6 +68,17 @@ class SimStorage:
             self._read(f"get {len(uris)} objects")
         return [self.objects.get(uri) for uri in uris]
 
+    def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes:
+        """Return some of the object's bytes, of the very object that had the tag."""
+        self._read(f"range of {_short(uri)}")
+        if uri not in self.objects:
+            raise FileNotFoundError(uri)
+        if tag not in ("", self._tag(uri)):
+            raise ObjectChangedError(f"{uri}: written anew since it was pinned")
+        if start < stop > len(self.objects[uri]):
+            raise ObjectChangedError(f"{uri}: ends before byte {stop}")
+        return self.objects[uri][start:stop]
+
     def size(self, uri: str) -> int:
         """Return the object's size."""
         self._read(f"size {_short(uri)}")
@@ -96,6 +114,20 @@ class SimStorage:
         self.listed_at.setdefault(prefix_uri, self._world.clock)
         return self._inside(prefix_uri)
 
+    def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
+        """Return what is known of all objects in a folder, or of the one object."""
+        self._read(f"facts of {_short(prefix_uri)}")
+        alone = [prefix_uri] if prefix_uri in self.objects else []
+        return [
+            ObjectFacts(
+                uri=uri,
+                size_bytes=len(self.objects[uri]),
+                tag=self._tag(uri),
+                modified=self.written_at[uri],
+            )
+            for uri in self._inside(prefix_uri) or alone
+        ]
+
     def newest(self, prefix_uri: str) -> float | None:
         """Return when the newest object of a folder was written."""
         self._read(f"newest in {_short(prefix_uri)}")
@@ -115,6 +147,9 @@ class SimStorage:
 
     def _inside(self, prefix_uri: str) -> builtins.list[str]:
         return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+
+    def _tag(self, uri: str) -> str:
+        return f'"{self.written_at[uri]}-{zlib.crc32(self.objects[uri])}"'
 
     def _store(self, uri: str, data: bytes) -> bool:
         self.objects[uri] = bytes(data)

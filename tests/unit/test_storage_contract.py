@@ -14,7 +14,12 @@ import pytest
 from holdfast.errors import SettingsError
 from holdfast.storage.locations import normalise, split
 from holdfast.storage.objects import ObjectStorage
-from holdfast.storage.port import AlreadyThereError, Storage, StorageError
+from holdfast.storage.port import (
+    AlreadyThereError,
+    ObjectChangedError,
+    Storage,
+    StorageError,
+)
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import MemoryStorage
 
@@ -81,13 +86,62 @@ def test_sizes(place: Place) -> None:
     assert place.storage.sizes([]) == []
 
 
-@pytest.mark.parametrize("call", [lambda s, uri: s.get(uri), lambda s, uri: s.size(uri)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s, uri: s.get(uri),
+        lambda s, uri: s.size(uri),
+        lambda s, uri: s.get_range(uri, 0, 1, tag="t"),
+    ],
+)
 def test_a_missing_object_is_pythons_own_error(
     place: Place, call: Callable[[Storage, str], object]
 ) -> None:
     """Missing is an answer; every other failure is not."""
     with pytest.raises(FileNotFoundError):
         call(place.storage, place.uri("none"))
+
+
+def test_a_range_is_read_of_the_object_that_was_pinned(place: Place) -> None:
+    """Its first byte, its last, or none; a reader gets bytes without the whole object."""
+    place.storage.put(place.uri(), b"0123456789")
+    (fact,) = place.storage.facts(place.uri())
+    for start, stop in ((0, 3), (7, 10), (0, 10), (4, 4)):
+        read = place.storage.get_range(place.uri(), start, stop, tag=fact.tag)
+        assert bytes(read) == b"0123456789"[start:stop]
+    assert bytes(place.storage.get_range(place.uri(), 2, 4)) == b"23"
+
+
+def test_a_range_of_an_object_that_was_written_anew_is_refused(place: Place) -> None:
+    """A plan that was made for other bytes must not read these, though they are as long."""
+    place.storage.put(place.uri(), b"0123456789")
+    (fact,) = place.storage.facts(place.uri())
+    place.advance()
+    place.storage.put(place.uri(), b"9876543210")
+    with pytest.raises(ObjectChangedError, match=place.uri()):
+        place.storage.get_range(place.uri(), 0, 3, tag=fact.tag)
+    assert place.storage.facts(place.uri())[0].tag != fact.tag
+
+
+def test_a_range_that_is_not_whole_is_refused(place: Place) -> None:
+    """A shorter answer would pass for the bytes that were asked for."""
+    place.storage.put(place.uri(), b"0123456789")
+    with pytest.raises(ObjectChangedError, match="ends before byte 11"):
+        place.storage.get_range(place.uri(), 3, 11)
+
+
+def test_facts_tell_of_a_folder_or_of_one_object(place: Place) -> None:
+    """Name, size, tag and time of each, by name; of nothing there are none."""
+    for name in ("in/b", "in/a", "in/sub/c", "in2/d"):
+        place.storage.put(place.uri(name), name.encode())
+        place.advance()
+    found = place.storage.facts(place.uri("in"))
+    assert [one.uri for one in found] == [place.uri(name) for name in ("in/a", "in/b", "in/sub/c")]
+    assert [one.size_bytes for one in found] == [4, 4, 8]
+    assert all(one.tag for one in found)
+    assert max(one.modified for one in found) == place.storage.newest(place.uri("in"))
+    assert place.storage.facts(place.uri("in/a")) == found[:1]
+    assert place.storage.facts(place.uri("none")) == []
 
 
 def test_a_listing_holds_the_folder_and_nothing_beside_it(place: Place) -> None:

@@ -7,12 +7,14 @@ One dialect for every storage option: the names that Iceberg's own FileIO uses (
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 import obstore.store
 
 from holdfast.errors import SettingsError
+from holdfast.storage import credentials
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config
@@ -33,7 +35,17 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 
 # A hung connection must end in an answer: the ledger reads back after any outcome.
 _CLIENT_OPTIONS: ClientConfig = {"timeout": "60s", "connect_timeout": "10s", "allow_http": True}
-_RETRY_CONFIG: RetryConfig = {"max_retries": 5}
+# The client waits a random time between 0.1 s and a limit that doubles, so that a thousand tasks
+# do not come back at once. After the deadline it does not try again, whatever is left of the tries.
+_RETRY_CONFIG: RetryConfig = {
+    "max_retries": 5,
+    "retry_timeout": timedelta(minutes=2),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=15),
+        "base": 2,
+    },
+}
 
 
 def normalise(uri: str) -> str:
@@ -73,7 +85,8 @@ def split(uri: str) -> tuple[str, str]:
 
 def storage_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the options that storage knows, in order; a catalog's properties hold many more."""
-    return tuple(sorted((k, v) for k, v in options.items() if k in _S3_CONFIG or k in _S3_FLAGS))
+    known = {*_S3_CONFIG, *_S3_FLAGS, credentials.OPTION}
+    return tuple(sorted((k, v) for k, v in options.items() if k in known))
 
 
 def is_plain_http(options: Mapping[str, str]) -> bool:
@@ -100,6 +113,7 @@ def open_root(root: str, options: Mapping[str, str]) -> ObjectStore:
             config=_s3_config(options),
             client_options=_CLIENT_OPTIONS,
             retry_config=_RETRY_CONFIG,
+            credential_provider=credentials.provider(options),
         )
     if scheme in ("gs", "abfs", "abfss", "az"):
         return obstore.store.from_url(

@@ -7,30 +7,30 @@ connections.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from holdfast.storage import locations
-from holdfast.storage.port import AlreadyThereError, ObjectSink, StorageError
+from holdfast.storage import credentials, locations
+from holdfast.storage.calls import call as _call
+from holdfast.storage.calls import write as _write
+from holdfast.storage.port import ObjectFacts, ObjectSink, StorageError
+from holdfast.storage.ranges import facts_below, read_range
+from holdfast.storage.runtime import io_runtime
+from holdfast.storage.upload import PART_BYTES, Upload
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_Result = TypeVar("_Result")
 _Answer = TypeVar("_Answer")
 
-_UPLOAD_PART_BYTES = 8 * 1024 * 1024
-_UPLOADS_IN_FLIGHT = 4
-_REQUESTS_AT_ONCE = 32
 _READS_MAX = 4
 # What S3 gives an object that was sent as a whole: the MD5 of its bytes, unless it is encrypted.
 _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
@@ -52,12 +52,12 @@ class ObjectStorage:
     def create(self, uri: str, data: bytes) -> None:
         """Write the object only if there is none."""
         store, key = self._locate(uri)
-        _write(uri, lambda: obstore.put(store, key, data, mode="create"))
+        _write(uri, lambda: obstore.put(store, key, data, mode="create"), size=len(data))
 
     def put(self, uri: str, data: bytes) -> None:
         """Write the object, over an older one if there is one."""
         store, key = self._locate(uri)
-        _write(uri, lambda: obstore.put(store, key, data, mode="overwrite"))
+        _write(uri, lambda: obstore.put(store, key, data, mode="overwrite"), size=len(data))
 
     def get(self, uri: str) -> bytes:
         """Return the object's bytes."""
@@ -70,6 +70,11 @@ class ObjectStorage:
     def get_many(self, uris: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of each object, None where it is missing; many at once."""
         return _at_once(self.get, uris)
+
+    def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes | memoryview:
+        """Return some of the object's bytes, of the very object that had the tag."""
+        store, key = self._locate(uri)
+        return _call(uri, lambda: read_range(store, key, uri, (start, stop), tag))
 
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
@@ -91,8 +96,7 @@ class ObjectStorage:
 
     def copy(self, names: Mapping[str, str]) -> None:
         """Copy each object to the name beside it, many at once; the store does it where it can."""
-        with ThreadPoolExecutor(max_workers=min(_REQUESTS_AT_ONCE, len(names) or 1)) as pool:
-            list(pool.map(self._copy, names, names.values()))
+        io_runtime().each(lambda pair: self._copy(*pair), names.items())
 
     def folders(self, prefix_uri: str) -> list[str]:
         """Return the names of the folders right inside a folder, sorted."""
@@ -108,6 +112,12 @@ class ObjectStorage:
         pages = _call(prefix_uri, lambda: list(obstore.list(store, prefix=f"{prefix}/")))
         slash = "/" if not root.endswith("/") or root == "file://" else ""
         return sorted(f"{root}{slash}{meta['path']}" for page in pages for meta in page)
+
+    def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
+        """Return what is known of all objects in a folder, or of the one object, by URI."""
+        root, key = locations.split(prefix_uri)
+        store, _ = self._locate(prefix_uri)
+        return _call(prefix_uri, lambda: facts_below(store, root, key))
 
     def newest(self, prefix_uri: str) -> float | None:
         """Return when the newest object of a folder was written, in Unix seconds."""
@@ -126,13 +136,12 @@ class ObjectStorage:
             with contextlib.suppress(FileNotFoundError):
                 _call(uri, lambda: obstore.delete(store, key))
 
-        with ThreadPoolExecutor(max_workers=_REQUESTS_AT_ONCE) as pool:
-            list(pool.map(remove, uris))
+        io_runtime().each(remove, uris)
 
     def open_sink(self, uri: str) -> ObjectSink:
         """Start an object that is written piece by piece."""
         store, key = self._locate(uri)
-        return _Upload(uri, store, key)
+        return Upload(uri, store, key)
 
     def _copy(self, source: str, target: str) -> None:
         store, key = self._locate(source)
@@ -147,11 +156,15 @@ class ObjectStorage:
             else:
                 return
         found = _call(source, lambda: obstore.get(store, key))
-        upload = _Upload(target, store, new_key)
-        pieces = iter(found.stream(min_chunk_size=_UPLOAD_PART_BYTES))
-        while (piece := _call(source, lambda: next(pieces, None))) is not None:
-            upload.write(memoryview(piece))
-        upload.close()
+        upload = Upload(target, store, new_key)
+        pieces = iter(found.stream(min_chunk_size=PART_BYTES))
+        try:
+            while (piece := _call(source, lambda: next(pieces, None))) is not None:
+                upload.write(memoryview(piece))
+            upload.close()
+        except BaseException:
+            upload.abandon()
+            raise
 
     def _get(self, uri: str, *, is_sure: bool) -> bytes:
         store, key = self._locate(uri)
@@ -161,7 +174,10 @@ class ObjectStorage:
 
     def _locate(self, uri: str) -> tuple[ObjectStore, str]:
         root, key = locations.split(uri)
-        return _open_store(os.getpid(), root, self._options), key
+        store = _open_store(os.getpid(), root, self._options)
+        if root != "file://":
+            credentials.refresh(dict(self._options))
+        return store, key
 
 
 def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer | None]:
@@ -173,8 +189,7 @@ def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer
         except FileNotFoundError:
             return None
 
-    with ThreadPoolExecutor(max_workers=min(_REQUESTS_AT_ONCE, len(uris) or 1)) as pool:
-        return list(pool.map(one, uris))
+    return io_runtime().each(one, uris)
 
 
 @lru_cache(maxsize=64)
@@ -208,84 +223,3 @@ def _read(store: ObjectStore, key: str, *, is_sure: bool) -> bytes:
 
 def _md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
-class _Upload:
-    """One object on its way: small ones go out as one put, large ones in parts."""
-
-    def __init__(self, uri: str, store: ObjectStore, key: str) -> None:
-        self._uri = uri
-        self._store = store
-        self._key = key
-        self._position = 0
-        self._writer: Any = obstore.open_writer(
-            store, key, buffer_size=_UPLOAD_PART_BYTES, max_concurrency=_UPLOADS_IN_FLIGHT
-        )
-
-    def write(self, data: bytes | memoryview, /) -> int:
-        _write(self._uri, lambda: self._writer.write(data))
-        self._position += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self._position
-
-    def close(self) -> None:
-        try:
-            _write(self._uri, self._writer.close)
-        except StorageError:
-            # The client tries again by itself, and an upload that has landed can then be unknown
-            # to the store. Nobody else uses the name, and an object appears whole or not at all.
-            if not self._is_there():
-                raise
-
-    def _is_there(self) -> bool:
-        try:
-            found = _call(self._uri, lambda: obstore.head(self._store, self._key))
-        except (FileNotFoundError, StorageError):
-            return False
-        return bool(found["size"] == self._position)
-
-    def abandon(self) -> None:
-        # Dropping the writer unfinished leaves no object; parts already sent are removed by
-        # the store's own rule for unfinished uploads.
-        self._writer = None
-
-
-def _call(uri: str, action: Callable[[], _Result]) -> _Result:
-    """Run one obstore call and speak of its failures in our own terms.
-
-    Raises:
-        FileNotFoundError: There is no such object.
-        AlreadyThereError: A create found one.
-        StorageError: Anything else; whether the call took effect is unknown.
-    """
-    try:
-        return action()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{uri}: no such object") from None
-    except (AlreadyExistsError, PreconditionError):
-        raise AlreadyThereError(uri) from None
-    except (BaseError, OSError, ValueError) as error:
-        # Without the cause: a store's answer may repeat the credentials that it did not accept.
-        raise StorageError(f"{uri}: {type(error).__name__}: {_in_short(str(error))}") from None
-
-
-def _in_short(text: str) -> str:
-    """Return an obstore error's first line; of a store's XML only the code and the message."""
-    # Cut at the first tag, whatever it is: only these two elements are known to hold no secret.
-    line = text.strip().partition("\n")[0].partition("<")[0].strip(" :")
-    found = [re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message")]
-    return ": ".join([line, *(" ".join(one[1].split()) for one in found if one)])
-
-
-def _write(uri: str, action: Callable[[], object]) -> None:
-    """Run a call that writes: here "not found" speaks of the bucket, not of the object.
-
-    Raises:
-        StorageError: It failed; whether it took effect is unknown.
-    """
-    try:
-        _call(uri, action)
-    except FileNotFoundError:
-        raise StorageError(f"{uri}: the bucket or container does not exist") from None

@@ -7,7 +7,9 @@ simulation implements this protocol in memory.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -17,6 +19,22 @@ class StorageError(Exception):
 
 class AlreadyThereError(StorageError):
     """A create found an object there, or the store said so: it may be our own."""
+
+
+class ObjectChangedError(StorageError):
+    """An object is not the one that was pinned: written anew since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectFacts:
+    """What a listing tells of an object."""
+
+    uri: str
+    size_bytes: int
+    # Changes whenever the object is written anew; empty where the store gives none.
+    tag: str
+    # When it was written, in Unix seconds.
+    modified: float
 
 
 class ObjectSink(Protocol):
@@ -53,6 +71,13 @@ class Storage(Protocol):
     def get_many(self, uris: Sequence[str]) -> list[bytes | None]:
         """Return the bytes of each object, None where it is missing; many at once."""
 
+    def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes | memoryview:
+        """Return some of the object's bytes, of the very object that had the tag.
+
+        Raises:
+            ObjectChangedError: The object has another tag now.
+        """
+
     def size(self, uri: str) -> int:
         """Return the object's size in bytes."""
 
@@ -73,6 +98,9 @@ class Storage(Protocol):
 
     def list(self, prefix_uri: str) -> list[str]:
         """Return the URIs of all objects in a folder, sorted."""
+
+    def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
+        """Return what is known of all objects in a folder, or of the one object, by URI."""
 
     def newest(self, prefix_uri: str) -> float | None:
         """Return when the newest object of a folder was written, in Unix seconds."""

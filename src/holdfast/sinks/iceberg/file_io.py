@@ -14,6 +14,7 @@ from typing import TypeVar
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from holdfast.storage import credentials
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import Storage, StorageError
 
@@ -98,6 +99,9 @@ class HoldfastFileIO(FileIO):
         """Keep the properties; connections are opened when used."""
         super().__init__(properties)
         options = {name: str(value) for name, value in properties.items() if value is not None}
+        # A catalog's server and a table add properties of theirs: those do not get to name code.
+        # The user's own environment does, on the driver and on executors.
+        options.pop(credentials.OPTION, None)
         self.storage: Storage = ObjectStorage(options)
 
     def new_input(self, location: str) -> InputFile:

@@ -1,0 +1,95 @@
+"""One call to obstore: counted, repeated with new credentials, and its failures in our terms."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from holdfast.storage import credentials
+from holdfast.storage.port import AlreadyThereError, StorageError
+from holdfast.storage.runtime import io_runtime
+
+_Result = TypeVar("_Result")
+
+# What S3 says of a token that is over, with status 400; versitygw of a key, even with 404.
+_STALE = re.compile(
+    "<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|RequestExpired|XAdminUserNotFound)"
+)
+# The same as an answer to HEAD, which has no body.
+_BAD_REQUEST = re.compile(r"\b400 Bad Request\b")
+
+
+def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool = True) -> _Result:
+    """Run one obstore call and speak of its failures in our own terms.
+
+    Args:
+        uri: What it is about, for messages.
+        action: The call.
+        size: How many bytes it sends.
+        renews: Whether it may be run again with new credentials after it was refused.
+
+    Raises:
+        FileNotFoundError: There is no such object.
+        AlreadyThereError: A create found one.
+        StorageError: Anything else; whether the call took effect is unknown.
+    """
+    try:
+        return _run(action, size, renews=renews)
+    except FileNotFoundError as error:
+        if _is_refusal(error):
+            raise StorageError(f"{uri}: refused: {_in_short(str(error))}") from None
+        raise FileNotFoundError(f"{uri}: no such object") from None
+    except (AlreadyExistsError, PreconditionError):
+        raise AlreadyThereError(uri) from None
+    except (BaseError, OSError, ValueError) as error:
+        # Without the cause: a store's answer may repeat the credentials that it did not accept.
+        raise StorageError(f"{uri}: {type(error).__name__}: {_in_short(str(error))}") from None
+
+
+def write(uri: str, action: Callable[[], object], *, size: int = 0, renews: bool = True) -> None:
+    """Run a call that writes: here "not found" speaks of the bucket, not of the object.
+
+    Raises:
+        StorageError: It failed; whether it took effect is unknown.
+    """
+    try:
+        call(uri, action, size=size, renews=renews)
+    except FileNotFoundError:
+        raise StorageError(f"{uri}: the bucket or container does not exist") from None
+
+
+def _run(action: Callable[[], _Result], size: int, *, renews: bool) -> _Result:
+    started = time.monotonic()
+    try:
+        return io_runtime().request(action, written=size)
+    except (BaseError, FileNotFoundError) as error:
+        # Also where this call cannot be run again: the abort of its upload needs them.
+        if not (_is_refusal(error) and credentials.renew(started) and renews):
+            raise
+    return io_runtime().request(action, written=size)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether other credentials might have been accepted."""
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return True
+    text = str(error)
+    return bool(_STALE.search(text) or ("<Code>" not in text and _BAD_REQUEST.search(text)))
+
+
+def _in_short(text: str) -> str:
+    """Return an obstore error's first line; of a store's XML only the code and the message."""
+    # Cut at the first tag, whatever it is: only these two elements are known to hold no secret.
+    line = text.strip().partition("\n")[0].partition("<")[0].strip(" :")
+    found = [re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message")]
+    return ": ".join([line, *(" ".join(one[1].split()) for one in found if one)])

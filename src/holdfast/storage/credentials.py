@@ -1,0 +1,227 @@
+"""Credentials that can be asked for again: a job may outlive those that it began with.
+
+Without keys in the options, S3's own chain is used: the client reads keys from the environment
+and renews those of a web identity, a container or a machine by itself. The shared credentials
+file, which it does not know, is read here. The option `holdfast.credentials` names a function of
+the user's, `module:function`, for everything else; so does HOLDFAST_CREDENTIALS in the environment
+where the options hold no keys. It is called on the driver and on each worker.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import SettingsError
+from holdfast.storage.port import StorageError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+OPTION = "holdfast.credentials"
+_VARIABLE = "HOLDFAST_CREDENTIALS"
+
+_Ask = Callable[[], Mapping[str, Any]]
+
+# Asked for again so long before they expire: a request may wait, and be sent again.
+_MARGIN_S = 120.0
+# Nothing says how long these are good for: a file is replaced at any time.
+_UNTOLD_S = 60.0
+# obstore keeps what has not expired. What is kept here can be thrown away when it is refused.
+_EXPIRED = datetime(2000, 1, 1, tzinfo=timezone.utc)
+_IN_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
+
+
+class Credentials:
+    """The newest credentials from one origin. obstore calls it before each request."""
+
+    def __init__(self, origin: str, ask: _Ask) -> None:
+        """Ask for nothing yet.
+
+        Args:
+            origin: Where they come from, for messages.
+            ask: Gives `access_key_id`, `secret_access_key` and, if there are, `token` and
+                `expires_at`.
+        """
+        self._origin = origin
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._found: S3Credential | None = None
+        self._asked_at = 0.0
+        self._good_until = 0.0
+
+    def __repr__(self) -> str:
+        """Name the origin, and no more."""
+        return f"Credentials({self._origin!r})"
+
+    def __call__(self) -> S3Credential:
+        """Return credentials that are good for some time.
+
+        Raises:
+            StorageError: The origin gave none, for now.
+            SettingsError: What it gave are no credentials.
+        """
+        with self._lock:
+            if self._found is None or time.monotonic() >= self._good_until:
+                self._renew()
+            assert self._found is not None  # noqa: S101 - for mypy: it was just set.
+            return self._found
+
+    def throw_away(self, before: float) -> None:
+        """Ask again at the next call, unless that was done since a moment of the monotonic clock.
+
+        Many calls are refused at once when credentials end: one question serves them all.
+        """
+        with self._lock:
+            if self._asked_at <= before:
+                self._good_until = 0.0
+
+    def _renew(self) -> None:
+        asked_at = time.monotonic()
+        try:
+            given = self._ask()
+        except Exception as error:  # noqa: BLE001 - it is the user's own code.
+            # Without its text, which may hold what it was about to return.
+            raise StorageError(
+                f"no credentials from {self._origin}: {type(error).__name__}"
+            ) from None
+        self._found, lasts_s = _understood(self._origin, given)
+        self._asked_at = asked_at
+        self._good_until = asked_at + lasts_s
+
+
+def provider(options: Mapping[str, str]) -> Credentials | None:
+    """Return what an S3 store asks for credentials; None for the keys or the chain that it has.
+
+    Args:
+        options: Storage options.
+
+    Raises:
+        SettingsError: The option names no function.
+    """
+    name = _named(options)
+    if name:
+        return _kept(name, lambda: _function(name))
+    if _needs_none(options) or any(os.environ.get(one) for one in _IN_ENVIRONMENT):
+        return None
+    if not _from_file():
+        return None
+    return _kept("the shared credentials file", lambda: _from_file)
+
+
+def refresh(options: Mapping[str, str]) -> None:
+    """Ask for new credentials in this thread if they are due, before a request does.
+
+    A request asks on a thread of the client's, where a function that uses storage itself fails.
+
+    Raises:
+        SettingsError: The option names no function.
+        StorageError: There are no credentials for now.
+    """
+    name = _named(options)
+    if name:
+        _kept(name, lambda: _function(name))()
+
+
+def renew(before: float) -> bool:
+    """Let all credentials from before a moment be asked for again; say whether there are any.
+
+    Args:
+        before: When the call that was refused began, by the monotonic clock.
+    """
+    ours = [one for (process_id, _), one in list(_known.items()) if process_id == os.getpid()]
+    for one in ours:
+        one.throw_away(before)
+    return bool(ours)
+
+
+# By process and origin: all stores of a process share them.
+_known: dict[tuple[int, str], Credentials] = {}
+
+
+def _kept(origin: str, find: Callable[[], _Ask]) -> Credentials:
+    key = (os.getpid(), origin)
+    if key not in _known:
+        _known.setdefault(key, Credentials(origin, find()))
+    return _known[key]
+
+
+def _named(options: Mapping[str, str]) -> str:
+    if options.get(OPTION):
+        return options[OPTION]
+    return "" if _needs_none(options) else os.environ.get(_VARIABLE, "")
+
+
+def _needs_none(options: Mapping[str, str]) -> bool:
+    has_keys = options.get("s3.access-key-id") or options.get("client.access-key-id")
+    return bool(has_keys) or options.get("s3.anonymous", "false").lower() == "true"
+
+
+def _function(name: str) -> _Ask:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(
+            what=f"{OPTION}={name!r} cannot be imported here: {type(error).__name__}",
+            cure="name a function as module:function, importable on the driver and on executors",
+        ) from None
+    if not callable(found):
+        raise SettingsError(what=f"{OPTION}={name!r} is no function", cure="name a function")
+    ask: _Ask = found
+    return ask
+
+
+def _understood(origin: str, given: Mapping[str, Any]) -> tuple[S3Credential, float]:
+    """Return credentials as obstore wants them, and how many seconds they are used.
+
+    Raises:
+        SettingsError: They are no credentials.
+    """
+    missing = [one for one in ("access_key_id", "secret_access_key") if not given.get(one)]
+    if missing:
+        raise SettingsError(
+            what=f"{origin} gave no {' and no '.join(missing)}",
+            cure="return access_key_id, secret_access_key and, if there are, token and expires_at",
+        )
+    found: S3Credential = {
+        "access_key_id": str(given["access_key_id"]),
+        "secret_access_key": str(given["secret_access_key"]),
+        "token": given.get("token") or None,
+        "expires_at": _EXPIRED,
+    }
+    expires_at = given.get("expires_at")
+    if expires_at is None:
+        return found, _UNTOLD_S
+    if isinstance(expires_at, str):
+        expires_at = datetime.fromisoformat(expires_at)
+    if expires_at.tzinfo is None:
+        expires_at = expires_at.replace(tzinfo=timezone.utc)
+    left_s = (expires_at - datetime.now(timezone.utc)).total_seconds()
+    # Of those that are short-lived from the start the first half is used.
+    return found, max(left_s - _MARGIN_S, left_s / 2, 0.0)
+
+
+def _from_file() -> Mapping[str, Any]:
+    """Return the keys of the profile in use; empty if there are none."""
+    path = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials"
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        return {}  # Its message would repeat a line of the file.
+    profile = os.environ.get("AWS_PROFILE") or "default"
+    if not parser.has_option(profile, "aws_access_key_id"):
+        return {}
+    return {
+        "access_key_id": parser.get(profile, "aws_access_key_id"),
+        "secret_access_key": parser.get(profile, "aws_secret_access_key", fallback=""),
+        "token": parser.get(profile, "aws_session_token", fallback=None),
+    }

@@ -1,0 +1,253 @@
+"""The IO runtime: storage traffic on threads of its own, bounded in bytes, and counted.
+
+There is one per process, made when it is first used: PySpark forks its workers, and threads and
+locks do not survive a fork. Encoding and decoding stay with the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
+
+from holdfast.storage.budget import Budget
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+_THREADS = 32
+_READ_BYTES = 64 * 1024 * 1024
+_UPLOAD_BYTES = 64 * 1024 * 1024
+# For tests and benchmarks only: `inline` does everything in the caller's thread, one by one.
+_MODE_VARIABLE = "HOLDFAST_IO"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoCounters:
+    """What a process has asked of its stores so far."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    # Calls to the store's client, which splits some of them and repeats those that failed.
+    requests: int = 0
+    # Summed over all calls, many of which run at once: it may be more than the time that passed.
+    busy_s: float = 0.0
+    # How long threads that compute stood still for storage.
+    waited_s: float = 0.0
+
+    def since(self, earlier: IoCounters) -> IoCounters:
+        """Return what was added since an earlier reading."""
+        return IoCounters(
+            **{
+                one.name: getattr(self, one.name) - getattr(earlier, one.name)
+                for one in fields(self)
+            }
+        )
+
+
+class IoRuntime:
+    """The IO threads of one process. Get it from `io_runtime`."""
+
+    def __init__(self, *, is_inline: bool = False) -> None:
+        """Start no thread yet.
+
+        Args:
+            is_inline: Whether to do everything in the caller's thread. For tests only.
+        """
+        self.is_inline = is_inline
+        # Apart: a reader must not wait for the writes that only its own rows would bring forth.
+        self.reads = Budget(_READ_BYTES)
+        self.uploads = Budget(_UPLOAD_BYTES)
+        self._here = threading.local()
+        self._pool = ThreadPoolExecutor(
+            _THREADS, thread_name_prefix="holdfast-io", initializer=self._enter_thread
+        )
+        # It can be taken twice: the collector may free a part, which counts, in this thread.
+        self._counting = threading.RLock()
+        self._counters = IoCounters()
+
+    @property
+    def counters(self) -> IoCounters:
+        """What was asked of the stores so far."""
+        return self._counters
+
+    def read(self, action: Callable[[], _Result], size: int) -> Future[_Result]:
+        """Run a read on an IO thread; what it returns or raises is in the future.
+
+        Blocks while as many bytes are on their way as may be. They count until they have
+        arrived: how many finished reads wait for a reader is for the reader to bound.
+
+        Args:
+            action: What to run.
+            size: How many bytes it will bring.
+        """
+        future: _Awaited[_Result] = _Awaited(self)
+        if self._runs_here():
+            _fulfil(future, action)
+            return future
+        self.wait_for(lambda: self.reads.take(size))
+
+        def run() -> None:
+            try:
+                _fulfil(future, action)
+            finally:
+                self.reads.give_back(size)
+
+        self._pool.submit(run)
+        return future
+
+    def each(self, action: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Run an action on many items at once, and return what it gave, in their order.
+
+        Raises:
+            Exception: What the action raised for the first item that failed; all have ended.
+        """
+        asked = list(items)
+        # An IO thread that waited for others could be what they wait for.
+        if self._runs_here() or len(asked) <= 1:
+            return [action(item) for item in asked]
+        futures = [self._pool.submit(action, item) for item in asked]
+        self.wait_for(lambda: wait(futures))
+        return [future.result() for future in futures]
+
+    def submit(self, action: Callable[[], None]) -> None:
+        """Run an action that raises nothing on an IO thread."""
+        if self._runs_here():
+            action()
+        else:
+            self._pool.submit(action)
+
+    def request(self, action: Callable[[], _Result], *, written: int = 0) -> _Result:
+        """Run one call to a store in this thread, and count it.
+
+        Args:
+            action: The call. Bytes that it returns are counted as read.
+            written: How many bytes it sends.
+        """
+        started = time.perf_counter()
+        read = 0
+        try:
+            result = action()
+            read = len(result) if isinstance(result, bytes | memoryview) else 0
+        finally:
+            took = time.perf_counter() - started
+            self.count(
+                requests=1,
+                bytes_read=read,
+                bytes_written=written,
+                busy_s=took,
+                waited_s=0.0 if self._is_io_thread() else took,
+            )
+        return result
+
+    def wait_for(self, action: Callable[[], _Result]) -> _Result:
+        """Run what waits for storage in this thread, and count how long."""
+        started = time.perf_counter()
+        try:
+            return action()
+        finally:
+            if not self._is_io_thread():
+                self.count(waited_s=time.perf_counter() - started)
+
+    def count(
+        self,
+        *,
+        requests: int = 0,
+        bytes_read: int = 0,
+        bytes_written: int = 0,
+        busy_s: float = 0.0,
+        waited_s: float = 0.0,
+    ) -> None:
+        """Add to the counters."""
+        with self._counting:
+            now = self._counters
+            self._counters = IoCounters(
+                bytes_read=now.bytes_read + bytes_read,
+                bytes_written=now.bytes_written + bytes_written,
+                requests=now.requests + requests,
+                busy_s=now.busy_s + busy_s,
+                waited_s=now.waited_s + waited_s,
+            )
+
+    def _enter_thread(self) -> None:
+        self._here.is_io = True
+
+    def _is_io_thread(self) -> bool:
+        return getattr(self._here, "is_io", False)
+
+    def _runs_here(self) -> bool:
+        return self.is_inline or self._is_io_thread()
+
+
+class Lane:
+    """Steps that run on IO threads one after the other, in the order they came."""
+
+    def __init__(self, runtime: IoRuntime) -> None:
+        """Start empty."""
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._steps: deque[Callable[[], None]] = deque()
+        self._is_running = False
+
+    def add(self, step: Callable[[], None]) -> None:
+        """Run a step, which raises nothing, after those before it."""
+        with self._lock:
+            self._steps.append(step)
+            if self._is_running:
+                return
+            self._is_running = True
+        self._runtime.submit(self._run)
+
+    def clear(self) -> None:
+        """Forget the steps that have not begun."""
+        with self._lock:
+            self._steps.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._steps:
+                    self._is_running = False
+                    return
+                step = self._steps.popleft()
+            step()
+
+
+class _Awaited(Future[_Result], Generic[_Result]):
+    """A future that counts how long its result was waited for."""
+
+    def __init__(self, runtime: IoRuntime) -> None:
+        super().__init__()
+        self._runtime = runtime
+
+    def result(self, timeout: float | None = None) -> _Result:
+        if self.done():
+            return super().result()
+        return self._runtime.wait_for(lambda: super(_Awaited, self).result(timeout))
+
+
+def _fulfil(future: Future[_Result], action: Callable[[], _Result]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(action())
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's.
+        future.set_exception(error)
+
+
+# By process id. A child keeps the entry of its parent: to free it would touch its threads.
+_runtimes: dict[int, IoRuntime] = {}
+
+
+def io_runtime() -> IoRuntime:
+    """Return this process's runtime; a forked child gets one of its own."""
+    found = _runtimes.get(os.getpid())
+    if found is None:
+        new = IoRuntime(is_inline=os.environ.get(_MODE_VARIABLE) == "inline")
+        found = _runtimes.setdefault(os.getpid(), new)  # One of two threads is first.
+    return found

@@ -1,0 +1,238 @@
+"""An object on its way: its parts go out on the IO runtime while the caller encodes the next.
+
+The bytes of all parts of all open uploads in a process are bounded. A part counts until its
+memory is free, which obstore's last reference to it tells: then it has arrived, or was given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import obstore
+
+from holdfast.storage.calls import call, write
+from holdfast.storage.port import StorageError
+from holdfast.storage.runtime import IoRuntime, Lane, io_runtime
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+# S3 takes 10,000 parts of at least 5 MiB: an object can have 80 GB.
+PART_BYTES = 8 * 1024 * 1024
+_PARTS_IN_FLIGHT = 4
+# An abort that the store does not answer goes on behind; whoever gives up is not held up.
+_ABORT_WAIT_S = 30.0
+
+
+class Upload:
+    """One object on its way: small ones go out as one put, large ones in parts."""
+
+    def __init__(self, uri: str, store: ObjectStore, key: str) -> None:
+        """Send nothing yet.
+
+        Args:
+            uri: The object's name in messages.
+            store: Where.
+            key: Which object.
+        """
+        self._uri = uri
+        self._store = store
+        self._key = key
+        self._runtime = io_runtime()
+        self._lane = Lane(self._runtime)
+        self._position = 0
+        self._part = _Part(self._runtime)
+        self._has_parts = False
+        self._is_closed = False
+        self._is_abandoned = False
+        # Of the IO threads: obstore's writer, and what went wrong.
+        self._writer: Any = None
+        self._error = ""
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Take the bytes; blocks while too many of this process are on their way.
+
+        Raises:
+            StorageError: An earlier part was not taken, or the object is at its end.
+        """
+        if self._is_closed or self._is_abandoned:
+            raise StorageError(f"{self._uri}: written after its end")
+        left = memoryview(data)
+        while left:
+            self._raise_failure()
+            piece = left[: PART_BYTES - len(self._part)]
+            self._part.add(piece)
+            left = left[len(piece) :]
+            if len(self._part) == PART_BYTES:
+                self._hand_over()
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Return how many bytes were taken."""
+        return self._position
+
+    def close(self) -> None:
+        """Send what is left; the object is there when this returns.
+
+        Raises:
+            StorageError: It failed, and the object is not there.
+        """
+        if self._is_closed:
+            return
+        if self._is_abandoned:
+            raise StorageError(f"{self._uri}: closed after it was given up")
+        try:
+            if self._has_parts:
+                self._finish_parts()
+            else:
+                self._put()
+        except StorageError:
+            # The client tries again by itself, and an upload that has landed can then be unknown
+            # to the store. Nobody else uses the name, and an object appears whole or not at all.
+            if not self._is_there():
+                raise
+        self._is_closed = True
+
+    def abandon(self) -> None:
+        """Give the object up; nothing becomes visible, and no part stays on the server."""
+        if self._is_closed or self._is_abandoned:
+            return
+        self._is_abandoned = True
+        self._part.forget()
+        self._lane.clear()
+        if self._has_parts:
+            done = threading.Event()
+            self._lane.add(lambda: self._abort(done))
+            self._runtime.wait_for(lambda: done.wait(_ABORT_WAIT_S))
+
+    def _hand_over(self) -> None:
+        """Let an IO thread send the part, as soon as there is room for it."""
+        part, self._part = self._part, _Part(self._runtime)
+        self._runtime.wait_for(part.enter_flight)
+        self._has_parts = True
+        self._lane.add(lambda: self._send(part))
+
+    def _put(self) -> None:
+        part, self._part = self._part, _Part(self._runtime)
+        try:
+            write(
+                self._uri,
+                lambda: obstore.put(self._store, self._key, part, use_multipart=False),
+                size=len(part),
+            )
+        finally:
+            part.forget()
+
+    def _finish_parts(self) -> None:
+        if self._part:
+            self._hand_over()
+        done = threading.Event()
+        self._lane.add(lambda: self._finish(done))
+        self._runtime.wait_for(done.wait)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._error:
+            raise StorageError(self._error)
+
+    # ---- what runs on IO threads, one step after the other ------------------------------------
+
+    def _send(self, part: _Part) -> None:
+        if self._error or self._is_abandoned:
+            return
+        try:
+            if self._writer is None:
+                # With a writer of its own at each try: one that failed has lost where it writes.
+                write(self._uri, lambda: self._open(part), size=len(part))
+            else:
+                write(self._uri, lambda: self._pass_on(part), size=len(part), renews=False)
+            part.sent_at = time.perf_counter()  # The rest of its way runs behind.
+        except Exception as error:  # noqa: BLE001 - it is raised by the next call.
+            self._fail(error)
+
+    def _open(self, part: _Part) -> None:
+        concurrency = 1 if self._runtime.is_inline else _PARTS_IN_FLIGHT
+        writer: Any = obstore.open_writer(
+            self._store, self._key, buffer_size=PART_BYTES, max_concurrency=concurrency
+        )
+        writer.write(part)
+        self._writer = writer
+        self._await_inline()
+
+    def _pass_on(self, part: _Part) -> None:
+        self._writer.write(part)
+        self._await_inline()
+
+    def _await_inline(self) -> None:
+        if self._runtime.is_inline:
+            self._writer.write(b"")  # With one part at a time it waits for that one.
+
+    def _finish(self, done: threading.Event) -> None:
+        try:
+            if not self._error and self._writer is not None:
+                writer, self._writer = self._writer, None
+                write(self._uri, writer.close, renews=False)
+        except Exception as error:  # noqa: BLE001 - it is raised by the next call.
+            self._fail(error)
+        finally:
+            done.set()
+
+    def _fail(self, error: Exception) -> None:
+        # The text alone: the error's frames would keep the part in memory, and in the budget.
+        self._error = str(error)
+        self._abort()
+
+    def _abort(self, done: threading.Event | None = None) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            # obstore's writer aborts when its block is left with an error; to drop it would leave
+            # the parts on the server. If this fails too, the bucket's own rule removes them.
+            with contextlib.suppress(Exception):
+                writer.__exit__(StorageError, None, None)
+        if done is not None:
+            done.set()
+
+    def _is_there(self) -> bool:
+        try:
+            found = call(self._uri, lambda: obstore.head(self._store, self._key))
+        except (FileNotFoundError, StorageError):
+            return False
+        return bool(found["size"] == self._position)
+
+
+class _Part(bytearray):
+    """The bytes of one part. They are in the budget from when they are kept until they are free."""
+
+    def __init__(self, runtime: IoRuntime) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._kept = 0
+        self._in_flight = 0
+        self.sent_at = 0.0
+
+    def add(self, piece: memoryview) -> None:
+        self.extend(piece)
+        self._kept += len(piece)
+        self._runtime.uploads.keep(len(piece))
+
+    def enter_flight(self) -> None:
+        kept, self._kept = self._kept, 0
+        self._runtime.uploads.take(len(self), kept_bytes=kept)
+        self._in_flight = len(self)
+
+    def forget(self) -> None:
+        """Count the bytes as kept no more."""
+        kept, self._kept = self._kept, 0
+        self._runtime.uploads.keep(-kept)
+
+    def __del__(self) -> None:
+        if self._kept:
+            self.forget()
+        if self._in_flight:
+            self._runtime.uploads.give_back(self._in_flight)
+        if self.sent_at:
+            self._runtime.count(busy_s=time.perf_counter() - self.sent_at)

@@ -1,0 +1,290 @@
+"""Credentials that end in mid-job: they are asked for again, and no call fails."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.storage import credentials, locations
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import StorageError
+
+HERE = f"{__name__}:current"
+URI = "s3://bucket/x"
+SECRET = "the-secret-of-the-key"  # noqa: S105 - of no real server.
+_KEY = re.compile(r"Credential=([^/]+)/")
+
+# What the user's function gives now, and how often it was asked.
+given: dict[str, Any] = {}
+asked: list[str] = []
+
+
+def current() -> dict[str, Any]:
+    """Stand for the user's own function."""
+    asked.append(given.get("access_key_id", ""))
+    if "raise" in given:
+        raise RuntimeError(f"cannot renew {SECRET}")
+    return dict(given)
+
+
+class KeyedS3(ThreadingHTTPServer):
+    """Keeps objects for whoever signs with the key of today; S3's own words for all others."""
+
+    def __init__(self) -> None:
+        """Listen on a free port of this machine."""
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.key = "old"
+        self.status, self.code = 403, "InvalidAccessKeyId"
+        self.objects: dict[str, bytes] = {}
+        self.refused = 0
+
+    def options(self, **more: str) -> dict[str, str]:
+        """Return storage options for this server, without keys."""
+        endpoint = f"http://127.0.0.1:{self.server_address[1]}"
+        return {"s3.endpoint": endpoint, "s3.region": "x", **more}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: KeyedS3
+
+    def do_PUT(self) -> None:
+        path = self.path.partition("?")[0]
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        key = _KEY.search(self.headers.get("Authorization") or "")
+        if key is None or key[1] != self.server.key:
+            self.server.refused += 1
+            # A store repeats what it was sent; the secret must not get into a message of ours.
+            body = f"<Error><Code>{self.server.code}</Code><Key>{SECRET}</Key></Error>"
+            self.reply(self.server.status, body.encode())
+        elif self.command == "PUT":
+            self.server.objects[path] = data
+            self.reply(200, b"")
+        elif path in self.server.objects:
+            self.reply(200, self.server.objects[path])
+        else:
+            self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    do_GET = do_HEAD = do_PUT  # noqa: N815 - http.server's names.
+
+    def reply(self, status: int, body: bytes) -> None:
+        """Answer."""
+        self.send_response(status)
+        self.send_header("ETag", '"e"')
+        self.send_header("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KeyedS3]:
+    """Run a server for one test; nothing of this machine's own chain is in the way."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
+    monkeypatch.setattr(credentials, "_known", {})
+    given.clear()
+    asked.clear()
+    replace("old")
+    with KeyedS3() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield running
+        finally:
+            running.shutdown()
+            thread.join()
+
+
+def replace(key: str, **more: Any) -> None:  # noqa: ANN401 - whatever a user returns.
+    """Let the user's function give another key from now on."""
+    given.clear()
+    given.update(access_key_id=key, secret_access_key=SECRET, **more)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(403, "InvalidAccessKeyId"), (400, "ExpiredToken"), (401, "Unauthorized")],
+)
+def test_credentials_that_are_refused_are_asked_for_again(
+    server: KeyedS3, status: int, code: str
+) -> None:
+    """Reads, writes and heads go on with the new key; each was refused once at most."""
+    server.status, server.code = status, code
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    storage.put(URI, b"1")
+    calls: list[Callable[[], object]] = [
+        lambda: storage.put(URI, b"2"),
+        lambda: storage.get(URI),
+        lambda: storage.size(URI),
+    ]
+    for number, call in enumerate(calls):
+        server.key = f"new-{number}"
+        replace(server.key)
+        call()
+        assert server.refused == number + 1
+    assert storage.get(URI) == b"2"
+    assert asked == ["old", "new-0", "new-1", "new-2"]
+
+
+def test_a_key_that_the_server_does_not_know_is_no_missing_object(server: KeyedS3) -> None:
+    """One real server answers 404: a ledger that is refused must not pass for an empty one."""
+    server.status, server.code = 404, "XAdminUserNotFound"
+    server.key = "another"
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    with pytest.raises(StorageError, match="XAdminUserNotFound"):
+        storage.get(URI)
+    server.key = "old"
+    with pytest.raises(FileNotFoundError):
+        storage.get(URI)
+
+
+def test_an_upload_goes_on_with_new_credentials(server: KeyedS3) -> None:
+    """An object that is written piece by piece does not fail either."""
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    sink = storage.open_sink(URI)
+    sink.write(b"123")
+    server.key = "new"
+    replace("new")
+    sink.close()
+    assert server.objects == {"/bucket/x": b"123"}
+
+
+def test_many_calls_that_are_refused_at_once_ask_once(server: KeyedS3) -> None:
+    """The user's function may be slow, and its service may count."""
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    storage.put(URI, b"1")
+    server.key = "new"
+    replace("new")
+    assert storage.get_many([URI] * 16) == [b"1"] * 16
+    assert asked.count("new") == 1
+
+
+def test_credentials_are_asked_for_again_before_they_expire(server: KeyedS3) -> None:
+    """Nothing is refused: the server takes both, the old ones were not waited out."""
+    soon = datetime.now(timezone.utc) + timedelta(seconds=0.4)
+    replace("old", expires_at=soon)
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    storage.put(URI, b"1")
+    storage.put(URI, b"1")
+    assert asked == ["old"]
+    replace("old", expires_at=(datetime.now(timezone.utc) + timedelta(hours=1)).isoformat())
+    threading.Event().wait(0.25)
+    for _ in range(3):
+        storage.put(URI, b"1")
+    assert asked == ["old"] * 2
+    assert server.refused == 0
+
+
+def test_a_store_that_refuses_the_new_credentials_too_has_refused(server: KeyedS3) -> None:
+    """It is asked twice and no more, and no message holds a secret."""
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    server.key = "another"
+    with pytest.raises(StorageError, match="InvalidAccessKeyId") as caught:
+        storage.put(URI, b"1")
+    assert server.refused == 2
+    assert SECRET not in str(caught.value)
+
+
+def test_a_function_that_fails_is_named_without_what_it_says(server: KeyedS3) -> None:
+    """Its message may hold the very secret."""
+    given["raise"] = True
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    with pytest.raises(StorageError, match=f"{HERE}: RuntimeError") as caught:
+        storage.get(URI)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "name", ["no_such_module:x", f"{__name__}:nothing", f"{__name__}:URI", ":"]
+)
+def test_a_name_that_is_no_function_is_an_error_with_a_cure(server: KeyedS3, name: str) -> None:
+    """The name is in it."""
+    storage = ObjectStorage(server.options(**{credentials.OPTION: name}))
+    with pytest.raises(SettingsError, match=re.escape(name)):
+        storage.get(URI)
+
+
+def test_what_is_no_credential_is_an_error(server: KeyedS3) -> None:
+    """It names the field, not the value of another."""
+    given.clear()
+    given["secret_access_key"] = SECRET
+    storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
+    with pytest.raises(SettingsError, match="gave no access_key_id") as caught:
+        storage.get(URI)
+    assert SECRET not in str(caught.value)
+
+
+def test_the_shared_credentials_file_is_read_and_read_again(
+    server: KeyedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something beside the job replaces it, as tools for single sign-on do."""
+    monkeypatch.setenv("AWS_PROFILE", "lake")
+    file = tmp_path / "credentials"
+
+    def put_down(key: str) -> None:
+        lines = ["[lake]", f"aws_access_key_id = {key}", f"aws_secret_access_key = {SECRET}"]
+        file.write_text("\n".join(lines))
+
+    put_down("old")
+    storage = ObjectStorage(server.options())
+    storage.put(URI, b"1")
+    put_down("new")
+    server.key = "new"
+    assert storage.get(URI) == b"1"
+
+
+def test_keys_in_the_options_come_before_the_file(server: KeyedS3, tmp_path: Path) -> None:
+    """And are not asked for again: there is nobody to ask."""
+    (tmp_path / "credentials").write_text("[default]\naws_access_key_id = wrong\n")
+    keys = {"s3.access-key-id": "old", "s3.secret-access-key": SECRET}
+    storage = ObjectStorage(server.options(**keys))
+    storage.put(URI, b"1")
+    server.key = "new"
+    with pytest.raises(StorageError):
+        storage.get(URI)
+    assert server.refused == 1
+
+
+def test_an_iceberg_table_does_not_get_to_name_code(
+    server: KeyedS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server and its properties can say anything; the user's environment is trusted."""
+    io = HoldfastFileIO(server.options(**{credentials.OPTION: HERE, "s3.anonymous": "true"}))
+    with pytest.raises(OSError, match="InvalidAccessKeyId"):
+        io.new_input(URI).open()
+    assert asked == []
+    monkeypatch.setenv("HOLDFAST_CREDENTIALS", HERE)
+    HoldfastFileIO(server.options()).new_output(URI).create(overwrite=True).close()
+    assert asked == ["old"]
+    keys = {"s3.access-key-id": "mine", "s3.secret-access-key": SECRET}
+    with pytest.raises(OSError, match="InvalidAccessKeyId"):
+        HoldfastFileIO(server.options(**keys)).new_input(URI).open()
+    assert asked == ["old"]
+
+
+def test_no_secret_in_a_representation() -> None:
+    """Neither of the credentials nor of what is pickled with a task."""
+    replace("old")
+    made = credentials.Credentials(HERE, current)
+    with contextlib.suppress(StorageError):
+        made()
+    assert SECRET not in repr(made)
+    assert HERE in repr(made)

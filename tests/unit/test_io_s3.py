@@ -1,0 +1,110 @@
+"""Reads and uploads on real S3 servers: nothing is left behind, nothing is read that changed."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import re
+import time
+import uuid
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import ObjectChangedError
+from tests.stack_access import S3Endpoint, Stack
+
+pytestmark = pytest.mark.stack
+
+MIB = 1024 * 1024
+_EMPTY_BODY = hashlib.sha256(b"").hexdigest()
+
+
+@pytest.fixture(params=["s3", "minio"])
+def server(request: pytest.FixtureRequest, stack: Stack) -> S3Endpoint:
+    """Return each kind of server in turn."""
+    found: S3Endpoint | None = getattr(stack, request.param)
+    if found is None:
+        pytest.skip("MinIO is not part of the running stack: make stack WITH=minio")
+    return found
+
+
+@pytest.fixture
+def key() -> str:
+    """Return a name that no other test uses."""
+    return f"io-{uuid.uuid4().hex}/x"
+
+
+def unfinished_uploads(server: S3Endpoint, key: str) -> list[str]:
+    """Ask the server itself which uploads of a key were begun and not ended."""
+    host = urlsplit(server.endpoint).netloc
+    query = f"prefix={quote(key, safe='')}&uploads="
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    headers = {"host": host, "x-amz-content-sha256": _EMPTY_BODY, "x-amz-date": stamp}
+    signed = ";".join(headers)
+    lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    canonical = "\n".join(["GET", f"/{server.bucket}", query, lines, signed, _EMPTY_BODY])
+    scope = f"{stamp[:8]}/{server.region}/s3/aws4_request"
+    secret = f"AWS4{server.secret_key}".encode()
+    for part in scope.split("/"):
+        secret = hmac.digest(secret, part.encode(), "sha256")
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
+    signature = hmac.digest(secret, text.encode(), "sha256").hex()
+    headers["authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={server.access_key}/{scope},"
+        f"SignedHeaders={signed},Signature={signature}"
+    )
+    connection = http.client.HTTPConnection(host, timeout=10.0)
+    try:
+        connection.request("GET", f"/{server.bucket}?{query}", headers=headers)
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        assert answer.status == http.HTTPStatus.OK, body
+    finally:
+        connection.close()
+    return re.findall("<UploadId>", body)
+
+
+def test_an_upload_that_is_given_up_leaves_no_part(server: S3Endpoint, key: str) -> None:
+    """Parts had arrived, so the server did know of it."""
+    storage = ObjectStorage(server.store_options())
+    sink = storage.open_sink(f"s3://{server.bucket}/{key}")
+    for _ in range(20):
+        sink.write(bytes(MIB))
+    until = time.monotonic() + 20
+    while not unfinished_uploads(server, key) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert unfinished_uploads(server, key)
+    sink.abandon()
+    assert unfinished_uploads(server, key) == []
+    assert storage.facts(f"s3://{server.bucket}/{key}") == []
+
+
+def test_an_upload_of_many_parts_is_whole(server: S3Endpoint, key: str) -> None:
+    """Every byte is in its place, and nothing is unfinished."""
+    storage, uri = ObjectStorage(server.store_options()), f"s3://{server.bucket}/{key}"
+    data = bytes(range(256)) * 100_000
+    sink = storage.open_sink(uri)
+    for start in range(0, len(data), 1_000_003):
+        sink.write(memoryview(data)[start : start + 1_000_003])
+    sink.close()
+    assert storage.get(uri) == data
+    assert unfinished_uploads(server, key) == []
+
+
+def test_a_range_is_of_the_object_that_was_pinned(server: S3Endpoint, key: str) -> None:
+    """A listing and a look at one object give the same tag, and the server checks it."""
+    storage, uri = ObjectStorage(server.store_options()), f"s3://{server.bucket}/{key}"
+    storage.put(uri, b"0123456789")
+    (listed,) = storage.facts(uri.removesuffix("/x"))
+    (alone,) = storage.facts(uri)
+    assert (listed.uri, listed.size_bytes, listed.tag) == (uri, 10, alone.tag)
+    assert bytes(storage.get_range(uri, 2, 5, tag=listed.tag)) == b"234"
+    storage.put(uri, b"9876543210")
+    with pytest.raises(ObjectChangedError):
+        storage.get_range(uri, 2, 5, tag=listed.tag)
+    with pytest.raises(ObjectChangedError):
+        storage.get_range(uri, 5, 11)
