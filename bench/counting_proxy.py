@@ -2,7 +2,8 @@
 
 Bytes go through as they come, so signatures hold (the Host header is part of them), and
 interim answers, HEAD and chunked bodies need no care. Only requests are followed closely, to
-know where the next one on a kept connection begins; of an answer only the status is read.
+know where the next one on a kept connection begins; of an answer only the status is read, and
+its bytes are counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
@@ -37,6 +38,8 @@ class Exchange:
     method: str
     target: str
     status: int = 0
+    # Of the answer, its head included.
+    answer_bytes: int = field(default=0, compare=False)
 
 
 @contextlib.contextmanager
@@ -84,6 +87,19 @@ class CountingProxy:
         with self._lock:
             self._exchanges.append(exchange)
         return exchange
+
+    def answer_bytes(self, method: str, path: str) -> int:
+        """Return how many bytes came back for requests whose target begins with a path.
+
+        Waits for nothing: ask when the clients have ended.
+        """
+        with self._lock:
+            found = list(self._exchanges)
+        return sum(
+            one.answer_bytes
+            for one in found
+            if one.method == method and one.target.startswith(path)
+        )
 
     def give_up(self, reason: str) -> None:
         """Note that a request could not be followed; called by a connection."""
@@ -162,6 +178,8 @@ class _Connection(socketserver.BaseRequestHandler):
         begun = b""
         with contextlib.suppress(OSError):
             while data := upstream.recv(_PIECE_BYTES):
+                if self._exchange is not None:
+                    self._exchange.answer_bytes += len(data)
                 if self._exchange is not None and not self._exchange.status:
                     begun += data
                     if status := final_status(begun):

@@ -27,12 +27,17 @@ def cache_folder() -> Path:
     return folder
 
 
+def events_folder(rows: int = ROWS) -> Path:
+    """Return where the files of `events` stand."""
+    return cache_folder() / f"events-{rows}"
+
+
 def events(session: SparkSession, rows: int = ROWS) -> DataFrame:
     """Return the rows as a DataFrame over zstd Parquet files; make the files if they are missing.
 
     Six columns, about 25 bytes a row when compressed: numbers, a short text and a time.
     """
-    folder = cache_folder() / f"events-{rows}"
+    folder = events_folder(rows)
     if not (folder / "_SUCCESS").exists():
         shutil.rmtree(folder, ignore_errors=True)
         made = session.range(rows).selectExpr(

@@ -17,6 +17,8 @@ from tests.stack_access import Stack, stack
 __all__ = ["stack"]
 
 ROOT = Path(__file__).parents[1]
+# So that a clone tests its own code, whatever is installed.
+PYTHON_PATH = f"{ROOT}/src{os.pathsep}{ROOT}"
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +30,7 @@ def lake(stack: Stack) -> Iterator[SparkSession]:
     helpers, so the repository's root must be on their path.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = PYTHON_PATH
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     settings = {
         "spark.master": "local[2]",

@@ -10,14 +10,22 @@ from holdfast.model.report import Report
 from holdfast.model.status import RunStatus
 from holdfast.run import Run, runs
 from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.sources.files.scan import FilesScan, scan_files
+from holdfast.sources.iceberg.scan import IcebergScan, scan_iceberg
+from holdfast.sources.materialized.scan import Materialized, materialize
+from holdfast.sources.parquet.scan import ParquetScan, scan_parquet
 from holdfast.worker.per_row import PerRow, per_row
 from holdfast.worker.retry import Retry
 from holdfast.worker.transforms import PerWorker, per_worker
 
 __all__ = [
     "Create",
+    "FilesScan",
     "HoldfastError",
+    "IcebergScan",
     "IcebergTable",
+    "Materialized",
+    "ParquetScan",
     "PerRow",
     "PerWorker",
     "Report",
@@ -26,7 +34,11 @@ __all__ = [
     "RunStatus",
     "Swept",
     "__version__",
+    "materialize",
     "per_row",
     "per_worker",
     "runs",
+    "scan_files",
+    "scan_iceberg",
+    "scan_parquet",
 ]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pyarrow as pa
 
 from holdfast.errors import MissingExtraError, SettingsError
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.sources.base import PinnedScan
+from holdfast.sources.iceberg.scan import IcebergScan
+from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
 
 _STORE_SETTING = "spark.holdfast.store"
 _STORE_VARIABLE = "HOLDFAST_STORE"
+_SCAN_SETTINGS = "spark.holdfast.scan."
 
 
 def open_store(
@@ -39,7 +45,7 @@ def open_store(
             cure=f"pass Run(store=...), or set {_STORE_SETTING} or {_STORE_VARIABLE}",
         )
     if options is None:
-        options = {} if session is None else _settings_under(session, f"{_STORE_SETTING}.")
+        options = _settings_under(session, f"{_STORE_SETTING}.")
     return normalise(uri), ObjectStorage(options)
 
 
@@ -47,7 +53,7 @@ def open_table(
     target: IcebergTable,
     session: SparkSession | None,
     create: Create | None = None,
-    schema: pa.Schema | None = None,
+    schema: Callable[[], pa.Schema] = lambda: pa.schema([]),
 ) -> Sink:
     """Return the sink of a table.
 
@@ -55,28 +61,71 @@ def open_table(
         target: Which table.
         session: Whose settings name the catalog; None if the target names it itself.
         create: How to create the table if there is none.
-        schema: The schema of a table that is created without one of its own.
+        schema: Gives the schema of a table that is created without one of its own.
 
     Raises:
         MissingExtraError: PyIceberg is not installed.
         SettingsError: The catalog or the table cannot be used.
     """
-    try:
+    with _iceberg_installed():
         from holdfast.sinks.iceberg.open import open_sink  # noqa: PLC0415 - pyiceberg is optional.
+
+    return open_sink(
+        target,
+        settings_under=partial(_settings_under, session),
+        create=create,
+        default_schema=schema,
+    )
+
+
+def open_scan(scan: Scan, session: SparkSession) -> PinnedScan:
+    """Return a scan with its storage at hand.
+
+    Args:
+        scan: What the user names.
+        session: Whose settings are asked for storage options that are not given.
+
+    Raises:
+        HiddenSettingError: The session does not give a setting out.
+        MissingExtraError: PyIceberg is needed, and not installed.
+        SettingsError: The table's catalog cannot be used.
+    """
+    if isinstance(scan, IcebergScan):
+        return _open_iceberg_scan(scan, session)
+    options = scan.options
+    if options is None:
+        options = _settings_under(session, _SCAN_SETTINGS)
+    return scan.on(ObjectStorage(options))
+
+
+def _open_iceberg_scan(scan: IcebergScan, session: SparkSession) -> PinnedScan:
+    with _iceberg_installed():
+        from holdfast.sinks.iceberg.open import table_loader  # noqa: PLC0415 - pyiceberg is optional.
+        from holdfast.sources.iceberg.pinned import PinnedIcebergScan  # noqa: PLC0415
+
+    named = scan.table
+    target = (
+        IcebergTable(named)
+        if isinstance(named, str)
+        else IcebergTable(named.name, catalog=named.catalog, branch=named.branch)
+    )
+    name, load = table_loader(target, partial(_settings_under, session))
+    return PinnedIcebergScan(scan, name, target.branch, load)
+
+
+@contextlib.contextmanager
+def _iceberg_installed() -> Iterator[None]:
+    """Say what to install where PyIceberg is missing.
+
+    Raises:
+        MissingExtraError: It is.
+    """
+    try:
+        yield
     except ImportError as error:
         raise MissingExtraError(
             what="an Iceberg table", package=error.name or "pyiceberg", extra="iceberg"
         ) from error
-
-    def settings_under(prefix: str) -> dict[str, str]:
-        return {} if session is None else _settings_under(session, prefix)
-
-    return open_sink(
-        target,
-        settings_under=settings_under,
-        create=create,
-        default_schema=pa.schema([]) if schema is None else schema,
-    )
 
 
 def active_session() -> SparkSession | None:
@@ -96,7 +145,9 @@ def _setting(session: SparkSession | None) -> str:
     return setting(session, _STORE_SETTING)
 
 
-def _settings_under(session: SparkSession, prefix: str) -> dict[str, str]:
+def _settings_under(session: SparkSession | None, prefix: str) -> dict[str, str]:
+    if session is None:
+        return {}
     from holdfast.spark.session import settings_under  # noqa: PLC0415 - pyspark is optional.
 
     return settings_under(session, prefix)

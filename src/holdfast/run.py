@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from holdfast.engine.abort import abort
@@ -18,6 +18,7 @@ from holdfast.engine.resolve import refuse_landed
 from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import Swept, sweep
 from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
+from holdfast.inputs import open_input
 from holdfast.ledger.run_file import read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.report import Report
@@ -27,6 +28,8 @@ from holdfast.opening import active_session, open_store, open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.sources.materialized.scan import Materialized, materialize
+from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.worker.per_row import PerRow
@@ -72,10 +75,10 @@ class Run:
 
     def append(  # noqa: PLR0913 - each is a choice of the user's.
         self,
-        df: SparkDataFrame,
+        df: SparkDataFrame | Scan | Materialized,
         *,
         to: str | IcebergTable,
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
         transform: Transform | PerWorker | PerRow | None = None,
         checkpoint_every: Duration | None = "30s",
         batch_rows: int | None = None,
@@ -91,15 +94,16 @@ class Run:
         max_errors: float = 0.1,
         cost: float | Callable[[Any], float] = 0.0,
     ) -> Report:
-        """Transform the DataFrame's rows and append them to the table in one atomic commit, once.
+        """Transform rows and append them to the table in one atomic commit, once.
 
         Runs on the driver; the transform runs on the executors. Safe to call again with the
         same id: rows that are done are not computed again, and what has landed stays as it is.
 
         Args:
-            df: A Spark DataFrame, classic or Connect.
+            df: A Spark DataFrame, classic or Connect; a scan (`hf.scan_parquet`, ...); or
+                `hf.materialize(df)`.
             to: `catalog.namespace.table` through the session's settings, or `hf.IcebergTable`.
-            key: The column or columns that tell the rows apart.
+            key: The column or columns that tell a DataFrame's rows apart; none for a scan.
             transform: Takes one pyarrow RecordBatch; returns a batch, a Table, a dict of
                 columns, or an iterable of these. See also `hf.per_worker` and `hf.per_row`.
             checkpoint_every: How much work a kill may cost, per task; None for less safety.
@@ -219,10 +223,11 @@ class Run:
         identity = run_file.identity
         again = Run(f"{self._run_id}+retry", store=ledger.store, store_options=self._store_options)
         again._retry_of = self._run_id
+        rows = self.quarantined().select("input.*")
         return again.append(
-            self.quarantined().select("input.*"),
+            rows if identity.key else materialize(rows),  # Rows of a scan have no key.
             to=to or IcebergTable(identity.table, branch=identity.branch),
-            key=identity.key,
+            key=identity.key or None,
             transform=transform,
             **options,
         )
@@ -284,48 +289,51 @@ class Run:
 
     def _append(  # noqa: PLR0913 - what `append` does not put into the choices.
         self,
-        df: SparkDataFrame,
+        rows: SparkDataFrame | Scan | Materialized,
         target: IcebergTable,
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None,
         choices: Choices,
         *,
         create: Create | None,
         version: str,
     ) -> Report:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
 
         started = time.monotonic()
-        session, key = spark.session_of(df), spark.checked_key(df, key)
-        spark.refuse_wap(session)
-        sink = open_table(target, session, create, spark.arrow_schema(df))
+        given = open_input(rows, key)
+        if given.identity:  # To compare the files of a scan costs next to nothing.
+            choices = replace(choices, verify_input=True)
+        spark.refuse_wap(given.session)
+        sink = open_table(target, given.session, create, given.schema)
         view = sink.load()
 
         def check_output() -> None:
             if choices.transform is None:  # It is known now: fail before any task starts.
-                Conformer(sink.name, spark.arrow_schema(df), sink.writer_spec(view).schema)
+                Conformer(sink.name, given.schema(), sink.writer_spec(view).schema)
 
         identity = Identity(
             table=sink.name,
             table_uuid=view.uuid,
             branch=target.branch,
             mode="append",
-            key=key,
+            key=given.key,
             version=version,
             retry_of=self._retry_of,
-            **spark.semantics(session),
+            input=given.identity,
+            **spark.semantics(given.session),
         )
         prepared, self._prepared = self._prepared, None
         driver = Driver(
-            ledger=prepared.ledger if prepared else self._ledger(session),
+            ledger=prepared.ledger if prepared else self._ledger(given.session),
             sink=sink,
-            submitter=DataFrameSubmitter(df, key),
+            input=given,
             prepared=prepared,
             check_output=check_output,
         )
         driven = driver.append(view, identity, choices)
-        spark.forget_cached_table(session, target)
-        return report_of(self._run_id, sink.name, driven, time.monotonic() - started)
+        spark.forget_cached_table(given.session, target)
+        report = report_of(self._run_id, sink.name, driven, time.monotonic() - started)
+        return report if given.compares else replace(report, input_compared=False)
 
 
 def runs(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.crash.started_jobs import ROOT
+from tests.conftest import PYTHON_PATH
 
 _SCRIPT = Path(__file__).parent / "jobs" / "nursery.py"
 _END_S = 120.0
@@ -60,7 +60,7 @@ class Nursery:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+                env={**os.environ, "PYTHONPATH": PYTHON_PATH, **environment},
             )
         try:
             yield cls(process=process, folder=folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # kill: SIGKILL. stop: SIGSTOP until a rival has finished, then SIGCONT. error: an exception.
@@ -95,6 +95,13 @@ _OF_TASKS: dict[Story, tuple[str, ...]] = {
 }
 
 
+# Steps that only a scan comes to, and steps to which it never does: its rows have no keys.
+_OF_SCANS = ("before-pins", "after-pins", "before-pinned", "after-pinned")
+_OF_KEYS = {"before-keys", "after-keys"}
+_SCANS_SEED = 8
+_SCANS_SAMPLED = 20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One step, in one story, with one fault."""
@@ -103,11 +110,18 @@ class Cell:
     of: Process
     story: Story
     fault: Fault
+    # Whether the job reads files by itself, instead of a DataFrame.
+    is_scan: bool = False
+
+    @property
+    def row(self) -> str:
+        """What stands first in its row of the table of results."""
+        return f"{self.step}, of a scan" if self.is_scan else self.step
 
     @property
     def name(self) -> str:
         """The cell's name, as pytest shows it."""
-        return f"{self.step}-{self.fault}"
+        return f"{'scan-' if self.is_scan else ''}{self.step}-{self.fault}"
 
 
 def _cells() -> list[Cell]:
@@ -122,7 +136,20 @@ def _cells() -> list[Cell]:
     ]
 
 
+def _scan_cells(known: Sequence[Cell]) -> list[Cell]:
+    """Return what only scans come to, in full, and a sample of the rest."""
+    new = [
+        Cell(step=step, of="driver", story="job", fault=fault, is_scan=True)
+        for step in _OF_SCANS
+        for fault in FAULTS
+    ]
+    jobs = [one for one in known if one.story == "job" and one.step not in _OF_KEYS]
+    some = random.Random(_SCANS_SEED).sample(jobs, _SCANS_SAMPLED)
+    return new + [replace(one, is_scan=True) for one in some]
+
+
 CELLS = _cells()
+CELLS += _scan_cells(CELLS)
 
 
 def sampled(seed: int, count: int) -> Sequence[Cell]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
@@ -103,11 +105,15 @@ class _Game:
             "places": 2,
             "row_s": 0.08,
             "is_old": False,
+            "scan": "",
         }
 
     def prepare(self, cell: Cell) -> None:
         """Bring the run to where the step can be reached."""
         self.order["is_old"] = cell.story == "renewal"
+        if cell.is_scan:
+            self.order["scan"] = f"{self.order['store']}-input"
+            self._write_input()
         for left in self.desk.armed.iterdir():
             left.unlink()
         if cell.story == "replay":
@@ -159,6 +165,15 @@ class _Game:
         ended = self.start("append").wait()
         assert self.desk.is_taken(step), ended
         return ended
+
+    def _write_input(self) -> None:
+        """Write the rows as two files of two row groups each."""
+        storage = ObjectStorage(self.order["store_options"])
+        for number, first in enumerate(range(0, ROWS, ROWS // 2)):
+            buffer = pa.BufferOutputStream()
+            rows = pa.table({"id": range(first, first + ROWS // 2)})
+            pq.write_table(rows, buffer, row_group_size=ROWS // 4)
+            storage.put(f"{self.order['scan']}/{number}.parquet", buffer.getvalue().to_pybytes())
 
     def _remove_a_staged_file(self) -> None:
         catalog = load_catalog("desk", **self.desk.stack.rest_catalog_properties())

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 
+from tests.conftest import PYTHON_PATH
 from tests.crash.counted_calls import CALLS_VARIABLE, Costly
 from tests.crash.own_cluster import MASTER_HOST, free_port, wait_for_port
-from tests.crash.started_jobs import ROOT, kill_process, processes_of_session
+from tests.crash.started_jobs import kill_process, processes_of_session
 from tests.integration.process_jobs import QUIET
 
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -69,7 +70,7 @@ def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Itera
                 "SPARK_DAEMON_MEMORY": "768m",
                 "SPARK_DAEMON_JAVA_OPTS": _LIGHT,
                 "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": PYTHON_PATH,
             },
             stdout=log,
             stderr=log,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import PYTHON_PATH
 from tests.crash.counted_calls import CALLS_VARIABLE, Call, read_calls
 from tests.integration.process_jobs import QUIET
 
@@ -113,7 +114,7 @@ class Job:
                 env={
                     **inherited,
                     "PYSPARK_PYTHON": sys.executable,
-                    "PYTHONPATH": str(ROOT),
+                    "PYTHONPATH": PYTHON_PATH,
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     CALLS_VARIABLE: str(folder / "calls"),
                     **self.environment,
@@ -146,7 +147,7 @@ class Job:
         """Executors do not inherit the driver's environment: tell Spark what they need."""
         spark = {
             **self.settings["spark"],
-            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
             f"spark.executorEnv.{CALLS_VARIABLE}": str(folder / "calls"),
         }
         return {**self.settings, "spark": spark}

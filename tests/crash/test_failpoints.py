@@ -80,8 +80,8 @@ def page(found: dict[Cell, str]) -> str:
     ]
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for cell, went in found.items():
-        rows.setdefault((cell.step, cell.of), {})[cell.fault] = went
+        rows.setdefault((cell.row, cell.of), {})[cell.fault] = went
     for (step, of), by_fault in rows.items():
-        cells = " | ".join(by_fault[fault] for fault in FAULTS)
+        cells = " | ".join(by_fault.get(fault, "") for fault in FAULTS)
         lines.append(f"| `{step}` | {of} | {cells} |")
     return "\n".join([*lines, "", f"{len(rows)} steps, {len(found)} cells.", ""])

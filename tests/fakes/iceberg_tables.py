@@ -19,6 +19,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.prepare import Ledger
+from holdfast.engine.settled_input import Unpinned
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
 from holdfast.model.staged import StagedGroup
@@ -144,7 +145,8 @@ class Lake:
             ansi_mode="true",
             version="",
         )
-        driver = Driver(ledger=self.ledger(run_id), sink=self.sink, submitter=submitter)
+        given = Unpinned(submitter)
+        driver = Driver(ledger=self.ledger(run_id), sink=self.sink, input=given)
         return driver.append(view, identity, Choices())
 
     def ledger(self, run_id: str = "r") -> Ledger:

@@ -12,6 +12,7 @@ from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger
+from holdfast.engine.settled_input import Unpinned
 from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
@@ -101,7 +102,9 @@ class Rig:
     ) -> Driven:
         """Start the whole job as a user's script does, which looks at the table first."""
         driver = Driver(
-            ledger=self.ledger(ports), sink=self.table, submitter=submitter or two_partitions()
+            ledger=self.ledger(ports),
+            sink=self.table,
+            input=Unpinned(submitter or two_partitions()),
         )
         return driver.append(view or self.table.load(), self.identity(), Choices(**choices))
 

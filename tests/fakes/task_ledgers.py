@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 def done_step(rows: pa.RecordBatch, seconds: float) -> Step:
     """Return a step whose output is taken already."""
-    return Step(rows=rows, hashes=None, outputs=(), began=0.0, seconds=seconds)
+    return Step(rows=rows, tags=None, outputs=(), began=0.0, seconds=seconds)
 
 
 class ManualClock:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.ledger.layout import RunLayout
+from holdfast.sources.scans import Scan
 from holdfast.storage.objects import ObjectStorage
 from tests.integration.process_local_lake import ledger_kinds
 
@@ -67,7 +68,7 @@ class WatchedTable:
 
     def append(
         self,
-        df: DataFrame | None = None,
+        df: DataFrame | Scan | hf.Materialized | None = None,
         *,
         run_id: str = RUN,
         fails_at: Collection[int] = (),

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import UnsafeStoreError
 from holdfast.storage.objects import ObjectStorage
-from tests.conftest import ROOT
+from tests.conftest import PYTHON_PATH, ROOT
 from tests.stack_access import Stack
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.versitygw]
@@ -92,7 +92,7 @@ def test_no_credential_is_in_any_record_log_line_or_error(stack: Stack, tmp_path
         [sys.executable, "-m", "tests.integration.secret_job"],
         input=json.dumps(order),
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=280,

@@ -13,6 +13,7 @@ from unittest import mock
 from holdfast.engine import drive, passes, resolve, sweep
 from holdfast.engine.commit import Commit
 from holdfast.engine.passes import Passes
+from holdfast.engine.scan_rows import ScanRows
 from holdfast.engine.workbook import Workbook
 from holdfast.ledger import run_file, run_log, task_log
 from holdfast.ledger.run_log import RunLog
@@ -158,6 +159,10 @@ GUARDS: dict[str, Patches] = {
         mock.patch.object(passes, "without_lost", _kept),
         mock.patch.object(SimTable, "check", lambda *_arguments: None),
     ],
+    "finished ranges": lambda: [
+        mock.patch.object(ScanRows, "_left", lambda rows, _finished: rows._pins.whole)
+    ],
+    "first pins": lambda: [mock.patch.object(RunLog, "pinned", None)],
     "out of reach": lambda: [mock.patch.object(Passes, "_stop_if_out_of_reach", _does_nothing)],
     "sweep keeps": lambda: [mock.patch.object(sweep, "_to_keep", lambda *_arguments: ())],
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],

@@ -18,6 +18,7 @@ from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, prepare
 from holdfast.engine.report import report_of
 from holdfast.engine.resolve import refuse_landed
+from holdfast.engine.settled_input import Unpinned
 from holdfast.engine.sweep import sweep
 from holdfast.errors import RunAbortedError
 from holdfast.ledger.layout import RunLayout
@@ -25,6 +26,7 @@ from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
 from holdfast.worker.per_row import per_row
 from tests.simulation.chance import Chance
+from tests.simulation.scan import SimScan, SimScanInput
 from tests.simulation.setting import Setting
 from tests.simulation.signals import simulated_signals
 from tests.simulation.spark import SimSpark
@@ -187,7 +189,7 @@ class History:
         start = Start(name=f"driver {next(self._names)}")
         self.starts.append(start)
         ids = self.setting.ids(len(self.starts))
-        self.inputs.append(ids)
+        self.inputs.append([one for one in ids if one not in self.setting.left_out])
         spark = SimSpark(self.world, ids, self.setting)
 
         def ended(driven: Driven | None, error: BaseException | None) -> None:
@@ -201,11 +203,11 @@ class History:
             if driven is not None:
                 str(report_of(RUN_ID, self.table.name, driven, 1.0))
 
-        actor = self.world.spawn(start.name, lambda: self._drive(spark), ended=ended)
+        actor = self.world.spawn(start.name, lambda: self._drive(spark, ids), ended=ended)
         spark.driver = actor
         self.world.wait_for(lambda: actor.is_done)
 
-    def _drive(self, spark: SimSpark) -> Driven:
+    def _drive(self, spark: SimSpark, ids: Sequence[int | None]) -> Driven:
         setting, ledger = self.setting, self.ledger()
         view = self.table.load()
         identity = Identity(
@@ -213,15 +215,20 @@ class History:
             table_uuid=view.uuid,
             branch="main",
             mode="append",
-            key=("id",),
+            key=() if setting.is_scan else ("id",),
+            input="scan" if setting.is_scan else "",
             session_time_zone="UTC",
             ansi_mode="true",
             version="",
         )
 
         choices = self._choices(ledger)
+        if setting.is_scan:
+            scan = SimScan(self.world, ids, setting.left_out)
+            driver = Driver(ledger=ledger, sink=self.table, input=SimScanInput(scan, spark))
+            return driver.append(view, identity, choices)
         if not setting.is_derived:
-            driver = Driver(ledger=ledger, sink=self.table, submitter=spark)
+            driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(spark))
             return driver.append(view, identity, choices)
         try:
             prepared = prepare(ledger, spark, ("id",), choices)
@@ -231,7 +238,7 @@ class History:
         left = spark.left(prepared.book.finished) if not prepared.has_landed else []
         derived = SimSpark(self.world, left[setting.loses_a_row :], setting, spark.tasks)
         derived.driver = spark.driver
-        driver = Driver(ledger=ledger, sink=self.table, submitter=derived, prepared=prepared)
+        driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(derived), prepared=prepared)
         return driver.append(view, identity, choices)
 
     def _choices(self, ledger: Ledger) -> Choices:

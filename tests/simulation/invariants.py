@@ -131,7 +131,7 @@ def _aside(history: History, work: Work) -> list[int] | None:
             return None
         if record.quarantine is not None:
             for batch in read_chunk(history.storage, uri, record.quarantine):
-                found += [int(key["id"]) for key in batch["key"].to_pylist()]
+                found += [int(row["id"]) for row in batch["input"].to_pylist()]
     return found
 
 
@@ -173,7 +173,11 @@ def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[
     """Return for each row under which claims it was covered."""
     covered: dict[int, list[int]] = {}
     for record in records:
-        if record.coverage.rows:
+        if record.coverage.ranges is not None:
+            for start, stop in record.coverage.ranges:
+                for one in range(start, stop):
+                    covered.setdefault(one, []).append(record.claim)
+        elif record.coverage.rows:
             for batch in read_keys(history.before_sweep, LAYOUT.keys(record.name), _KEYS):
                 for one in batch["id"].to_pylist():
                     covered.setdefault(one, []).append(record.claim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -52,6 +52,9 @@ class Setting:
     replay_bytes: int
     # When staged files count as old, and are copied before they are published.
     old_after_s: float
+    # Whether workers read the input themselves, and which of its rows are not asked for.
+    is_scan: bool
+    left_out: frozenset[int]
 
     @classmethod
     def drawn(cls, chance: Chance, kinds_of_others: Sequence[str]) -> Setting:
@@ -59,7 +62,7 @@ class Setting:
         rows = (3, 1, 2, 4, 6, 0)[chance.of(6)]
         kinds = ("", *kinds_of_others)
         others = [kinds[chance.of(len(kinds), 0.6)] for _ in range(3)]
-        return cls(
+        drawn = cls(
             rows=rows,
             places=(2, 1, 3)[chance.of(3)],
             batch_rows=(1, 2)[chance.of(2)],
@@ -84,6 +87,20 @@ class Setting:
             unsafe_store=chance.of(2, 0.02) == 1,
             replay_bytes=(1 << 20, 1)[chance.of(2)],
             old_after_s=(172_800.0, 4.0, 0.0)[chance.of(3, 0.5)],
+            is_scan=chance.of(2, 0.3) == 1,
+            left_out=frozenset({2} if chance.of(2, 0.3) else ()),
+        )
+        return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
+
+    def as_scan(self) -> Setting:
+        """Return the same for a scan: its rows need no keys, and are the same for every reader."""
+        return replace(
+            self,
+            unstable=False,
+            is_derived=False,
+            verify_input=True,
+            decimal_keys=False,
+            input=self.input if self.input in {"grows", "shrinks"} else "steady",
         )
 
     @property

@@ -83,6 +83,17 @@ class SimSpark(MemorySubmitter):
 
         return self._run(plan, deal)
 
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time."""
+        return self._places
+
+    def run(self, plan: TaskPlan, items: int) -> list[TaskReport]:
+        """Run the plan over work items, each in a place of its own."""
+        numbers = [[number] for number in range(items)] or [[]]
+        rows = [partition(some) for some in numbers]
+        return self._run(plan, lambda: rows)
+
     def left(self, finished: KeyFiles) -> list[int | None]:
         """Return the ids that are not finished."""
         (left,) = self._left(self.partitions, finished)

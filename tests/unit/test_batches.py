@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from holdfast.worker import batches as sizes_of
 from holdfast.worker.batches import resize
+from holdfast.worker.pace import Pace, paced
 
 
 def batches(*sizes: int) -> list[pa.RecordBatch]:
@@ -56,6 +58,26 @@ def test_batches_are_taken_as_they_are_needed() -> None:
 
     first = next(resize(source(), 2))  # type: ignore[arg-type]
     assert (first.num_rows, taken) == (2, [2])
+
+
+def texts(*lengths: int) -> pa.RecordBatch:
+    """Return one batch whose rows are texts of these lengths."""
+    return pa.RecordBatch.from_pydict({"text": ["x" * length for length in lengths]})
+
+
+@pytest.mark.parametrize("rows", [None, 100])
+def test_a_batch_never_holds_more_bytes_than_it_may(
+    rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of very different sizes: large ones come alone, and all come in order."""
+    monkeypatch.setattr(sizes_of, "BATCH_BYTES_MAX", 1000)
+    lengths = [10, 20, 990, 5, 5000, 7, 400, 400, 400, 1]
+    given = [texts(*lengths[:4]), texts(*lengths[4:])]
+    out = list(resize(given, rows) if rows else paced(given, Pace(None)))
+    found = [len(text) for batch in out for text in batch["text"].to_pylist()]
+    assert found == lengths
+    assert all(batch.nbytes <= 1000 or batch.num_rows == 1 for batch in out)
+    assert len(out) < len(lengths)
 
 
 def gigantic(size: int) -> pa.RecordBatch:

@@ -21,8 +21,8 @@ from holdfast.ledger.chunks import read_chunk
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import WriterSpec
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
+from holdfast.sources.base import TAG_COLUMN
 from holdfast.worker.checkpoints import Checkpoints
-from holdfast.worker.covered_keys import HASH_COLUMN
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 from tests.fakes.task_ledgers import (
@@ -195,7 +195,7 @@ def test_sparks_own_hash_is_taken_off_and_added_up(storage: WatchedStorage) -> N
         return {"id": pa.array([1, 2])}
 
     hashes = pa.array([-1, (5 << 32) + 7], pa.int64())
-    batch = pa.RecordBatch.from_pydict({"name": ["a", "b"], HASH_COLUMN: hashes})
+    batch = pa.RecordBatch.from_pydict({"name": ["a", "b"], TAG_COLUMN: hashes})
     run(storage, [batch], transform=watch, key=("name",))
     work, _ = Work().plus(logged(job_ledger(storage)))
     assert seen == [["name"]]

@@ -8,15 +8,15 @@ import pytest
 
 from holdfast.ledger.key_files import read_keys
 from holdfast.model.work import NOTHING, Coverage
+from holdfast.sources.base import TAG_COLUMN
 from holdfast.worker.covered_keys import (
-    HASH_COLUMN,
     CoveredKeys,
     NullKeysError,
     needs_hash_column,
     refuse_null_keys,
-    split_hash,
 )
 from holdfast.worker.key_hash import hash_sums, key_hashes
+from holdfast.worker.tags import split_tag
 from tests.fakes.task_ledgers import WatchedStorage
 
 URI = "mem://store/tasks/0000.keys"
@@ -161,10 +161,10 @@ def test_the_hash_column_is_taken_off() -> None:
     """The transform must not see it; without one there is nothing to take."""
     batch = numbers(1, 2)
     hashes = pa.array([10, 20], pa.int64())
-    rest, found = split_hash(batch.append_column(HASH_COLUMN, hashes))
+    rest, found = split_tag(batch.append_column(TAG_COLUMN, hashes))
     assert rest.equals(batch)
     assert hashes.equals(found)
-    assert split_hash(batch) == (batch, None)
+    assert split_tag(batch) == (batch, None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.model.work import Work
-from holdfast.worker.covered_keys import HASH_COLUMN
+from holdfast.sources.base import TAG_COLUMN
 from holdfast.worker.pace import Pace
 from holdfast.worker.steps import Step, apply_to, halving_steps
 from tests.fakes.row_functions import batch, run_task
@@ -133,10 +133,10 @@ def test_a_batch_with_too_few_rows_out_is_halved_as_one_that_raises() -> None:
 def test_sparks_own_hash_is_halved_with_its_rows() -> None:
     """The transform does not see it, and each row keeps its own."""
     hashes = pa.array([10, 20, 30, 40], pa.int64())
-    rows = batch([1, 2, 3, 4], **{HASH_COLUMN: hashes})
+    rows = batch([1, 2, 3, 4], **{TAG_COLUMN: hashes})
     steps = steps_of(Poisoned(3), rows)
-    whole = [step.hashes.to_pylist() for step in steps if step.hashes is not None]
-    failed = [one.hashes.to_pylist() for step in steps for one in step.failed if one.hashes]
+    whole = [step.tags.to_pylist() for step in steps if step.tags is not None]
+    failed = [one.tags.to_pylist() for step in steps for one in step.failed if one.tags]
     assert (whole, failed) == ([[10, 20], [40]], [[30]])
 
 

@@ -63,9 +63,13 @@ def open_with(folder: Path, create: Create | None, *, namespace: bool = True) ->
         },
     )
     if namespace:
-        opened = open_sink(target, settings_under=lambda _: {}, create=None, default_schema=ARROW)
+        opened = open_sink(
+            target, settings_under=lambda _: {}, create=None, default_schema=lambda: ARROW
+        )
         opened._catalog.create_namespace_if_not_exists("db")  # noqa: SLF001 - the test's own.
-    return open_sink(target, settings_under=lambda _: {}, create=create, default_schema=ARROW)
+    return open_sink(
+        target, settings_under=lambda _: {}, create=create, default_schema=lambda: ARROW
+    )
 
 
 ARROW = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -143,7 +143,7 @@ def test_a_catalog_may_have_a_name() -> None:
     """An SQL catalog keeps its name in each row, so it can be given."""
     catalog = {"name": "prod", "type": "sql", "uri": "sqlite://", "warehouse": "file:///none"}
     target = IcebergTable("db.t", catalog=catalog)
-    sink = open_sink(target, settings_under=lambda _: {}, create=None, default_schema=None)
+    sink = open_sink(target, settings_under=lambda _: {}, create=None, default_schema=lambda: None)
     assert sink.name == "prod.db.t"
 
 
@@ -161,7 +161,10 @@ def test_a_name_that_leads_nowhere_is_refused(
     """Before any request: the session lacks the catalog, or the name is too short."""
     with pytest.raises(SettingsError, match=said):
         open_sink(
-            IcebergTable(name), settings_under=lambda _: settings, create=None, default_schema=None
+            IcebergTable(name),
+            settings_under=lambda _: settings,
+            create=None,
+            default_schema=lambda: None,
         )
 
 

@@ -28,7 +28,7 @@ REPORT = Report(
     outcome="committed",
     snapshot_id=42,
     rows=1_234_567,
-    files=1_000,
+    files=64,
     size_bytes=1_440_000_000,
     tasks=8,
     passes=1,
@@ -87,7 +87,7 @@ def test_a_report_shows_what_was_written() -> None:
         "  outcome   committed",
         "  snapshot  42",
         "  rows      1,234,567",
-        "  files     1,000 (1.4 GB)",
+        "  files     64 (1.4 GB)",
         "  tasks     8",
         "  posts     2",
         "  time      12.3 s",
@@ -178,3 +178,20 @@ def test_a_staged_group_survives_json() -> None:
     """What a task reports is what the driver reads."""
     group = staged_group("a")
     assert StagedGroup.from_json(group.to_json()) == group
+
+
+@pytest.mark.parametrize(
+    ("files", "tasks", "size_bytes", "advised"),
+    [
+        (1_000, 8, 1_440_000_000, True),
+        (1_000, 8, 144_000_000_000, False),
+        (64, 2, 1_000, False),
+        (1_000, 500, 1_440_000_000, False),
+    ],
+)
+def test_many_small_files_bring_advice(
+    files: int, tasks: int, size_bytes: int, *, advised: bool
+) -> None:
+    """Tasks that write to every partition: the user is told what to do about it."""
+    report = replace(REPORT, files=files, tasks=tasks, size_bytes=size_bytes)
+    assert ("cluster the input by the partition columns" in str(report)) == advised

@@ -15,9 +15,9 @@ from holdfast.ledger.chunks import read_chunk
 from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.work import TaskRecord, Work
+from holdfast.sources.base import TAG_COLUMN
 from holdfast.worker import quarantine as quarantine_module
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
-from holdfast.worker.covered_keys import HASH_COLUMN
 from holdfast.worker.key_hash import hash_sums, key_hashes
 from holdfast.worker.steps import FailedRow, Step
 from tests.fakes.memory_storage import DriverDiedError
@@ -71,7 +71,7 @@ class Task:
         if done:
             self.checkpoints.hold(batch(done))
         self.clock.now_s += seconds
-        step = Step(rows=batch(done), hashes=None, outputs=(), began=0.0, seconds=seconds)
+        step = Step(rows=batch(done), tags=None, outputs=(), began=0.0, seconds=seconds)
         step.rows = step.rows.cast(TABLE)
         step.failed, step.cost = [failure(one) for one in failed], cost
         self.checkpoints.cover(step)
@@ -103,7 +103,7 @@ class Task:
 def failure(number: int, error: Exception | None = None) -> FailedRow:
     """Return a row that has failed at its third call."""
     found = error or ValueError(f"row {number} is bad")
-    return FailedRow(row=batch([number]), hashes=None, error=found, attempts=3)
+    return FailedRow(row=batch([number]), tags=None, error=found, attempts=3)
 
 
 def quarantined(storage: WatchedStorage, record: TaskRecord) -> list[dict[str, Any]]:
@@ -253,7 +253,7 @@ def test_keys_that_spark_hashes_are_covered_by_its_hash() -> None:
     """Of a failed row as of any other, and the object does not hold the hash."""
     storage = WatchedStorage()
     hashes = pa.array([-1, (5 << 32) + 7, 9], pa.int64())
-    rows = pa.RecordBatch.from_pydict({"name": ["a", "b", "c"], HASH_COLUMN: hashes})
+    rows = pa.RecordBatch.from_pydict({"name": ["a", "b", "c"], TAG_COLUMN: hashes})
 
     def fails_at_b(one: pa.RecordBatch) -> dict[str, pa.Array]:
         if "b" in one["name"].to_pylist():
@@ -290,7 +290,7 @@ def test_an_error_of_any_length_is_kept_in_bounds() -> None:
     task.checkpoints.count(
         Step(
             rows=batch([]).cast(TABLE),
-            hashes=None,
+            tags=None,
             outputs=(),
             began=0.0,
             failed=[failure(1, ValueError("x" * 1_000_000))],

@@ -12,6 +12,7 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
 from holdfast.engine.prepare import prepare
 from holdfast.engine.quarantined import quarantine_chunks
+from holdfast.engine.settled_input import Unpinned
 from holdfast.engine.sweep import sweep
 from holdfast.errors import SettingsError, TooManyErrorsError, TransformError
 from holdfast.ledger.chunks import read_chunk
@@ -339,7 +340,7 @@ def test_a_derived_input_does_not_land_with_more_failed_rows_than_may() -> None:
     driver = Driver(
         ledger=prepared.ledger,
         sink=rig.table,
-        submitter=MemorySubmitter([5, 13]),
+        input=Unpinned(MemorySubmitter([5, 13])),
         prepared=prepared,
     )
     with pytest.raises(TooManyErrorsError):

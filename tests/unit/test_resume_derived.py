@@ -7,6 +7,7 @@ import pytest
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.prepare import Prepared, prepare
+from holdfast.engine.settled_input import Unpinned
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
@@ -42,7 +43,9 @@ def append(
     rig: Rig, prepared: Prepared, derived: MemorySubmitter, choices: Choices | None = None
 ) -> Driven:
     """Append what the costly step has made of them."""
-    driver = Driver(ledger=prepared.ledger, sink=rig.table, submitter=derived, prepared=prepared)
+    driver = Driver(
+        ledger=prepared.ledger, sink=rig.table, input=Unpinned(derived), prepared=prepared
+    )
     return driver.append(rig.table.load(), rig.identity(), choices or Choices())
 
 

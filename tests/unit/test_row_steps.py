@@ -95,8 +95,8 @@ def test_a_group_is_one_step_of_one_batch() -> None:
     """Its rows and their hashes stand in the input's order."""
     step = step_of(slot(4, {"id": 40, "text": "a"}), slot(7, {"id": 70}))
     assert step.rows.to_pylist() == [{"id": 4}, {"id": 7}]
-    assert step.hashes is not None
-    assert step.hashes.to_pylist() == [400, 700]
+    assert step.tags is not None
+    assert step.tags.to_pylist() == [400, 700]
     assert len(list(step.outputs)) == 1
     assert written(step) == [full(40, "a"), full(70)]
     assert (step.failed, step.cost) == ([], 0.0)
@@ -105,8 +105,8 @@ def test_a_group_is_one_step_of_one_batch() -> None:
 def test_rows_without_sparks_hash_have_none() -> None:
     """It is computed from their keys then."""
     one = slot(1, {"id": 1})
-    one.hashes = None
-    assert step_of(one).hashes is None
+    one.tags = None
+    assert step_of(one).tags is None
 
 
 def test_a_row_whose_calls_failed_is_set_apart() -> None:
@@ -116,14 +116,14 @@ def test_a_row_whose_calls_failed_is_set_apart() -> None:
     assert (step.rows["id"].to_pylist(), written(step)) == ([1, 3], [full(1), full(3)])
     (failed,) = step.failed
     assert (failed.row.to_pylist(), failed.error, failed.attempts) == ([{"id": 2}], error, 3)
-    assert failed.hashes is not None
-    assert failed.hashes.to_pylist() == [200]
+    assert failed.tags is not None
+    assert failed.tags.to_pylist() == [200]
 
 
 def test_a_group_in_which_all_rows_failed_covers_nothing() -> None:
     """It is a step all the same: its failed rows must be counted."""
     step = step_of(slot(1, error=ValueError("a")), slot(2, error=ValueError("b")))
-    assert (step.rows.num_rows, step.hashes, list(step.outputs)) == (0, None, [])
+    assert (step.rows.num_rows, step.tags, list(step.outputs)) == (0, None, [])
     assert step.rows.schema.names == ["id"]
     assert failed_ids(step) == [1, 2]
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row
+from holdfast.sources.base import TAG_COLUMN
 from holdfast.worker import row_window
 from holdfast.worker.calls import Answer, Calls
-from holdfast.worker.covered_keys import HASH_COLUMN
 from holdfast.worker.row_window import RowWindow, Slot
 from tests.fakes.row_functions import Row, RowFunction, batch
 from tests.fakes.task_ledgers import ManualClock
@@ -273,8 +273,8 @@ def test_sparks_own_hash_goes_with_its_row_and_the_function_does_not_see_it() ->
     """Keys that cannot be hashed here are covered by it."""
     window = Window(concurrency=1)
     hashes = pa.array([11, 22, 33], pa.int64())
-    (slots,) = window.window.groups([batch([7, 8, 9], **{HASH_COLUMN: hashes})])
-    assert [slot.hashes.to_pylist() for slot in slots if slot.hashes is not None] == [
+    (slots,) = window.window.groups([batch([7, 8, 9], **{TAG_COLUMN: hashes})])
+    assert [slot.tags.to_pylist() for slot in slots if slot.tags is not None] == [
         [11],
         [22],
         [33],

@@ -15,6 +15,7 @@ from holdfast import IcebergTable, Run
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
 from holdfast.engine.prepare import Ledger
+from holdfast.engine.settled_input import Unpinned
 from holdfast.errors import HoldfastError, SettingsError, UnsupportedTableError
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.open import open_sink
@@ -128,7 +129,7 @@ def test_a_name_that_leads_nowhere_names_no_credential() -> None:
             IcebergTable("t", catalog={"type": "sql", "uri": "sqlite://", **OPTIONS}),
             settings_under=lambda _: {},
             create=None,
-            default_schema=None,
+            default_schema=lambda: None,
         )
     assert CANARY not in shown(caught.value)
 
@@ -140,7 +141,7 @@ def test_no_record_of_a_run_holds_a_credential(tmp_path: Path) -> None:
     view = sink.load()
     assert CANARY in str(sink.writer_spec(view).io_properties)  # The test is not vacuous.
     ledger = Ledger.open("r", "s3://store", storage, manual_ports())
-    driver = Driver(ledger=ledger, sink=sink, submitter=MemorySubmitter([1]))
+    driver = Driver(ledger=ledger, sink=sink, input=Unpinned(MemorySubmitter([1])))
     identity = dataclasses.replace(Rig().identity(), table_uuid=view.uuid)
     driver.append(view, identity, Choices())
     assert len(storage.objects) >= 7

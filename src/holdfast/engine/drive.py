@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from holdfast.engine.choices import Choices
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.passes import Passes
-from holdfast.engine.ports import Submitter
 from holdfast.engine.prepare import Ledger, Prepared
 from holdfast.engine.renew import renew
 from holdfast.engine.resolve import refuse_landed
+from holdfast.engine.settled_input import SettledInput
 from holdfast.engine.workbook import Tally, Workbook
 from holdfast.errors import (
     HoldfastError,
@@ -63,7 +63,7 @@ class Driver:
     Args:
         ledger: The run's ledger.
         sink: The table.
-        submitter: The input.
+        input: What is read.
         prepared: What `prepare` has done already; None to do it here.
         check_output: Stops if what the job will give does not fit the table, as far as that is
             known before it runs. Not asked of a run that has landed.
@@ -71,7 +71,7 @@ class Driver:
 
     ledger: Ledger
     sink: Sink
-    submitter: Submitter
+    input: SettledInput
     prepared: Prepared | None = None
     check_output: Callable[[], object] = lambda: None
 
@@ -137,7 +137,9 @@ class Driver:
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
             compared = choices.if_committed == "compare" and choices.verify_input
-            compared = compared and self._compare(book, landed.receipt.staged)
+            if compared:
+                self.input.settle(self.ledger, compare=True)
+                compared = self._compare(book, landed.receipt.staged)
             seal = self._seal_of(landed.receipt.staged)
             return Driven(
                 landed=landed,
@@ -145,6 +147,7 @@ class Driver:
                 input_compared=compared,
                 quarantined_rows=seal.quarantined_rows if seal is not None else 0,
             )
+        self.input.settle(self.ledger, compare=True)
         self.check_output()
         if self.prepared is None:
             book.inherit()
@@ -156,7 +159,7 @@ class Driver:
             layout=self.ledger.layout,
             sink=self.sink,
             view=view,
-            submitter=self.submitter,
+            submitter=self.input.submitter,
             ports=self.ledger.ports,
             key=key,
             choices=choices,
@@ -210,7 +213,7 @@ class Driver:
             return False
         now = book.input_sums
         if now is None:
-            now = self.submitter.measure(KeyFiles(storage=self.ledger.storage))
+            now = self.input.submitter.measure(KeyFiles(storage=self.ledger.storage))
         if difference := seal.covered.difference(now):
             raise RunMismatchError(run_id=self.ledger.run_id, differences=difference)
         return True

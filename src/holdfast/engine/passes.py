@@ -142,6 +142,8 @@ class Passes:
                 self._log.stop_if_taken_over()
             book.take_tasks(reports)
             book.tally.tasks += len(reports)
+            for report in reports:
+                book.tally.io.update(report.io)
             book.tally.passes += 1
             if damaged := [name for report in reports for name in report.damaged]:
                 book.withdraw(book.work.without(damaged))

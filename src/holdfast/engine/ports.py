@@ -65,6 +65,28 @@ class Ports:
     is_running: Callable[[int], bool] = field(default=_is_running)
 
 
+class Jobs(Protocol):
+    """Runs plans over work items that are known by number."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time."""
+
+    def run(self, plan: TaskPlan, items: int) -> list[TaskReport]:
+        """Run a plan over so many items; return one report per task.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+
+    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run the replay of work items; return one report per task.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+
+
 class Submitter(Protocol):
     """Reads the input, and runs plans over it, one task per place."""
 

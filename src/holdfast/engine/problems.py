@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.errors import (
     ExecutorSetupError,
+    InputChangedError,
     JobFailedError,
     NullKeyError,
     SchemaMismatchError,
@@ -19,6 +20,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
 
     Raises:
         ExecutorSetupError: An executor cannot run this job.
+        InputChangedError: A file is not the one that was pinned.
         SchemaMismatchError: The output does not fit the table.
         NullKeyError: Rows have no key.
         TransformError: The transform failed.
@@ -31,6 +33,8 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
         by_kind.setdefault(problem.kind, []).append(problem)
     if setup := by_kind.get("setup"):
         raise ExecutorSetupError(host=setup[0].host, **setup[0].facts)
+    if changed := by_kind.get("input"):
+        raise InputChangedError(**changed[0].facts)
     if schema := by_kind.get("schema"):
         raise SchemaMismatchError(**schema[0].facts)
     if null_keys := by_kind.get("null key"):

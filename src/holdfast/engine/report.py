@@ -46,6 +46,7 @@ def report_of(run_id: str, table: str, driven: Driven, seconds: float) -> Report
         kept_seconds=driven.kept_seconds,
         dropped_rows=driven.tally.dropped_rows,
         withdrawn_rows=driven.tally.withdrawn_rows,
+        io=dict(driven.tally.io),
         copied_files=driven.tally.copied_files,
         rows_by_code=dict(driven.rows_by_code),
         quarantined_rows=driven.quarantined_rows,

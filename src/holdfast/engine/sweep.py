@@ -33,7 +33,7 @@ class Swept:
 
 
 def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
-    """Delete the run's chunks, keys, task logs, and staged files that did not land.
+    """Delete the run's chunks, keys, task logs, its own copy of the input, and files not landed.
 
     Calling again is safe.
 
@@ -57,6 +57,7 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     references = _to_keep(ledger, run_file, sink)
     with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
+        inputs = storage.list(layout.inputs)
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
@@ -76,7 +77,9 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     # What has failed for good stays readable: it may be all that is left of a row.
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
-    objects = [uri for uri in (*parts, *tasks) if uri not in kept]
+    if log.pinned is not None:  # A later start is compared with it.
+        kept.add(layout.part(log.pinned.pins.name))
+    objects = [uri for uri in (*parts, *tasks, *inputs) if uri not in kept]
     failpoint("after-files-are-swept")
     with answers(layout.folder):
         storage.delete(objects)

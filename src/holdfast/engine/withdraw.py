@@ -43,7 +43,9 @@ def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str
         StoreUnavailableError: The store did not answer.
     """
     expected: list[tuple[TaskRecord, str, int]] = [
-        (record, layout.keys(record.name), record.coverage.keys_bytes) for record in work.with_keys
+        (record, layout.keys(record.name), record.coverage.keys_bytes)
+        for record in work.with_keys
+        if record.coverage.ranges is None
     ]
     expected += [
         (record, layout.chunk(record.name), record.chunk.size_bytes)

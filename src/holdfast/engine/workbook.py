@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.engine.seal import gather
@@ -12,6 +13,7 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.input_sums import InputSums
+from holdfast.model.ranges import Span
 from holdfast.model.records import PartReference, Seal
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
@@ -26,6 +28,8 @@ class Tally:
     passes: int = 0
     dropped_rows: int = 0
     withdrawn_rows: int = 0
+    # What tasks have asked of storage: see `IoCounters`.
+    io: Counter[str] = field(default_factory=Counter)
     copied_files: int = 0
     # Since the run began: see `Seal`.
     dropped_cost: float = 0.0
@@ -59,9 +63,15 @@ class Workbook:
 
     @property
     def finished(self) -> KeyFiles:
-        """Where the keys of all finished rows stand."""
-        uris = {record.name: self._layout.keys(record.name) for record in self.work.with_keys}
-        return KeyFiles(storage=self._storage, uris=uris, rows=self.work.sums.rows)
+        """Where the keys of all finished rows stand, or which rows of a scan are finished."""
+        uris: dict[str, str] = {}
+        ranges: dict[str, Sequence[Span]] = {}
+        for record in self.work.with_keys:
+            if record.coverage.ranges is None:
+                uris[record.name] = self._layout.keys(record.name)
+            else:
+                ranges[record.name] = record.coverage.ranges
+        return KeyFiles(storage=self._storage, uris=uris, rows=self.work.sums.rows, ranges=ranges)
 
     @property
     def progress(self) -> tuple[int, int]:

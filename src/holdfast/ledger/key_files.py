@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.failpoints import failpoint
+from holdfast.model.ranges import Span
 from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.port import Storage
 
@@ -29,10 +30,12 @@ class KeyFiles:
     uris: Mapping[str, str] = field(default_factory=dict)
     # How many keys there are in all.
     rows: int = 0
+    # For a scan instead: the row numbers that each record covers.
+    ranges: Mapping[str, Sequence[Span]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return bool(self.uris)
+        return bool(self.uris or self.ranges)
 
 
 class KeyFile:

@@ -4,6 +4,7 @@
   run.json            identity; created once
   log/00000001.json   claim, plan, seal, renewal, stop, intent, receipt, abort
   parts/...           large bodies that those records point to
+  input/<nonce>/...   the rows of a materialized input, as Parquet
   tasks/<claim>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt
     0000.keys         the keys of the input rows that it covers, as Parquet
@@ -54,6 +55,15 @@ class RunLayout:
     def part(self, name: str) -> str:
         """A large body that a record points to."""
         return f"{self.parts}/{name}"
+
+    @property
+    def inputs(self) -> str:
+        """The folder of all that starts have written of the input's rows."""
+        return f"{self.folder}/input"
+
+    def input_files(self, nonce: str) -> str:
+        """The folder of the input's rows, as one start has written them."""
+        return f"{self.inputs}/{nonce}"
 
     @property
     def tasks(self) -> str:

@@ -24,6 +24,7 @@ from holdfast.model.records import (
     Claim,
     Intent,
     PartReference,
+    Pinned,
     Plan,
     Receipt,
     Record,
@@ -126,6 +127,11 @@ class RunLog:
             elif isinstance(record.body, Plan):
                 found[claim] = record.body
         return found
+
+    @property
+    def pinned(self) -> Pinned | None:
+        """Which files the run reads, once that is settled."""
+        return next((one.body for one in self._records if isinstance(one.body, Pinned)), None)
 
     def refresh(self) -> None:
         """Read the records that were added since the last look.

@@ -28,6 +28,8 @@ class Identity:
     version: str
     # The run whose failed rows this one tries again. Not in ledgers of 0.1.
     retry_of: str = ""
+    # What a scan reads of its files. Not in ledgers of 0.1.
+    input: str = ""
 
     def differences(self, started: Identity) -> list[str]:
         """Name each fact in which this start differs from the one the run began with."""

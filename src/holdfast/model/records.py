@@ -129,7 +129,15 @@ class Abort:
     reason: str
 
 
-Body = Claim | Plan | Seal | Renewal | Stop | Intent | Receipt | Abort
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """Which files a scan reads: all of them, for the whole run."""
+
+    pins: PartReference
+    rows: int
+
+
+Body = Claim | Plan | Seal | Renewal | Stop | Intent | Receipt | Abort | Pinned
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
     "plan": Plan,
@@ -139,8 +147,9 @@ _KINDS: dict[str, type[Body]] = {
     "intent": Intent,
     "receipt": Receipt,
     "abort": Abort,
+    "pinned": Pinned,
 }
-_PARTS = {"staged", "work"}
+_PARTS = {"staged", "work", "pins"}
 _SUMS = {"covered", "input"}
 
 

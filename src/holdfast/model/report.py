@@ -12,6 +12,10 @@ Presence = Literal["yes", "unknown"]
 _KILO = 1000
 _MINUTE_S = 60
 _SHORT_S = 10
+# Many small files, of tasks that wrote many: not those of a small job.
+_MANY_FILES = 100
+_MANY_FILES_A_TASK = 8
+_SMALL_FILE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,9 @@ class Report:
     # Rows that were done and had to be left out: covered twice, or their files were removed.
     dropped_rows: int = 0
     withdrawn_rows: int = 0
+    # What tasks have asked of storage: bytes_read, bytes_written, requests, busy_s (over all calls,
+    # many at a time) and waited_s (how long computing stood still for it).
+    io: Mapping[str, float] = field(default_factory=dict)
     # Files that had waited for long, and were copied to new names before they were published.
     copied_files: int = 0
     # How many rows each version of the transform's code has made, by its digest.
@@ -56,6 +63,19 @@ class Report:
     def cost(self) -> float:
         """What was paid in all, as far as the run knows."""
         return sum(self.cost_by_epoch.values()) + self.lost_cost
+
+    @property
+    def advice(self) -> str:
+        """What would make the table better, if something would."""
+        size = self.size_bytes / max(1, self.files)
+        if self.files < _MANY_FILES or self.files < _MANY_FILES_A_TASK * self.tasks:
+            return ""
+        if size >= _SMALL_FILE_BYTES:
+            return ""
+        return (
+            f"files have {readable_size(int(size))} on average, as each task writes to many "
+            "partitions: cluster the input by the partition columns, or compact the table"
+        )
 
     def __str__(self) -> str:
         """Return the report as lines of `name  value`."""
@@ -86,15 +106,26 @@ class Report:
             parts += [f"{self.kept_cost:,.6g} saved by resuming"] if self.kept_cost else []
             parts += [f"about {self.lost_cost:,.6g} lost"] if self.lost_cost else []
             lines.append(("cost", ", ".join(parts)))
+        if self.io.get("requests"):
+            lines.append(("storage", self._storage()))
         if len(self.rows_by_code) > 1:
             made = [f"{rows:,} by {code[:8]}" for code, rows in self.rows_by_code.items()]
             lines.append(("code", ", ".join(made)))
+        if self.advice:
+            lines.append(("advice", self.advice))
         if not self.input_compared:
             lines.append(("input", "not compared"))
         if self.still_in_table != "yes":
             lines.append(("in table", "unknown: the table's history does not tell any more"))
         lines.append(("time", f"{self.seconds:.1f} s"))
         return "\n".join(f"  {name:<9} {value}" for name, value in lines)
+
+    def _storage(self) -> str:
+        read, written = (int(self.io[name]) for name in ("bytes_read", "bytes_written"))
+        return (
+            f"{readable_size(read)} read, {readable_size(written)} written, "
+            f"{self.io['requests']:,.0f} requests, waited {readable_time(self.io['waited_s'])}"
+        )
 
 
 def readable_size(size_bytes: int) -> str:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from holdfast.model.input_sums import InputSums
+from holdfast.model.ranges import Span
 from holdfast.model.staged import StagedGroup
 
 # "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
@@ -35,6 +36,8 @@ class Coverage:
     # First and last key, if it is one whole number that grows from row to row: then no key is
     # there twice, and disjoint spans share none.
     span: tuple[int, int] | None = None
+    # The row numbers, for rows of a scan: they have no keys, and their sums are 0.
+    ranges: tuple[Span, ...] | None = None
 
 
 NOTHING = Coverage(rows=0, low=0, high=0, keys_bytes=0)
@@ -93,6 +96,7 @@ class TaskRecord:
             "high": coverage.high,
             "keys_bytes": coverage.keys_bytes,
             "span": coverage.span,
+            "ranges": coverage.ranges,
             "seconds": round(self.seconds, 3),
             "groups": [group.to_json() for group in self.groups],
             "chunk": _chunk_json(self.chunk),
@@ -105,7 +109,7 @@ class TaskRecord:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TaskRecord:
         """Read back what `to_json` gave."""
-        span = value["span"]
+        span, ranges = value["span"], value.get("ranges")  # Ledgers of 0.1 have no ranges.
         return cls(
             name=value["name"],
             coverage=Coverage(
@@ -114,6 +118,7 @@ class TaskRecord:
                 high=value["high"],
                 keys_bytes=value["keys_bytes"],
                 span=None if span is None else (span[0], span[1]),
+                ranges=None if ranges is None else tuple((one[0], one[1]) for one in ranges),
             ),
             seconds=value["seconds"],
             groups=tuple(StagedGroup.from_json(group) for group in value["groups"]),
@@ -192,16 +197,21 @@ class Work:
 
     @property
     def with_keys(self) -> tuple[TaskRecord, ...]:
-        """The records that have a key object."""
+        """The records that cover input rows."""
         return tuple(record for record in self.records if record.coverage.rows)
 
     def proves_unique(self) -> bool:
-        """Whether the spans alone show that no key is covered twice."""
-        spans = [record.coverage.span for record in self.with_keys]
-        known = sorted(span for span in spans if span is not None)
-        if len(known) < len(spans):
-            return False
-        return all(a[1] < b[0] for a, b in pairwise(known))
+        """Whether the spans alone show that no row is covered twice."""
+        known: list[Span] = []
+        for record in self.with_keys:
+            coverage = record.coverage
+            if coverage.ranges is not None:
+                known += ((start, stop - 1) for start, stop in coverage.ranges)
+            elif coverage.span is not None:
+                known.append(coverage.span)
+            else:
+                return False
+        return all(a[1] < b[0] for a, b in pairwise(sorted(known)))
 
     def plus(self, records: Iterable[TaskRecord]) -> tuple[Work, tuple[str, ...]]:
         """Accept more records; return the work and the names of those that were refused.

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from holdfast.errors import SchemaMismatchError
+from holdfast.model.widening import is_any_binary, is_any_list, is_any_string, is_uuid, widens
 from holdfast.sinks.fillers import filled, null_array
-from holdfast.sinks.widening import is_any_binary, is_any_list, is_any_string, is_uuid, widens
 
 Convert = Callable[[pa.Array], pa.Array]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.errors import SchemaMismatchError
+from holdfast.errors import InputChangedError, SchemaMismatchError
 from holdfast.failpoints import failpoint
 from holdfast.sinks.base import TaskWriter
 from holdfast.worker.calls import Calls
@@ -70,7 +70,12 @@ class Attempt:
         except _BatchFailedError as error:
             checkpoints.stop_at_failed_batch()
             problem = error.problem
-        except (TransformFailedError, SchemaMismatchError, NullKeysError) as error:
+        except (
+            TransformFailedError,
+            SchemaMismatchError,
+            NullKeysError,
+            InputChangedError,
+        ) as error:
             # Nothing of the rows that it is about has been taken.
             checkpoints.stop()
             problem = problem_of(error, self._plan.key, _NO_ROWS, self._rows_in)

@@ -6,12 +6,23 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+# What a transform gets at a time at most, unless a single row is larger. Its output, and what it
+# makes on the way, are about as large again: a batch is what a worker's memory is a multiple of.
+BATCH_BYTES_MAX = 32 * 1024 * 1024
+
+
+def within_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch, or so many of its first rows that they are not too large together."""
+    while batch.num_rows > 1 and batch.nbytes > BATCH_BYTES_MAX:
+        batch = batch.slice(0, batch.num_rows // 2)
+    return batch
+
 
 def resize(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of at most `rows`.
 
-    Only the last one is smaller, and those around two gigabytes of text or bytes in one column,
-    which no Arrow array can hold.
+    Only the last one is smaller, and those whose rows are so large that fewer fill the memory
+    that a batch may have.
 
     Args:
         batches: What Spark hands over.
@@ -21,17 +32,23 @@ def resize(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.R
         yield from (batch for batch in batches if batch.num_rows)
         return
     waiting: list[pa.RecordBatch] = []
-    waiting_rows = 0
+    waiting_rows = waiting_bytes = 0
     for batch in batches:
         start = 0
         while batch.num_rows - start > 0:
-            piece = batch.slice(start, min(rows - waiting_rows, batch.num_rows - start))
+            wanted = batch.slice(start, min(rows - waiting_rows, batch.num_rows - start))
+            piece = within_bytes(wanted)
+            if waiting and waiting_bytes + piece.nbytes > BATCH_BYTES_MAX:
+                yield from _joined(waiting)
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
+                continue
             start += piece.num_rows
             waiting.append(piece)
             waiting_rows += piece.num_rows
+            waiting_bytes += piece.nbytes
             if waiting_rows == rows:
                 yield from _joined(waiting)
-                waiting, waiting_rows = [], 0
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
     if waiting:
         yield from _joined(waiting)
 

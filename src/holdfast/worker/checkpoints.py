@@ -14,11 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.model.ranges import Span
 from holdfast.model.work import NOTHING, TaskEnd, TaskRecord
 from holdfast.sinks.base import TaskWriter
 from holdfast.worker.chunk_buffer import ChunkBuffer
 from holdfast.worker.covered_keys import CoveredKeys
-from holdfast.worker.quarantine import Quarantine
+from holdfast.worker.covered_ranges import CoveredRanges
+from holdfast.worker.quarantine import Locate, Quarantine
 from holdfast.worker.steps import Step
 
 
@@ -48,6 +50,7 @@ class Checkpoints:
         log: TaskLog,
         writer: TaskWriter,
         key: Sequence[str],
+        locate: Locate | None = None,
         every_s: float | None,
         twin_is_at_work: Callable[[bool], bool] = _no_twin,
         clock: Callable[[], float] = time.monotonic,
@@ -58,7 +61,8 @@ class Checkpoints:
             ledger: How the run's ledger is reached.
             log: The attempt's own log.
             writer: Writes table files.
-            key: The key columns of the input.
+            key: The key columns of the input; none for a scan.
+            locate: For a scan: which file a row stands in, and its number there.
             every_s: How much work may be lost, in seconds; None for cuts only.
             twin_is_at_work: Whether another attempt has durable work here; if asked so, only one
                 that was started earlier.
@@ -72,7 +76,10 @@ class Checkpoints:
         self._twin_is_at_work = twin_is_at_work
         self._clock = clock
         self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
-        self._quarantine = Quarantine(key, ledger.claim)
+        self._quarantine = Quarantine(key, ledger.claim, locate)
+        # Rows of a scan that its reader does not hand on: the next record covers them.
+        self.passed_over: list[Span] = []
+        self._is_scan = locate is not None
         # Records since the last cut whose chunks the next cut supersedes.
         self._chunked: list[str] = []
         self.records = 0
@@ -82,7 +89,11 @@ class Checkpoints:
     def _begin(self) -> None:
         """Start the next record."""
         layout, name = self._ledger.layout, self._log.next_name
-        self._keys = CoveredKeys(self._ledger.storage, layout.keys(name), self._key)
+        self._keys: CoveredKeys | CoveredRanges = (
+            CoveredRanges(self.passed_over)
+            if self._is_scan
+            else CoveredKeys(self._ledger.storage, layout.keys(name), self._key)
+        )
         self._chunk.begin(layout.chunk(name))
         self._seconds = self._cost = 0.0
         self._last = self._clock()
@@ -154,7 +165,7 @@ class Checkpoints:
     def count(self, step: Step) -> None:
         """A step's output is taken: count its rows, those that have failed apart."""
         if step.rows.num_rows:
-            self._keys.add(step.rows, step.hashes)
+            self._keys.add(step.rows, step.tags)
         self._quarantine.add(step.failed)
         self._seconds += step.seconds
         self._cost += step.cost

@@ -12,9 +12,6 @@ from holdfast.model.work import NOTHING, Coverage
 from holdfast.storage.port import Storage
 from holdfast.worker.key_hash import hash_sums, hashable, key_hashes
 
-# A column that Spark adds for keys whose hash is not computed here.
-HASH_COLUMN = "__holdfast_key_hash"
-
 
 class NullKeysError(Exception):
     """Rows have NULL in their key. Only without an input check does a task see them."""
@@ -23,14 +20,6 @@ class NullKeysError(Exception):
         """Keep how many."""
         super().__init__(rows)
         self.rows = rows
-
-
-def split_hash(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
-    """Take the hash column off: the transform must not see it."""
-    index = batch.schema.get_field_index(HASH_COLUMN)
-    if index < 0:
-        return batch, None
-    return batch.remove_column(index), batch.column(index)
 
 
 def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
@@ -66,18 +55,18 @@ class CoveredKeys:
         """How many rows were added."""
         return self._rows
 
-    def add(self, batch: pa.RecordBatch, hashes: pa.Array | None) -> None:
+    def add(self, batch: pa.RecordBatch, tags: pa.Array | None) -> None:
         """Cover more input rows.
 
         Args:
             batch: The rows.
-            hashes: Spark's own hash of each row's key; None to compute it here.
+            tags: Spark's own hash of each row's key; None to compute it here.
         """
         columns = [batch.column(name) for name in self._key]
         found = (
             key_hashes(columns)
-            if hashes is None
-            else hashes.to_numpy(zero_copy_only=False).view("uint64")
+            if tags is None
+            else tags.to_numpy(zero_copy_only=False).view("uint64")
         )
         low, high = hash_sums(found)
         self._rows += batch.num_rows

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from holdfast.worker.batches import within_bytes
+
 # Small, because the first batch's cost is unknown: at one second a row it must end soon. Ten
 # quick batches later the transform gets whatever Spark hands over at once.
 _FIRST_ROWS = 8
@@ -34,10 +36,10 @@ class Pace:
 
 
 def paced(batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in pieces of at most as many as the pace says at that moment."""
+    """Yield the same rows in pieces: as many as the pace says then, and memory can hold."""
     for batch in batches:
         start = 0
         while start < batch.num_rows:
-            piece = batch.slice(start, min(pace.rows, batch.num_rows - start))
+            piece = within_bytes(batch.slice(start, min(pace.rows, batch.num_rows - start)))
             start += piece.num_rows
             yield piece

@@ -7,7 +7,7 @@ import traceback
 
 import pyarrow as pa
 
-from holdfast.errors import SchemaMismatchError
+from holdfast.errors import InputChangedError, SchemaMismatchError
 from holdfast.worker.covered_keys import NullKeysError
 from holdfast.worker.reports import TaskProblem
 
@@ -26,7 +26,7 @@ class TransformFailedError(Exception):
 
 
 def problem_of(
-    error: TransformFailedError | SchemaMismatchError | NullKeysError,
+    error: TransformFailedError | SchemaMismatchError | NullKeysError | InputChangedError,
     key: tuple[str, ...],
     batch: pa.RecordBatch,
     rows_before: int,
@@ -42,6 +42,8 @@ def problem_of(
     host = socket.gethostname()
     if isinstance(error, NullKeysError):
         return TaskProblem(kind="null key", host=host, facts={"rows": str(error.rows)})
+    if isinstance(error, InputChangedError):
+        return TaskProblem(kind="input", host=host, facts={"what": error.what})
     if isinstance(error, SchemaMismatchError):
         facts = {"table": error.table, "column": error.column, "problem": error.problem}
         return TaskProblem(kind="schema", host=host, facts=facts)

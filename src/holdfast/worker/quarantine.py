@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -11,8 +11,11 @@ from holdfast.ledger.chunks import ChunkFile
 from holdfast.model.work import Chunk, Coverage
 from holdfast.storage.port import Storage
 from holdfast.worker.covered_keys import CoveredKeys
+from holdfast.worker.covered_ranges import CoveredRanges, spans_of
 from holdfast.worker.problems import error_text
 from holdfast.worker.steps import FailedRow
+
+Locate = Callable[[int], tuple[str, int]]
 
 # What waits in memory for the next checkpoint.
 _HELD_BYTES_MAX = 16 << 20
@@ -21,13 +24,15 @@ _HELD_BYTES_MAX = 16 << 20
 class Quarantine:
     """Rows that have failed since the last checkpoint."""
 
-    def __init__(self, key: Sequence[str], epoch: int) -> None:
+    def __init__(self, key: Sequence[str], epoch: int, locate: Locate | None = None) -> None:
         """Start empty.
 
         Args:
-            key: The key columns of the input.
+            key: The key columns of the input; none for a scan.
             epoch: The number of the claim under which the task works.
+            locate: For a scan: which file a row stands in, and its number there.
         """
+        self._locate = locate
         self._key = tuple(key)
         self._epoch = epoch
         self._held: list[FailedRow] = []
@@ -50,12 +55,14 @@ class Quarantine:
         self._held_bytes += sum(one.row.nbytes for one in failed)
         self.rows += len(failed)
 
-    def write(self, storage: Storage, uri: str, keys: CoveredKeys) -> tuple[Chunk, Coverage]:
+    def write(
+        self, storage: Storage, uri: str, keys: CoveredKeys | CoveredRanges
+    ) -> tuple[Chunk, Coverage]:
         """Make the rows that wait durable, and say what a record needs to name them."""
         held, self._held, self._held_bytes = self._held, [], 0
         rows = pa.concat_batches([one.row for one in held])
-        hashes = [one.hashes for one in held if one.hashes is not None]
-        keys.add(rows, pa.concat_arrays(hashes) if hashes else None)
+        tags = [one.tags for one in held if one.tags is not None]
+        keys.add(rows, pa.concat_arrays(tags) if tags else None)
         batch = self._described(rows, held)
         failpoint("before-failed-rows")
         file = ChunkFile(storage, uri, batch.schema)
@@ -67,10 +74,22 @@ class Quarantine:
     def _described(self, rows: pa.RecordBatch, held: Sequence[FailedRow]) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict(
             {
-                "key": rows.select(list(self._key)).to_struct_array(),
+                "key": self._keys(rows, held),
                 "input": rows.to_struct_array(),
                 "error": pa.array([error_text(one.error) for one in held], pa.string()),
                 "attempts": pa.array([one.attempts for one in held], pa.int32()),
                 "epoch": pa.array([self._epoch] * len(held), pa.int64()),
             }
         )
+
+    def _keys(self, rows: pa.RecordBatch, held: Sequence[FailedRow]) -> pa.StructArray:
+        """Return what a person finds each row by: its key, or its place in a file."""
+        if self._locate is None:
+            return rows.select(list(self._key)).to_struct_array()
+        places = []
+        for one in held:
+            tags = one.tags if one.tags is not None else pa.array([], pa.int64())
+            file, row = self._locate(spans_of(tags)[0][0])
+            places.append({"file": file, "row": row})
+        kind = pa.struct([("file", pa.string()), ("row", pa.int64())])
+        return pa.array(places, kind)

@@ -8,10 +8,11 @@ Spark does retry.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-ProblemKind = Literal["setup", "transform", "schema", "null key"]
+ProblemKind = Literal["setup", "transform", "schema", "null key", "input"]
 # "complete": all its input is durable. "left": another attempt has durable work there, the next
 # pass does the rest. "fenced": the run has gone on without this job. "interrupted": the driver
 # gives up. "stopped": see the problem.
@@ -45,6 +46,8 @@ class TaskReport:
     # Rows that were set aside, and the first of them in words.
     failed_rows: int = 0
     failed_example: str = ""
+    # What the task has asked of storage: see `IoCounters`.
+    io: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the report as JSON text."""

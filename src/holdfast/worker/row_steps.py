@@ -89,10 +89,10 @@ class RowSteps:
         covered = [slot for slot, _ in done if slot.position not in gone]
         began, self._began = self._began, time.monotonic()
         empty = slots[0].row.slice(0, 0)
-        hashes = [slot.hashes for slot in covered if slot.hashes is not None]
+        tags = [slot.tags for slot in covered if slot.tags is not None]
         return Step(
             rows=pa.concat_batches([slot.row for slot in covered] or [empty]),
-            hashes=pa.concat_arrays(hashes) if hashes else None,
+            tags=pa.concat_arrays(tags) if tags else None,
             outputs=outputs,
             began=began,
             failed=failed,
@@ -151,5 +151,5 @@ class RowSteps:
 def _failed(slot: Slot, error: Exception) -> FailedRow:
     attempts = slot.answer.attempts if slot.answer is not None else 0
     return FailedRow(
-        row=slot.row, hashes=slot.hashes, error=error, attempts=attempts, position=slot.position
+        row=slot.row, tags=slot.tags, error=error, attempts=attempts, position=slot.position
     )

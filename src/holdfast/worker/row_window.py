@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.worker.calls import Answer, Calls
-from holdfast.worker.covered_keys import split_hash
+from holdfast.worker.tags import split_tag
 
 # Finished rows that make a step, if they are the oldest ones; and how much may be finished behind
 # a row that is not before it is handed on all the same.
@@ -31,7 +31,7 @@ class Slot:
     # The task's rows before it.
     position: int
     row: pa.RecordBatch
-    hashes: pa.Array | None
+    tags: pa.Array | None
     answer: Answer | None = None
     size_bytes: int = 0
 
@@ -100,13 +100,13 @@ class RowWindow:
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slot]:
         for batch in batches:
-            rows, hashes = split_hash(batch)
+            rows, tags = split_tag(batch)
             for index in range(rows.num_rows):
                 # A copy: a slice would hold all of Spark's batch as long as its slowest row.
                 one = rows.slice(index, 1)
                 row = pa.concat_batches([one, one.slice(0, 0)])
-                spark_hash = None if hashes is None else hashes.take([index])
-                yield Slot(self._admitted, row, spark_hash)
+                tag = None if tags is None else tags.take([index])
+                yield Slot(self._admitted, row, tag)
                 self._admitted += 1
 
     def _wait(self) -> Iterator[list[Slot]]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.worker.batches import resize
-from holdfast.worker.covered_keys import split_hash
 from holdfast.worker.pace import Pace, paced
 from holdfast.worker.problems import TransformFailedError
+from holdfast.worker.tags import split_tag
 from holdfast.worker.transforms import (
     PerWorker,
     Transform,
@@ -31,7 +31,7 @@ class FailedRow:
 
     # The one row, and Spark's hash of its key, if it came with the row.
     row: pa.RecordBatch
-    hashes: pa.Array | None
+    tags: pa.Array | None
     error: Exception
     # How many calls were made with it.
     attempts: int
@@ -44,7 +44,7 @@ class Step:
     """Some input rows, and what the transform made of them."""
 
     rows: pa.RecordBatch
-    hashes: pa.Array | None
+    tags: pa.Array | None
     # May compute while it is read, and raise `TransformFailedError`.
     outputs: Iterable[pa.RecordBatch]
     # When the work on it began, on the monotonic clock.
@@ -90,8 +90,8 @@ def batch_steps(
     batches: Iterable[pa.RecordBatch], apply: Apply, *, batch_rows: int | None, pace: Pace
 ) -> Iterator[Step]:
     """Yield one step for each batch; a failing one raises while its output is read."""
-    for rows, hashes in _pieces(batches, batch_rows, pace):
-        step = Step(rows=rows, hashes=hashes, outputs=apply(rows), began=time.monotonic())
+    for rows, tags in _pieces(batches, batch_rows, pace):
+        step = Step(rows=rows, tags=tags, outputs=apply(rows), began=time.monotonic())
         yield step
         pace.took(step.seconds)
 
@@ -103,21 +103,21 @@ def halving_steps(
 
     One row that fails in a batch of n costs about 2 x log2(n) further calls.
     """
-    for batch, batch_hashes in _pieces(batches, batch_rows, pace):
-        waiting = [(batch, batch_hashes, 1)]
+    for batch, batch_tags in _pieces(batches, batch_rows, pace):
+        waiting = [(batch, batch_tags, 1)]
         seconds = 0.0
         while waiting:
-            rows, hashes, depth = waiting.pop()
-            step = Step(rows=rows, hashes=hashes, outputs=(), began=time.monotonic())
+            rows, tags, depth = waiting.pop()
+            step = Step(rows=rows, tags=tags, outputs=(), began=time.monotonic())
             try:
                 step.outputs = list(apply(rows))
             except TransformFailedError as error:
                 seconds += time.monotonic() - step.began
                 if rows.num_rows > 1:
-                    waiting += _halves(rows, hashes, depth + 1)
+                    waiting += _halves(rows, tags, depth + 1)
                     continue
-                failure = FailedRow(row=rows, hashes=hashes, error=error.error, attempts=depth)
-                step.rows, step.hashes, step.failed = rows.slice(0, 0), None, [failure]
+                failure = FailedRow(row=rows, tags=tags, error=error.error, attempts=depth)
+                step.rows, step.tags, step.failed = rows.slice(0, 0), None, [failure]
             yield step
             seconds += step.seconds
         pace.took(seconds)
@@ -127,15 +127,15 @@ def _pieces(
     batches: Iterable[pa.RecordBatch], batch_rows: int | None, pace: Pace
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
     for piece in resize(batches, batch_rows) if batch_rows else paced(batches, pace):
-        yield split_hash(piece)
+        yield split_tag(piece)
 
 
 def _halves(
-    rows: pa.RecordBatch, hashes: pa.Array | None, depth: int
+    rows: pa.RecordBatch, tags: pa.Array | None, depth: int
 ) -> list[tuple[pa.RecordBatch, pa.Array | None, int]]:
     """Return the two halves, the first of them last: it is taken first."""
     middle = rows.num_rows // 2
     return [
-        (rows.slice(start, length), None if hashes is None else hashes.slice(start, length), depth)
+        (rows.slice(start, length), None if tags is None else tags.slice(start, length), depth)
         for start, length in ((middle, rows.num_rows - middle), (0, middle))
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -18,10 +18,12 @@ from holdfast.failpoints import failpoint
 from holdfast.ledger.task_log import JobLedger
 from holdfast.sinks.base import WriterSpec
 from holdfast.storage.port import StorageError
+from holdfast.storage.runtime import io_runtime
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.checkpoints import Checkpoints, TaskYieldsError
 from holdfast.worker.per_row import PerRow
 from holdfast.worker.reports import TaskReport
+from holdfast.worker.scan_task import ScanInput
 from holdfast.worker.transforms import PerWorker, Transform
 from holdfast.worker.twins import reason_to_do_nothing, twin_is_at_work, wait_for_twin
 
@@ -48,6 +50,8 @@ class TaskPlan:
     on_error: OnError = "raise"
     # How many rows of one task may be set aside; None: any number.
     errors_max: int | None = None
+    # For a scan: the task reads its rows itself, and Spark only says which.
+    scan: ScanInput | None = None
     # What a row's answer costs: a number, or a function of the answer or the output batch.
     cost: float | Callable[[Any], float] = 0.0
 
@@ -64,6 +68,7 @@ class TaskPlan:
         if end is not None:
             return TaskReport(place=place, end=end)
         failpoint("before-task")
+        before = io_runtime().counters
         name = ledger.log_name(place, attempt)
         writer = self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}")
         checkpoints = Checkpoints(
@@ -71,6 +76,7 @@ class TaskPlan:
             log=ledger.log(place, attempt),
             writer=writer,
             key=self.key,
+            locate=self.scan.locate if self.scan is not None else None,
             every_s=every_s,
             clock=ledger.ports.monotonic,
             twin_is_at_work=lambda earlier: twin_is_at_work(
@@ -78,8 +84,9 @@ class TaskPlan:
             ),
         )
         report = TaskReport(place=place, log=name)
+        rows = batches if self.scan is None else self.scan.rows(batches, checkpoints.passed_over)
         try:
-            report = Attempt(self, checkpoints, writer).run(batches, report)
+            report = Attempt(self, checkpoints, writer).run(rows, report)
         except TaskYieldsError:
             checkpoints.fail()
             # Ending before the other would make Spark kill it.
@@ -90,4 +97,5 @@ class TaskPlan:
                 checkpoints.fail()
             raise
         failpoint("before-report")
-        return replace(report, records=checkpoints.records)
+        io = asdict(io_runtime().counters.since(before))
+        return replace(report, records=checkpoints.records, io=io)

@@ -55,10 +55,11 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
     if order["act"] == "sweep":
         run.sweep(to=to)
         return {"outcome": "swept"}
+    scan = hf.scan_parquet(order["scan"], options=order["store_options"]) if order["scan"] else None
     report = run.append(
-        session.range(0, order["rows"], 1, order["places"]),
+        scan or session.range(0, order["rows"], 1, order["places"]),
         to=to,
-        key="id",
+        key=None if scan else "id",
         transform=Work(order["row_s"], fails=order["fails"]),
         batch_rows=1,
         checkpoint_every="0.2s",

@@ -8,12 +8,18 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.table import Table
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from requests import Session
 
-from holdfast.errors import CatalogUnavailableError, SettingsError, UnsupportedTableError
+from holdfast.errors import (
+    CatalogUnavailableError,
+    SettingsError,
+    TableMissingError,
+    UnsupportedTableError,
+)
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
 from holdfast.storage.locations import storage_options
@@ -75,6 +81,28 @@ def _our_file_io(
     location: str | None = None,  # noqa: ARG001 - PyIceberg's signature.
 ) -> FileIO:
     return HoldfastFileIO({**catalog.properties, **properties})
+
+
+def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
+    """Look at a table afresh.
+
+    Args:
+        catalog: An open catalog, from `open_catalog`.
+        identifier: `namespace.table`.
+        name: The table's name for people.
+
+    Raises:
+        TableMissingError: There is no such table.
+        CatalogUnavailableError: The catalog does not answer.
+    """
+    try:
+        table = catalog.load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise TableMissingError(table=name, what="there is no such table") from error
+    except Exception as error:  # Each kind of catalog has errors of its own.
+        raise CatalogUnavailableError(table=name, reason=in_short(error)) from error
+    trust_own_storage_options(catalog, table)
+    return table
 
 
 def trust_own_storage_options(catalog: Catalog, table: Table) -> None:

@@ -11,8 +11,6 @@ from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
     ForbiddenError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
 )
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -23,7 +21,6 @@ from pyiceberg.table.update import (
 )
 
 from holdfast.errors import (
-    CatalogUnavailableError,
     CommitRefusedError,
     LedgerDamagedError,
     StagedFileMissingError,
@@ -35,7 +32,7 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.catalog import in_short, single_post, trust_own_storage_options
+from holdfast.sinks.iceberg.catalog import in_short, load_table, single_post
 from holdfast.sinks.iceberg.copies import copied_groups
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.marks import MARK_PREFIX, find_mark, mark_changes, mark_text
@@ -80,13 +77,7 @@ class IcebergSink:
             UnsupportedTableError: It is not of format v2 and holds no run, or the branch is a tag.
             CatalogUnavailableError: The catalog does not answer.
         """
-        try:
-            table = self._catalog.load_table(self._identifier)
-        except (NoSuchTableError, NoSuchNamespaceError) as error:
-            raise TableMissingError(table=self._name, what="there is no such table") from error
-        except Exception as error:  # Each kind of catalog has errors of its own.
-            raise CatalogUnavailableError(table=self._name, reason=in_short(error)) from error
-        trust_own_storage_options(self._catalog, table)
+        table = load_table(self._catalog, self._identifier, self._name)
         metadata = table.metadata
         if not any(name.startswith(MARK_PREFIX) for name in metadata.properties):
             # A run that landed before somebody upgraded the table is to be found, not refused:

@@ -1,0 +1,120 @@
+"""One scan in a process of its own, with a warm session: for jobs that are killed or watched.
+
+The one argument is a `ScanJob` in JSON; the last line says how it went, in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from bench.burn import Burn
+from bench.data import COLUMNS
+from bench.session import open_session, open_stack
+
+PARTITIONS = 1_000
+_STORE = "s3://lake/_holdfast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanJob:
+    """What to read, what to make of it, and where it goes."""
+
+    # The run's id, and the table's name.
+    name: str
+    paths: tuple[str, ...]
+    # A small input for a first job, which does not count: it warms the session up.
+    warm_up: tuple[str, ...]
+    # Where the input is read; by default at the stack's own S3 server.
+    endpoint: str = ""
+    repeats: int = 0
+    notes: str = ""
+    checkpoint_every: str = "30s"
+    # Whether the table is partitioned, by as many values as `PARTITIONS` says.
+    is_partitioned: bool = False
+    # Whether to look at all rows afterwards: is each there once?
+    is_looked_through: bool = True
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the job as a child takes it."""
+        return asdict(self)
+
+
+class Spread:
+    """Gives each row one of many categories; neighbours have different ones."""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with their new category."""
+        users = batch.column("user_id").to_numpy()
+        spread = pa.array((users % PARTITIONS).astype(np.int32))
+        return batch.set_column(batch.schema.get_field_index("category"), "category", spread)
+
+
+def main() -> None:
+    """Warm the session up, do the job, look at the table and drop it."""
+    given = json.loads(sys.argv[1])
+    job = ScanJob(**{**given, "paths": tuple(given["paths"]), "warm_up": tuple(given["warm_up"])})
+    session = open_session(open_stack().spark_catalog_conf("lake"))
+    session.sql("CREATE NAMESPACE IF NOT EXISTS lake.bench")
+    warm = replace(
+        job,
+        name=f"warm_{uuid.uuid4().hex[:8]}",
+        paths=job.warm_up,
+        repeats=1,
+        notes="",
+        endpoint="",
+    )
+    _append(session, warm)
+    session.sql(f"DROP TABLE lake.bench.{warm.name} PURGE")
+    found = _append(session, job)
+    if job.is_looked_through:
+        found |= _looked_through(session, job.name)
+    session.sql(f"DROP TABLE lake.bench.{job.name} PURGE")
+    print(json.dumps(found), flush=True)
+
+
+def _append(session: SparkSession, job: ScanJob) -> dict[str, Any]:
+    stack = open_stack()
+    options = stack.rest_catalog_properties()
+    ddl = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+    parted = "PARTITIONED BY (category)" if job.is_partitioned else ""
+    session.sql(f"CREATE TABLE IF NOT EXISTS lake.bench.{job.name} ({ddl}) USING iceberg {parted}")
+    endpoint = {"s3.endpoint": job.endpoint} if job.endpoint else {}
+    run = hf.Run(f"bench-{job.name}", store=_STORE, store_options=options)
+    started = time.monotonic()
+    report = run.append(
+        hf.scan_parquet(job.paths, options={**stack.s3.store_options(), **endpoint}),
+        to=hf.IcebergTable(f"bench.{job.name}", catalog=options),
+        transform=Spread() if job.is_partitioned else Burn(job.repeats, job.notes),
+        checkpoint_every=job.checkpoint_every,
+    )
+    return {
+        "seconds": time.monotonic() - started,
+        "rows": report.rows,
+        "passes": report.passes,
+        "tasks": report.tasks,
+        "files": report.files,
+    }
+
+
+def _looked_through(session: SparkSession, name: str) -> dict[str, int]:
+    """Count the rows and the ids in a table."""
+    session.catalog.refreshTable(f"lake.bench.{name}")
+    (found,) = session.sql(
+        f"SELECT count(*) AS rows_there, count(DISTINCT id) AS ids_there FROM lake.bench.{name}"
+    ).collect()
+    counts: dict[str, int] = found.asDict()
+    return counts
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The rows of a scan, as the engine asks for them: all but the jobs is arithmetic on ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.engine.ports import Jobs
+from holdfast.ledger.key_files import KeyFiles
+from holdfast.model.input_sums import InputSums
+from holdfast.model.key_examples import KeyExamples
+from holdfast.model.pins import Pins
+from holdfast.model.ranges import Ranges
+from holdfast.sources.base import PinnedScan
+from holdfast.worker.replay import ReplayPlan
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.scan_task import ScanInput
+from holdfast.worker.task import TaskPlan
+
+# Stored bytes that one task reads at most: enough for a table file of a good size.
+_ITEM_BYTES = 256 * 1024 * 1024
+_EXAMPLES = 3
+
+
+class ScanRows:
+    """Runs task plans over the pinned files of one scan."""
+
+    def __init__(self, scan: PinnedScan, pins: Pins, jobs: Jobs) -> None:
+        """Keep the parts; nothing runs yet."""
+        self._scan = scan
+        self._pins = pins
+        self._jobs = jobs
+
+    def measure(self, finished: KeyFiles) -> InputSums:
+        """Return how many rows are not finished: the pins tell."""
+        return InputSums(rows=self._left(finished).rows, null_keys=0, low=0, high=0)
+
+    def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
+        """Run the plan over the rows that are not finished, shared out anew; wait for all.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+        items = self._pins.items(self._left(finished), self._jobs.slots, _ITEM_BYTES)
+        scan = ScanInput(reader=self._scan.reader(self._pins), items=items)
+        return self._jobs.run(replace(plan, scan=scan), len(items))
+
+    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run the replay of work items, each in a task of its own.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+        return self._jobs.replay(plan, items)
+
+    def duplicates(self) -> KeyExamples:
+        """Return none: no two rows of pinned files have one number."""
+        return KeyExamples(keys=0, examples="")
+
+    def gone(self, finished: KeyFiles) -> KeyExamples:
+        """Return the finished rows that are not in the pinned files."""
+        strange = _finished(finished).minus(self._pins.whole)
+        return KeyExamples(keys=strange.rows, examples=str(strange.spans[:_EXAMPLES]))
+
+    def overlaps(self, finished: KeyFiles) -> dict[tuple[str, ...], int]:
+        """Return which records share rows, and how many."""
+        shared: dict[tuple[str, ...], int] = {}
+        covered = finished.ranges.items()
+        spans = sorted((start, stop, name) for name, found in covered for start, stop in found)
+        reach, holder = 0, ""
+        for start, stop, name in spans:
+            if start < reach:
+                pair = tuple(sorted({name, holder}))
+                shared[pair] = shared.get(pair, 0) + min(stop, reach) - start
+            if stop > reach:
+                reach, holder = stop, name
+        return shared
+
+    def _left(self, finished: KeyFiles) -> Ranges:
+        return self._pins.whole.minus(_finished(finished))
+
+
+def _finished(finished: KeyFiles) -> Ranges:
+    return Ranges.of(span for ranges in finished.ranges.values() for span in ranges)

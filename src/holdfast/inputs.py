@@ -1,0 +1,188 @@
+"""Inputs: what a user gives to be read, as the engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.engine.pin import pin
+from holdfast.engine.ports import Submitter
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.scan_rows import ScanRows
+from holdfast.engine.settled_input import SettledInput
+from holdfast.errors import SettingsError
+from holdfast.model.pins import Pins
+from holdfast.opening import active_session, open_scan
+from holdfast.sources.materialized.scan import Materialized, MaterializedScan, identity_of
+from holdfast.sources.scans import Scan
+from holdfast.spark.frames import SparkDataFrame, SparkSession
+
+
+class Input(SettledInput, Protocol):
+    """Rows to be read, and what a write must know of them."""
+
+    session: SparkSession
+    # Whether it is compared at each start with what an earlier one has read.
+    compares: bool
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that tell rows apart; none for a scan."""
+
+    @property
+    def identity(self) -> str:
+        """What is read, beyond what the key says; empty for a DataFrame."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+
+
+class DataFrameInput:
+    """Rows of a DataFrame, told apart by their key."""
+
+    identity = ""
+    compares = True
+
+    def __init__(self, df: SparkDataFrame, key: str | Sequence[str] | None) -> None:
+        """Check that rows can be told apart.
+
+        Raises:
+            SettingsError: They cannot, or it is no DataFrame.
+        """
+        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
+        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
+
+        self.session = spark.session_of(df)
+        self.key = spark.checked_key(df, key if key is not None else ())
+        self._schema = spark.arrow_schema(df)
+        self.submitter: Submitter = DataFrameSubmitter(df, self.key)
+
+    def settle(self, ledger: Ledger, *, compare: bool) -> None:
+        """Do nothing: the keys that are done are told from the others at each start."""
+
+    def schema(self) -> pa.Schema:
+        """Return the DataFrame's columns."""
+        return self._schema
+
+
+class ScanInput:
+    """Rows of files, told apart by where they stand."""
+
+    key: tuple[str, ...] = ()
+    compares = True
+
+    def __init__(self, scan: Scan, key: str | Sequence[str] | None) -> None:
+        """Keep the scan; nothing is read yet.
+
+        Raises:
+            SettingsError: There is a key, or no Spark session.
+        """
+        _refuse_key(key)
+        self.session = active_session()
+        if self.session is None:
+            raise SettingsError(what="no Spark session is active", cure="start one first")
+        self._scan = open_scan(scan, self.session)
+        self.identity = self._scan.identity
+        self._submitter: Submitter | None = None
+        self._pins: Pins | None = None
+
+    @property
+    def submitter(self) -> Submitter:
+        """What reads it, once it is settled."""
+        assert self._submitter is not None  # noqa: S101 - the engine settles it first.
+        return self._submitter
+
+    def settle(self, ledger: Ledger, *, compare: bool) -> None:
+        """Pin the files, or compare them with those that are pinned.
+
+        Raises:
+            RunMismatchError: This start names other files than the first.
+            InputChangedError: A pinned file was changed or deleted.
+        """
+        from holdfast.spark.jobs import SparkJobs  # noqa: PLC0415 - pyspark is optional.
+
+        pins = pin(ledger, self._scan, compare=compare, found=self._pins)
+        self._pins, self._submitter = pins, ScanRows(self._scan, pins, SparkJobs(self.session))
+
+    def schema(self) -> pa.Schema:
+        """Return the columns that are handed on."""
+        if self._pins is None:  # To create the table, before the run can be claimed.
+            self._pins = self._scan.pin()
+        return self._scan.schema(self._pins)
+
+
+class MaterializedInput:
+    """Rows of a DataFrame that is written once, then told apart by where they stand."""
+
+    key: tuple[str, ...] = ()
+    compares = False
+
+    def __init__(self, rows: Materialized, key: str | Sequence[str] | None) -> None:
+        """Keep the DataFrame; nothing is written yet.
+
+        Raises:
+            SettingsError: There is a key, or it cannot be written as Parquet.
+        """
+        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
+
+        _refuse_key(key)
+        self.session = spark.session_of(rows.df)
+        self._df = rows.df
+        self._schema = spark.arrow_schema(rows.df)
+        if len(set(self._schema.names)) != len(self._schema):
+            raise SettingsError(
+                what=f"the DataFrame has a column twice: {self._schema.names}", cure="rename one"
+            )
+        self.identity = identity_of(self._schema)
+        self._submitter: Submitter | None = None
+
+    @property
+    def submitter(self) -> Submitter:
+        """What reads it, once it is settled."""
+        assert self._submitter is not None  # noqa: S101 - the engine settles it first.
+        return self._submitter
+
+    def settle(self, ledger: Ledger, *, compare: bool) -> None:  # noqa: ARG002 - nothing to compare.
+        """Write the rows, unless an earlier start has."""
+        from holdfast.spark.jobs import SparkJobs, reports_of  # noqa: PLC0415 - pyspark is optional.
+
+        scan = MaterializedScan(
+            ledger.storage,
+            ledger.layout.input_files(ledger.ports.new_nonce()),
+            self._schema,
+            partial(reports_of, self._df),
+        )
+        pins = pin(ledger, scan, compare=False)
+        self._submitter = ScanRows(scan, pins, SparkJobs(self.session))
+
+    def schema(self) -> pa.Schema:
+        """Return the DataFrame's columns."""
+        return self._schema
+
+
+def open_input(
+    rows: SparkDataFrame | Scan | Materialized, key: str | Sequence[str] | None
+) -> Input:
+    """Return what a user gives to be read, as the engine sees it.
+
+    Raises:
+        SettingsError: It cannot be read.
+    """
+    if isinstance(rows, Materialized):
+        return MaterializedInput(rows, key)
+    return ScanInput(rows, key) if isinstance(rows, Scan) else DataFrameInput(rows, key)
+
+
+def _refuse_key(key: str | Sequence[str] | None) -> None:
+    """Stop at a key where none is needed.
+
+    Raises:
+        SettingsError: There is one.
+    """
+    if key:
+        raise SettingsError(
+            what="key= with a scan", cure="leave it out: rows are told apart by their place"
+        )

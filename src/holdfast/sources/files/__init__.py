@@ -1,0 +1,1 @@
+"""Objects of any kind as an input that workers read themselves."""

@@ -1,0 +1,108 @@
+"""Filters: which rows of a scan are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from holdfast.errors import SettingsError
+
+_CURE = 'give pc.field("price") > 3, or a list of such triples as ("price", ">", 3)'
+# What a NaN may satisfy although the bounds of its row group do not: they leave it out.
+_NAN_MAY_MATCH = re.compile(r"!=|\w\(")
+
+
+def as_expression(where: pc.Expression | Sequence[object] | None) -> pc.Expression | None:
+    """Return a user's filter as an expression.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    if where is None:
+        return None
+    if not isinstance(where, pc.Expression):
+        try:
+            where = pq.filters_to_expression(where)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(what=f"where={where!r}: {error}", cure=_CURE) from error
+    if "FieldPath(" in str(where):
+        raise SettingsError(what=f"where={where} names a column by its place", cure=_CURE)
+    return where
+
+
+def text_of(where: pc.Expression | None) -> str:
+    """Return a filter as one text: another text is another filter."""
+    if where is None:
+        return ""
+    text = str(where)
+    if "..." in text:  # A long list of values is shown in part only.
+        digest = hashlib.sha256(pickle.dumps(where, protocol=4)).hexdigest()
+        text = f"{text} {digest}"
+    return text
+
+
+def with_needed(wanted: pa.Schema, where: pc.Expression | None, schema: pa.Schema) -> pa.Schema:
+    """Return the wanted columns, and after them those that the filter speaks of.
+
+    Raises:
+        SettingsError: The filter does not fit the columns.
+    """
+    if where is None:
+        return wanted
+    _refuse_unfit(where, schema)
+    # pyarrow does not tell which columns an expression needs. One too many costs little.
+    text = str(where)
+    more = [one for one in schema if one.name not in wanted.names and one.name in text]
+    needed = pa.schema([*wanted, *more])
+    _refuse_unfit(where, needed)
+    return needed
+
+
+def groups_left_out(
+    footer: bytes, where: pc.Expression, schema: pa.Schema, known: Mapping[str, pa.Scalar]
+) -> tuple[int, ...]:
+    """Return the row groups whose statistics show that no row is asked for.
+
+    Args:
+        footer: What the file says of itself.
+        where: Which rows are asked for.
+        schema: The columns of all files.
+        known: Columns that have one value in the whole file.
+    """
+    text = str(where)
+    if _NAN_MAY_MATCH.search(text) and any(
+        pt.is_floating(one.type) and one.name in text for one in schema
+    ):
+        return ()
+    guarantee = None
+    for name, value in known.items():
+        one = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+        guarantee = one if guarantee is None else guarantee & one
+    fragment = ds.ParquetFileFormat().make_fragment(
+        pa.BufferReader(footer), partition_expression=guarantee
+    )
+    kept = {one.id for one in fragment.subset(where, schema=schema).row_groups}
+    return tuple(one.id for one in fragment.row_groups if one.id not in kept)
+
+
+def _refuse_unfit(where: pc.Expression, schema: pa.Schema) -> None:
+    """Stop at a filter that cannot be asked of these columns.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    try:
+        schema.empty_table().filter(where)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SettingsError(
+            what=f"where={where}: {str(error).splitlines()[0]}",
+            cure=f"{_CURE}; the columns are {schema.names}",
+        ) from error

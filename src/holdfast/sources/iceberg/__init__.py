@@ -1,0 +1,1 @@
+"""Snapshots of Iceberg tables as an input that workers read themselves."""

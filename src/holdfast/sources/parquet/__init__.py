@@ -1,0 +1,1 @@
+"""Parquet files as an input that workers read themselves."""

@@ -1,0 +1,141 @@
+"""Read Parquet on an executor: the next row group is fetched while the current one is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.model.pins import FileSlice, PinnedFile
+from holdfast.model.ranges import Span
+from holdfast.sources.as_pinned import as_pinned
+from holdfast.sources.hive_paths import typed
+from holdfast.sources.parquet.open_file import OpenFile, Pieces, ask_footer
+from holdfast.sources.parquet.schemas import fitted
+from holdfast.sources.tagging import Numbers, Tagging
+from holdfast.storage.port import Storage
+
+
+class Fit(Protocol):
+    """Turns the rows of any file into rows of one schema. Pickled with a task."""
+
+    def wanted(self, own: pa.Schema) -> Iterable[str]:
+        """Choose from a file's own columns."""
+
+    def fit(self, batch: pa.RecordBatch, file: PinnedFile) -> pa.RecordBatch:
+        """Return a file's rows in the one schema."""
+
+
+class Deleted(Protocol):
+    """Tells which rows of a file are deleted. Pickled with a task."""
+
+    def numbers(self, file: PinnedFile) -> Numbers | None:
+        """Return their numbers in the file, in order; None if there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByName:
+    """Finds columns by their names; some stand in the file's path."""
+
+    schema: pa.Schema
+
+    def wanted(self, own: pa.Schema) -> Iterable[str]:
+        """Choose from a file's own columns."""
+        return [name for name in own.names if name in self.schema.names]
+
+    def fit(self, batch: pa.RecordBatch, file: PinnedFile) -> pa.RecordBatch:
+        """Return a file's rows in the one schema."""
+        for name, text in file.values.items():
+            if name in self.schema.names:
+                value = typed(file.uri, name, text, self.schema.field(name).type)
+                batch = batch.append_column(name, pa.repeat(value, len(batch)))
+        return fitted(batch, self.schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetReader:
+    """Reads slices of Parquet files. Pickled with a task."""
+
+    storage: Storage
+    fit: Fit
+    tagging: Tagging
+    deleted: Deleted | None = None
+
+    def read(
+        self, slices: Sequence[FileSlice], passed_over: list[Span]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some slices, tagged with their numbers.
+
+        Raises:
+            InputChangedError: A file is not the one that was pinned.
+        """
+        groups = self._groups(slices)
+        ahead = next(groups, None)
+        while ahead is not None:
+            group, ahead = ahead, next(groups, None)  # Which begins to fetch the next one.
+            with as_pinned(group.opened.file):
+                yield from self._rows(group, passed_over)
+
+    def _groups(self, slices: Sequence[FileSlice]) -> Iterator[_Group]:
+        """Yield the row groups to read, each as its bytes begin to arrive."""
+        for one, opened, deleted in self._opened(slices):
+            first = 0
+            for number, rows in enumerate(one.file.group_rows):
+                start, stop = max(first, one.start), min(first + rows, one.stop)
+                if start < stop and number not in one.file.left_out:
+                    yield _Group(
+                        opened=opened,
+                        deleted=None if deleted is None else deleted + one.base,
+                        number=number,
+                        base=one.base + first,
+                        start=start - first,
+                        stop=stop - first,
+                        pieces=opened.fetch(number),
+                    )
+                first += rows
+
+    def _opened(
+        self, slices: Sequence[FileSlice]
+    ) -> Iterator[tuple[FileSlice, OpenFile, Numbers | None]]:
+        """Yield each slice with its file, while the next file's footer is on its way."""
+        files = [list(same) for _, same in groupby(slices, key=lambda one: id(one.file))]
+        footers = (ask_footer(self.storage, same[0].file) for same in files)
+        ahead = next(footers, None)
+        for same in files:
+            footer, ahead = ahead, next(footers, None)
+            assert footer is not None  # noqa: S101 - there is one for each file.
+            file = same[0].file
+            opened = OpenFile(self.storage, file, footer, self.fit.wanted)
+            deleted = self.deleted.numbers(file) if self.deleted is not None else None
+            for one in same:
+                yield one, opened, deleted
+
+    def _rows(self, group: _Group, passed_over: list[Span]) -> Iterator[pa.RecordBatch]:
+        at = 0
+        for batch in group.opened.batches(group.number, group.pieces):
+            first, last = max(at, group.start), min(at + batch.num_rows, group.stop)
+            if first < last:
+                rows = self.fit.fit(batch.slice(first - at, last - first), group.opened.file)
+                tagged = self.tagging.tagged(rows, group.base + first, passed_over, group.deleted)
+                if tagged is not None:
+                    yield tagged
+            at += batch.num_rows
+            if at >= group.stop:
+                break
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """One row group, whose bytes are on their way."""
+
+    opened: OpenFile
+    deleted: Numbers | None
+    number: int
+    # The number of its first row, and which rows are meant, counted from it.
+    base: int
+    start: int
+    stop: int
+    pieces: Pieces

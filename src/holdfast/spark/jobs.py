@@ -1,0 +1,137 @@
+"""Run plans as Spark jobs: mapInArrow, then collect the tasks' reports."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+
+from holdfast._version import __version__
+from holdfast.errors import (
+    ExecutorSetupError,
+    JobFailedError,
+    MissingExtraError,
+    SettingsError,
+    TransformTooLargeError,
+)
+from holdfast.sources.materialized.writing import WritePlan
+from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
+from holdfast.spark.frames import SparkDataFrame, SparkSession
+from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan
+
+try:
+    from py4j.protocol import Py4JError
+except ImportError:  # A client of Spark Connect needs no JVM bridge.
+    Py4JError = PySparkException
+
+_MEGABYTE = 1_000_000
+_PAYLOAD_MAX_MB = 50
+_REASON_LENGTH_MAX = 2000
+# What Spark's worker says before a line of ours can run.
+_WRONG_PYTHON = ("No module named 'pyarrow'", "PYTHON_VERSION_MISMATCH", "No module named 'numpy'")
+
+
+class SparkJobs:
+    """Runs plans over work items that are known by number."""
+
+    def __init__(self, session: SparkSession) -> None:
+        """Keep the session; nothing runs yet."""
+        self._session = session
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time.
+
+        Raises:
+            JobFailedError: Spark does not tell.
+        """
+        with spark_errors():
+            try:
+                return max(1, int(self._session.sparkContext.defaultParallelism))
+            except (AttributeError, PySparkException):  # Connect: as Spark cuts a range by itself.
+                numbers = self._session.range(1 << 20).selectExpr("spark_partition_id() AS place")
+                return max(1, int(numbers.distinct().count()))
+
+    def run(self, plan: TaskPlan, items: int) -> list[TaskReport]:
+        """Run a plan over so many items, each in a task of its own; wait for all.
+
+        Raises:
+            SettingsError: The transform cannot be pickled.
+            TransformTooLargeError: The transform carries too much with it.
+            MissingExtraError: PySpark misses a package on the driver.
+            ExecutorSetupError: The executors run the wrong Python.
+            JobFailedError: Spark gave the job up.
+        """
+        return run_plan(self._session.range(0, items, 1, max(1, items)), plan)
+
+    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run the replay of work items, each in a task of its own.
+
+        Raises:
+            JobFailedError: Spark gave the job up.
+        """
+        rows = [(item,) for item in items]
+        work = self._session.createDataFrame(rows, f"{ITEM_COLUMN} string")
+        return run_plan(work.repartition(len(items)), plan)
+
+
+def run_plan(df: SparkDataFrame, plan: TaskPlan | ReplayPlan) -> list[TaskReport]:
+    """Run a plan over the DataFrame's partitions; wait for all of them.
+
+    Raises:
+        SettingsError: The transform cannot be pickled.
+        TransformTooLargeError: The transform carries too much with it.
+    """
+    return [TaskReport.from_json(report) for report in reports_of(df, plan)]
+
+
+def reports_of(df: SparkDataFrame, plan: TaskPlan | ReplayPlan | WritePlan) -> list[str]:
+    """Run a plan over the DataFrame's partitions, and return what each task reports, as JSON.
+
+    Raises:
+        SettingsError: The transform cannot be pickled.
+        TransformTooLargeError: The transform carries too much with it.
+    """
+    try:
+        payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise SettingsError(
+            what=f"the transform cannot be sent to executors: {error}",
+            cure="build what cannot be pickled there: transform=hf.per_worker(YourClass, ...)",
+        ) from error
+    if len(payload) > _PAYLOAD_MAX_MB * _MEGABYTE:
+        raise TransformTooLargeError(size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB)
+    with spark_errors():
+        rows = df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA).collect()
+    return [row["report"] for row in rows]
+
+
+@contextlib.contextmanager
+def spark_errors() -> Iterator[None]:
+    """Speak of Spark's failures in our own terms.
+
+    Raises:
+        MissingExtraError: PySpark misses a package on the driver.
+        ExecutorSetupError: The executors run the wrong Python.
+        JobFailedError: Spark gave the job up.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(what="a Spark job", package="pandas", extra="spark") from error
+    except (PySparkException, Py4JError) as error:
+        reason = str(error).strip()
+        if any(sign in reason for sign in _WRONG_PYTHON):
+            raise ExecutorSetupError(
+                host="unknown",
+                what="its Python lacks pyarrow or is of another version than the driver's",
+                cure="set PYSPARK_PYTHON (or spark.pyspark.python) to an environment that has "
+                f"holdfast {__version__}; on one machine that is {sys.executable}",
+            ) from error
+        raise JobFailedError(reason=reason[-_REASON_LENGTH_MAX:]) from error

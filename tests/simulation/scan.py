@@ -1,0 +1,122 @@
+"""A scan: files of ids that workers read themselves, pinned when the run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from holdfast.engine.pin import pin
+from holdfast.engine.ports import Submitter
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.scan_rows import ScanRows
+from holdfast.errors import InputChangedError
+from holdfast.model.pins import FileSlice, PinnedFile, Pins
+from holdfast.model.ranges import Span
+from holdfast.sources.base import TAG_COLUMN
+from tests.fakes.memory_submitter import partition
+from tests.simulation.spark import SimSpark
+from tests.simulation.world import World
+
+_FILE_ROWS = 4
+_GROUP_ROWS = 2
+
+
+class SimReader:
+    """Reads ids, which are also the numbers of their rows. Left out: what `where` would."""
+
+    def read(
+        self, slices: Sequence[FileSlice], passed_over: list[Span]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some slices, one by one; a row that is asked for by nobody is noted."""
+        for one in slices:
+            for number in range(one.base + one.start, one.base + one.stop):
+                if number in one.file.values["left_out"]:
+                    passed_over.append((number, number + 1))
+                    continue
+                yield partition([number]).append_column(TAG_COLUMN, pa.array([number], pa.int64()))
+
+
+class SimScan:
+    """What one start of the script names."""
+
+    identity = "scan"
+
+    def __init__(self, world: World, ids: Sequence[int | None], left_out: frozenset[int]) -> None:
+        """Take the ids that the files hold now.
+
+        Args:
+            world: Where the files stand.
+            ids: Their ids.
+            left_out: The ids that are not asked for.
+        """
+        self._world = world
+        self._ids = [one for one in ids if one is not None]
+        self._left_out = left_out
+
+    def pin(self) -> Pins:
+        """List the files."""
+        self._world.pause("list the input")
+        return Pins(files=self._files(), schema=partition([]).schema)
+
+    def compare(self, pins: Pins) -> str:
+        """Say what is new.
+
+        Raises:
+            InputChangedError: A file was changed or is gone.
+        """
+        self._world.pause("list the input again")
+        now = self._files()
+        if now[: len(pins.files)] != pins.files:
+            raise InputChangedError(what="a file")
+        return "a file is new" if len(now) > len(pins.files) else ""
+
+    def schema(self, pins: Pins) -> pa.Schema:
+        """Return the columns."""
+        return pins.schema
+
+    def reader(self, pins: Pins) -> SimReader:  # noqa: ARG002 - all files are alike.
+        """Return what reads the files."""
+        return SimReader()
+
+    def _files(self) -> tuple[PinnedFile, ...]:
+        ids = self._ids
+        pieces = [ids[start : start + _FILE_ROWS] for start in range(0, len(ids), _FILE_ROWS)]
+        return tuple(
+            PinnedFile(
+                uri=f"in/{number}",
+                size_bytes=len(piece),
+                tag=str(piece),
+                group_rows=tuple(
+                    len(piece[start : start + _GROUP_ROWS])
+                    for start in range(0, len(piece), _GROUP_ROWS)
+                ),
+                group_bytes=tuple(
+                    len(piece[start : start + _GROUP_ROWS])
+                    for start in range(0, len(piece), _GROUP_ROWS)
+                ),
+                values={"left_out": sorted(self._left_out.intersection(piece))},
+            )
+            for number, piece in enumerate(pieces)
+        )
+
+
+class SimScanInput:
+    """A scan, and the Spark that says who reads what."""
+
+    def __init__(self, scan: SimScan, spark: SimSpark) -> None:
+        """Keep both; nothing is pinned yet."""
+        self._scan = scan
+        self._spark = spark
+        self._rows: ScanRows | None = None
+
+    @property
+    def submitter(self) -> Submitter:
+        """What reads it, once it is settled."""
+        assert self._rows is not None
+        return self._rows
+
+    def settle(self, ledger: Ledger, *, compare: bool) -> None:
+        """Pin the files, or compare them with those that are pinned."""
+        pins = pin(ledger, self._scan, compare=compare)
+        self._rows = ScanRows(self._scan, pins, self._spark)
