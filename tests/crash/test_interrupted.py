@@ -16,11 +16,13 @@ from holdfast.model.records import Plan
 from tests.crash.counted_calls import times_computed
 from tests.crash.crash_table import CrashTable
 from tests.crash.run_ledger import RunLedger
-from tests.crash.started_jobs import LOCAL, Job, StartedJob
+from tests.crash.started_jobs import LOCAL, Job, StartedJob, processes_of_session
+from tests.s3_uploads import unfinished_uploads
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
 ROWS, CONCURRENCY, EXIT_MAX_S = 300, 8, 10.0
+WIDE_ROWS = 1_000
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -68,6 +70,54 @@ def test_calls_longer_than_their_grace_do_not_keep_the_driver(
     print(f"  gone after {seconds:.1f} s")
     assert started.process.returncode == -signal.SIGTERM
     assert seconds < EXIT_MAX_S
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_half_upload_and_no_process_is_left(
+    table: CrashTable, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Parts of data files had arrived: they are taken back, and the next start goes on.
+
+    Method: wide rows and small row groups, so that a file is sent while it grows; the server
+    itself is asked which uploads it knows.
+    """
+    table.create(options="TBLPROPERTIES ('write.parquet.row-group-size-bytes'='4000000')")
+    folder = table.lake.sql(f"DESCRIBE EXTENDED lake.{table.name}")
+    place = folder.where("col_name = 'Location'").collect()[0]["data_type"]
+    data = f"{place.split('/', 3)[3]}/data/"
+    job = Job(
+        settings=table.settings(
+            spark=LOCAL,
+            rows=WIDE_ROWS,
+            tasks=2,
+            transform=["tests.crash.counted_calls:Costly", {"row_s": 0.02}],
+            upstream="tests.crash.wide_inputs:wide_payloads",
+            options={"checkpoint_every": "10min", "batch_rows": 10},
+        ),
+        folder=tmp_path,
+    )
+    server = table.stack.s3
+    with job.start() as started:
+        started.wait_until(lambda: bool(unfinished_uploads(server, data)))
+        begun = unfinished_uploads(server, data)
+        if number == signal.SIGINT:
+            os.killpg(started.process.pid, number)
+        else:
+            started.process.send_signal(number)
+        started.ended(timeout_s=60.0)
+        until = time.monotonic() + EXIT_MAX_S
+        while processes_of_session(started.process.pid) and time.monotonic() < until:
+            time.sleep(0.1)
+        left = processes_of_session(started.process.pid)
+    print(f"  {number.name}: {len(begun)} uploads were under way")
+    assert left == {}
+    assert unfinished_uploads(server, data) == []
+    again = job.run_to_its_end()
+    assert again.process.returncode == 0, again.errors
+    assert again.report["kept_rows"] > 0
+    rows = table.lake.table(f"lake.{table.name}").selectExpr("count(*)", "count(DISTINCT id)")
+    assert tuple(rows.collect()[0]) == (WIDE_ROWS, WIDE_ROWS)
+    assert unfinished_uploads(server, data) == []
 
 
 def asking_job(table: CrashTable, folder: Path, *, row_s: float) -> Job:

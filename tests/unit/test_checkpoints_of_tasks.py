@@ -22,6 +22,7 @@ from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import WriterSpec
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sources.base import TAG_COLUMN
+from holdfast.worker import checkpoints
 from holdfast.worker.checkpoints import Checkpoints
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
@@ -120,6 +121,24 @@ def test_a_fenced_task_does_not_pay_for_another_batch(storage: WatchedStorage) -
     assert calls == [[1], [2]]
     assert (report.end, report.rows_in) == ("fenced", 2)
     assert [one.end for one in logged(job_ledger(storage))] == ["", "failed"]
+
+
+def test_a_task_looks_between_two_checkpoints_too(
+    storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interval of ten minutes must not mean that Ctrl-C is noticed after ten minutes."""
+    calls = []
+
+    def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.column("id").to_pylist())
+        storage.fence()
+        return batch
+
+    some, every_s = [numbers(1), numbers(2)], NEVER_DUE_S
+    assert run(storage, some, transform=costly, checkpoint_every_s=every_s).end == "complete"
+    monkeypatch.setattr(checkpoints, "_LOOK_EVERY_S", 0.0)
+    assert run(storage, some, transform=costly, checkpoint_every_s=every_s).end == "fenced"
+    assert calls == [[1], [2], [1]]
 
 
 def test_a_task_that_starts_fenced_pays_for_nothing(storage: WatchedStorage) -> None:

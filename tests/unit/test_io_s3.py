@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import http.client
-import re
 import time
 import uuid
-from urllib.parse import quote, urlsplit
 
 import pytest
 
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import ObjectChangedError
+from tests.s3_uploads import unfinished_uploads
 from tests.stack_access import S3Endpoint, Stack
 
 pytestmark = pytest.mark.stack
 
 MIB = 1024 * 1024
-_EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 
 
 @pytest.fixture(params=["s3", "minio"])
@@ -35,37 +30,6 @@ def server(request: pytest.FixtureRequest, stack: Stack) -> S3Endpoint:
 def key() -> str:
     """Return a name that no other test uses."""
     return f"io-{uuid.uuid4().hex}/x"
-
-
-def unfinished_uploads(server: S3Endpoint, key: str) -> list[str]:
-    """Ask the server itself which uploads of a key were begun and not ended."""
-    host = urlsplit(server.endpoint).netloc
-    query = f"prefix={quote(key, safe='')}&uploads="
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    headers = {"host": host, "x-amz-content-sha256": _EMPTY_BODY, "x-amz-date": stamp}
-    signed = ";".join(headers)
-    lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    canonical = "\n".join(["GET", f"/{server.bucket}", query, lines, signed, _EMPTY_BODY])
-    scope = f"{stamp[:8]}/{server.region}/s3/aws4_request"
-    secret = f"AWS4{server.secret_key}".encode()
-    for part in scope.split("/"):
-        secret = hmac.digest(secret, part.encode(), "sha256")
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
-    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
-    signature = hmac.digest(secret, text.encode(), "sha256").hex()
-    headers["authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={server.access_key}/{scope},"
-        f"SignedHeaders={signed},Signature={signature}"
-    )
-    connection = http.client.HTTPConnection(host, timeout=10.0)
-    try:
-        connection.request("GET", f"/{server.bucket}?{query}", headers=headers)
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        assert answer.status == http.HTTPStatus.OK, body
-    finally:
-        connection.close()
-    return re.findall("<UploadId>", body)
 
 
 def test_an_upload_that_is_given_up_leaves_no_part(server: S3Endpoint, key: str) -> None:

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Tasks that make calls look every second, give them five more, and have their records to write.
-# Others look when a checkpoint is due, and mostly lose what they did since the last one.
+# Others look every three seconds, between two batches: what a longer batch makes is lost.
 _WAIT_S = 8.5
 
 _log = logging.getLogger(__name__)

@@ -24,6 +24,10 @@ from holdfast.worker.quarantine import Locate, Quarantine
 from holdfast.worker.steps import Step
 
 
+# How soon a task notices that its driver gives up, or that another has taken over: one request.
+_LOOK_EVERY_S = 3.0
+
+
 def _no_twin(_only_earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
     return False
 
@@ -84,6 +88,7 @@ class Checkpoints:
         self._chunked: list[str] = []
         self.records = 0
         self._has_covered = False
+        self._looked = clock()
         self._begin()
 
     def _begin(self) -> None:
@@ -119,6 +124,7 @@ class Checkpoints:
             TaskFencedError: The run has gone on without this task.
             TaskInterruptedError: The task's own driver gives up.
         """
+        self._looked = self._clock()
         end = self._ledger.end()
         if end == "fenced":
             raise TaskFencedError
@@ -148,9 +154,11 @@ class Checkpoints:
         """
         self.count(step)
         is_full = self._writer.fullness >= 1
-        if not is_full and not self.is_due and not self._quarantine.is_full:
+        is_needed = is_full or self.is_due or self._quarantine.is_full
+        if is_needed or self._clock() - self._looked >= _LOOK_EVERY_S:
+            self.look()
+        if not is_needed:
             return
-        self.look()
         is_first, self._has_covered = not self._has_covered, True
         if is_first and self._twin_is_at_work(False):  # noqa: FBT003 - see the argument's text.
             raise TaskYieldsError
