@@ -37,6 +37,12 @@ def current() -> dict[str, Any]:
     return dict(given)
 
 
+_EMPTY_LIST = (
+    b"<ListBucketResult><Name>b</Name><Prefix></Prefix><KeyCount>0</KeyCount>"
+    b"<MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated></ListBucketResult>"
+)
+
+
 class KeyedS3(ThreadingHTTPServer):
     """Keeps objects for whoever signs with the key of today; S3's own words for all others."""
 
@@ -67,6 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
             # A store repeats what it was sent; the secret must not get into a message of ours.
             body = f"<Error><Code>{self.server.code}</Code><Key>{SECRET}</Key></Error>"
             self.reply(self.server.status, body.encode())
+        elif "list-type=2" in self.path:
+            self.reply(200, _EMPTY_LIST)
         elif self.command == "PUT":
             self.server.objects[path] = data
             self.reply(200, b"")
@@ -125,7 +133,7 @@ def replace(key: str, **more: Any) -> None:  # noqa: ANN401 - whatever a user re
 def test_credentials_that_are_refused_are_asked_for_again(
     server: KeyedS3, status: int, code: str
 ) -> None:
-    """Reads, writes and heads go on with the new key; each was refused once at most."""
+    """Reads, writes, heads and listings go on with the new key; each was refused once at most."""
     server.status, server.code = status, code
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
     storage.put(URI, b"1")
@@ -133,6 +141,9 @@ def test_credentials_that_are_refused_are_asked_for_again(
         lambda: storage.put(URI, b"2"),
         lambda: storage.get(URI),
         lambda: storage.size(URI),
+        lambda: storage.list(URI),
+        lambda: storage.folders(URI),
+        lambda: storage.facts(URI),
     ]
     for number, call in enumerate(calls):
         server.key = f"new-{number}"
@@ -140,7 +151,7 @@ def test_credentials_that_are_refused_are_asked_for_again(
         call()
         assert server.refused == number + 1
     assert storage.get(URI) == b"2"
-    assert asked == ["old", "new-0", "new-1", "new-2"]
+    assert asked == ["old", *(f"new-{number}" for number in range(len(calls)))]
 
 
 def test_a_key_that_the_server_does_not_know_is_no_missing_object(server: KeyedS3) -> None:

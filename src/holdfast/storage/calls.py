@@ -25,6 +25,8 @@ _Result = TypeVar("_Result")
 _STALE = re.compile(
     "<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|RequestExpired|XAdminUserNotFound)"
 )
+# obstore has a type for these, but not when it lists.
+_REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
 # The same as an answer to HEAD, which has no body.
 _BAD_REQUEST = re.compile(r"\b400 Bad Request\b")
 
@@ -84,7 +86,9 @@ def _is_refusal(error: Exception) -> bool:
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return True
     text = str(error)
-    return bool(_STALE.search(text) or ("<Code>" not in text and _BAD_REQUEST.search(text)))
+    if _STALE.search(text) or _REFUSED.search(text):
+        return True
+    return "<Code>" not in text and _BAD_REQUEST.search(text) is not None
 
 
 def _in_short(text: str) -> str:
