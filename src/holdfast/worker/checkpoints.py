@@ -23,7 +23,6 @@ from holdfast.worker.covered_ranges import CoveredRanges
 from holdfast.worker.quarantine import Locate, Quarantine
 from holdfast.worker.steps import Step
 
-
 # How soon a task notices that its driver gives up, or that another has taken over: one request.
 _LOOK_EVERY_S = 3.0
 
