@@ -76,6 +76,16 @@ class MemorySubmitter:
         self.replays.append(plan)
         return self._job(plan, [pa.RecordBatch.from_pydict({ITEM_COLUMN: [i]}) for i in items])
 
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time, for a scan."""
+        return 2
+
+    def run(self, plan: TaskPlan, items: int) -> list[TaskReport]:
+        """Run the plan over the work items of a scan, as one task each."""
+        self.plans.append(plan)
+        return self._job(plan, [partition([number]) for number in range(items)] or [partition([])])
+
     def duplicates(self) -> KeyExamples:
         """Return the ids that stand in more than one row."""
         self.key_reads += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from holdfast.model.work import Coverage, TaskRecord, Work
 from holdfast.sinks.base import TableView
 from tests.fakes.logs import CLAIM, job_ledger, task_records
 from tests.fakes.manual_ports import ManualTime, manual_ports
+from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.memory_storage import DriverDiedError, MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import MemoryTable
@@ -107,6 +108,18 @@ class Rig:
             input=Unpinned(submitter or two_partitions()),
         )
         return driver.append(view or self.table.load(), self.identity(), Choices(**choices))
+
+    def scan(
+        self,
+        scan: MemoryScan,
+        jobs: MemorySubmitter | None = None,
+        **choices: Any,  # noqa: ANN401 - any of `Choices`.
+    ) -> Driven:
+        """Start the whole job on a scan."""
+        given = MemoryScanInput(scan, jobs or MemorySubmitter())
+        driver = Driver(ledger=self.ledger(), sink=self.table, input=given)
+        identity = replace(self.identity(), key=(), input=scan.identity)
+        return driver.append(self.table.load(), identity, Choices(**choices))
 
     def start_and_die(self, submitter: MemorySubmitter | None = None, **arguments: Any) -> None:  # noqa: ANN401
         """Start the job in a process that something kills on the way."""

@@ -25,8 +25,8 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
 from holdfast.worker.per_row import per_row
+from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.simulation.chance import Chance
-from tests.simulation.scan import SimScan, SimScanInput
 from tests.simulation.setting import Setting
 from tests.simulation.signals import simulated_signals
 from tests.simulation.spark import SimSpark
@@ -224,8 +224,9 @@ class History:
 
         choices = self._choices(ledger)
         if setting.is_scan:
-            scan = SimScan(self.world, ids, setting.left_out)
-            driver = Driver(ledger=ledger, sink=self.table, input=SimScanInput(scan, spark))
+            pause = self.world.pause
+            scan = MemoryScan(ids, left_out=setting.left_out, before_listing=pause)
+            driver = Driver(ledger=ledger, sink=self.table, input=MemoryScanInput(scan, spark))
             return driver.append(view, identity, choices)
         if not setting.is_derived:
             driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(spark))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -364,3 +365,14 @@ def test_large_rows_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
     sizes = [batch.num_rows for batch in scan.reader(pins).read([whole_file(pins.files[0])], [])]
     assert sum(sizes) == 40
     assert max(sizes) <= 16
+
+
+def test_a_file_without_a_tag_is_known_by_its_row_groups(tmp_path: Path) -> None:
+    """Not every store gives tags: other row groups under the same name are another file."""
+    write_parquet(tmp_path / "a.parquet", {"id": [1, 2, 3, 4]}, row_group_size=2)
+    scan = on_disk(tmp_path)
+    pins = scan.pin()
+    (file,) = pins.files
+    other = replace(file, tag="", group_rows=(3, 1))
+    with pytest.raises(InputChangedError, match="written anew"):
+        list(scan.reader(pins).read([whole_file(other)], []))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from holdfast.engine.pin import pin
-from holdfast.engine.ports import Submitter
+from holdfast.engine.ports import Jobs, Submitter
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.scan_rows import ScanRows
 from holdfast.errors import InputChangedError
@@ -15,14 +15,12 @@ from holdfast.model.pins import FileSlice, PinnedFile, Pins
 from holdfast.model.ranges import Span
 from holdfast.sources.base import TAG_COLUMN
 from tests.fakes.memory_submitter import partition
-from tests.simulation.spark import SimSpark
-from tests.simulation.world import World
 
 _FILE_ROWS = 4
 _GROUP_ROWS = 2
 
 
-class SimReader:
+class MemoryReader:
     """Reads ids, which are also the numbers of their rows. Left out: what `where` would."""
 
     def read(
@@ -37,26 +35,32 @@ class SimReader:
                 yield partition([number]).append_column(TAG_COLUMN, pa.array([number], pa.int64()))
 
 
-class SimScan:
+class MemoryScan:
     """What one start of the script names."""
 
     identity = "scan"
 
-    def __init__(self, world: World, ids: Sequence[int | None], left_out: frozenset[int]) -> None:
+    def __init__(
+        self,
+        ids: Sequence[int | None],
+        *,
+        left_out: frozenset[int] = frozenset(),
+        before_listing: Callable[[str], object] = lambda _text: None,
+    ) -> None:
         """Take the ids that the files hold now.
 
         Args:
-            world: Where the files stand.
             ids: Their ids.
             left_out: The ids that are not asked for.
+            before_listing: Runs before the files are listed.
         """
-        self._world = world
+        self._before_listing = before_listing
         self._ids = [one for one in ids if one is not None]
         self._left_out = left_out
 
     def pin(self) -> Pins:
         """List the files."""
-        self._world.pause("list the input")
+        self._before_listing("list the input")
         return Pins(files=self._files(), schema=partition([]).schema)
 
     def compare(self, pins: Pins) -> str:
@@ -65,7 +69,7 @@ class SimScan:
         Raises:
             InputChangedError: A file was changed or is gone.
         """
-        self._world.pause("list the input again")
+        self._before_listing("list the input again")
         now = self._files()
         if now[: len(pins.files)] != pins.files:
             raise InputChangedError(what="a file")
@@ -75,9 +79,9 @@ class SimScan:
         """Return the columns."""
         return pins.schema
 
-    def reader(self, pins: Pins) -> SimReader:  # noqa: ARG002 - all files are alike.
+    def reader(self, pins: Pins) -> MemoryReader:  # noqa: ARG002 - all files are alike.
         """Return what reads the files."""
-        return SimReader()
+        return MemoryReader()
 
     def _files(self) -> tuple[PinnedFile, ...]:
         ids = self._ids
@@ -101,13 +105,13 @@ class SimScan:
         )
 
 
-class SimScanInput:
-    """A scan, and the Spark that says who reads what."""
+class MemoryScanInput:
+    """A scan, and what says who reads what."""
 
-    def __init__(self, scan: SimScan, spark: SimSpark) -> None:
+    def __init__(self, scan: MemoryScan, jobs: Jobs) -> None:
         """Keep both; nothing is pinned yet."""
         self._scan = scan
-        self._spark = spark
+        self._jobs = jobs
         self._rows: ScanRows | None = None
 
     @property
@@ -119,4 +123,4 @@ class SimScanInput:
     def settle(self, ledger: Ledger, *, compare: bool) -> None:
         """Pin the files, or compare them with those that are pinned."""
         pins = pin(ledger, self._scan, compare=compare)
-        self._rows = ScanRows(self._scan, pins, self._spark)
+        self._rows = ScanRows(self._scan, pins, self._jobs)
