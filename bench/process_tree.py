@@ -29,12 +29,16 @@ def start(module: str, argument: Mapping[str, Any]) -> subprocess.Popen[str]:
 
 
 def answer(child: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for a child, and return what its last line says.
+    """Wait for a child, and return what its last line says; nothing of it outlives the wait.
 
     Raises:
         SystemExit: It failed.
     """
-    output, _ = child.communicate(timeout=_WAIT_S)
+    try:
+        output, _ = child.communicate(timeout=_WAIT_S)
+    except BaseException:
+        kill_whole(child)
+        raise
     if child.returncode != 0:
         raise SystemExit(f"a child ended with {child.returncode}")
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
