@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine import passes
 from holdfast.errors import JobFailedError, TransformError
 from holdfast.model.records import Plan
 from holdfast.model.work import TaskRecord
@@ -93,6 +94,23 @@ def test_chunks_of_a_dead_task_are_replayed_without_the_transform() -> None:
     assert second.ids == list(range(6, 20))
     assert (jobs(rig)[1:], len(submitter.replays)) == (["rows", "replay"], 1)
     assert (driven.kept_rows, rig.sealed().waiting, rig.table.ids) == (6, (), ALL)
+
+
+@pytest.mark.parametrize(("least", "tasks"), [(1, 2), (1 << 30, 1)], ids=["large", "small"])
+def test_a_replay_is_shared_out_unless_its_files_would_be_small(
+    least: int, tasks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a long job nearly all rows may wait in chunks: every core has a share."""
+    monkeypatch.setattr(passes, "_REPLAY_ITEM_BYTES_MIN", least)
+    rig, first, submitter = Rig(), WatchedTransform(), two_partitions()
+    first.at[17] = rig.storage.kill
+    rig.start_and_die(transform=first, **CHUNKS)
+    rig.storage.delete([uri for uri in rig.storage.objects if "parquet" in uri])
+    driven = rig.start(submitter, transform=WatchedTransform(), **CHUNKS)
+    replayed = [one for one in task_records(job_ledger(rig.storage)) if one.supersedes]
+    by_replay = {one.log for one in replayed if "/replay/" in one.name}
+    assert (len(by_replay), driven.tally.passes) == (tasks, 2)
+    assert rig.table.ids == ALL
 
 
 def test_when_every_row_is_in_a_chunk_nothing_is_computed_at_all() -> None:

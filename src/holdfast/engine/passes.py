@@ -26,7 +26,7 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger
 from holdfast.model.input_sums import InputSums
 from holdfast.model.records import Claim, PartReference, Plan, Stop
-from holdfast.model.work import Work
+from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView
 from holdfast.storage.port import Storage
 from holdfast.worker.replay import ReplayPlan, work_items
@@ -43,8 +43,10 @@ _NOT_ALL_ARRIVED = (
     "not every row of run.remaining() has arrived here; the steps between must keep each row "
     "and its key"
 )
-# Chunks of this size together make table files of a good size, whatever their compression.
+# Chunks of this size together make table files of a good size, whatever their compression. Smaller
+# ones are shared out over all that can work at a time, as long as files do not get too small.
 _REPLAY_ITEM_BYTES = 512 * 1024 * 1024
+_REPLAY_ITEM_BYTES_MIN = 64 * 1024 * 1024
 
 
 class Passes:
@@ -275,7 +277,8 @@ class Passes:
                 writer=writer, ledger=ledger, job_nonce=nonce, checkpoint_every_s=every_s
             )
             with interruptible(self._ask_to_stop):
-                return self._submitter.replay(replay, work_items(waiting, _REPLAY_ITEM_BYTES))
+                items = work_items(waiting, self._item_bytes(waiting))
+                return self._submitter.replay(replay, items)
         plan = TaskPlan(
             transform=self._choices.transform,
             batch_rows=self._choices.batch_rows,
@@ -291,6 +294,15 @@ class Passes:
         )
         with interruptible(self._ask_to_stop):
             return self._submitter.submit(plan, book.finished)
+
+    def _item_bytes(self, waiting: Sequence[TaskRecord]) -> int:
+        """Return how many bytes of chunks one task of a replay puts into files."""
+        sizes = [record.chunk.size_bytes for record in waiting if record.chunk is not None]
+        if sum(sizes) <= _REPLAY_ITEM_BYTES_MIN:
+            return _REPLAY_ITEM_BYTES
+        # With room for one more chunk than its share, no item is left over for another round.
+        share = sum(sizes) // self._submitter.slots + max(sizes)
+        return min(_REPLAY_ITEM_BYTES, max(_REPLAY_ITEM_BYTES_MIN, share))
 
     def _errors_of_a_task(self) -> int | None:
         """Return how many rows one task may set aside; None where only the whole tells."""

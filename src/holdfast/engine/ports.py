@@ -90,6 +90,14 @@ class Jobs(Protocol):
 class Submitter(Protocol):
     """Reads the input, and runs plans over it, one task per place."""
 
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time.
+
+        Raises:
+            JobError: Nobody tells.
+        """
+
     def measure(self, finished: KeyFiles) -> InputSums:
         """Read the key columns once and return the sums of the rows that are not finished.
 

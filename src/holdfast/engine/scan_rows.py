@@ -31,6 +31,11 @@ class ScanRows:
         self._pins = pins
         self._jobs = jobs
 
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time."""
+        return self._jobs.slots
+
     def measure(self, finished: KeyFiles) -> InputSums:
         """Return how many rows are not finished: the pins tell."""
         return InputSums(rows=self._left(finished).rows, null_keys=0, low=0, high=0)
@@ -41,7 +46,7 @@ class ScanRows:
         Raises:
             JobError: The job could not be run at all.
         """
-        items = self._pins.items(self._left(finished), self._jobs.slots, _ITEM_BYTES)
+        items = self._pins.items(self._left(finished), self.slots, _ITEM_BYTES)
         scan = ScanInput(reader=self._scan.reader(self._pins), items=items)
         return self._jobs.run(replace(plan, scan=scan), len(items))
 

@@ -27,6 +27,15 @@ class DataFrameSubmitter:
         self._df = df
         self._key = key
 
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time.
+
+        Raises:
+            JobFailedError: Spark does not tell.
+        """
+        return SparkJobs(self._df.sparkSession).slots
+
     def measure(self, finished: KeyFiles) -> InputSums:
         """Read the key columns once and return the sums of the rows that are not finished.
 
