@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, Stri
 from holdfast.errors import SchemaMismatchError, UnsupportedTableError
 from holdfast.sinks.iceberg import writer as module
 from holdfast.sinks.iceberg.data_file import OpenDataFile
+from holdfast.storage.port import StorageError
+from holdfast.storage.upload import Upload
 from tests.fakes.iceberg_tables import (
     entries,
     local_path,
@@ -255,3 +258,43 @@ def test_a_table_of_another_file_format_is_refused(tmp_path: Path) -> None:
     """Parquet files in a table that wants ORC would surprise its owner."""
     with pytest.raises(UnsupportedTableError, match="orc"):
         writer_spec(tmp_path, SCHEMA, properties={"write.format.default": "ORC"}).open("x")
+
+
+def test_files_go_out_beside_each_other_and_a_cut_waits_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store answers after a while: twelve small files must not wait for each other."""
+    together = threading.Barrier(12, timeout=10)
+    close = Upload.close
+
+    def late(upload: Upload) -> None:
+        if upload.tell() and "parquet" in upload._uri:  # noqa: SLF001 - which file it is.
+            together.wait()  # Breaks unless all twelve are on their way at once.
+        close(upload)
+
+    monkeypatch.setattr(Upload, "close", late)
+    files = write(writer_spec(tmp_path, SCHEMA, spec=BY_PART), batch(*range(36), parts=12))
+    sizes = [local_path(file.file_path).stat().st_size for file in files]
+    assert sizes == [file.file_size_in_bytes for file in files]
+    assert sorted(row["id"] for file in files for row in rows_of(file)) == list(range(36))
+
+
+@pytest.mark.parametrize("number", [0, 5, 19])
+def test_a_file_that_does_not_arrive_fails_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Whichever it is: no manifest may name it."""
+    close = Upload.close
+
+    def refuse(upload: Upload) -> None:
+        if f"-{number:05d}.parquet" in upload._uri:  # noqa: SLF001 - which file it is.
+            raise StorageError("no answer")
+        close(upload)
+
+    monkeypatch.setattr(Upload, "close", refuse)
+    writer = writer_spec(tmp_path, SCHEMA, spec=BY_PART).open("job-0-0")
+    with pytest.raises(StorageError, match="no answer"):  # noqa: PT012 - one of both.
+        writer.write(writer.fit(batch(*range(40), parts=20)))
+        writer.cut()
+    writer.abandon()
+    assert not [name for name in files_below(tmp_path) if name.endswith(".avro")]

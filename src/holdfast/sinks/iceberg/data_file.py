@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.sinks.iceberg.schemas import parquet_schema
 from holdfast.sinks.iceberg.statistics import file_statistics
 from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.port import Storage
+from holdfast.storage.runtime import io_runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class OpenDataFile:
         self._partition = partition
         self._layout = layout
         self._row_groups = 0
+        self._arrival: Future[None] | None = None
         self._file = ArrowFile(storage.open_sink(uri))
         self._leaf_paths = parquet_path_to_id_mapping(sanitize_column_names(layout.schema))
         self._writer = pq.ParquetWriter(
@@ -69,14 +72,16 @@ class OpenDataFile:
         self._row_groups += 1
 
     def close(self, sort_order_id: int | None) -> DataFile:
-        """Finish the file, which has at least one row group, and return its manifest entry.
+        """End the file, which has at least one row group, and return its manifest entry.
+
+        What is left of it goes out behind the caller: it is there once `arrived` returns.
 
         Args:
             sort_order_id: The order that each row group is sorted by, if any. Only a file of a
                 single row group is sorted as a whole, so only such a file says so.
         """
         self._writer.close()
-        self._file.finish()
+        self._arrival = io_runtime().read(self._file.finish, 0)
         data_file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.uri,
@@ -95,6 +100,15 @@ class OpenDataFile:
         )
         data_file.spec_id = self._layout.spec_id
         return data_file
+
+    def arrived(self) -> None:
+        """Wait until the closed file is there.
+
+        Raises:
+            StorageError: It is not.
+        """
+        if self._arrival is not None:
+            self._arrival.result()
 
     def abandon(self) -> None:
         """Give the file up; nothing becomes visible."""

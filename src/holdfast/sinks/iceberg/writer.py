@@ -7,6 +7,8 @@ memory does not grow with the data or with the number of partitions.
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,9 +32,13 @@ from holdfast.sinks.iceberg.partitions import PartitionSplitter
 from holdfast.sinks.iceberg.schemas import arrow_schema, parquet_schema
 from holdfast.sinks.iceberg.sorting import RowSorter
 from holdfast.sinks.iceberg.write_options import WriteOptions
+from holdfast.storage.port import StorageError
 
 _OPEN_FILES_MAX = 16
 _FILES_BEFORE_CUT_MAX = 8
+# Closed files that are still on their way. A table of many partitions closes many small ones, and
+# each would cost a round trip to the store.
+_FILES_ARRIVING_MAX = 16
 # How much more than its own bytes a kept slice may hold.
 _PINNED_SHARE_MAX = 2
 _PINNED_BYTES_MAX = 4096
@@ -111,6 +117,7 @@ class IcebergTaskWriter:
         self._cuts = 0
         self._files_at_cut = 0
         self._closed: list[DataFile] = []
+        self._arriving: deque[OpenDataFile] = deque()
 
     @property
     def stored_schema(self) -> pa.Schema:
@@ -154,6 +161,7 @@ class IcebergTaskWriter:
                 self._write_row_group(partition)
             self._close_file(partition)
         self._partitions.clear()
+        self._wait_for_files(0)
         if not self._closed:
             return []
         failpoint("after-files-are-closed")
@@ -178,6 +186,9 @@ class IcebergTaskWriter:
             if partition.file is not None:
                 partition.file.abandon()
         self._partitions.clear()
+        while self._arriving:
+            with contextlib.suppress(StorageError):  # Nobody needs them any more.
+                self._arriving.popleft().arrived()
 
     def _keep(self, record: Record, rows: pa.RecordBatch) -> None:
         # NaN is not equal to itself, and 0.0 is to -0.0; their texts tell partitions apart.
@@ -218,7 +229,18 @@ class IcebergTaskWriter:
     def _close_file(self, partition: _Partition) -> None:
         if partition.file is not None:
             self._closed.append(partition.file.close(self._sorter.order_id))
+            self._arriving.append(partition.file)
             partition.file = None
+            self._wait_for_files(_FILES_ARRIVING_MAX)
+
+    def _wait_for_files(self, left: int) -> None:
+        """Wait until no more closed files than these are on their way.
+
+        Raises:
+            StorageError: One did not arrive.
+        """
+        while len(self._arriving) > left:
+            self._arriving.popleft().arrived()
 
     def _open_file(self, record: Record, sample: pa.Table) -> OpenDataFile:
         name = f"{self._task_name}-{self._files_begun:05d}.parquet"
