@@ -9,24 +9,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa
-
 import holdfast as hf
-from bench.data import COLUMNS, ROWS, events, events_folder
+from bench.bare_spark import BareSpark, same_batch
+from bench.data import ROWS, events, events_folder
 from bench.rounds import alternate
 from bench.session import open_session, open_stack
-
-
-def _identity(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    yield from batches
-
-
-def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
 
 
 def run() -> dict[str, Any]:
@@ -34,28 +23,16 @@ def run() -> dict[str, Any]:
     stack = open_stack()
     session = open_session(stack.spark_catalog_conf("lake"))
     df = events(session)
-    ddl = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-    session.sql("CREATE NAMESPACE IF NOT EXISTS lake.bench")
-    mark = uuid.uuid4().hex[:8]
+    bare = BareSpark(session, df)
     options = stack.rest_catalog_properties()
     files = sorted(str(path) for path in events_folder(ROWS).glob("*.parquet"))
-
-    def table(name: str) -> str:
-        session.sql(f"CREATE TABLE lake.bench.{name}_{mark} ({ddl}) USING iceberg")
-        return f"bench.{name}_{mark}"
-
-    def mapped(name: str) -> None:
-        df.mapInArrow(_identity, df.schema).writeTo(f"lake.{name}").append()
-
-    def plain(name: str) -> None:
-        df.writeTo(f"lake.{name}").append()
 
     def ours(name: str) -> None:
         run = hf.Run(f"bench-{name}", store="s3://lake/_holdfast", store_options=options)
         report = run.append(
             hf.scan_parquet(files, options={}),
             to=hf.IcebergTable(name, catalog=options),
-            transform=_same,
+            transform=same_batch,
         )
         if report.rows != ROWS:
             raise SystemExit(f"{report.rows} rows arrived of {ROWS}")
@@ -69,9 +46,9 @@ def run() -> dict[str, Any]:
             raise SystemExit("pyarrow alone failed")
 
     times = alternate(
-        {"ours": ours, "mapped": mapped, "plain": plain, "pyarrow_alone": pyarrow_alone},
-        table,
-        lambda name: session.sql(f"DROP TABLE lake.{name} PURGE"),
+        {"ours": ours, "mapped": bare.mapped, "plain": bare.plain, "pyarrow_alone": pyarrow_alone},
+        bare.table,
+        bare.drop,
     )
     return {
         "ratio": times.ratio("ours", "mapped"),
