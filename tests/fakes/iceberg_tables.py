@@ -19,7 +19,6 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.prepare import Ledger
-from holdfast.engine.settled_input import Unpinned
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
 from holdfast.model.staged import StagedGroup
@@ -31,6 +30,7 @@ from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from tests.fakes.manual_ports import ManualTime, manual_ports
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.unpinned import Unpinned
 
 
 def writer_spec(  # noqa: PLR0913 - they are what a table says about its files.

@@ -12,7 +12,6 @@ from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger
-from holdfast.engine.settled_input import Unpinned
 from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
@@ -29,6 +28,7 @@ from tests.fakes.memory_storage import DriverDiedError, MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import MemoryTable
 from tests.fakes.memory_writer import staged_group
+from tests.fakes.unpinned import Unpinned
 
 STORE = "s3://store"
 RUN_ID = "r"

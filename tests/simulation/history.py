@@ -18,7 +18,6 @@ from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, prepare
 from holdfast.engine.report import report_of
 from holdfast.engine.resolve import refuse_landed
-from holdfast.engine.settled_input import Unpinned
 from holdfast.engine.sweep import sweep
 from holdfast.errors import RunAbortedError
 from holdfast.ledger.layout import RunLayout
@@ -26,6 +25,7 @@ from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
 from holdfast.worker.per_row import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
+from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance
 from tests.simulation.setting import Setting
 from tests.simulation.signals import simulated_signals

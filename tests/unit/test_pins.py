@@ -11,6 +11,8 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.pin_parts import read_pins, write_pins
 from holdfast.model.pins import FileSlice, PinnedFile, Pins
 from holdfast.model.ranges import Ranges
+from holdfast.worker.scan_task import ScanTask
+from tests.fakes.memory_scan import MemoryReader
 from tests.fakes.memory_storage import MemoryStorage
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -44,8 +46,9 @@ def test_rows_are_numbered_through_all_files() -> None:
     found = pins(file("a", 3, 2), file("b", 4, 1, left_out=(0,)))
     assert found.bases == (0, 5, 10)
     assert found.whole == Ranges(((0, 5), (9, 10)))
-    assert found.locate(4) == ("s3://b/a", 4)
-    assert found.locate(9) == ("s3://b/b", 4)
+    task = ScanTask(reader=MemoryReader(), items=found.items(found.whole, 2, 100))
+    assert task.locate(4) == ("s3://b/a", 4)
+    assert task.locate(9) == ("s3://b/b", 4)
 
 
 def test_a_cut_is_between_row_groups_where_it_can_be() -> None:

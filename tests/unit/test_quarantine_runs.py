@@ -12,7 +12,6 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
 from holdfast.engine.prepare import prepare
 from holdfast.engine.quarantined import quarantine_chunks
-from holdfast.engine.settled_input import Unpinned
 from holdfast.engine.sweep import sweep
 from holdfast.errors import SettingsError, TooManyErrorsError, TransformError
 from holdfast.ledger.chunks import read_chunk
@@ -21,6 +20,7 @@ from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import LAYOUT, Rig, durable_ids, two_partitions
 from tests.fakes.row_functions import QUICK, RowFunction
+from tests.fakes.unpinned import Unpinned
 from tests.fakes.watched_transform import WatchedTransform
 
 ALL = list(range(20))

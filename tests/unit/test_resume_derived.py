@@ -7,7 +7,6 @@ import pytest
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.prepare import Prepared, prepare
-from holdfast.engine.settled_input import Unpinned
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
@@ -19,6 +18,7 @@ from holdfast.errors import (
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig, durable_ids, two_partitions
+from tests.fakes.unpinned import Unpinned
 
 ALL = list(range(20))
 OUT_OF_REACH = r"1 parts of the finished work do not count any more"

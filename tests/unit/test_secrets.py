@@ -15,7 +15,6 @@ from holdfast import IcebergTable, Run
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
 from holdfast.engine.prepare import Ledger
-from holdfast.engine.settled_input import Unpinned
 from holdfast.errors import HoldfastError, SettingsError, UnsupportedTableError
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.open import open_sink
@@ -30,6 +29,7 @@ from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig
+from tests.fakes.unpinned import Unpinned
 
 CANARY = "canary-7f3a"
 OPTIONS = {

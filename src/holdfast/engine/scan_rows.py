@@ -14,7 +14,7 @@ from holdfast.model.ranges import Ranges
 from holdfast.sources.base import PinnedScan
 from holdfast.worker.replay import ReplayPlan
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.scan_task import ScanInput
+from holdfast.worker.scan_task import ScanTask
 from holdfast.worker.task import TaskPlan
 
 # Stored bytes that one task reads at most: enough for a table file of a good size.
@@ -47,7 +47,7 @@ class ScanRows:
             JobError: The job could not be run at all.
         """
         items = self._pins.items(self._left(finished), self.slots, _ITEM_BYTES)
-        scan = ScanInput(reader=self._scan.reader(self._pins), items=items)
+        scan = ScanTask(reader=self._scan.reader(self._pins), items=items)
         return self._jobs.run(replace(plan, scan=scan), len(items))
 
     def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.engine.ports import Submitter
@@ -27,13 +26,3 @@ class SettledInput(Protocol):
             RunMismatchError: It names other files than the first start.
             InputChangedError: A pinned file was changed or deleted.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Unpinned:
-    """An input that needs no settling: its keys tell what is done."""
-
-    submitter: Submitter
-
-    def settle(self, ledger: Ledger, *, compare: bool) -> None:
-        """Do nothing."""

@@ -104,11 +104,6 @@ class Pins:
                 start, rest, done = start + rows, rest - share, done + share
         return [self._slices(Ranges.of(item)) for item in items]
 
-    def locate(self, number: int) -> tuple[str, int]:
-        """Return which file a row stands in, and its number there."""
-        (found,) = self._slices(Ranges.of([(number, number + 1)]))
-        return found.file.uri, found.start
-
     def _slices(self, ranges: Ranges) -> tuple[FileSlice, ...]:
         slices: list[FileSlice] = []
         for first, stop in ranges:

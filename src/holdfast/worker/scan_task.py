@@ -16,7 +16,7 @@ ITEM_COLUMN = "id"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanInput:
+class ScanTask:
     """All work items of a job, and how they are read. Pickled with the task plan."""
 
     reader: ScanReader

@@ -23,7 +23,7 @@ from holdfast.worker.attempt import Attempt
 from holdfast.worker.checkpoints import Checkpoints, TaskYieldsError
 from holdfast.worker.per_row import PerRow
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.scan_task import ScanInput
+from holdfast.worker.scan_task import ScanTask
 from holdfast.worker.transforms import PerWorker, Transform
 from holdfast.worker.twins import reason_to_do_nothing, twin_is_at_work, wait_for_twin
 
@@ -51,7 +51,7 @@ class TaskPlan:
     # How many rows of one task may be set aside; None: any number.
     errors_max: int | None = None
     # For a scan: the task reads its rows itself, and Spark only says which.
-    scan: ScanInput | None = None
+    scan: ScanTask | None = None
     # What a row's answer costs: a number, or a function of the answer or the output batch.
     cost: float | Callable[[Any], float] = 0.0
 
