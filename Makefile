@@ -26,7 +26,7 @@ PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup lock simulate soak guards check check-format check-lint check-types check-imports check-unit format \
-	stack stack-stop test crash bench docs test-matrix wheel clean
+	stack stack-stop test crash bench plots docs test-matrix wheel clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -111,6 +111,9 @@ test-matrix: setup ## Spark tests on each PySpark version of SPARK_VERSIONS, eac
 
 bench: setup ## Run one benchmark: make bench NAME=…
 	$(PYSPARK) $(BIN)/python -m bench $(NAME) $(ARGS)
+
+plots: setup ## Draw the kept results of the benchmarks for the documentation
+	$(BIN)/python -m bench.plots
 
 # ---- what is shipped --------------------------------------------------------------------------
 docs: setup ## Build the documentation into site/; a warning is an error
