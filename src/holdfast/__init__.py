@@ -9,7 +9,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model.report import Report
 from holdfast.model.status import RunStatus
 from holdfast.run import Run, runs
-from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.sinks.targets import Create, IcebergTable, LanceTable
 from holdfast.sources.files.scan import FilesScan, scan_files
 from holdfast.sources.iceberg.scan import IcebergScan, scan_iceberg
 from holdfast.sources.materialized.scan import Materialized, materialize
@@ -24,6 +24,7 @@ __all__ = [
     "HoldfastError",
     "IcebergScan",
     "IcebergTable",
+    "LanceTable",
     "Materialized",
     "ParquetScan",
     "PerRow",

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import MissingExtraError, SettingsError
 from holdfast.sinks.base import Sink
-from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target
 from holdfast.sources.base import PinnedScan
 from holdfast.sources.iceberg.scan import IcebergScan
 from holdfast.sources.scans import Scan
@@ -50,7 +50,7 @@ def open_store(
 
 
 def open_table(
-    target: IcebergTable,
+    target: Target,
     session: SparkSession | None,
     create: Create | None = None,
     schema: Callable[[], pa.Schema] = lambda: pa.schema([]),
@@ -59,22 +59,27 @@ def open_table(
 
     Args:
         target: Which table.
-        session: Whose settings name the catalog; None if the target names it itself.
+        session: Whose settings name the catalog or hold storage options; None if the target does.
         create: How to create the table if there is none.
         schema: Gives the schema of a table that is created without one of its own.
 
     Raises:
-        MissingExtraError: PyIceberg is not installed.
+        MissingExtraError: PyIceberg or Lance is not installed.
         SettingsError: The catalog or the table cannot be used.
     """
-    with _iceberg_installed():
-        from holdfast.sinks.iceberg.open import open_sink  # noqa: PLC0415 - pyiceberg is optional.
+    settings_under = partial(_settings_under, session)
+    if isinstance(target, LanceTable):
+        with _installed("a Lance dataset", "lance"):
+            from holdfast.sinks.lance import open as lance  # noqa: PLC0415 - lance is optional.
 
-    return open_sink(
-        target,
-        settings_under=partial(_settings_under, session),
-        create=create,
-        default_schema=schema,
+        return lance.open_sink(
+            target, settings_under=settings_under, create=create, default_schema=schema
+        )
+    with _installed("an Iceberg table", "iceberg"):
+        from holdfast.sinks.iceberg import open as iceberg  # noqa: PLC0415 - so is pyiceberg.
+
+    return iceberg.open_sink(
+        target, settings_under=settings_under, create=create, default_schema=schema
     )
 
 
@@ -99,7 +104,7 @@ def open_scan(scan: Scan, session: SparkSession) -> PinnedScan:
 
 
 def _open_iceberg_scan(scan: IcebergScan, session: SparkSession) -> PinnedScan:
-    with _iceberg_installed():
+    with _installed("an Iceberg table", "iceberg"):
         from holdfast.sinks.iceberg.open import table_loader  # noqa: PLC0415 - pyiceberg is optional.
         from holdfast.sources.iceberg.pinned import PinnedIcebergScan  # noqa: PLC0415
 
@@ -114,8 +119,8 @@ def _open_iceberg_scan(scan: IcebergScan, session: SparkSession) -> PinnedScan:
 
 
 @contextlib.contextmanager
-def _iceberg_installed() -> Iterator[None]:
-    """Say what to install where PyIceberg is missing.
+def _installed(what: str, extra: str) -> Iterator[None]:
+    """Say what to install where a table format's library is missing.
 
     Raises:
         MissingExtraError: It is.
@@ -123,9 +128,7 @@ def _iceberg_installed() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(
-            what="an Iceberg table", package=error.name or "pyiceberg", extra="iceberg"
-        ) from error
+        raise MissingExtraError(what=what, package=error.name or extra, extra=extra) from error
 
 
 def active_session() -> SparkSession | None:

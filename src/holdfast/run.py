@@ -27,7 +27,7 @@ from holdfast.model.status import RunStatus
 from holdfast.opening import active_session, open_store, open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.conform import Conformer
-from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.sinks.targets import Create, Target, target_of
 from holdfast.sources.materialized.scan import Materialized, materialize
 from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkDataFrame, SparkSession
@@ -77,7 +77,7 @@ class Run:
         self,
         df: SparkDataFrame | Scan | Materialized,
         *,
-        to: str | IcebergTable,
+        to: str | Target,
         key: str | Sequence[str] | None = None,
         transform: Transform | PerWorker | PerRow | None = None,
         checkpoint_every: Duration | None = "30s",
@@ -102,7 +102,8 @@ class Run:
         Args:
             df: A Spark DataFrame, classic or Connect; a scan (`hf.scan_parquet`, ...); or
                 `hf.materialize(df)`.
-            to: `catalog.namespace.table` through the session's settings, or `hf.IcebergTable`.
+            to: `catalog.namespace.table` through the session's settings, `hf.IcebergTable`, a
+                Lance dataset's URI, or `hf.LanceTable`.
             key: The column or columns that tell a DataFrame's rows apart; none for a scan.
             transform: Takes one pyarrow RecordBatch; returns a batch, a Table, a dict of
                 columns, or an iterable of these. See also `hf.per_worker` and `hf.per_row`.
@@ -130,7 +131,7 @@ class Run:
         """
         given = locals()  # Most arguments are choices, of the same name.
         choices = Choices(**{one.name: given[one.name] for one in fields(Choices)})
-        target = IcebergTable(to) if isinstance(to, str) else to
+        target = target_of(to) if isinstance(to, str) else to
         return self._append(df, target, key, choices, create=create, version=version)
 
     def remaining(
@@ -191,7 +192,7 @@ class Run:
         self,
         *,
         transform: Transform | PerWorker | PerRow | None = None,
-        to: str | IcebergTable | None = None,
+        to: str | Target | None = None,
         **options: Any,  # noqa: ANN401 - those of `append`.
     ) -> Report:
         """Try the rows that failed again, and append what they become, once.
@@ -226,7 +227,7 @@ class Run:
         rows = self.quarantined().select("input.*")
         return again.append(
             rows if identity.key else materialize(rows),  # Rows of a scan have no key.
-            to=to or IcebergTable(identity.table, branch=identity.branch),
+            to=to or target_of(identity.table, identity.branch),
             key=identity.key or None,
             transform=transform,
             **options,
@@ -241,7 +242,7 @@ class Run:
         """
         return status(self._ledger(active_session()))
 
-    def abort(self, *, to: str | IcebergTable | None = None, reason: str = "") -> None:
+    def abort(self, *, to: str | Target | None = None, reason: str = "") -> None:
         """Give the run up, for good: every driver of it is fenced, and no post of it can land.
 
         Runs on the driver. Calling again is safe. Nothing is deleted: see `sweep`.
@@ -257,7 +258,7 @@ class Run:
         """
         abort(self._ledger(active_session()), self._open_sink(to), reason)
 
-    def sweep(self, *, to: str | IcebergTable | None = None) -> Swept:
+    def sweep(self, *, to: str | Target | None = None) -> Swept:
         """Delete what a finished or aborted run no longer needs, and nothing else.
 
         Runs on the driver. Calling again is safe. The log stays.
@@ -276,21 +277,20 @@ class Run:
         store, storage = open_store(self._store, self._store_options, session)
         return Ledger.open(self._run_id, store, storage, Ports())
 
-    def _open_sink(self, to: str | IcebergTable | None) -> Callable[[Identity], Sink]:
+    def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]:
         """Return how the run's table is opened, once it is known which one it is."""
 
         def open_sink(identity: Identity) -> Sink:
-            if isinstance(to, IcebergTable):
+            if to is not None and not isinstance(to, str):
                 return open_table(to, active_session())
-            named = IcebergTable(to or identity.table, branch=identity.branch)
-            return open_table(named, active_session())
+            return open_table(target_of(to or identity.table, identity.branch), active_session())
 
         return open_sink
 
     def _append(  # noqa: PLR0913 - what `append` does not put into the choices.
         self,
         rows: SparkDataFrame | Scan | Materialized,
-        target: IcebergTable,
+        target: Target,
         key: str | Sequence[str] | None,
         choices: Choices,
         *,

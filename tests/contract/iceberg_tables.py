@@ -16,8 +16,9 @@ from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 
 from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.marks import HORIZON, MARK_PREFIX
+from holdfast.sinks.iceberg.marks import HORIZON
 from holdfast.sinks.iceberg.sink import IcebergSink
+from holdfast.sinks.mark_text import MARK_PREFIX
 from holdfast.testing import TableUnderTest
 from tests.fault_proxy import Fault, FaultProxy
 

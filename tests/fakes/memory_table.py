@@ -158,6 +158,7 @@ class MemoryTable:
             schema=dict(self.schema),
             parent_snapshot_id=self.head,
             next_sequence_number=self.last_sequence_number + 1,
+            settled_below=self.last_sequence_number + 1,
             handle=_Seen(head=self.head, marks=dict(self.marks), horizon=self.horizon),
         )
 

@@ -23,11 +23,10 @@ from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.marks import (
     COUNT,
     HORIZON,
-    MARK_PREFIX,
     find_mark,
     mark_changes,
-    mark_text,
 )
+from holdfast.sinks.mark_text import MARK_PREFIX, mark_text
 from tests.fakes.iceberg_tables import new_table
 from tests.fakes.logs import INTENT
 

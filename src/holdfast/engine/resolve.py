@@ -42,7 +42,7 @@ def resolve(ledger: Ledger, run_file: RunFile, sink: Sink) -> MarkFound | None:
         found = sink.find_mark(view, ledger.run_id, run_file.nonce, intents)
         if found is not None:
             return found
-        if view.next_sequence_number > highest:
+        if view.settled_below > highest:
             return None
         failpoint("before-resolving-post")
         sink.post_empty(view)

@@ -20,7 +20,10 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedGroup:
-    """Data files that enter the table together: an Iceberg manifest and what it lists."""
+    """Files that enter the table together: an Iceberg manifest and what it lists, a Lance fragment.
+
+    `path` names the group, and is an object of its own or the first of its files.
+    """
 
     path: str
     size_bytes: int
@@ -31,7 +34,7 @@ class StagedGroup:
     @property
     def paths(self) -> tuple[str, ...]:
         """All objects that the group needs: itself, and its files."""
-        return (self.path, *(file.path for file in self.files))
+        return tuple(dict.fromkeys((self.path, *(file.path for file in self.files))))
 
     def renamed(self, tag: str) -> StagedGroup:
         """Return the group under names that nobody has yet, each in the folder of the old one.
@@ -39,8 +42,17 @@ class StagedGroup:
         Args:
             tag: What no other name has. That of an earlier copy gives way to it.
         """
-        files = tuple(replace(file, path=_tagged(file.path, tag)) for file in self.files)
-        return replace(self, path=_tagged(self.path, tag), files=files)
+        path = _tagged(self.path, tag)
+        folder, new_folder = f"{_without_suffix(self.path)}/", f"{_without_suffix(path)}/"
+        names = [
+            # What stands in a folder of the group's name moves with it.
+            new_folder + file.path.removeprefix(folder)
+            if file.path.startswith(folder)
+            else _tagged(file.path, tag)
+            for file in self.files
+        ]
+        files = zip(self.files, names, strict=True)
+        return replace(self, path=path, files=tuple(replace(one, path=name) for one, name in files))
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as plain JSON values."""
@@ -88,3 +100,8 @@ def _tagged(path: str, tag: str) -> str:
     folder, _, name = path.rpartition("/")
     stem, _, suffix = name.rpartition(".")
     return f"{folder}/{stem.partition(_COPY)[0]}{_COPY}{tag}.{suffix}"
+
+
+def _without_suffix(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.rpartition('.')[0]}"

@@ -73,7 +73,10 @@ class TableView:
     schema: dict[str, Any]
     # The snapshot that a post builds on; None while the branch has no snapshot at all.
     parent_snapshot_id: int | None
+    # What the next post gets, and below which no post can land any more. They differ where some
+    # commits, of settings or indices, use a number up but let an older post pass.
     next_sequence_number: int
+    settled_below: int
     handle: Any
 
 

@@ -16,6 +16,7 @@ import pyarrow.types as pt
 from holdfast.errors import SchemaMismatchError
 from holdfast.model.widening import is_any_binary, is_any_list, is_any_string, is_uuid, widens
 from holdfast.sinks.fillers import filled, null_array
+from holdfast.sinks.vectors import refuse_other_lengths, vectors
 
 Convert = Callable[[pa.Array], pa.Array]
 
@@ -106,9 +107,8 @@ class _Plans:
     ) -> Convert | None:
         if source.equals(written) and source.equals(target) and not _has_required_child(source):
             return None
-        if pt.is_dictionary(source):
-            inner = self.plan(path, source.value_type, target, written)
-            return lambda array: _apply(inner, array.dictionary_decode())
+        if pt.is_dictionary(target) or pt.is_dictionary(source):
+            return self._plan_dictionary(path, source, target, written)
         if pt.is_null(source):
             return lambda array: null_array(len(array), written)
         if is_uuid(target):
@@ -117,6 +117,15 @@ class _Plans:
             return lambda array: pc.cast(array, target, safe=True)
         return self._plan_nested(path, source, target, written)
 
+    def _plan_dictionary(
+        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+    ) -> Convert:
+        if pt.is_dictionary(source):
+            inner = self.plan(path, source.value_type, target, written)
+            return lambda array: _apply(inner, array.dictionary_decode())
+        plain = self.plan(path, source, target.value_type, target.value_type)
+        return lambda array: _apply(plain, array).dictionary_encode().cast(written)
+
     def _plan_nested(
         self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
     ) -> Convert:
@@ -124,8 +133,10 @@ class _Plans:
             return self._plan_struct(path, source, target, written)
         if pt.is_map(target) and pt.is_map(source):
             return self._plan_map(path, source, target, written)
-        if pt.is_list(target) and is_any_list(source):
+        if (pt.is_list(target) or pt.is_large_list(target)) and is_any_list(source):
             return self._plan_list(path, source, target, written)
+        if pt.is_fixed_size_list(target) and is_any_list(source):
+            return self._plan_vector(path, source, target, written)
         raise self.mismatch(path, f"{source} does not fit {target} without loss")
 
     def _plan_struct(
@@ -190,9 +201,26 @@ class _Plans:
             values = _apply(element, array.flatten())
             if not target.value_field.nullable:
                 self.refuse_null(below, values.is_null())
-            return pa.ListArray.from_arrays(
-                _offsets(array), values, type=written, mask=array.is_null()
-            )
+            offsets, mask = _offsets(array), array.is_null()
+            if pt.is_list(written):
+                return pa.ListArray.from_arrays(offsets, values, type=written, mask=mask)
+            offsets = offsets.cast(pa.int64())
+            return pa.LargeListArray.from_arrays(offsets, values, type=written, mask=mask)
+
+        return convert
+
+    def _plan_vector(
+        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+    ) -> Convert:
+        below = f"{path}.element"
+        element = self.plan(below, source.value_type, target.value_type, written.value_type)
+
+        def convert(array: pa.Array) -> pa.Array:
+            refuse_other_lengths(array, written.list_size)
+            values = _apply(element, array.flatten())
+            if not target.value_field.nullable:
+                self.refuse_null(below, values.is_null())
+            return vectors(array, values, written)
 
         return convert
 

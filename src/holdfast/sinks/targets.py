@@ -40,3 +40,43 @@ class IcebergTable:
     # Credentials stand in these properties: never in a repr, a log or an error.
     catalog: Mapping[str, str] | None = field(default=None, repr=False, kw_only=True)
     branch: str = field(default="main", kw_only=True)
+
+
+@dataclass(frozen=True)
+class LanceTable:
+    """A Lance dataset, by place.
+
+    Args:
+        uri: Where it stands: `s3://bucket/folder/name.lance`, or an absolute path.
+        storage_options: As Lance takes them (`aws_endpoint`, `aws_access_key_id`, ...), or in
+            Iceberg's names (`s3.endpoint`, ...). By default the session's
+            `spark.holdfast.lance.*`, else the environment's credential chain.
+        max_rows_per_file: How many rows make a fragment.
+        max_bytes_per_file: How many bytes make one, if that is fewer rows.
+    """
+
+    uri: str
+    # Credentials stand in these options: never in a repr, a log or an error.
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False, kw_only=True)
+    max_rows_per_file: int = field(default=1024 * 1024, kw_only=True)
+    max_bytes_per_file: int = field(default=1024**3, kw_only=True)
+
+    @property
+    def branch(self) -> str:
+        """The only one that is written."""
+        return "main"
+
+
+Target = IcebergTable | LanceTable
+
+
+def target_of(name: str, branch: str = "main") -> Target:
+    """Return what a text names: a place is a Lance dataset, anything else an Iceberg table.
+
+    Args:
+        name: A URI or an absolute path, or `catalog.namespace.table`.
+        branch: Of an Iceberg table.
+    """
+    if "://" in name or name.startswith("/"):
+        return LanceTable(name)
+    return IcebergTable(name, branch=branch)

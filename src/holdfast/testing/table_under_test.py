@@ -35,6 +35,10 @@ class TableUnderTest(ABC):
     on the table as somebody else would, not through the sink.
     """
 
+    # Whether the format counts its versions: then a table always has one, a roll-back makes a new
+    # one, and a post does not choose its own name.
+    counts_versions = False
+
     @abstractmethod
     def sink(self) -> Sink:
         """Return a new handle on the table, as a driver of its own would open it."""
@@ -53,7 +57,7 @@ class TableUnderTest(ABC):
 
     @abstractmethod
     def drop_and_create(self) -> None:
-        """Drop the table, and make one of the same name and schema, without any snapshot."""
+        """Drop the table, and make one of the same name and schema, as empty as can be."""
 
     @abstractmethod
     def remove_file(self, path: str) -> None:
@@ -233,5 +237,17 @@ class Cases(ABC):
         """Return a new table.
 
         Args:
-            empty: Without any snapshot; otherwise with one, of another writer's.
+            empty: Without any snapshot, or without rows where that cannot be; otherwise with
+                one, of another writer's.
         """
+
+    def table_without_snapshot(self) -> TableUnderTest:
+        """Return a new table without any snapshot.
+
+        Raises:
+            unittest.SkipTest: The format has none.
+        """
+        table = self.table(empty=True)
+        if table.counts_versions:
+            table.cannot("be without a version")
+        return table

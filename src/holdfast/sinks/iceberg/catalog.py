@@ -22,6 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
+from holdfast.sinks.wording import in_short
 from holdfast.storage.locations import storage_options
 
 # Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
@@ -118,12 +119,6 @@ def trust_own_storage_options(catalog: Catalog, table: Table) -> None:
             if name in catalog.properties:
                 found[name] = catalog.properties[name]
     table.io = HoldfastFileIO(found)
-
-
-def in_short(error: Exception) -> str:
-    """Return an error's kind and its first line: the rest is for a debugger."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def single_post(catalog: Catalog) -> Callable[..., Any]:

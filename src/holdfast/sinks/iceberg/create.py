@@ -19,8 +19,8 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
-from holdfast.sinks.iceberg.catalog import in_short
 from holdfast.sinks.targets import Create
+from holdfast.sinks.wording import in_short
 
 _WITH_ARGUMENT = re.compile(r"(bucket|truncate)\(\s*(\d+)\s*,\s*([^)]+?)\s*\)")
 _PLAIN_TRANSFORM = re.compile(r"(year|month|day|hour)s?\(\s*([^)]+?)\s*\)")

@@ -8,7 +8,6 @@ They are counted, so a mark that somebody has removed is missed, though not whos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,11 +25,10 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.run_id import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
+from holdfast.sinks.mark_text import MARK_PREFIX, MARKS_MAX, mark_text, parse_mark
 
-MARK_PREFIX = "holdfast.run."
 HORIZON = "holdfast.horizon"
 COUNT = "holdfast.marks"
-MARKS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +39,11 @@ class MarkChanges:
     removals: list[str]
 
 
-def mark_text(mark: RunMark) -> str:
-    """Return the mark as it stands in the property and in the snapshot's summary."""
-    return json.dumps(
-        {
-            "nonce": mark.run_nonce,
-            "intent": mark.intent_number,
-            "snapshot": mark.snapshot_id,
-            "sequence": mark.sequence_number,
-        }
-    )
-
-
 def mark_changes(properties: Mapping[str, str], run_id: str, mark: RunMark) -> MarkChanges:
     """Set this run's mark; drop the oldest beyond the bound and raise the horizon to them."""
     ours = MARK_PREFIX + encode_run_id(run_id)
     others = sorted(
-        (_parse(name, text).sequence_number, name)
+        (parse_mark(name, text).sequence_number, name)
         for name, text in properties.items()
         if name.startswith(MARK_PREFIX) and name != ours
     )
@@ -101,7 +87,7 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         if doubted and doubted - _taken(metadata, io, branch):
             raise CommitUnknownError(table=table, run_id=run_id, reason=reason)
         return None
-    mark = _parse(run_id, text)
+    mark = parse_mark(run_id, text)
     if mark.run_nonce != run_nonce:
         raise RunMismatchError(
             run_id=run_id,
@@ -206,20 +192,3 @@ def _number(properties: Mapping[str, str], name: str) -> int:
             cure="restore that property from an older metadata file of the table",
         )
     return int(text)
-
-
-def _parse(name: str, text: str) -> RunMark:
-    try:
-        value = json.loads(text)
-        return RunMark(
-            run_nonce=value["nonce"],
-            intent_number=value["intent"],
-            snapshot_id=value["snapshot"],
-            sequence_number=value["sequence"],
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnsupportedTableError(
-            table=name,
-            what=f"the table property with this run's mark cannot be read: {text[:80]!r}",
-            cure="restore that property from an older metadata file of the table",
-        ) from error

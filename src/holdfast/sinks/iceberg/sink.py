@@ -32,14 +32,16 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.catalog import in_short, load_table, single_post
+from holdfast.sinks.iceberg.catalog import load_table, single_post
 from holdfast.sinks.iceberg.copies import copied_groups
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.marks import MARK_PREFIX, find_mark, mark_changes, mark_text
+from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
+from holdfast.sinks.mark_text import MARK_PREFIX, mark_text
+from holdfast.sinks.wording import in_short
 from holdfast.storage.port import Storage, StorageError
 
 _FORMAT_VERSION = 2
@@ -95,6 +97,7 @@ class IcebergSink:
             schema=schema_json(metadata.schema()),
             parent_snapshot_id=ref.snapshot_id if ref else None,
             next_sequence_number=metadata.next_sequence_number(),
+            settled_below=metadata.next_sequence_number(),
             handle=table,
         )
 

@@ -1,0 +1,132 @@
+"""History: what the versions of a dataset tell about a post.
+
+Every version but the newest may have been cleaned away. Each one that is there names the
+transaction that made it: what it did, and whose it was.
+
+Lance refuses our post once anything else than an index or a setting was committed since the
+version that it was built on. So the first other version after that is ours, or the post is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import lance
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.sinks.lance.dataset import is_gone
+from holdfast.sinks.wording import in_short
+
+# What lets a post pass that was built on an older version. Some of these may stop it all the
+# same; nothing here relies on that.
+_PASSING = ("CreateIndex", "ReserveFragments", "Clone", "UpdateConfig", "UpdateBases")
+
+
+class GoneError(Exception):
+    """A version that would tell was cleaned away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What made one version."""
+
+    kind: str
+    # The version that a roll-back went back to.
+    restored: int | None
+    properties: Mapping[str, str]
+
+    @property
+    def lets_pass(self) -> bool:
+        """Whether a post that was built on an older version may land after it."""
+        return self.kind in _PASSING
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is known of the versions up to one look."""
+
+    dataset: lance.LanceDataset
+    _steps: dict[int, Step] = field(default_factory=dict)
+
+    def step(self, version: int) -> Step:
+        """Return what made a version.
+
+        Raises:
+            GoneError: It was cleaned away.
+            StoreUnavailableError: The store does not answer.
+        """
+        if version not in self._steps:
+            self._steps[version] = self._read(version)
+        return self._steps[version]
+
+    def settled_below(self) -> int:
+        """Return the number below which no post can land any more; 0 if history does not tell.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        version = self.dataset.version
+        try:
+            while version > 0 and self.step(version).lets_pass:
+                version -= 1
+        except GoneError:
+            return 0
+        return version + 1
+
+    def landing(self, base: int, is_ours: Callable[[Step], bool]) -> int | None:
+        """Return the version that a post on a base has made; None if it has made none so far.
+
+        Args:
+            base: The version that the post was built on.
+            is_ours: Whether a step is the one that the post asked for.
+
+        Raises:
+            GoneError: The version that would tell was cleaned away.
+            StoreUnavailableError: The store does not answer.
+        """
+        for version in range(base + 1, self.dataset.version + 1):
+            step = self.step(version)
+            if is_ours(step):
+                return version
+            if not step.lets_pass:
+                return None
+        return None
+
+    def is_present(self, landed: int) -> bool | None:
+        """Whether what a version added has been neither overwritten nor rolled back since.
+
+        Returns:
+            None where history does not tell.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        present = {landed: True}
+        try:
+            for version in range(landed + 1, self.dataset.version + 1):
+                step = self.step(version)
+                before = present[version - 1]
+                if step.restored is not None:
+                    before = present.get(step.restored, False)
+                present[version] = before and step.kind != "Overwrite"
+        except GoneError:
+            return None
+        return present[self.dataset.version]
+
+    def _read(self, version: int) -> Step:
+        try:
+            found: Any = self.dataset.read_transaction(version)
+        except (ValueError, OSError) as error:
+            if is_gone(error):
+                raise GoneError from error
+            raise StoreUnavailableError(uri=self.dataset.uri, reason=in_short(error)) from error
+        if found is None:
+            raise GoneError
+        operation = found.operation
+        return Step(
+            kind=type(operation).__name__,
+            restored=getattr(operation, "version", None),
+            properties=dict(found.transaction_properties or {}),
+        )

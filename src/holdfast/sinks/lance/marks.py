@@ -1,0 +1,145 @@
+"""The run's mark in the dataset's schema metadata, set by the very transaction that adds the rows.
+
+It outlives appends, deletes, compaction and clean-up. An overwrite or a roll-back takes it away:
+then the versions since the post tell, as long as they are there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import lance
+
+from holdfast.errors import CommitUnknownError, RunMismatchError, TableChangedError
+from holdfast.model.records import Intent
+from holdfast.model.run_id import encode_run_id
+from holdfast.sinks.base import MarkFound, RunMark
+from holdfast.sinks.lance.history import GoneError, History, Step
+from holdfast.sinks.mark_text import MARK_PREFIX, MARKS_MAX, mark_text, parse_mark
+
+NOTE = "holdfast.mark"
+
+
+def mark_changes(
+    metadata: Mapping[str, str], run_id: str, mark: RunMark, identity: str
+) -> dict[str, str | None]:
+    """Return what a post changes in the schema's metadata: the mark, and the oldest ones dropped.
+
+    Args:
+        metadata: The metadata now.
+        run_id: The run.
+        mark: Its mark.
+        identity: The dataset's id. A mark that was copied elsewhere with the rows is nobody's.
+    """
+    ours = MARK_PREFIX + encode_run_id(run_id)
+    others = sorted(
+        (parse_mark(name, text).sequence_number, name)
+        for name, text in metadata.items()
+        if name.startswith(MARK_PREFIX) and name != ours
+    )
+    dropped = others[: max(0, len(others) + 1 - MARKS_MAX)]
+    return {**{name: None for _, name in dropped}, ours: mark_text(mark, dataset=identity)}
+
+
+def metadata_of(dataset: lance.LanceDataset) -> dict[str, str]:
+    """Return the schema's metadata as texts."""
+    found = dataset.schema.metadata or {}
+    return {
+        name.decode(errors="replace"): value.decode(errors="replace")
+        for name, value in found.items()
+    }
+
+
+def find_mark(  # noqa: PLR0913 - one look needs all of these.
+    history: History,
+    *,
+    table: str,
+    identity: str,
+    run_id: str,
+    run_nonce: str,
+    intents: Mapping[int, Intent],
+) -> MarkFound | None:
+    """Look for the run's mark, and where it is gone, for the version that the run has made.
+
+    Raises:
+        RunMismatchError: Another run of the same id has landed there.
+        CommitUnknownError: The mark is gone, and so is the history that would tell.
+        TableChangedError: Versions went back.
+        StoreUnavailableError: The store does not answer.
+    """
+    text = metadata_of(history.dataset).get(MARK_PREFIX + encode_run_id(run_id))
+    if text is None or json.loads(text).get("dataset") != identity:
+        return _unmarked(history, table=table, run_id=run_id, run_nonce=run_nonce, intents=intents)
+    mark = parse_mark(run_id, text)
+    if mark.run_nonce != run_nonce:
+        raise RunMismatchError(
+            run_id=run_id,
+            differences=(
+                f"{table} already holds a run of this id from another ledger "
+                f"(version {mark.snapshot_id}), and a new id would add its rows once more"
+            ),
+        )
+    if mark.sequence_number > history.dataset.version:
+        raise TableChangedError(
+            table=table, change=f"its versions went back below {mark.sequence_number}"
+        )
+    return MarkFound(mark=_where(history, mark, intents), present=True)
+
+
+def _where(history: History, mark: RunMark, intents: Mapping[int, Intent]) -> RunMark:
+    """Return the mark with the version that it stands in: settings may have come in between."""
+    intent = intents.get(mark.intent_number)
+    if intent is None:
+        return mark
+    try:
+        landed = history.landing(intent.parent_snapshot_id, partial(_is_note_of, mark))
+    except GoneError:
+        return mark
+    return mark if landed is None else replace(mark, snapshot_id=landed)
+
+
+def _unmarked(
+    history: History, *, table: str, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
+) -> MarkFound | None:
+    """Find the intent that has landed though no mark stands: overwritten, or rolled back.
+
+    Raises:
+        CommitUnknownError: The history that would tell is gone.
+    """
+    gone: list[int] = []
+    for number, intent in sorted(intents.items()):
+        mark = RunMark(
+            run_nonce=run_nonce,
+            intent_number=number,
+            snapshot_id=intent.snapshot_id,
+            sequence_number=intent.sequence_number,
+        )
+        try:
+            landed = history.landing(intent.parent_snapshot_id, partial(_is_note_of, mark))
+        except GoneError:
+            gone.append(intent.parent_snapshot_id)
+            continue
+        if landed is not None:
+            mark = replace(mark, snapshot_id=landed)
+            return MarkFound(mark=mark, present=history.is_present(landed))
+    if gone:
+        raise CommitUnknownError(
+            table=table,
+            run_id=run_id,
+            reason=(
+                f"it may have made the version after {gone[0]}, which was cleaned away, and no "
+                "mark of it stands in the dataset: look for its rows there"
+            ),
+        )
+    return None
+
+
+def _is_note_of(mark: RunMark, step: Step) -> bool:
+    text = step.properties.get(NOTE)
+    if text is None:
+        return False
+    found = parse_mark(NOTE, text)
+    return (found.run_nonce, found.intent_number) == (mark.run_nonce, mark.intent_number)

@@ -1,0 +1,335 @@
+"""The Lance sink: one dataset behind the engine's protocol.
+
+Lance's own append is no compare-and-set: it lands on whatever the newest version is, and a post
+that is sent twice can land twice. A merge, which names all fragments of the new version, lands
+only if nothing but indices and settings has changed since the version that it was built on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lance import LanceDataset, LanceOperation, Transaction
+from lance.commit import CommitConflictError
+from lance.fragment import FragmentMetadata
+
+from holdfast.errors import (
+    CommitRefusedError,
+    LedgerDamagedError,
+    StagedFileMissingError,
+    StoreUnavailableError,
+    TableChangedError,
+    TableMissingError,
+)
+from holdfast.failpoints import failpoint
+from holdfast.model.records import Intent
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
+from holdfast.sinks.lance.blobs import given_schema
+from holdfast.sinks.lance.dataset import DatasetPlace, is_gone
+from holdfast.sinks.lance.history import History
+from holdfast.sinks.lance.identity import give_identity, read_identity
+from holdfast.sinks.lance.marks import NOTE, find_mark, mark_changes, metadata_of
+from holdfast.sinks.lance.schemas import schema_changes, schema_json, with_metadata
+from holdfast.sinks.lance.writer import LanceWriterSpec
+from holdfast.sinks.mark_text import mark_text
+from holdfast.sinks.wording import in_short
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import StorageError
+
+_LOOKS_MAX = 5
+_REFUSALS = ("forbidden", "access denied", "accessdenied", "permission denied", "unauthorized")
+
+
+class LanceSink:
+    """One Lance dataset."""
+
+    def __init__(self, place: DatasetPlace, *, rows_per_file: int, bytes_per_file: int) -> None:
+        """Keep where it stands; the dataset is opened at each look.
+
+        Args:
+            place: Where the dataset stands.
+            rows_per_file: How many rows make a good file.
+            bytes_per_file: How many bytes make a good file, if that is fewer rows.
+        """
+        self._place = place
+        self._rows_per_file = rows_per_file
+        self._bytes_per_file = bytes_per_file
+
+    @property
+    def name(self) -> str:
+        """The dataset's URI."""
+        return self._place.uri
+
+    def load(self) -> TableView:
+        """Look at the dataset afresh.
+
+        Raises:
+            TableMissingError: There is no such dataset.
+            StoreUnavailableError: The store does not answer.
+            TableChangedError: It is dropped and made again all the time.
+        """
+        for _ in range(_LOOKS_MAX):
+            identity = read_identity(self._place)
+            dataset = self._place.open()
+            if identity is None:
+                give_identity(self._place)
+            elif read_identity(self._place) == identity:  # Of the dataset that was opened.
+                return self._view(dataset, identity)
+        raise TableChangedError(table=self.name, change="it is made again at each look")
+
+    def writer_spec(self, view: TableView) -> LanceWriterSpec:
+        """Return what executors need to write for this dataset."""
+        stored = view.handle.dataset.schema.remove_metadata()
+        return LanceWriterSpec(
+            table=self.name,
+            place=self._place,
+            schema=given_schema(stored),
+            stored=stored,
+            rows_per_file=self._rows_per_file,
+            bytes_per_file=self._bytes_per_file,
+        )
+
+    def find_mark(
+        self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
+    ) -> MarkFound | None:
+        """Look for the run's mark.
+
+        Raises:
+            RunMismatchError: Another run of the same id has landed there.
+            CommitUnknownError: A missing mark proves nothing.
+            TableChangedError: Versions went back.
+        """
+        return find_mark(
+            view.handle,
+            table=self.name,
+            identity=view.uuid,
+            run_id=run_id,
+            run_nonce=run_nonce,
+            intents=intents,
+        )
+
+    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged files are gone or no longer fit the dataset.
+
+        Raises:
+            TableChangedError: The schema has changed.
+            StagedFileMissingError: A staged file is gone.
+        """
+        if changes := schema_changes(schema, view.schema):
+            raise TableChangedError(table=self.name, change="; ".join(changes))
+        if missing := self.missing_files(view, groups):
+            raise StagedFileMissingError(table=self.name, count=len(missing), path=missing[0])
+
+    def missing_files(
+        self,
+        view: TableView,  # noqa: ARG002 - other formats find their storage there.
+        groups: Sequence[StagedGroup],
+    ) -> list[str]:
+        """Return the paths of staged files that are gone or of another size.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        files = [file for group in groups for file in group.files]
+        with self._storage() as storage:
+            sizes = storage.sizes([file.path for file in files])
+        pairs = zip(files, sizes, strict=True)
+        return [file.path for file, found in pairs if found != file.size_bytes]
+
+    def old_groups(
+        self,
+        view: TableView,  # noqa: ARG002 - other formats find their storage there.
+        groups: Sequence[StagedGroup],
+        before: float,
+    ) -> list[StagedGroup]:
+        """Return the groups of which an object was last written before a moment (Unix seconds).
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+            StoreUnavailableError: The store does not answer.
+        """
+        paths = [path for group in groups for path in group.paths]
+        with self._storage() as storage:
+            written = dict(zip(paths, storage.last_written(paths), strict=True))
+        if missing := [path for path, moment in written.items() if moment is None]:
+            raise StagedFileMissingError(table=self.name, count=len(missing), path=missing[0])
+        old = {path for path, moment in written.items() if moment is not None and moment < before}
+        return [group for group in groups if old.intersection(group.paths)]
+
+    def copy_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
+    ) -> list[StagedGroup]:
+        """Copy fragments with all their files, and return the copies as they are now staged.
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+            StoreUnavailableError: The store does not answer.
+        """
+        names = {
+            old: new
+            for group, target in zip(groups, targets, strict=True)
+            for old, new in zip(group.paths, target.paths, strict=True)
+        }
+        try:
+            with self._storage() as storage:
+                storage.copy(names)
+        except StoreUnavailableError:
+            if missing := self.missing_files(view, groups):
+                raise StagedFileMissingError(
+                    table=self.name, count=len(missing), path=missing[0]
+                ) from None
+            raise
+        return [self._under_own_name(target) for target in targets]
+
+    def delete_files(
+        self,
+        view: TableView,  # noqa: ARG002 - other formats find their storage there.
+        paths: Sequence[str],
+    ) -> None:
+        """Delete staged files that no version refers to; a path outside the dataset is refused.
+
+        Raises:
+            LedgerDamagedError: A path is outside the dataset.
+            StoreUnavailableError: The store does not answer.
+        """
+        if strangers := [one for one in paths if not one.startswith(f"{self._place.data}/")]:
+            raise LedgerDamagedError(
+                uri=strangers[0], reason=f"a staged file that is outside of {self.name}"
+            )
+        with self._storage() as storage:
+            storage.delete(paths)
+
+    def new_snapshot_id(self, view: TableView) -> int:
+        """Return the version that a post makes, if no index or setting comes in between."""
+        return view.next_sequence_number
+
+    def post_empty(self, view: TableView) -> Outcome:
+        """Make a version that adds nothing, and that no older post outlives.
+
+        Raises:
+            CommitRefusedError: The store refused for good.
+            TableChangedError: It landed in a dataset that was made again.
+        """
+        history: History = view.handle
+        outcome, _ = self._send(view, (), history.dataset.lance_schema, {})
+        return outcome
+
+    def post(
+        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
+    ) -> Outcome:
+        """Publish the fragments in one version, once, if the dataset still is as in the view.
+
+        Raises:
+            CommitRefusedError: The store refused for good.
+            TableChangedError: It landed in a dataset that was made again.
+        """
+        history: History = view.handle
+        changes = mark_changes(metadata_of(history.dataset), run_id, mark, view.uuid)
+        outcome, version = self._send(
+            view,
+            [_fragment(group) for group in groups],
+            with_metadata(history.dataset.lance_schema, changes),
+            {"holdfast.run": run_id, NOTE: mark_text(mark)},
+        )
+        if outcome is Outcome.LANDED and version != mark.snapshot_id:
+            # A setting or an index has come in between: the next look tells the true version.
+            return Outcome.UNKNOWN
+        return outcome
+
+    def _send(
+        self,
+        view: TableView,
+        fragments: Sequence[FragmentMetadata],
+        schema: Any,  # noqa: ANN401 - LanceSchema, of which Lance exports no type.
+        notes: Mapping[str, str],
+    ) -> tuple[Outcome, int]:
+        """Post once. Whatever is not a clear answer is unknown, and the mark will tell.
+
+        Raises:
+            CommitRefusedError: The store refused for good.
+            TableChangedError: It landed in a dataset that was made again.
+        """
+        dataset: LanceDataset = view.handle.dataset
+        there = [one.metadata for one in dataset.get_fragments()]
+        # No column is added, so others' appends may land on top of it.
+        merge = LanceOperation.Merge([*there, *fragments], schema, preserves_nullability=True)
+        transaction = Transaction(
+            read_version=dataset.version, operation=merge, transaction_properties=dict(notes)
+        )
+        # Right before: Lance itself does not notice when another dataset stands in its place.
+        if read_identity(self._place) != view.uuid:
+            return Outcome.CONFLICT, 0
+        failpoint("before-lance-commit")
+        try:
+            landed = LanceDataset.commit(dataset, transaction, max_retries=0)
+        except CommitConflictError:
+            return Outcome.CONFLICT, 0
+        except Exception as error:  # noqa: BLE001 - lost answers have any shape.
+            return self._told(view, error), 0
+        if read_identity(self._place) != view.uuid:
+            raise TableChangedError(
+                table=self.name,
+                change=(
+                    f"it was dropped and made again while version {landed.version} was posted, "
+                    f"which names files that are gone: restore version {landed.version - 1}"
+                ),
+            )
+        return Outcome.LANDED, int(landed.version)
+
+    def _told(self, view: TableView, error: Exception) -> Outcome:
+        """Return what an error means.
+
+        Raises:
+            CommitRefusedError: The store refused for good.
+        """
+        text = str(error).lower()
+        if any(word in text for word in _REFUSALS):
+            raise CommitRefusedError(table=self.name, reason=in_short(error)) from error
+        if is_gone(error):
+            return Outcome.CONFLICT  # The version that it was built on was cleaned away.
+        if isinstance(error, ValueError) and not self._has_changed(view):
+            raise CommitRefusedError(table=self.name, reason=in_short(error)) from error
+        return Outcome.UNKNOWN
+
+    def _has_changed(self, view: TableView) -> bool:
+        try:
+            return bool(self._place.open().version != view.parent_snapshot_id)
+        except (TableMissingError, StoreUnavailableError):
+            return True
+
+    def _view(self, dataset: LanceDataset, identity: str) -> TableView:
+        history = History(dataset)
+        return TableView(
+            uuid=identity,
+            schema=schema_json(dataset),
+            parent_snapshot_id=dataset.version,
+            next_sequence_number=dataset.version + 1,
+            settled_below=history.settled_below(),
+            handle=history,
+        )
+
+    def _under_own_name(self, target: StagedGroup) -> StagedGroup:
+        fragment = json.loads(json.dumps(target.detail["fragment"]))
+        fragment["files"][0]["path"] = target.path.removeprefix(f"{self._place.data}/")
+        return replace(target, detail={"fragment": fragment})
+
+    @contextlib.contextmanager
+    def _storage(self) -> Iterator[ObjectStorage]:
+        """Give the dataset's storage, and speak of it where it fails.
+
+        Raises:
+            StoreUnavailableError: It did.
+        """
+        try:
+            yield self._place.storage
+        except (OSError, StorageError) as error:
+            raise StoreUnavailableError(uri=self.name, reason=in_short(error)) from error
+
+
+def _fragment(group: StagedGroup) -> FragmentMetadata:
+    return FragmentMetadata.from_json(json.dumps(dict(group.detail["fragment"])))

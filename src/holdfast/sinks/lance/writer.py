@@ -1,0 +1,223 @@
+"""The writer: output batches become fragments of a Lance dataset that no version names yet.
+
+Lance pulls rows from a reader until it ends, and a task pushes them as they come. A thread of the
+writer's stands between the two, with a queue that holds a few batches: while Lance encodes and
+sends one, the task computes the next, and a slow store slows the task instead of filling memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from lance.fragment import FragmentMetadata, write_fragments
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.failpoints import failpoint
+from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.sinks.conform import Conformer
+from holdfast.sinks.lance.blobs import as_blobs, has_blobs, plain_schema
+from holdfast.sinks.lance.dataset import DatasetPlace
+from holdfast.sinks.wording import in_short
+
+_BATCHES_WAITING = 2
+# What small batches are put together to, so that Lance makes few pages of them.
+_BATCH_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanceWriterSpec:
+    """All that an executor needs to write for one dataset: pickled with the task, never stored."""
+
+    table: str
+    place: DatasetPlace
+    # As users give rows; `stored` as the dataset keeps them.
+    schema: pa.Schema
+    stored: pa.Schema
+    rows_per_file: int
+    bytes_per_file: int
+
+    def open(self, task_name: str) -> LanceTaskWriter:  # noqa: ARG002 - Lance names its files.
+        """Start a writer."""
+        return LanceTaskWriter(self)
+
+
+class LanceTaskWriter:
+    """Writes one task's output."""
+
+    def __init__(self, spec: LanceWriterSpec) -> None:
+        """Open nothing yet: a task without rows leaves no file."""
+        self._spec = spec
+        self._conformer: tuple[pa.Schema, Conformer] | None = None
+        self._stream: _Stream | None = None
+        self._rows = 0
+        self._size_bytes = 0
+
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """The schema of rows as `fit` returns them."""
+        return self._spec.schema
+
+    @property
+    def fullness(self) -> float:
+        """How much of what makes good files was written since the last cut; 1.0 is all."""
+        return max(
+            self._rows / self._spec.rows_per_file, self._size_bytes / self._spec.bytes_per_file
+        )
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return output rows as they are stored.
+
+        Raises:
+            SchemaMismatchError: They do not fit the dataset.
+        """
+        batch = plain_schema(batch)
+        if self._conformer is None or self._conformer[0] != batch.schema:
+            conformer = Conformer(self._spec.table, batch.schema, self._spec.schema)
+            self._conformer = (batch.schema, conformer)
+        return self._conformer[1](batch)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take rows that `fit` has returned.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        if not rows.num_rows:
+            return
+        if self._stream is None:
+            self._stream = _Stream(self._spec)
+        self._stream.put(rows)
+        self._rows += rows.num_rows
+        self._size_bytes += rows.nbytes
+
+    def cut(self) -> list[StagedGroup]:
+        """Close all files, and return what is staged.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        failpoint("before-files-are-closed")
+        if self._stream is None:
+            return []
+        fragments = self._stream.finish()
+        self._stream = None
+        self._rows = self._size_bytes = 0
+        failpoint("after-files-are-closed")
+        return [self._staged(one) for one in fragments]
+
+    def abandon(self) -> None:
+        """Give up what is not finished."""
+        if self._stream is not None:
+            self._stream.abandon()
+            self._stream = None
+
+    def _staged(self, fragment: FragmentMetadata) -> StagedGroup:
+        place, (data_file, *_) = self._spec.place, fragment.files
+        path = f"{place.data}/{data_file.path}"
+        size_bytes = data_file.file_size_bytes or 0
+        files = [StagedFile(path=path, size_bytes=size_bytes, rows=fragment.physical_rows)]
+        if has_blobs(self._spec.stored):  # Large values stand in files beside it.
+            files += [
+                StagedFile(path=one.uri, size_bytes=one.size_bytes, rows=0)
+                for one in place.storage.facts(path.removesuffix(".lance"))
+            ]
+        return StagedGroup(
+            path=path,
+            size_bytes=size_bytes,
+            files=tuple(files),
+            detail={"fragment": fragment.to_json()},
+        )
+
+
+class _AbandonedError(Exception):
+    """The task has given its rows up."""
+
+
+class _Stream:
+    """One call of Lance's writer, on a thread of its own, fed by a queue."""
+
+    def __init__(self, spec: LanceWriterSpec) -> None:
+        self._spec = spec
+        self._queue: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(_BATCHES_WAITING)
+        self._kept: list[pa.RecordBatch] = []
+        self._kept_bytes = 0
+        self._fragments: list[FragmentMetadata] = []
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-lance", daemon=True)
+        self._thread.start()
+
+    def put(self, rows: pa.RecordBatch) -> None:
+        self._kept.append(rows)
+        self._kept_bytes += rows.nbytes
+        if self._kept_bytes >= _BATCH_BYTES:
+            self._send_kept()
+
+    def finish(self) -> list[FragmentMetadata]:
+        """Let Lance come to its end, and return what it has made.
+
+        Raises:
+            StoreUnavailableError: It has failed.
+        """
+        self._send_kept()
+        self._send(None)
+        self._thread.join()
+        self._raise_error()
+        return self._fragments
+
+    def abandon(self) -> None:
+        """Let Lance stop. What it has not finished, it takes away itself."""
+        self._kept = []
+        self._send(_AbandonedError())
+        self._thread.join()
+
+    def _send_kept(self) -> None:
+        if self._kept:
+            batch = pa.concat_batches(self._kept) if len(self._kept) > 1 else self._kept[0]
+            self._kept, self._kept_bytes = [], 0
+            self._send(batch)
+            self._raise_error()
+
+    def _send(self, item: pa.RecordBatch | Exception | None) -> None:
+        # Lance may have ended before it has taken all: then nobody empties the queue.
+        is_taken = False
+        while not is_taken and not self._ended.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(item, timeout=1.0)
+                is_taken = True
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            uri = self._spec.place.uri
+            raise StoreUnavailableError(
+                uri=uri, reason=in_short(Exception(str(self._error)))
+            ) from self._error
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield as_blobs(item, self._spec.stored)
+
+    def _run(self) -> None:
+        spec = self._spec
+        reader = pa.RecordBatchReader.from_batches(spec.stored, self._batches())
+        how: dict[str, Any] = {
+            "mode": "append",
+            "max_rows_per_file": 2 * spec.rows_per_file,
+            "max_bytes_per_file": 2 * spec.bytes_per_file,
+        }
+        try:
+            # At each file afresh: a long task outlives its credentials.
+            dataset = spec.place.open()
+            self._fragments = write_fragments(reader, dataset, **how)
+        except BaseException as error:  # noqa: BLE001 - told in the task's own thread.
+            self._error = error
+        finally:
+            self._ended.set()

@@ -1,0 +1,52 @@
+"""The mark as text: how a run's name stands inside a table, whatever the format."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast.errors import UnsupportedTableError
+from holdfast.sinks.base import RunMark
+
+MARK_PREFIX = "holdfast.run."
+# A table keeps so many of them: each new one drops the oldest beyond that.
+MARKS_MAX = 100
+
+
+def mark_text(mark: RunMark, **more: str) -> str:
+    """Return the mark as it stands in the table.
+
+    Args:
+        mark: The mark.
+        **more: What a format has to know besides.
+    """
+    return json.dumps(
+        {
+            "nonce": mark.run_nonce,
+            "intent": mark.intent_number,
+            "snapshot": mark.snapshot_id,
+            "sequence": mark.sequence_number,
+            **more,
+        }
+    )
+
+
+def parse_mark(name: str, text: str) -> RunMark:
+    """Read back what `mark_text` gave.
+
+    Raises:
+        UnsupportedTableError: It is none.
+    """
+    try:
+        value = json.loads(text)
+        return RunMark(
+            run_nonce=value["nonce"],
+            intent_number=value["intent"],
+            snapshot_id=value["snapshot"],
+            sequence_number=value["sequence"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsupportedTableError(
+            table=name,
+            what=f"the table property with this run's mark cannot be read: {text[:80]!r}",
+            cure="restore that property from an older metadata file of the table",
+        ) from error
