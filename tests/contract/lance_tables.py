@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.sinks.lance import sink as lance_sink
 from holdfast.sinks.lance.dataset import DatasetPlace
+from holdfast.sinks.lance.options import for_lance
 from holdfast.sinks.lance.sink import LanceSink
 from holdfast.testing import TableUnderTest
 
@@ -30,15 +31,21 @@ class LanceDatasetUnderTest(TableUnderTest):
 
         Args:
             uri: Where.
-            options: Storage options in Lance's names.
+            options: Storage options, in anybody's names.
             patch: Takes back what `lose_next_answer` does.
             empty: Without rows; otherwise with one of somebody else's.
         """
-        self.uri, self.options, self._patch = uri, dict(options), patch
-        self.place = DatasetPlace(uri=uri, options=self.options)
+        self.uri, self._patch = uri, patch
+        self.place = DatasetPlace(uri=uri, options=dict(options))
+        self.options = self.lance_options(options)
         self._create()
         if not empty:
             self.foreign_append()
+
+    @staticmethod
+    def lance_options(options: Mapping[str, str]) -> dict[str, str]:
+        """Return the options as Lance itself takes them."""
+        return for_lance(options)
 
     def sink(self) -> LanceSink:
         """Return a sink of its own."""

@@ -1,0 +1,268 @@
+"""Others at work on a Lance dataset at the worst moments: the run is in it once, or says why."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import (
+    CommittedThenRemovedError,
+    CommitUnknownError,
+    RunMismatchError,
+    TableChangedError,
+    TableMissingError,
+)
+from holdfast.sinks.base import Outcome
+from tests.fakes.lance_rig import IDS, LanceRig
+
+AT_ONCE = dt.timedelta(0)
+Change = Callable[[LanceRig], object]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> LanceRig:
+    """Return a dataset with one foreign row."""
+    return LanceRig(f"file://{tmp_path}/t.lance")
+
+
+def append(rig: LanceRig) -> None:
+    """Append a foreign row."""
+    rig.make([-2], mode="append")
+
+
+def compact(rig: LanceRig) -> None:
+    """Append, so that there is something to do, and compact."""
+    append(rig)
+    rig.dataset().optimize.compact_files()
+
+
+def clean_up(rig: LanceRig) -> None:
+    """Append, and clean away all versions but the newest."""
+    append(rig)
+    rig.dataset().cleanup_old_versions(older_than=AT_ONCE)
+
+
+def index(rig: LanceRig) -> None:
+    """Make an index, which lets our post pass."""
+    rig.dataset().create_scalar_index("id", "BTREE")
+
+
+def configure(rig: LanceRig) -> None:
+    """Change a setting, which lets our post pass."""
+    rig.dataset().update_config({"team": "us"})
+
+
+def label(rig: LanceRig) -> None:
+    """Change the schema's metadata."""
+    rig.dataset().update_schema_metadata({"team": "us"})
+
+
+def overwrite(rig: LanceRig) -> None:
+    """Replace all rows."""
+    rig.make([-3], mode="overwrite")
+
+
+def restore_first(rig: LanceRig) -> None:
+    """Go back to the first version, with something in between to go back from."""
+    append(rig)
+    rig.dataset(version=1).restore()
+
+
+def forget(rig: LanceRig) -> None:
+    """Remove the schema's metadata, and our mark with it."""
+    rig.dataset().update_schema_metadata({}, replace=True)
+
+
+def both(one: Change, other: Change) -> Change:
+    """Return what makes two changes, one after the other."""
+
+    def change(rig: LanceRig) -> None:
+        one(rig)
+        other(rig)
+
+    return change
+
+
+def make_again(rig: LanceRig) -> None:
+    """Drop the dataset, and make one that looks the same."""
+    rig.drop()
+    rig.make([-1])
+
+
+HARMLESS: dict[str, tuple[Change, list[int]]] = {
+    "append": (append, [-1, -2]),
+    "compaction": (compact, [-1, -2]),
+    "clean-up": (clean_up, [-1, -2]),
+    "delete": (lambda rig: rig.dataset().delete("id = -1"), []),
+    "update": (lambda rig: rig.dataset().update({"id": "id - 10"}, where="id = -1"), [-11]),
+    "index": (index, [-1]),
+    "setting": (configure, [-1]),
+    "metadata": (label, [-1]),
+    "overwrite": (overwrite, [-3]),
+    "roll-back": (restore_first, [-1]),
+    "column added": (lambda rig: rig.dataset().add_columns({"more": "id + 1"}), [-1]),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_comes_before_the_post_does_not_stop_it(rig: LanceRig, name: str) -> None:
+    """The post is refused or passes, and the rows land once beside what others did."""
+    change, foreign = HARMLESS[name]
+    driven = rig.start_while(lambda: change(rig))
+    rig.assert_each_row_once(foreign=foreign)
+    assert rig.computed == len(IDS)
+    version = driven.landed.receipt.snapshot_id
+    assert set(IDS) <= set(rig.dataset(version=version).to_table()["id"].to_pylist())
+    assert not set(IDS) & set(_ids_before(rig, version))
+
+
+def _ids_before(rig: LanceRig, version: int) -> list[int]:
+    try:
+        found: list[int] = rig.dataset(version=version - 1).to_table()["id"].to_pylist()
+    except (ValueError, OSError):
+        return []  # Cleaned away.
+    return found
+
+
+@pytest.mark.parametrize("name", ["index", "setting"])
+def test_a_post_that_lets_others_pass_says_its_true_version(rig: LanceRig, name: str) -> None:
+    """The version that the receipt names is the one that has the rows."""
+    driven = rig.start_while(lambda: HARMLESS[name][0](rig))
+    assert rig.posts == [Outcome.UNKNOWN]
+    assert driven.landed.receipt.snapshot_id == rig.dataset().version
+
+
+STOPS: dict[str, tuple[Change, type[Exception], str]] = {
+    "column dropped": (
+        lambda rig: rig.dataset().drop_columns(["label"]),
+        TableChangedError,
+        "dropped",
+    ),
+    "column renamed": (
+        lambda rig: rig.dataset().alter_columns({"path": "label", "name": "title"}),
+        TableChangedError,
+        "renamed",
+    ),
+    "type changed": (
+        lambda rig: rig.dataset().alter_columns({"path": "id", "data_type": pa.int32()}),
+        TableChangedError,
+        "type",
+    ),
+    "dropped": (LanceRig.drop, TableMissingError, "no such dataset"),
+    "made again": (make_again, TableChangedError, "made again"),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_what_staged_files_do_not_survive_stops_the_run(rig: LanceRig, name: str) -> None:
+    """The error says what has changed, and nothing of the run is in the dataset."""
+    change, kind, words = STOPS[name]
+    with pytest.raises(kind, match=words):
+        rig.start_while(lambda: change(rig))
+    assert rig.posts == [Outcome.CONFLICT]
+    if name != "dropped":
+        assert not set(IDS) & set(rig.ids())
+
+
+def test_staged_files_that_a_clean_up_took_are_made_again(rig: LanceRig) -> None:
+    """The rows of files that are gone are computed again before anything is posted."""
+
+    def clean_all() -> None:
+        rig.dataset().cleanup_old_versions(older_than=AT_ONCE, delete_unverified=True)
+        append(rig)
+
+    rig.start_while(clean_all)
+    rig.assert_each_row_once(foreign=[-1, -2])
+    assert rig.computed == 2 * len(IDS)
+
+
+STILL_THERE: dict[str, Change] = {
+    "nothing": lambda _: None,
+    "append": append,
+    "compaction": compact,
+    "clean-up": clean_up,
+    "index": index,
+    "setting": configure,
+    "column added": lambda rig: rig.dataset().add_columns({"more": "id + 1"}),
+    "column dropped": lambda rig: rig.dataset().drop_columns(["label"]),
+    "mark removed": forget,
+    "overwritten and back": both(
+        overwrite, lambda rig: rig.dataset(version=rig.dataset().version - 1).restore()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STILL_THERE)
+def test_a_landed_run_is_found_again(rig: LanceRig, name: str) -> None:
+    """The next start posts nothing, computes nothing, and names the version."""
+    version = rig.land_and_die()
+    STILL_THERE[name](rig)
+    rows = rig.ids()
+    driven = rig.start()
+    assert (driven.was_landed, driven.landed.receipt.snapshot_id) == (True, version)
+    assert rig.ids() == rows
+    assert rig.computed == len(IDS)
+
+
+GONE: dict[str, tuple[Change, type[Exception]]] = {
+    "overwritten": (overwrite, CommittedThenRemovedError),
+    "rolled back": (lambda rig: rig.dataset(version=1).restore(), CommittedThenRemovedError),
+    "overwritten and cleaned up": (
+        both(overwrite, clean_up),
+        CommitUnknownError,
+    ),
+    "mark removed and cleaned up": (both(forget, clean_up), CommitUnknownError),
+    "made again": (make_again, RunMismatchError),
+    "dropped": (LanceRig.drop, TableMissingError),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_landed_run_that_is_gone_is_not_written_again(rig: LanceRig, name: str) -> None:
+    """Whoever removed it meant to, or nobody can tell: an error, and never a second commit."""
+    rig.land_and_die()
+    change, kind = GONE[name]
+    change(rig)
+    with pytest.raises(kind):
+        rig.start()
+    if name != "dropped":
+        rows = rig.ids()
+        assert len(rows) == len(set(rows))
+    assert rig.computed == len(IDS)
+
+
+def test_a_mark_that_gave_way_to_younger_ones_is_not_missed(
+    rig: LanceRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest mark goes, and its run is found by the version that it has made."""
+    monkeypatch.setattr("holdfast.sinks.lance.marks.MARKS_MAX", 1)
+    version = rig.land_and_die()
+    other = LanceRig(f"{rig.uri}-2", time=rig.time)
+    other.uri = rig.uri  # Another ledger's run, onto the same dataset.
+    monkeypatch.setattr("tests.fakes.lance_rig.RUN_ID", "another")
+    other.start()
+    monkeypatch.undo()
+    marks = [name for name in rig.dataset().schema.metadata if b"holdfast.run." in name]
+    assert marks == [b"holdfast.run.another"]
+    driven = rig.start()
+    assert (driven.was_landed, driven.landed.receipt.snapshot_id) == (True, version)
+
+
+def test_a_post_into_a_dataset_made_again_at_the_last_moment_is_told(
+    rig: LanceRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance takes such a post. It is not silent, and the dataset's own rows can be restored."""
+
+    def make_again_there(step: str) -> None:
+        if step == "before-lance-commit":
+            make_again(rig)
+
+    monkeypatch.setattr("holdfast.sinks.lance.sink.failpoint", make_again_there)
+    with pytest.raises(TableChangedError, match="restore version 1"):
+        rig.start()
+    rig.dataset(version=1).restore()
+    assert rig.ids() == [-1]
