@@ -333,6 +333,7 @@ class Run:
         driven = driver.append(view, identity, choices)
         spark.forget_cached_table(given.session, target)
         report = report_of(self._run_id, sink.name, driven, time.monotonic() - started)
+        report = replace(report, unindexed_rows=sink.unindexed_rows())
         return report if given.compares else replace(report, input_compared=False)
 
 

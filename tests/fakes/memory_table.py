@@ -162,6 +162,10 @@ class MemoryTable:
             handle=_Seen(head=self.head, marks=dict(self.marks), horizon=self.horizon),
         )
 
+    def unindexed_rows(self) -> dict[str, int]:
+        """Return nothing: there are no indices."""
+        return {}
+
     def writer_spec(self, view: TableView) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
         schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])

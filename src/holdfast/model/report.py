@@ -55,6 +55,8 @@ class Report:
     cost_by_epoch: Mapping[int, float] = field(default_factory=dict)
     kept_cost: float = 0.0
     lost_cost: float = 0.0
+    # How many rows each index of the table does not know yet, by its name.
+    unindexed_rows: Mapping[str, int] = field(default_factory=dict)
     # False when nobody looked whether the input is the one that an earlier start has read.
     input_compared: bool = True
     still_in_table: Presence = "yes"
@@ -111,6 +113,10 @@ class Report:
         if len(self.rows_by_code) > 1:
             made = [f"{rows:,} by {code[:8]}" for code, rows in self.rows_by_code.items()]
             lines.append(("code", ", ".join(made)))
+        lines += [
+            ("index", f"{name} does not know {rows:,} rows yet: optimize_indices() adds them")
+            for name, rows in self.unindexed_rows.items()
+        ]
         if self.advice:
             lines.append(("advice", self.advice))
         if not self.input_compared:

@@ -182,3 +182,6 @@ class Sink(Protocol):
         Raises:
             CommitRefusedError: The catalog refused for good.
         """
+
+    def unindexed_rows(self) -> Mapping[str, int]:
+        """Return how many rows each index of the table does not know yet, for the report."""

@@ -287,6 +287,10 @@ class IcebergSink:
             updates = (RemovePropertiesUpdate(removals=changes.removals), *updates)
         return self._send(table, updates)
 
+    def unindexed_rows(self) -> dict[str, int]:
+        """Return nothing: Iceberg has no indices."""
+        return {}
+
     def _send(self, table: Table, updates: tuple[TableUpdate, ...]) -> Outcome:
         """Post once. Whatever is not a clear answer is unknown, and the mark will tell.
 

@@ -33,6 +33,7 @@ from holdfast.sinks.lance.blobs import given_schema
 from holdfast.sinks.lance.dataset import DatasetPlace, is_gone
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.identity import give_identity, read_identity
+from holdfast.sinks.lance.indices import unindexed_rows
 from holdfast.sinks.lance.marks import NOTE, find_mark, mark_changes, metadata_of
 from holdfast.sinks.lance.schemas import schema_changes, schema_json, with_metadata
 from holdfast.sinks.lance.writer import LanceWriterSpec
@@ -240,6 +241,10 @@ class LanceSink:
             # A setting or an index has come in between: the next look tells the true version.
             return Outcome.UNKNOWN
         return outcome
+
+    def unindexed_rows(self) -> dict[str, int]:
+        """Return how many rows each index does not know yet."""
+        return unindexed_rows(self._place.open())
 
     def _send(
         self,

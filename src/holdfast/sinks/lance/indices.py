@@ -1,0 +1,26 @@
+"""Indices of a dataset: a search finds new rows without them, but more slowly."""
+
+from __future__ import annotations
+
+import logging
+
+import lance
+
+_log = logging.getLogger(__name__)
+
+
+def unindexed_rows(dataset: lance.LanceDataset) -> dict[str, int]:
+    """Return how many rows each index does not know yet; an index that knows all is left out.
+
+    What cannot be found out is left out as well: the rows have landed, whatever an index says.
+    """
+    found: dict[str, int] = {}
+    try:
+        names = [one.name for one in dataset.describe_indices()]
+        for name in names:
+            left = int(dataset.stats.index_stats(name).get("num_unindexed_rows") or 0)
+            if left:
+                found[name] = left
+    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+        _log.warning("the state of the indices of %s is not known: %s", dataset.uri, error)
+    return found
