@@ -6,6 +6,7 @@ The public names, nothing else. Nothing is imported from pyspark, pyiceberg or l
 from holdfast._version import __version__
 from holdfast.engine.sweep import Swept
 from holdfast.errors import HoldfastError
+from holdfast.model.limits import Limits
 from holdfast.model.report import Report
 from holdfast.model.status import RunStatus
 from holdfast.run import Run, runs
@@ -25,6 +26,7 @@ __all__ = [
     "IcebergScan",
     "IcebergTable",
     "LanceTable",
+    "Limits",
     "Materialized",
     "ParquetScan",
     "PerRow",

@@ -21,6 +21,7 @@ from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import open_input
 from holdfast.ledger.run_file import read_run_file
 from holdfast.model.identity import Identity
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.report import Report
 from holdfast.model.run_id import decode_run_id, encode_run_id
 from holdfast.model.status import RunStatus
@@ -93,6 +94,7 @@ class Run:
         on_error: OnError = "raise",
         max_errors: float = 0.1,
         cost: float | Callable[[Any], float] = 0.0,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> Report:
         """Transform rows and append them to the table in one atomic commit, once.
 
@@ -121,6 +123,7 @@ class Run:
             max_errors: How many rows may be set aside: a number, or a share of the input.
             cost: What a row costs, or a function of its answer (of the output batch, if the
                 transform takes batches). Summed up in the report.
+            limits: How much a worker may hold in memory, as `hf.Limits`.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.sinks.conform import Conformer
 
@@ -40,7 +41,7 @@ class MemoryWriterSpec:
     cut_error: Exception | None = None
     opened: list[MemoryWriter] = field(default_factory=list)
 
-    def open(self, task_name: str) -> MemoryWriter:
+    def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002
         """Start a writer."""
         writer = MemoryWriter(self, task_name)
         self.opened.append(writer)

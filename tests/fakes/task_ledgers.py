@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
 from holdfast.ledger.task_ports import TaskPorts
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.model.work import Chunk, Coverage, TaskRecord
 from holdfast.sinks.conform import Conformer
@@ -166,10 +167,11 @@ def group_of(name: str, rows: int) -> StagedGroup:
 class ListWriter:
     """A task writer that keeps its rows in lists; a cut closes one file."""
 
-    def __init__(self, spec: ListWriterSpec, task_name: str) -> None:
+    def __init__(self, spec: ListWriterSpec, task_name: str, limits: Limits) -> None:
         """Start empty."""
         self._spec = spec
         self._task_name = task_name
+        self.limits = limits
         self._cuts = itertools.count()
         self._open: list[Row] = []
         self.abandons = 0
@@ -218,9 +220,9 @@ class ListWriterSpec:
     files: dict[str, list[Row]] = field(default_factory=dict)
     opened: list[ListWriter] = field(default_factory=list)
 
-    def open(self, task_name: str) -> ListWriter:
+    def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> ListWriter:
         """Start a writer."""
-        self.opened.append(ListWriter(self, task_name))
+        self.opened.append(ListWriter(self, task_name, limits))
         return self.opened[-1]
 
     def rows_in(self, record: TaskRecord) -> list[Row]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import CatalogUnavailableError, TableMissingError
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView, WriterSpec
 from tests.fakes.memory_table import MemorySnapshot, MemoryTable
@@ -214,7 +215,7 @@ class SimWriterSpec(MemoryWriterSpec):
         super().__init__(schema, files=table.files, file_rows=table.file_rows)
         self._world = world
 
-    def open(self, task_name: str) -> MemoryWriter:
+    def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002
         """Start a writer."""
         return _SimWriter(self, task_name, self._world)
 

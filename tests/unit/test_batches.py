@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.worker import batches as sizes_of
 from holdfast.worker.batches import resize
 from holdfast.worker.pace import Pace, paced
 
@@ -66,14 +65,11 @@ def texts(*lengths: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("rows", [None, 100])
-def test_a_batch_never_holds_more_bytes_than_it_may(
-    rows: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_never_holds_more_bytes_than_it_may(rows: int | None) -> None:
     """Rows of very different sizes: large ones come alone, and all come in order."""
-    monkeypatch.setattr(sizes_of, "BATCH_BYTES_MAX", 1000)
     lengths = [10, 20, 990, 5, 5000, 7, 400, 400, 400, 1]
     given = [texts(*lengths[:4]), texts(*lengths[4:])]
-    out = list(resize(given, rows) if rows else paced(given, Pace(None)))
+    out = list(resize(given, rows, 1000) if rows else paced(given, Pace(None, 1000)))
     found = [len(text) for batch in out for text in batch["text"].to_pylist()]
     assert found == lengths
     assert all(batch.nbytes <= 1000 or batch.num_rows == 1 for batch in out)

@@ -16,6 +16,8 @@ from holdfast.errors import SettingsError
     [
         ("batch_rows", 0),
         ("batch_rows", True),
+        ("limits", None),
+        ("limits", {"open_files": 4}),
         ("retries", -1),
         ("retries", None),
         ("retries", 1.0),

@@ -206,6 +206,17 @@ def test_many_fields_of_many_values_do_not_run_over() -> None:
     assert len(parts) == count + 1
 
 
+@pytest.mark.parametrize("count", [65_536, 65_537])
+def test_more_partitions_than_16_bits_can_number(count: int) -> None:
+    """The last partition and the first stay two, and each has both of its rows."""
+    schema = with_number(NestedField(2, "c", LongType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
+    found = split(schema, spec, {"c": [*range(count), *range(count)]})
+    assert found[0] == (Record(0), [0, count])
+    assert found[-1] == (Record(count - 1), [count - 1, 2 * count - 1])
+    assert len(found) == count
+
+
 def test_batches_without_rows_and_tables_without_partitions() -> None:
     """No rows, no partition; no spec, one part as it came."""
     schema = with_number(NestedField(2, "c", LongType()))

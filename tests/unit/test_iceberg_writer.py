@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, Stri
 from holdfast.errors import SchemaMismatchError, UnsupportedTableError
 from holdfast.sinks.iceberg import writer as module
 from holdfast.sinks.iceberg.data_file import OpenDataFile
+from holdfast.sinks.iceberg.partitions import PartitionSplitter
 from holdfast.storage.port import StorageError
 from holdfast.storage.upload import Upload
 from tests.fakes.iceberg_tables import (
@@ -150,11 +152,27 @@ def test_kept_rows_are_bounded_in_bytes_over_all_partitions(tmp_path: Path) -> N
     writer = made.open("job-0-0")
     for start in range(0, 2000, 100):
         writer.write(writer.fit(batch(*range(start, start + 100), parts=7)))
-        kept = writer._partitions.values()  # noqa: SLF001 - the bound is inside.
-        waiting = sum(partition.size_bytes for partition in kept)
-        assert waiting < 20_000
-        assert waiting == writer._kept_bytes  # noqa: SLF001
+        kept = writer._kept  # noqa: SLF001 - the bound is inside.
+        batches = [*kept._unsplit, *(b for p in kept.partitions.values() for b in p.batches)]  # noqa: SLF001
+        assert sum(one.nbytes for one in batches) == kept.size_bytes < 20_000
     assert sum(file.rows for group in writer.cut() for file in group.files) == 2000
+
+
+def test_small_batches_are_split_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each split makes a piece for each partition: fifty batches must not make fifty of each."""
+    splits: list[int] = []
+    split = PartitionSplitter.split
+
+    def count(splitter: PartitionSplitter, rows: pa.RecordBatch) -> Iterator[Any]:
+        splits.append(rows.num_rows)
+        return split(splitter, rows)
+
+    monkeypatch.setattr(PartitionSplitter, "split", count)
+    batches = [batch(*range(start, start + 20), parts=10) for start in range(0, 1000, 20)]
+    files = write(writer_spec(tmp_path, SCHEMA, spec=BY_PART), *batches)
+    assert splits == [1000]
+    found = {file.partition[0]: [row["id"] for row in rows_of(file)] for file in files}
+    assert found == {part: list(range(part, 1000, 10)) for part in range(10)}
 
 
 def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ import obstore
 import pytest
 from obstore.store import LocalStore
 
+from holdfast.model.limits import PART_BYTES
 from holdfast.storage import upload as upload_module
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import IoRuntime
-from holdfast.storage.upload import PART_BYTES, Upload
+from holdfast.storage.upload import Upload
 
 LATE_S = 20.0
 PIECE = bytes(1024 * 1024)

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from holdfast.errors import SettingsError
 from holdfast.model.durations import seconds_of
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.worker.per_row import PerRow
 from holdfast.worker.task import OnError, RowCount
 from holdfast.worker.transforms import PerWorker, Transform
@@ -38,6 +39,7 @@ class Choices:
     # How many rows may be set aside: a number of rows, or a share of the input.
     max_errors: float = 0.1
     cost: float | Callable[[Any], float] = 0.0
+    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         """Refuse what cannot be followed.
@@ -58,6 +60,10 @@ class Choices:
             raise SettingsError(what=f"max_errors={self.max_errors!r}", cure=cure)
         if not callable(self.cost):
             _number("cost", self.cost, "the cost of a row, or a function of its answer")
+        if not isinstance(self.limits, Limits):
+            raise SettingsError(
+                what=f"limits={self.limits!r}", cure="give hf.Limits(batch_bytes=…, open_files=…)"
+            )
         if isinstance(self.transform, PerRow) and self.batch_rows is not None:
             raise SettingsError(
                 what="batch_rows with per_row", cure="leave it out; see per_row(concurrency=…)"

@@ -274,7 +274,11 @@ class Passes:
         every_s = self._choices.checkpoint_every_s
         if job == "replay":
             replay = ReplayPlan(
-                writer=writer, ledger=ledger, job_nonce=nonce, checkpoint_every_s=every_s
+                writer=writer,
+                ledger=ledger,
+                job_nonce=nonce,
+                checkpoint_every_s=every_s,
+                limits=self._choices.limits,
             )
             with interruptible(self._ask_to_stop):
                 items = work_items(waiting, self._item_bytes(waiting))
@@ -291,6 +295,7 @@ class Passes:
             on_error=self._choices.on_error,
             errors_max=self._errors_of_a_task(),
             cost=self._choices.cost,
+            limits=self._choices.limits,
         )
         with interruptible(self._ask_to_stop):
             return self._submitter.submit(plan, book.finished)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 
@@ -53,8 +54,13 @@ class WriterSpec(Protocol):
     def schema(self) -> pa.Schema:
         """The table's schema in Arrow's terms."""
 
-    def open(self, task_name: str) -> TaskWriter:
-        """Start a writer whose files carry the task's name."""
+    def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> TaskWriter:
+        """Start a writer whose files carry the task's name.
+
+        Args:
+            task_name: No other task has it.
+            limits: How much the writer may hold.
+        """
 
 
 class Outcome(Enum):

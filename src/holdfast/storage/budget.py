@@ -23,6 +23,12 @@ class Budget:
         self._kept = 0
         self._most = 0
 
+    def bound(self, limit_bytes: int) -> None:
+        """Say how much may be on its way from now on."""
+        with self._changed:
+            self._limit = limit_bytes
+            self._changed.notify_all()
+
     @property
     def in_flight_bytes(self) -> int:
         """How much is on its way now."""

@@ -6,23 +6,23 @@ locks do not survive a fork. Encoding and decoding stay with the caller.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
+from holdfast.model.limits import DEFAULT_LIMITS
 from holdfast.storage.budget import Budget
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _THREADS = 32
-_READ_BYTES = 64 * 1024 * 1024
-_UPLOAD_BYTES = 64 * 1024 * 1024
 # For tests and benchmarks only: `inline` does everything in the caller's thread, one by one.
 _MODE_VARIABLE = "HOLDFAST_IO"
 
@@ -61,8 +61,8 @@ class IoRuntime:
         """
         self.is_inline = is_inline
         # Apart: a reader must not wait for the writes that only its own rows would bring forth.
-        self.reads = Budget(_READ_BYTES)
-        self.uploads = Budget(_UPLOAD_BYTES)
+        self.reads = Budget(DEFAULT_LIMITS.in_flight_bytes)
+        self.uploads = Budget(DEFAULT_LIMITS.in_flight_bytes)
         self._here = threading.local()
         self._pool = ThreadPoolExecutor(
             _THREADS, thread_name_prefix="holdfast-io", initializer=self._enter_thread
@@ -75,6 +75,15 @@ class IoRuntime:
     def counters(self) -> IoCounters:
         """What was asked of the stores so far."""
         return self._counters
+
+    @contextlib.contextmanager
+    def bounded(self, in_flight_bytes: int) -> Iterator[None]:
+        """Let so many bytes be on their way, each way, while a task is at work."""
+        self._bound(in_flight_bytes)
+        try:
+            yield
+        finally:  # Spark gives the process to a task of another job next.
+            self._bound(DEFAULT_LIMITS.in_flight_bytes)
 
     def read(self, action: Callable[[], _Result], size: int) -> Future[_Result]:
         """Run a read on an IO thread; what it returns or raises is in the future.
@@ -173,6 +182,10 @@ class IoRuntime:
                 busy_s=now.busy_s + busy_s,
                 waited_s=now.waited_s + waited_s,
             )
+
+    def _bound(self, in_flight_bytes: int) -> None:
+        self.reads.bound(in_flight_bytes)
+        self.uploads.bound(in_flight_bytes)
 
     def _enter_thread(self) -> None:
         self._here.is_io = True

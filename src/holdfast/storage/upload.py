@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import obstore
 
+from holdfast.model.limits import PART_BYTES
 from holdfast.storage.calls import call, write
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import IoRuntime, Lane, io_runtime
@@ -20,8 +21,6 @@ from holdfast.storage.runtime import IoRuntime, Lane, io_runtime
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-# S3 takes 10,000 parts of at least 5 MiB: an object can have 80 GB.
-PART_BYTES = 8 * 1024 * 1024
 _PARTS_IN_FLIGHT = 4
 # An abort that the store does not answer goes on behind; whoever gives up is not held up.
 _ABORT_WAIT_S = 30.0

@@ -100,7 +100,7 @@ class Attempt:
         if isinstance(plan.transform, PerRow):
             self._rows = self._row_steps(plan.transform)
             return self._rows.all(_with_keys(batches, plan.key))
-        pace = Pace(plan.checkpoint_every_s)
+        pace = Pace(plan.checkpoint_every_s, plan.limits.batch_bytes)
         apply = partial(apply_to, plan.transform, same=plan.rows == "same")
         if plan.on_error == "quarantine":
             keyed = _with_keys(batches, plan.key)

@@ -6,19 +6,21 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-# What a transform gets at a time at most, unless a single row is larger. Its output, and what it
-# makes on the way, are about as large again: a batch is what a worker's memory is a multiple of.
-BATCH_BYTES_MAX = 32 * 1024 * 1024
+from holdfast.model.limits import DEFAULT_LIMITS
 
 
-def within_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
+def within_bytes(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
     """Return the batch, or so many of its first rows that they are not too large together."""
-    while batch.num_rows > 1 and batch.nbytes > BATCH_BYTES_MAX:
+    while batch.num_rows > 1 and batch.nbytes > bytes_max:
         batch = batch.slice(0, batch.num_rows // 2)
     return batch
 
 
-def resize(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.RecordBatch]:
+def resize(
+    batches: Iterable[pa.RecordBatch],
+    rows: int | None,
+    bytes_max: int = DEFAULT_LIMITS.batch_bytes,
+) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of at most `rows`.
 
     Only the last one is smaller, and those whose rows are so large that fewer fill the memory
@@ -27,6 +29,7 @@ def resize(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.R
     Args:
         batches: What Spark hands over.
         rows: The size wanted; None leaves batches as they come.
+        bytes_max: What a batch may hold, unless a single row is larger.
     """
     if rows is None:
         yield from (batch for batch in batches if batch.num_rows)
@@ -37,8 +40,8 @@ def resize(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.R
         start = 0
         while batch.num_rows - start > 0:
             wanted = batch.slice(start, min(rows - waiting_rows, batch.num_rows - start))
-            piece = within_bytes(wanted)
-            if waiting and waiting_bytes + piece.nbytes > BATCH_BYTES_MAX:
+            piece = within_bytes(wanted, bytes_max)
+            if waiting and waiting_bytes + piece.nbytes > bytes_max:
                 yield from _joined(waiting)
                 waiting, waiting_rows, waiting_bytes = [], 0, 0
                 continue

@@ -1,4 +1,4 @@
-"""Pace: how many rows the transform gets at a time, so that no batch outlasts a checkpoint."""
+"""Pace: how much the transform gets at a time: no batch outlasts a checkpoint or fills memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from holdfast.model.limits import DEFAULT_LIMITS
 from holdfast.worker.batches import within_bytes
 
 # Small, because the first batch's cost is unknown: at one second a row it must end soon. Ten
@@ -20,9 +21,17 @@ _QUICK_SHARE = 1 / 16
 class Pace:
     """Doubles while batches are quick, halves while they are slow."""
 
-    def __init__(self, checkpoint_every_s: float | None) -> None:
-        """Start small; without checkpoints batches are left as they come."""
+    def __init__(
+        self, checkpoint_every_s: float | None, batch_bytes: int = DEFAULT_LIMITS.batch_bytes
+    ) -> None:
+        """Start small; without checkpoints batches are left as they come.
+
+        Args:
+            checkpoint_every_s: How much work may be lost.
+            batch_bytes: What a batch may hold, however quick it is.
+        """
         self._every_s = checkpoint_every_s
+        self.batch_bytes = batch_bytes
         self.rows = _ROWS_MAX if checkpoint_every_s is None else _FIRST_ROWS
 
     def took(self, seconds: float) -> None:
@@ -40,6 +49,7 @@ def paced(batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[pa.RecordBa
     for batch in batches:
         start = 0
         while start < batch.num_rows:
-            piece = within_bytes(batch.slice(start, min(pace.rows, batch.num_rows - start)))
+            wanted = batch.slice(start, min(pace.rows, batch.num_rows - start))
+            piece = within_bytes(wanted, pace.batch_bytes)
             start += piece.num_rows
             yield piece

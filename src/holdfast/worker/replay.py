@@ -13,10 +13,12 @@ from holdfast.errors import HoldfastError, LedgerDamagedError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.chunks import read_chunk
 from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
 from holdfast.sinks.base import TaskWriter, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import StorageError
+from holdfast.storage.runtime import io_runtime
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.twins import reason_to_do_nothing
 
@@ -53,6 +55,7 @@ class ReplayPlan:
     ledger: JobLedger
     job_nonce: str
     checkpoint_every_s: float | None = None
+    limits: Limits = DEFAULT_LIMITS
 
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
         """Replay the chunks of one task's work items. Runs on an executor."""
@@ -65,14 +68,15 @@ class ReplayPlan:
         task = _ReplayTask(
             ledger,
             ledger.log(place, attempt),
-            self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}"),
+            self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}", self.limits),
         )
         # A batch can hold several items, and a task several batches.
         chunks = [one for batch in batches for one in _chunks(batch)]
         try:
-            for record_name, chunk in chunks:
-                task.replay(record_name, chunk)
-            task.cut("complete")
+            with io_runtime().bounded(self.limits.in_flight_bytes):
+                for record_name, chunk in chunks:
+                    task.replay(record_name, chunk)
+                task.cut("complete")
         except BaseException:
             with contextlib.suppress(HoldfastError, StorageError, OSError):
                 task.fail()

@@ -126,7 +126,8 @@ def halving_steps(
 def _pieces(
     batches: Iterable[pa.RecordBatch], batch_rows: int | None, pace: Pace
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-    for piece in resize(batches, batch_rows) if batch_rows else paced(batches, pace):
+    sized = resize(batches, batch_rows, pace.batch_bytes) if batch_rows else paced(batches, pace)
+    for piece in sized:
         yield split_tag(piece)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.task_log import JobLedger
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.sinks.base import WriterSpec
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import io_runtime
@@ -54,6 +55,7 @@ class TaskPlan:
     scan: ScanTask | None = None
     # What a row's answer costs: a number, or a function of the answer or the output batch.
     cost: float | Callable[[Any], float] = 0.0
+    limits: Limits = DEFAULT_LIMITS
 
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
         """Do one task's work. Runs on an executor.
@@ -70,7 +72,7 @@ class TaskPlan:
         failpoint("before-task")
         before = io_runtime().counters
         name = ledger.log_name(place, attempt)
-        writer = self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}")
+        writer = self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}", self.limits)
         checkpoints = Checkpoints(
             ledger=ledger,
             log=ledger.log(place, attempt),
@@ -86,7 +88,8 @@ class TaskPlan:
         report = TaskReport(place=place, log=name)
         rows = batches if self.scan is None else self.scan.rows(batches, checkpoints.passed_over)
         try:
-            report = Attempt(self, checkpoints, writer).run(rows, report)
+            with io_runtime().bounded(self.limits.in_flight_bytes):
+                report = Attempt(self, checkpoints, writer).run(rows, report)
         except TaskYieldsError:
             checkpoints.fail()
             # Ending before the other would make Spark kill it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,20 +15,36 @@ from pyiceberg.typedef import Record
 
 from holdfast.sinks.iceberg.dictionaries import dictionary_columns
 from holdfast.sinks.iceberg.schemas import parquet_schema
-from holdfast.sinks.iceberg.statistics import file_statistics
+from holdfast.sinks.iceberg.statistics import file_statistics, statistics_plan
 from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.port import Storage
 from holdfast.storage.runtime import io_runtime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """What all data files of one table have in common."""
+    """What all data files of one table have in common, worked out once."""
 
-    schema: Schema
-    properties: Mapping[str, str]
-    parquet: Mapping[str, Any]
-    spec_id: int
+    def __init__(
+        self,
+        schema: Schema,
+        spec_id: int,
+        properties: Mapping[str, str],
+        parquet: Mapping[str, Any],
+    ) -> None:
+        """Work out what PyIceberg takes longer for than a small file takes to encode.
+
+        Args:
+            schema: The table's schema.
+            spec_id: The partition spec that files are written with.
+            properties: The table's.
+            parquet: Arguments of pyarrow's ParquetWriter.
+        """
+        self.spec_id = spec_id
+        self.parquet = parquet
+        self.schema = parquet_schema(schema)
+        # Field ids by Parquet path.
+        self.leaf_paths = parquet_path_to_id_mapping(sanitize_column_names(schema))
+        self.statistics = statistics_plan(schema, properties)
 
 
 class OpenDataFile:
@@ -53,11 +68,10 @@ class OpenDataFile:
         self._row_groups = 0
         self._arrival: Future[None] | None = None
         self._file = ArrowFile(storage.open_sink(uri))
-        self._leaf_paths = parquet_path_to_id_mapping(sanitize_column_names(layout.schema))
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._file, mode="w"),
-            parquet_schema(layout.schema),
-            use_dictionary=dictionary_columns(sample, self._leaf_paths),
+            layout.schema,
+            use_dictionary=dictionary_columns(sample, layout.leaf_paths),
             **layout.parquet,
         )
 
@@ -92,10 +106,7 @@ class OpenDataFile:
             equality_ids=None,
             key_metadata=None,
             **file_statistics(
-                self._writer.writer.metadata,
-                self._layout.schema,
-                self._layout.properties,
-                self._leaf_paths,
+                self._writer.writer.metadata, self._layout.statistics, self._layout.leaf_paths
             ),
         )
         data_file.spec_id = self._layout.spec_id

@@ -12,7 +12,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_SAMPLE_ROWS = 32_768
+_SAMPLE_ROWS_MAX = 32_768
+# Values that repeat less often in a row group than about twice are not worth a dictionary, and an
+# eighth of its rows tells. To count them all takes as long as to encode them.
+_SAMPLE_SHARE = 8
 # Nine in ten values of the sample are new: well over 100,000 different ones in a row group.
 _DISTINCT_SHARE = 0.9
 # Too few rows to judge by, and too few to matter.
@@ -26,9 +29,10 @@ def dictionary_columns(first_rows: pa.Table, leaf_paths: Mapping[str, int]) -> l
         first_rows: The file's first row group, in the file's own column names.
         leaf_paths: All of the file's Parquet paths.
     """
-    if first_rows.num_rows < _ROWS_MIN:
+    rows = first_rows.num_rows
+    if rows < _ROWS_MIN:
         return list(leaf_paths)
-    sample = first_rows.slice(0, _SAMPLE_ROWS)
+    sample = first_rows.slice(0, min(_SAMPLE_ROWS_MAX, max(_ROWS_MIN, rows // _SAMPLE_SHARE)))
     distinct = {name for name in sample.column_names if _nearly_distinct(sample.column(name))}
     return [path for path in leaf_paths if path not in distinct]
 

@@ -42,7 +42,9 @@ class PartitionSplitter:
             return
         columns = [self._transformed(batch, field) for field in self._spec.fields]
         codes = _codes(columns)
-        order = np.argsort(codes, kind="stable")
+        # Numbers of 16 bits are sorted in linear time.
+        narrow = codes.astype(np.uint16) if codes.max() < 1 << 16 else codes
+        order = np.argsort(narrow, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
         ends = np.append(starts[1:], len(order))
         # One take copies the rows, so that a kept slice does not hold the whole batch of Spark.
@@ -104,6 +106,7 @@ def _codes(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
             encoded = encoded.combine_chunks()
         indices = encoded.indices.to_numpy(zero_copy_only=False)
         codes = codes * max(1, len(encoded.dictionary)) + indices
-        # Numbered anew after each column, so that the product stays below rows squared.
-        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+        if len(columns) > 1:
+            # Numbered anew after each column, so that the product stays below rows squared.
+            codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     return codes

@@ -32,21 +32,19 @@ _INFERRED_MAX_DEFAULT = 100
 
 def file_statistics(
     metadata: pq.FileMetaData,
-    schema: Schema,
-    properties: Mapping[str, str],
+    plan: dict[int, StatisticsCollector],
     leaf_paths: Mapping[str, int],
 ) -> dict[str, Any]:
     """Return the statistics as arguments of a manifest's data file.
 
     Args:
         metadata: The finished file's own.
-        schema: The table's schema: metrics modes are named by its columns.
-        properties: The table's.
+        plan: What `statistics_plan` gave for the table.
         leaf_paths: Field ids by Parquet path.
     """
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=metadata,
-        stats_columns=statistics_plan(schema, properties),
+        stats_columns=plan,
         parquet_column_mapping=dict(leaf_paths),
     )
     for field_id in _columns_without_bounds(metadata, leaf_paths):
@@ -57,7 +55,12 @@ def file_statistics(
 def statistics_plan(
     schema: Schema, properties: Mapping[str, str]
 ) -> dict[int, StatisticsCollector]:
-    """Return how each column's statistics are kept, as the table's properties ask."""
+    """Return how each column's statistics are kept, as the table's properties ask.
+
+    Args:
+        schema: The table's schema: metrics modes are named by its columns.
+        properties: The table's.
+    """
     plan = compute_statistics_plan(schema, dict(properties))
     in_structs = {field.field_id for field in _fields_in_structs(schema.as_struct())}
     inferred_max = int(properties.get(_INFERRED_MAX, _INFERRED_MAX_DEFAULT))

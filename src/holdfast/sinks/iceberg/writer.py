@@ -23,25 +23,19 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.typedef import Record
 
 from holdfast.failpoints import failpoint
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.kept_rows import KeptRows, Partition
 from holdfast.sinks.iceberg.manifests import write_staged_manifest
-from holdfast.sinks.iceberg.partitions import PartitionSplitter
-from holdfast.sinks.iceberg.schemas import arrow_schema, parquet_schema
+from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sorting import RowSorter
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.storage.port import StorageError
 
-_OPEN_FILES_MAX = 16
 _FILES_BEFORE_CUT_MAX = 8
-# Closed files that are still on their way. A table of many partitions closes many small ones, and
-# each would cost a round trip to the store.
-_FILES_ARRIVING_MAX = 16
-# How much more than its own bytes a kept slice may hold.
-_PINNED_SHARE_MAX = 2
-_PINNED_BYTES_MAX = 4096
 _LOCATION_CODE = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 
 
@@ -63,44 +57,30 @@ class IcebergWriterSpec:
         """The table's schema in Arrow's terms."""
         return arrow_schema(Schema.model_validate_json(self.schema_json))
 
-    def open(self, task_name: str) -> IcebergTaskWriter:
+    def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> IcebergTaskWriter:
         """Start a writer whose files carry the task's name."""
-        return IcebergTaskWriter(self, task_name)
-
-
-class _Partition:
-    """Rows that wait for their row group, and the file that takes it."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.batches: list[pa.RecordBatch] = []
-        self.rows = 0
-        self.size_bytes = 0
-        self.file: OpenDataFile | None = None
+        return IcebergTaskWriter(self, task_name, limits.open_files)
 
 
 class IcebergTaskWriter:
     """Writes one task's output."""
 
-    def __init__(self, spec: IcebergWriterSpec, task_name: str) -> None:
+    def __init__(self, spec: IcebergWriterSpec, task_name: str, open_files_max: int) -> None:
         """Open nothing yet: a task without rows leaves no file."""
         self._table = spec.table
         self._task_name = task_name
+        self._open_files_max = open_files_max
         self._schema = Schema.model_validate_json(spec.schema_json)
         self._spec = PartitionSpec.model_validate_json(spec.spec_json)
         self._options = WriteOptions.of(spec.table, spec.properties)
         self._properties = dict(spec.properties)
         self._layout = FileLayout(
-            schema=self._schema,
-            properties=spec.properties,
-            parquet=self._options.parquet,
-            spec_id=self._spec.spec_id,
+            self._schema, self._spec.spec_id, spec.properties, self._options.parquet
         )
         self._sorter = RowSorter(
             sanitize_column_names(self._schema),
             SortOrder.model_validate_json(spec.sort_order_json),
         )
-        self._splitter = PartitionSplitter(self._schema, self._spec)
         self._locations = load_location_provider(
             spec.location,
             # A table's property does not get to name code that executors import.
@@ -108,15 +88,16 @@ class IcebergTaskWriter:
         )
         self._io = HoldfastFileIO(dict(spec.io_properties))
         self._target = arrow_schema(self._schema)
-        self._written = parquet_schema(self._schema)
+        self._written = self._layout.schema
         self._conformer: tuple[pa.Schema, Conformer] | None = None
-        # Insertion order is order of use: the first one was used longest ago.
-        self._partitions: dict[tuple[Any, ...], _Partition] = {}
-        self._kept_bytes = 0
+        self._kept = KeptRows(self._schema, self._spec, self._options)
+        # Partitions that have a file; the first one was written to longest ago.
+        self._open: list[Partition] = []
         self._files_begun = 0
         self._cuts = 0
         self._files_at_cut = 0
         self._closed: list[DataFile] = []
+        self._closed_bytes = 0
         self._arriving: deque[OpenDataFile] = deque()
 
     @property
@@ -127,8 +108,7 @@ class IcebergTaskWriter:
     @property
     def fullness(self) -> float:
         """How much of what makes good files was written since the last cut; 1.0 is all."""
-        written = sum(file.file_size_in_bytes for file in self._closed)
-        written += sum(p.file.size_bytes for p in self._partitions.values() if p.file is not None)
+        written = self._closed_bytes + sum(p.file.size_bytes for p in self._open if p.file)
         # A cut closes the files of all partitions: with many open, wait until they are larger.
         files = min(max(1, self._files_begun - self._files_at_cut), _FILES_BEFORE_CUT_MAX)
         return written / (self._options.target_file_bytes * files)
@@ -146,21 +126,20 @@ class IcebergTaskWriter:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows that `fit` has returned."""
-        if not rows.num_rows:
-            return
-        for record, part in self._splitter.split(rows):
-            self._keep(record, part)
-        while self._kept_bytes >= self._options.row_group_bytes:
-            self._write_row_group(max(self._partitions.values(), key=lambda p: p.size_bytes))
+        if rows.num_rows:
+            for partition in self._kept.add(rows):
+                self._write_row_group(partition)
 
     def cut(self) -> list[StagedGroup]:
         """Close all files, write a manifest over them, and return what is staged."""
         failpoint("before-files-are-closed")
-        for partition in list(self._partitions.values()):
+        for partition in self._kept.split():
+            self._write_row_group(partition)
+        for partition in self._kept.partitions.values():
             if partition.batches:
                 self._write_row_group(partition)
             self._close_file(partition)
-        self._partitions.clear()
+        self._kept.partitions.clear()
         self._wait_for_files(0)
         if not self._closed:
             return []
@@ -175,63 +154,46 @@ class IcebergTaskWriter:
             data_files=self._closed,
         )
         failpoint("after-manifest")
-        self._closed = []
+        self._closed, self._closed_bytes = [], 0
         self._cuts += 1
         self._files_at_cut = self._files_begun
         return [group]
 
     def abandon(self) -> None:
         """Give up what is not finished."""
-        for partition in self._partitions.values():
+        for partition in self._open:
             if partition.file is not None:
                 partition.file.abandon()
-        self._partitions.clear()
+        self._open.clear()
+        self._kept = KeptRows(self._schema, self._spec, self._options)
         while self._arriving:
             with contextlib.suppress(StorageError):  # Nobody needs them any more.
                 self._arriving.popleft().arrived()
 
-    def _keep(self, record: Record, rows: pa.RecordBatch) -> None:
-        # NaN is not equal to itself, and 0.0 is to -0.0; their texts tell partitions apart.
-        key = tuple(
-            repr(record[i]) if isinstance(record[i], float) else record[i]
-            for i in range(len(record))
-        )
-        if rows.get_total_buffer_size() > _PINNED_SHARE_MAX * rows.nbytes + _PINNED_BYTES_MAX:
-            # A slice holds the whole batch that it was cut from: a rare partition would pin
-            # every batch of the task.
-            rows = pa.concat_batches([rows, rows.slice(0, 0)])
-        partition = self._partitions.pop(key, None) or _Partition(record)
-        self._partitions[key] = partition
-        partition.batches.append(rows)
-        partition.rows += rows.num_rows
-        partition.size_bytes += rows.nbytes
-        self._kept_bytes += rows.nbytes
-        if partition.rows >= self._options.row_group_rows:
-            self._write_row_group(partition)
-
-    def _write_row_group(self, partition: _Partition) -> None:
-        rows = self._sorter.sort(pa.Table.from_batches(partition.batches))
-        partition.batches = []
-        self._kept_bytes -= partition.size_bytes
-        partition.rows = partition.size_bytes = 0
+    def _write_row_group(self, partition: Partition) -> None:
+        rows = self._sorter.sort(self._kept.take(partition))
         if partition.file is None:
-            self._make_room()
+            if len(self._open) >= self._open_files_max:
+                self._close_file(self._open[0])
             partition.file = self._open_file(partition.record, rows)
+        else:
+            self._open.remove(partition)
+        self._open.append(partition)
         partition.file.write_row_group(rows)
         if partition.file.size_bytes >= self._options.target_file_bytes:
             self._close_file(partition)
 
-    def _make_room(self) -> None:
-        open_now = [p for p in self._partitions.values() if p.file is not None]
-        if len(open_now) >= _OPEN_FILES_MAX:
-            self._close_file(open_now[0])
-
-    def _close_file(self, partition: _Partition) -> None:
+    def _close_file(self, partition: Partition) -> None:
         if partition.file is not None:
-            self._closed.append(partition.file.close(self._sorter.order_id))
+            closed = partition.file.close(self._sorter.order_id)
+            self._closed.append(closed)
+            self._closed_bytes += closed.file_size_in_bytes
             self._arriving.append(partition.file)
             partition.file = None
-            self._wait_for_files(_FILES_ARRIVING_MAX)
+            self._open.remove(partition)
+            # A table of many partitions closes many small files, and each would cost a round trip
+            # to the store: as many may be on their way as are open.
+            self._wait_for_files(self._open_files_max)
 
     def _wait_for_files(self, left: int) -> None:
         """Wait until no more closed files than these are on their way.

@@ -19,6 +19,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.failpoints import failpoint
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.lance.blobs import as_blobs, has_blobs, plain_schema
@@ -42,7 +43,11 @@ class LanceWriterSpec:
     rows_per_file: int
     bytes_per_file: int
 
-    def open(self, task_name: str) -> LanceTaskWriter:  # noqa: ARG002 - Lance names its files.
+    def open(
+        self,
+        task_name: str,  # noqa: ARG002 - Lance names its files.
+        limits: Limits = DEFAULT_LIMITS,  # noqa: ARG002 - it has one file open, and sends it itself.
+    ) -> LanceTaskWriter:
         """Start a writer."""
         return LanceTaskWriter(self)
 
