@@ -13,6 +13,7 @@ from holdfast.run import Run, runs
 from holdfast.sinks.targets import Create, IcebergTable, LanceTable
 from holdfast.sources.files.scan import FilesScan, scan_files
 from holdfast.sources.iceberg.scan import IcebergScan, scan_iceberg
+from holdfast.sources.lance.scan import LanceScan, scan_lance
 from holdfast.sources.materialized.scan import Materialized, materialize
 from holdfast.sources.parquet.scan import ParquetScan, scan_parquet
 from holdfast.worker.per_row import PerRow, per_row
@@ -25,6 +26,7 @@ __all__ = [
     "HoldfastError",
     "IcebergScan",
     "IcebergTable",
+    "LanceScan",
     "LanceTable",
     "Limits",
     "Materialized",
@@ -43,5 +45,6 @@ __all__ = [
     "runs",
     "scan_files",
     "scan_iceberg",
+    "scan_lance",
     "scan_parquet",
 ]

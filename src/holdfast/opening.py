@@ -14,6 +14,8 @@ from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target
 from holdfast.sources.base import PinnedScan
 from holdfast.sources.iceberg.scan import IcebergScan
+from holdfast.sources.lance.pinned import PinnedLanceScan
+from holdfast.sources.lance.scan import LanceScan
 from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkSession
 from holdfast.storage.locations import normalise
@@ -92,7 +94,7 @@ def open_scan(scan: Scan, session: SparkSession) -> PinnedScan:
 
     Raises:
         HiddenSettingError: The session does not give a setting out.
-        MissingExtraError: PyIceberg is needed, and not installed.
+        MissingExtraError: PyIceberg or Lance is needed, and not installed.
         SettingsError: The table's catalog cannot be used.
     """
     if isinstance(scan, IcebergScan):
@@ -100,6 +102,8 @@ def open_scan(scan: Scan, session: SparkSession) -> PinnedScan:
     options = scan.options
     if options is None:
         options = _settings_under(session, _SCAN_SETTINGS)
+    if isinstance(scan, LanceScan):
+        return _open_lance_scan(scan, options)
     return scan.on(ObjectStorage(options))
 
 
@@ -116,6 +120,13 @@ def _open_iceberg_scan(scan: IcebergScan, session: SparkSession) -> PinnedScan:
     )
     name, load = table_loader(target, partial(_settings_under, session))
     return PinnedIcebergScan(scan, name, target.branch, load)
+
+
+def _open_lance_scan(scan: LanceScan, options: Mapping[str, str]) -> PinnedScan:
+    with _installed("a Lance dataset", "lance"):
+        from holdfast.sinks.lance.dataset import DatasetPlace  # noqa: PLC0415 - lance is optional.
+
+    return PinnedLanceScan(scan, DatasetPlace(uri=scan.uri, options=dict(options)))
 
 
 @contextlib.contextmanager

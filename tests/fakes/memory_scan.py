@@ -13,7 +13,7 @@ from holdfast.engine.scan_rows import ScanRows
 from holdfast.errors import InputChangedError
 from holdfast.model.pins import FileSlice, PinnedFile, Pins
 from holdfast.model.ranges import Span
-from holdfast.sources.base import TAG_COLUMN
+from holdfast.sources.base import TAG_COLUMN, PinnedScan
 from tests.fakes.memory_submitter import partition
 
 _FILE_ROWS = 4
@@ -108,7 +108,7 @@ class MemoryScan:
 class MemoryScanInput:
     """A scan, and what says who reads what."""
 
-    def __init__(self, scan: MemoryScan, jobs: Jobs) -> None:
+    def __init__(self, scan: PinnedScan, jobs: Jobs) -> None:
         """Keep both; nothing is pinned yet."""
         self._scan = scan
         self._jobs = jobs

@@ -21,9 +21,10 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import PartReference
 from holdfast.model.work import Coverage, TaskRecord, Work
 from holdfast.sinks.base import TableView
+from holdfast.sources.base import PinnedScan
 from tests.fakes.logs import CLAIM, job_ledger, task_records
 from tests.fakes.manual_ports import ManualTime, manual_ports
-from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
+from tests.fakes.memory_scan import MemoryScanInput
 from tests.fakes.memory_storage import DriverDiedError, MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import MemoryTable
@@ -111,7 +112,7 @@ class Rig:
 
     def scan(
         self,
-        scan: MemoryScan,
+        scan: PinnedScan,
         jobs: MemorySubmitter | None = None,
         **choices: Any,  # noqa: ANN401 - any of `Choices`.
     ) -> Driven:

@@ -166,6 +166,36 @@ def test_a_snapshot_of_a_table_is_read_without_its_deleted_rows(
         watched.append(hf.scan_iceberg(f"{source}3"), key=None, run_id="vectors")
 
 
+@pytest.mark.lance
+def test_a_version_of_a_lance_dataset_is_read_whatever_comes_later(watched: WatchedTable) -> None:
+    """Deleted rows are left out; a stop inside a fragment, and a dataset that moves on."""
+    # Lance warns when a process that has loaded it is forked, as Spark's start does.
+    import lance  # noqa: PLC0415
+
+    from holdfast.sinks.lance.dataset import DatasetPlace  # noqa: PLC0415
+
+    uri = f"{watched.ledger['store']}-input-{uuid.uuid4().hex[:6]}.lance"
+    given = watched.ledger["store_options"]
+    for_lance = DatasetPlace(uri=uri, options=given).lance_options
+    vectors = pa.array([[0.5, n] for n in NUMBERS], pa.list_(pa.float32(), 2))
+    rows = pa.table({"n": NUMBERS, "v": vectors})
+    written = lance.write_dataset(rows, uri, storage_options=for_lance, max_rows_per_file=12)
+    written.delete("n in (0, 4, 13)")
+
+    def scan() -> hf.LanceScan:
+        return hf.scan_lance(uri, columns=["n"], where=[("n", "<", 18)], options=given)
+
+    with pytest.raises(TransformError):
+        watched.append(scan(), key=None, fails_at={7, 15})
+    done = watched.computed()
+    assert done
+    lance.write_dataset(rows, uri, storage_options=for_lance, mode="append")
+    with pytest.warns(UserWarning, match="has moved from version 2 to 3"):
+        report = watched.append(scan(), key=None)
+    assert watched.computed() == watched.numbers() == [n for n in range(18) if n not in {0, 4, 13}]
+    assert report.kept_rows > 0
+
+
 def test_a_materialized_input_is_read_once(lake: SparkSession, watched: WatchedTable) -> None:
     """Rows without a key that are others at each reading: a second start has those of the first."""
 

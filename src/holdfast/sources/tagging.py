@@ -49,14 +49,34 @@ class Tagging:
             return rows
         if deleted is not None:
             rows = _without(rows, number, deleted)
+        return self._asked_for(rows, (number, stop), passed_over)
+
+    def numbered(
+        self, batch: pa.RecordBatch, numbers: Numbers, span: Span, passed_over: list[Span]
+    ) -> pa.RecordBatch | None:
+        """Return the rows that are asked for, tagged; None if there are none.
+
+        Args:
+            batch: Rows of a file, without those that are deleted.
+            numbers: Their numbers, in order.
+            span: The numbers that they stand for, together with the deleted rows.
+            passed_over: Where to note rows that no tag speaks of.
+        """
+        rows = batch.append_column(TAG_COLUMN, pa.array(numbers))
+        return self._asked_for(rows, span, passed_over) if self.is_sparse else rows
+
+    def _asked_for(
+        self, rows: pa.RecordBatch, span: Span, passed_over: list[Span]
+    ) -> pa.RecordBatch | None:
+        first, stop = span
         if self.where is not None:
             rows = _whole(pa.Table.from_batches([rows]).filter(self.where))
         if not rows.num_rows:
-            passed_over.append((number, stop))
+            passed_over.append(span)
             return None
         starts = np.asarray(rows.column(TAG_COLUMN))
-        if starts[0] > number:
-            passed_over.append((number, int(starts[0])))
+        if starts[0] > first:
+            passed_over.append((first, int(starts[0])))
         stops = np.append(starts[1:], stop)
         spans = pa.StructArray.from_arrays(
             [pa.array(starts), pa.array(stops)], fields=list(_SPAN_TYPE)

@@ -1,0 +1,1 @@
+"""Versions of Lance datasets as an input that workers read themselves."""
