@@ -182,16 +182,18 @@ def test_a_version_of_a_lance_dataset_is_read_whatever_comes_later(watched: Watc
     written = lance.write_dataset(rows, uri, storage_options=for_lance, max_rows_per_file=12)
     written.delete("n in (0, 4, 13)")
 
-    def scan() -> hf.LanceScan:
-        return hf.scan_lance(uri, columns=["n"], where=[("n", "<", 18)], options=given)
+    def scan(version: int | None = None) -> hf.LanceScan:
+        few = [("n", "<", 18)]
+        return hf.scan_lance(uri, columns=["n"], where=few, options=given, version=version)
 
     with pytest.raises(TransformError):
         watched.append(scan(), key=None, fails_at={7, 15})
     done = watched.computed()
     assert done
     lance.write_dataset(rows, uri, storage_options=for_lance, mode="append")
-    with pytest.warns(UserWarning, match="has moved from version 2 to 3"):
-        report = watched.append(scan(), key=None)
+    with pytest.raises(RunMismatchError, match="has moved from version 2 to 3"):
+        watched.append(scan(), key=None)
+    report = watched.append(scan(version=2), key=None)
     assert watched.computed() == watched.numbers() == [n for n in range(18) if n not in {0, 4, 13}]
     assert report.kept_rows > 0
 
