@@ -1,6 +1,6 @@
 """A commit of very many fragments to Lance: how long it takes, and what the driver holds.
 
-The fragments are links to one file, under as many names. The steps are the driver's own, after
+The fragments are copies of one small file. The steps are the driver's own, after
 the last task has ended: the list of what is staged is written and read back, each file is looked
 for, and one post goes out. Bare Lance commits the same fragments by its own append.
 """
@@ -8,7 +8,6 @@ for, and one post goes out. Bare Lance commits the same fragments by its own app
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -68,10 +67,11 @@ def _staged(path: Path, count: int) -> list[StagedGroup]:
     writer = sink.writer_spec(sink.load()).open("bench")
     writer.write(writer.fit(pa.record_batch({"id": pa.array([1, 2, 3])})))
     (first,) = writer.cut()
+    data = (path / "data" / Path(first.path).name).read_bytes()
     groups = []
     for number in range(count):
         name = f"{number:032d}.lance"
-        os.link(path / "data" / Path(first.path).name, path / "data" / name)
+        (path / "data" / name).write_bytes(data)
         fragment = json.loads(json.dumps(first.detail["fragment"]))
         fragment["files"][0]["path"] = name
         uri = f"file://{path}/data/{name}"

@@ -14,8 +14,8 @@ from tests.simulation.world import World
 
 # Decisions of the simulation: see `SimTable`.
 _WAYS_OF_A_POST = 5
-_NEVER_ARRIVES = 1
-_ANSWER_LOST = 3
+NEVER_ARRIVES = 1
+ANSWER_LOST = 3
 
 
 class ChosenFault(Chance):
@@ -110,5 +110,5 @@ class SimulatedTable(TableUnderTest):
 
     def lose_next_answer(self, *, landed: bool) -> None:
         """Let the world decide against the next post."""
-        self._chance.post_fault = _ANSWER_LOST if landed else _NEVER_ARRIVES
+        self._chance.post_fault = ANSWER_LOST if landed else NEVER_ARRIVES
         self._world.faults.calls = 1

@@ -10,7 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.guards.listed import GUARDS, Guard
+from tests.guards.guard import Guard
+from tests.guards.listed import GUARDS
 
 _ROOT = Path(__file__).parents[2]
 _TEST_S = 300

@@ -5,19 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """One guard of the protocol."""
-
-    name: str
-    file: str
-    before: str
-    after: str
-    # What pytest is to run; with the guard away it must fail.
-    test: str
+from tests.guards.guard import Guard
+from tests.guards.lance import LANCE_GUARDS
 
 
 def _requirement(name: str, line: str, test: str) -> Guard:
@@ -316,4 +305,5 @@ GUARDS = (
         after="            if False:\n",
         test="tests/unit/test_create_once.py",
     ),
+    *LANCE_GUARDS,
 )

@@ -47,14 +47,14 @@ class Place:
 
 @pytest.fixture(
     params=[
-        "local files",
+        "local",
         pytest.param("versitygw", marks=pytest.mark.stack),
         pytest.param("minio", marks=pytest.mark.stack),
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Return each kind of storage."""
-    if request.param == "local files":
+    if request.param == "local":
         return Place(f"file://{tmp_path}")
     stack: Stack = request.getfixturevalue("stack")
     server = stack.s3 if request.param == "versitygw" else stack.minio

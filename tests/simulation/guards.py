@@ -21,6 +21,7 @@ from holdfast.model.work import Work
 from holdfast.sinks.base import TableView
 from holdfast.storage.port import StorageError
 from tests.fakes.memory_table import MemorySnapshot
+from tests.simulation.lance_guards import LANCE_GUARDS
 from tests.simulation.table import SimTable
 
 # ruff: noqa: SLF001, ANN401, PT008, ARG001 - the product is taken apart on purpose.
@@ -173,6 +174,7 @@ GUARDS: dict[str, Patches] = {
         mock.patch.object(module, "resolve", lambda *_arguments: None)
         for module in (resolve, sweep)
     ],
+    **LANCE_GUARDS,
 }
 
 

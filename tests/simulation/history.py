@@ -27,7 +27,8 @@ from holdfast.worker.per_row import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance
-from tests.simulation.setting import Setting
+from tests.simulation.lance_table import LanceSimTable
+from tests.simulation.setting import Setting, TableFormat
 from tests.simulation.signals import simulated_signals
 from tests.simulation.spark import SimSpark
 from tests.simulation.store import SimStorage
@@ -76,8 +77,8 @@ class History:
     """Everything that happens in one history, and what is left of it."""
 
     seed: int
-    # What others may do, by name.
-    others: Mapping[str, Callable[[History], None]]
+    # What others may do to a table of each format, by name.
+    others: Mapping[TableFormat, Mapping[str, Callable[[History], None]]]
     given: Sequence[int] | None = None
     is_traced: bool = False
     world: World = field(init=False)
@@ -92,6 +93,7 @@ class History:
     aborted_at: int | None = None
     is_disturbed: bool = False
     files_removed: bool = False
+    versions_removed: bool = False
     is_damaged: bool = False
     is_rewound: bool = False
     # Whether the last sweep has come to its end.
@@ -111,12 +113,15 @@ class History:
     def __post_init__(self) -> None:
         """Draw the setting."""
         chance = Chance(self.seed, self.given)
-        self.setting = Setting.drawn(chance, sorted(self.others))
+        self.setting = Setting.drawn(
+            chance, {one: sorted(kinds) for one, kinds in self.others.items()}
+        )
         faults = Faults(deaths=chance.of(4), calls=chance.of(6))
         self.world = World(chance, faults, is_traced=self.is_traced)
         self.storage, self.before_sweep = SimStorage(self.world), SimStorage(self.world)
         self.storage.overwrites = self.setting.unsafe_store
-        self.table = SimTable(
+        kind = LanceSimTable if self.setting.format == "lance" else SimTable
+        self.table = kind(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
         )
 
@@ -130,7 +135,8 @@ class History:
             if self.setting.rival:
                 self.world.spawn("rival", self._user)
             for kind in self.setting.others:
-                self.world.spawn(kind, lambda kind=kind: self.others[kind](self))  # type: ignore[misc]
+                act = self.others[self.setting.format][kind]
+                self.world.spawn(kind, lambda act=act: act(self))  # type: ignore[misc]
             self.world.go_on()
             self.world.faults, self.is_ending = Faults(), True
             self.is_mended = self.setting.is_mended

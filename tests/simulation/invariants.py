@@ -40,6 +40,8 @@ def violations(history: History) -> list[str]:
     aborted = history.aborted_at is not None and not history.is_rewound
     if aborted and history.table.landed_in == [history.table.uuid]:
         found.append("a run that was aborted has landed")
+    if history.table.undone:
+        found.append(f"versions {history.table.undone} undid what others had done")
     if history.setting.must_not_land and history.table.ids_ever:
         found.append("it landed, and must not")
     return found + _no_copies_left(history) + _paid_once(history)
@@ -56,7 +58,14 @@ def _at_most_one_snapshot(history: History) -> list[str]:
 
 def _honest_receipts(history: History, log: RunLog) -> list[str]:
     receipts = [record.body for record in log.records if isinstance(record.body, Receipt)]
-    wrong = [one for one in receipts if one.snapshot_id not in history.table.ids_ever]
+    landed = {one.mark.intent_number for one in history.table.ever if one.mark is not None}
+
+    def is_honest(receipt: Receipt) -> bool:
+        # Once old versions are cleaned away, only the mark tells, and not in which version.
+        by_mark = history.versions_removed and receipt.intent_number in landed
+        return receipt.snapshot_id in history.table.ids_ever or by_mark
+
+    wrong = [one for one in receipts if not is_honest(one)]
     return ["a receipt for what never landed"] if wrong else []
 
 

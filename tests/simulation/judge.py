@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.simulation.history import History
 from tests.simulation.invariants import violations
+from tests.simulation.lance_others import LANCE_OTHERS
 from tests.simulation.others import OTHERS
+from tests.simulation.setting import TableFormat
 
 _TRIALS_MAX = 3_000
+_OTHERS: dict[TableFormat, dict[str, Callable[[History], None]]] = {
+    "iceberg": OTHERS,
+    "lance": LANCE_OTHERS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,7 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
         given: Decisions to follow instead.
         is_traced: Whether to write down each step.
     """
-    history = History(seed, OTHERS, given, is_traced=is_traced)
+    history = History(seed, _OTHERS, given, is_traced=is_traced)
     try:
         history.run()
         wrong = violations(history)
@@ -42,6 +48,7 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
     counts["histories"] = 1
     counts["calls"] = history.world.steps
     counts["landed"] = len(history.table.ever)
+    counts["on lance"] = int(history.setting.format == "lance")
     counts["starts"] = len(history.starts)
     return Verdict(
         seed=seed,

@@ -19,11 +19,11 @@ _RIVAL_POSTS = 45
 _ORPHAN_SLACK_S = 2_000.0
 
 
-def _quietly(act: Callable[[History], None]) -> Callable[[History], None]:
+def quietly(act: Callable[[History], None]) -> Callable[[History], None]:
     """Return what a user does who takes no for an answer."""
 
     def done(history: History) -> None:
-        _some_time(history)
+        some_time(history)
         try:
             act(history)
         except HoldfastError as error:
@@ -32,7 +32,7 @@ def _quietly(act: Callable[[History], None]) -> Callable[[History], None]:
     return done
 
 
-def _some_time(history: History) -> None:
+def some_time(history: History) -> None:
     """Let others act first, for a while or for long."""
     chance = history.world.chance
     for _ in range(1 + chance.of(40) * (1, 5)[chance.of(2)]):
@@ -196,23 +196,23 @@ def _outage(history: History, what: SimStorage | SimTable) -> None:
 
 
 OTHERS: dict[str, Callable[[History], None]] = {
-    "abort": _quietly(_abort),
-    "sweeper": _quietly(History.sweep),
-    "writer": _quietly(_append),
-    "busy writer": _quietly(_append_often),
-    "rollback": _quietly(_roll_back),
-    "replace": _quietly(_replace),
-    "dropped": _quietly(_drop),
-    "made again": _quietly(_make_again),
-    "column": _quietly(_add_column),
-    "rewound": _quietly(_rewind),
-    "expiry": _quietly(_expire),
-    "marks": _quietly(_drop_marks),
-    "orphans": _quietly(_remove_orphans),
-    "old orphans": _quietly(_remove_old_orphans),
-    "onlooker": _quietly(_look_on),
-    "damage": _quietly(_damage),
-    "interrupt": _quietly(_interrupt),
-    "store outage": _quietly(lambda history: _outage(history, history.storage)),
-    "catalog outage": _quietly(lambda history: _outage(history, history.table)),
+    "abort": quietly(_abort),
+    "sweeper": quietly(History.sweep),
+    "writer": quietly(_append),
+    "busy writer": quietly(_append_often),
+    "rollback": quietly(_roll_back),
+    "replace": quietly(_replace),
+    "dropped": quietly(_drop),
+    "made again": quietly(_make_again),
+    "column": quietly(_add_column),
+    "rewound": quietly(_rewind),
+    "expiry": quietly(_expire),
+    "marks": quietly(_drop_marks),
+    "orphans": quietly(_remove_orphans),
+    "old orphans": quietly(_remove_old_orphans),
+    "onlooker": quietly(_look_on),
+    "damage": quietly(_damage),
+    "interrupt": quietly(_interrupt),
+    "store outage": quietly(lambda history: _outage(history, history.storage)),
+    "catalog outage": quietly(lambda history: _outage(history, history.table)),
 }

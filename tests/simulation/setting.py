@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,6 +13,8 @@ from tests.simulation.chance import Chance
 # What may be wrong with an input: a key stands in two rows, a row has none, or later starts of the
 # script find a row more or less than the first.
 Input = Literal["steady", "duplicate", "null", "grows", "shrinks"]
+# Whose semantics the table has.
+TableFormat = Literal["iceberg", "lance"]
 _INPUTS: tuple[Input, ...] = ("steady", "duplicate", "null", "grows", "shrinks")
 
 
@@ -20,6 +22,7 @@ _INPUTS: tuple[Input, ...] = ("steady", "duplicate", "null", "grows", "shrinks")
 class Setting:
     """What does not change within a history."""
 
+    format: TableFormat
     rows: int
     places: int
     batch_rows: int
@@ -38,7 +41,7 @@ class Setting:
     is_derived: bool
     loses_a_row: bool
     rival: bool
-    # What others do: names of `OTHERS`.
+    # What others do, by its name.
     others: tuple[str, ...]
     decimal_keys: bool
     input: Input
@@ -57,12 +60,17 @@ class Setting:
     left_out: frozenset[int]
 
     @classmethod
-    def drawn(cls, chance: Chance, kinds_of_others: Sequence[str]) -> Setting:
+    def drawn(cls, chance: Chance, kinds_of_others: Mapping[TableFormat, Sequence[str]]) -> Setting:
         """Draw a setting; 0 everywhere gives the plainest one."""
+        formats: tuple[TableFormat, ...] = ("iceberg", "lance", "iceberg")
+        table_format = formats[chance.of(3)]
         rows = (3, 1, 2, 4, 6, 0)[chance.of(6)]
-        kinds = ("", *kinds_of_others)
+        kinds = ("", *kinds_of_others[table_format])
         others = [kinds[chance.of(len(kinds), 0.6)] for _ in range(3)]
+        if table_format == "lance":  # Its versions need more care than a table's snapshots.
+            others.append(("", "upkeep")[chance.of(2)])
         drawn = cls(
+            format=table_format,
             rows=rows,
             places=(2, 1, 3)[chance.of(3)],
             batch_rows=(1, 2)[chance.of(2)],

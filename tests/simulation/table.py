@@ -21,6 +21,7 @@ from tests.simulation.world import World
 
 _READ_FAULTS = 0.01
 _POST_FAULTS = 0.25
+_STALLS = 0.12
 
 
 class _Backup(NamedTuple):
@@ -51,6 +52,8 @@ class SimTable(MemoryTable):
         # Files that a driver has looked for before its post: after that nobody can help.
         self.checked: set[str] = set()
         self.is_down = self.can_be_read = self.is_gone = False
+        # Versions of ours that undid what others had done meanwhile.
+        self.undone: list[int] = []
         # How many of the next posts find that somebody was faster.
         self.rivals = 0
 
@@ -170,8 +173,25 @@ class SimTable(MemoryTable):
         return True
 
     def _posted(self, label: str, arrives: Callable[[], bool]) -> Outcome:
+        self._before_post(label)
+        return self._answered(self._delivered(label, arrives))
+
+    def _answered(self, outcome: Outcome) -> Outcome:
+        """Return what a driver is told; that there is no answer, only after some time."""
+        if outcome is Outcome.UNKNOWN:
+            self._world.rest()
+        return outcome
+
+    def _before_post(self, label: str) -> None:
+        """Let others act before a post, for long if the driver's machine stands still."""
+        self._world.pause(label)
+        if self._world.faults.calls and self._world.chance.happens(_STALLS):
+            self._fault("the driver stands still before it posts")
+            self._world.sleep((20.0, 300.0)[self._world.chance.of(2)])
+
+    def _delivered(self, label: str, arrives: Callable[[], bool]) -> Outcome:
+        """Let a post arrive, or something go wrong with it."""
         world = self._world
-        world.pause(label)
         world.counts["posts"] += 1
         if self.is_down:
             return Outcome.UNKNOWN

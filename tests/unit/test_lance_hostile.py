@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -266,3 +267,37 @@ def test_a_post_into_a_dataset_made_again_at_the_last_moment_is_told(
         rig.start()
     rig.dataset(version=1).restore()
     assert rig.ids() == [-1]
+
+
+def test_a_mark_that_was_copied_elsewhere_is_nobodys(rig: LanceRig, tmp_path: Path) -> None:
+    """Rows copied with Lance carry the schema's metadata: the same run may write there too."""
+    rig.start()
+    copy = LanceRig(f"file://{tmp_path}/copy.lance", time=rig.time)
+    lance.write_dataset(rig.dataset().to_table(), copy.uri, mode="overwrite")
+    copy.storage = rig.storage
+    nonce = "another ledger's"
+    view = copy.sink().load()
+    assert copy.dataset().schema.metadata  # It came along: the test is not vacuous.
+    assert copy.sink().find_mark(view, "r", nonce, {}) is None
+
+
+def test_columns_keep_their_numbers_after_one_was_dropped(rig: LanceRig) -> None:
+    """Files name columns by number: counted anew, a label would be read as something else."""
+    rig.dataset().drop_columns(["label"])
+    rig.dataset().add_columns({"label": "'new'"})
+    rig.start()
+    rig.assert_each_row_once()
+    rows = rig.dataset().to_table(filter="id = -1").to_pylist()
+    assert rows == [{"id": -1, "label": "new"}]
+
+
+@pytest.mark.parametrize("change", [index, configure])
+def test_what_lets_a_post_pass_does_not_settle_it(rig: LanceRig, change: Change) -> None:
+    """A version more does not mean that an older post is dead; an empty one of ours does."""
+    sink = rig.sink()
+    number = sink.load().next_sequence_number  # What a post gets that is now under way.
+    change(rig)
+    view = sink.load()
+    assert view.settled_below <= number < view.next_sequence_number
+    assert sink.post_empty(view) is Outcome.LANDED
+    assert sink.load().settled_below > number

@@ -85,7 +85,8 @@ class Report:
             ("run", self.run_id),
             ("table", self.table),
             ("outcome", self.outcome.replace("_", " ")),
-            ("snapshot", str(self.snapshot_id)),
+            # A Lance dataset is known by its place, and counts its versions.
+            ("version" if "://" in self.table else "snapshot", str(self.snapshot_id)),
             ("rows", f"{self.rows:,}"),
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
         ]

@@ -5,11 +5,13 @@ transaction that made it: what it did, and whose it was.
 
 Lance refuses our post once anything else than an index or a setting was committed since the
 version that it was built on. So the first other version after that is ours, or the post is dead.
+That holds as long as every version since is there: Lance does not miss what was cleaned away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +24,12 @@ from holdfast.sinks.wording import in_short
 # What lets a post pass that was built on an older version. Some of these may stop it all the
 # same; nothing here relies on that.
 _PASSING = ("CreateIndex", "ReserveFragments", "Clone", "UpdateConfig", "UpdateBases")
+
+
+# How many of these may have come between a look and its post, as far as is looked for.
+_PASSING_MAX = 20
+# What makes a version that need hold nothing of the one before it.
+_ANEW = ("Overwrite", "Restore")
 
 
 class GoneError(Exception):
@@ -94,6 +102,62 @@ class History:
                 return None
         return None
 
+    def noted(self, base: int, is_ours: Callable[[Step], bool]) -> int | None:
+        """Return the version after a base that is ours, among those that are still there.
+
+        Args:
+            base: The version that the post was built on.
+            is_ours: Whether a step is the one that the post asked for.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        for version in range(base + 1, min(base + _PASSING_MAX, self.dataset.version) + 1):
+            with contextlib.suppress(GoneError):
+                step = self.step(version)
+                if is_ours(step):
+                    return version
+                if not step.lets_pass:
+                    return None
+        return None
+
+    def lets_pass(self, base: int, below: int | None = None) -> bool:
+        """Whether every version since a base is there, and lets a post on that base pass.
+
+        Args:
+            base: The version that the post was built on.
+            below: The first version that does not matter; by default all up to the newest do.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        stop = self.dataset.version + 1 if below is None else below
+        try:
+            return all(self.step(version).lets_pass for version in range(base + 1, stop))
+        except GoneError:
+            return False
+
+    def is_followed(self, landed: int, is_marked: Callable[[lance.LanceDataset], bool]) -> bool:
+        """Whether what came after a version was built on it.
+
+        A version whose request was long under way may take a number that a clean-up has freed,
+        below younger versions that know nothing of it: then none of its rows are in the dataset.
+
+        Args:
+            landed: The version.
+            is_marked: Whether a version holds the mark that this one has set.
+
+        Raises:
+            GoneError: The version after it was cleaned away.
+            StoreUnavailableError: The store does not answer.
+        """
+        if landed == self.dataset.version:
+            return is_marked(self.dataset)
+        if self.step(landed + 1).kind in _ANEW:
+            return True  # It would hold neither: whatever came before it, no rows are there.
+        after = self._open(landed + 1)
+        return is_marked(after) or _files(self._open(landed)) <= _files(after)
+
     def is_present(self, landed: int) -> bool | None:
         """Whether what a version added has been neither overwritten nor rolled back since.
 
@@ -115,13 +179,13 @@ class History:
             return None
         return present[self.dataset.version]
 
+    def _open(self, version: int) -> lance.LanceDataset:
+        with self._answers():
+            return self.dataset.checkout_version(version)
+
     def _read(self, version: int) -> Step:
-        try:
+        with self._answers():
             found: Any = self.dataset.read_transaction(version)
-        except (ValueError, OSError) as error:
-            if is_gone(error):
-                raise GoneError from error
-            raise StoreUnavailableError(uri=self.dataset.uri, reason=in_short(error)) from error
         if found is None:
             raise GoneError
         operation = found.operation
@@ -130,3 +194,22 @@ class History:
             restored=getattr(operation, "version", None),
             properties=dict(found.transaction_properties or {}),
         )
+
+    @contextlib.contextmanager
+    def _answers(self) -> Iterator[None]:
+        """Tell what was cleaned away from a store that does not answer.
+
+        Raises:
+            GoneError: A version was cleaned away.
+            StoreUnavailableError: The store does not answer.
+        """
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            if is_gone(error):
+                raise GoneError from error
+            raise StoreUnavailableError(uri=self.dataset.uri, reason=in_short(error)) from error
+
+
+def _files(dataset: lance.LanceDataset) -> set[str]:
+    return {file.path for one in dataset.get_fragments() for file in one.metadata.files}

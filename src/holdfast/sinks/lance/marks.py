@@ -94,10 +94,7 @@ def _where(history: History, mark: RunMark, intents: Mapping[int, Intent]) -> Ru
     intent = intents.get(mark.intent_number)
     if intent is None:
         return mark
-    try:
-        landed = history.landing(intent.parent_snapshot_id, partial(_is_note_of, mark))
-    except GoneError:
-        return mark
+    landed = history.noted(intent.parent_snapshot_id, partial(_is_note_of, mark))
     return mark if landed is None else replace(mark, snapshot_id=landed)
 
 
@@ -119,10 +116,16 @@ def _unmarked(
         )
         try:
             landed = history.landing(intent.parent_snapshot_id, partial(_is_note_of, mark))
+            is_stray = landed is not None and not history.is_followed(
+                landed, partial(_is_marked, run_id, mark)
+            )
         except GoneError:
             gone.append(intent.parent_snapshot_id)
             continue
-        if landed is not None:
+        if is_stray:
+            # What truly made that version was cleaned away, and with it what would tell.
+            gone.append(intent.parent_snapshot_id)
+        elif landed is not None:
             mark = replace(mark, snapshot_id=landed)
             return MarkFound(mark=mark, present=history.is_present(landed))
     if gone:
@@ -137,9 +140,17 @@ def _unmarked(
     return None
 
 
+def _is_marked(run_id: str, mark: RunMark, dataset: lance.LanceDataset) -> bool:
+    text = metadata_of(dataset).get(MARK_PREFIX + encode_run_id(run_id))
+    return text is not None and _is_same(mark, parse_mark(run_id, text))
+
+
 def _is_note_of(mark: RunMark, step: Step) -> bool:
     text = step.properties.get(NOTE)
     if text is None:
         return False
-    found = parse_mark(NOTE, text)
-    return (found.run_nonce, found.intent_number) == (mark.run_nonce, mark.intent_number)
+    return _is_same(mark, parse_mark(NOTE, text))
+
+
+def _is_same(one: RunMark, other: RunMark) -> bool:
+    return (one.run_nonce, one.intent_number) == (other.run_nonce, other.intent_number)

@@ -214,7 +214,7 @@ class LanceSink:
 
         Raises:
             CommitRefusedError: The store refused for good.
-            TableChangedError: It landed in a dataset that was made again.
+            TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
         """
         history: History = view.handle
         outcome, _ = self._send(view, (), history.dataset.lance_schema, {})
@@ -227,7 +227,7 @@ class LanceSink:
 
         Raises:
             CommitRefusedError: The store refused for good.
-            TableChangedError: It landed in a dataset that was made again.
+            TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
         """
         history: History = view.handle
         changes = mark_changes(metadata_of(history.dataset), run_id, mark, view.uuid)
@@ -257,7 +257,7 @@ class LanceSink:
 
         Raises:
             CommitRefusedError: The store refused for good.
-            TableChangedError: It landed in a dataset that was made again.
+            TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
         """
         dataset: LanceDataset = view.handle.dataset
         there = [one.metadata for one in dataset.get_fragments()]
@@ -266,8 +266,9 @@ class LanceSink:
         transaction = Transaction(
             read_version=dataset.version, operation=merge, transaction_properties=dict(notes)
         )
-        # Right before: Lance itself does not notice when another dataset stands in its place.
-        if read_identity(self._place) != view.uuid:
+        # Right before: Lance itself notices neither what was cleaned away since, nor when another
+        # dataset stands in its place.
+        if not self._lets_pass(dataset.version) or read_identity(self._place) != view.uuid:
             return Outcome.CONFLICT, 0
         failpoint("before-lance-commit")
         try:
@@ -276,6 +277,15 @@ class LanceSink:
             return Outcome.CONFLICT, 0
         except Exception as error:  # noqa: BLE001 - lost answers have any shape.
             return self._told(view, error), 0
+        if not History(landed).lets_pass(dataset.version, below=landed.version):
+            raise TableChangedError(
+                table=self.name,
+                change=(
+                    f"versions since {dataset.version} were cleaned away while version "
+                    f"{landed.version} was posted, which may undo what they did: look at both, "
+                    f"and if so, restore version {landed.version - 1}"
+                ),
+            )
         if read_identity(self._place) != view.uuid:
             raise TableChangedError(
                 table=self.name,
@@ -300,6 +310,17 @@ class LanceSink:
         if isinstance(error, ValueError) and not self._has_changed(view):
             raise CommitRefusedError(table=self.name, reason=in_short(error)) from error
         return Outcome.UNKNOWN
+
+    def _lets_pass(self, base: int) -> bool:
+        """Whether a post that was built on a version can still be right.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        try:
+            return History(self._place.open()).lets_pass(base)
+        except TableMissingError:
+            return False
 
     def _has_changed(self, view: TableView) -> bool:
         try:

@@ -1,0 +1,107 @@
+"""The guards that exactly-once hangs on where the table is a Lance dataset."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_HOSTILE = "tests/unit/test_lance_hostile.py"
+_CLEANED = "tests/unit/test_lance_cleaned.py"
+_CONTRACT = "tests/contract/test_lance_tables.py -k LocalFiles"
+
+LANCE_GUARDS = (
+    Guard(
+        name="Lance: a post names all fragments, so nothing else may have come since",
+        file="sinks/lance/sink.py",
+        before="LanceOperation.Merge([*there, *fragments], schema, preserves_nullability=True)",
+        after="LanceOperation.Append(fragments)",
+        test=_CONTRACT,
+    ),
+    Guard(
+        name="Lance: a dataset that was made again takes no post",
+        file="sinks/lance/sink.py",
+        before=" or read_identity(self._place) != view.uuid:\n            return Outcome.CONFLICT",
+        after=":\n            return Outcome.CONFLICT",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: a post into a dataset made again at the last moment is told",
+        file="sinks/lance/sink.py",
+        before="if read_identity(self._place) != view.uuid:\n            raise TableChanged",
+        after="if False:\n            raise TableChanged",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: versions that were cleaned away since the look stop a post",
+        file="sinks/lance/sink.py",
+        before="if not self._lets_pass(dataset.version) or ",
+        after="if ",
+        test=_CLEANED,
+    ),
+    Guard(
+        name="Lance: a version below younger ones that know nothing of it has not landed",
+        file="sinks/lance/marks.py",
+        before="        if is_stray:\n",
+        after="        if False:\n",
+        test=_CLEANED,
+    ),
+    Guard(
+        name="Lance: where the mark is gone, the versions since tell",
+        file="sinks/lance/marks.py",
+        before="        return _unmarked(history, table=table",
+        after="        return None and _unmarked(history, table=table",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: a version that was cleaned away proves nothing",
+        file="sinks/lance/marks.py",
+        before="    if gone:\n",
+        after="    if False:\n",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: a setting or an index does not settle an older post",
+        file="sinks/lance/history.py",
+        before="            while version > 0 and self.step(version).lets_pass:\n",
+        after="            while False:\n",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: a mark that was copied elsewhere with the rows is nobody's",
+        file="sinks/lance/marks.py",
+        before='    if text is None or json.loads(text).get("dataset") != identity:\n',
+        after="    if text is None:\n",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: a schema keeps the numbers of its fields",
+        file="sinks/lance/schemas.py",
+        before="    return rebuild(json.dumps(metadata), *fields)\n",
+        after=(
+            "    arrow = schema.to_pyarrow().with_metadata("
+            "{name: bytes(value) for name, value in metadata.items()})\n"
+            "    return type(schema).from_pyarrow(arrow)\n"
+        ),
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: of two that create, one does",
+        file="sinks/lance/open.py",
+        before="            max_retries=0,\n",
+        after="",
+        test="tests/integration/test_lance_races.py::test_a_dataset_is_created_once[local]",
+    ),
+    Guard(
+        name="Lance: no path outside the dataset is deleted",
+        file="sinks/lance/sink.py",
+        before='if not one.startswith(f"{self._place.data}/")]:',
+        after="if False]:",
+        test=_CONTRACT,
+    ),
+    Guard(
+        name="Lance: a changed schema stops the commit",
+        file="sinks/lance/sink.py",
+        before="        if changes := schema_changes(schema, view.schema):\n",
+        after="        if changes := []:\n",
+        test=_CONTRACT,
+    ),
+)

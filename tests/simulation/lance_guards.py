@@ -1,0 +1,74 @@
+"""Guards that Lance needs, each of which can be taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.sinks.lance import marks
+from holdfast.sinks.lance import sink as lance_sink
+from holdfast.sinks.lance.history import GoneError, History, Step
+from holdfast.sinks.lance.sink import LanceSink
+from tests.simulation.lance_table import LanceSimTable
+
+# ruff: noqa: PT008 - the product is taken apart on purpose.
+
+
+def _settled_below_the_next(history: History) -> int:
+    """Stand for a look that takes every number that was given away for used up."""
+    return history.dataset.version + 1
+
+
+_send = LanceSimTable.send
+
+
+def _sends_to_any(
+    table: LanceSimTable,
+    view: TableView,
+    run_id: str,
+    mark: RunMark,
+    groups: Sequence[StagedGroup],
+) -> Outcome:
+    """Stand for a post that does not ask which dataset stands there."""
+    with mock.patch.object(lance_sink, "read_identity", lambda _place: view.uuid):
+        return _send(table, view, run_id, mark, groups)
+
+
+_landing = History.landing
+
+
+def _takes_gone_for_never(
+    history: History, base: int, is_ours: Callable[[Step], bool]
+) -> int | None:
+    """Stand for a look-up that takes a version that was cleaned away for somebody else's."""
+    try:
+        return _landing(history, base, is_ours)
+    except GoneError:
+        return None
+
+
+def _passes_what_is_gone(_sink: LanceSink, _base: int) -> bool:
+    """Stand for a post that leaves it to Lance to see what has come since."""
+    return True
+
+
+def _is_always_followed(*_arguments: object) -> bool:
+    """Stand for a look-up that takes a version for landed because it stands there."""
+    return True
+
+
+LANCE_GUARDS: dict[str, Callable[[], list[Any]]] = {
+    "lance settled": lambda: [mock.patch.object(History, "settled_below", _settled_below_the_next)],
+    "lance identity": lambda: [mock.patch.object(LanceSimTable, "send", _sends_to_any)],
+    "lance history": lambda: [mock.patch.object(marks, "_unmarked", lambda *_all, **_named: None)],
+    "lance cleaned": lambda: [mock.patch.object(History, "landing", _takes_gone_for_never)],
+    "lance since": lambda: [mock.patch.object(LanceSink, "_lets_pass", _passes_what_is_gone)],
+    "lance stray": lambda: [mock.patch.object(History, "is_followed", _is_always_followed)],
+    "lance merge": lambda: [
+        mock.patch.object(LanceSimTable, "refuses", lambda *_arguments: False),
+        mock.patch.object(LanceSink, "_lets_pass", _passes_what_is_gone),
+    ],
+}

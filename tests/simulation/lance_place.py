@@ -1,0 +1,65 @@
+"""Where a simulated Lance dataset stands: what the shipped sink asks past Lance."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from holdfast.sinks.lance.dataset import DatasetPlace
+from holdfast.storage.port import AlreadyThereError
+from tests.simulation.lance_dataset import SimDataset
+
+
+class Dataset(Protocol):
+    """What is to be known of the dataset."""
+
+    uuid: str
+    is_gone: bool
+
+    def opened(self) -> SimDataset:
+        """Open the newest version.
+
+        Raises:
+            StoreUnavailableError: There is no answer.
+            TableMissingError: There is no such dataset.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimPlace(DatasetPlace):
+    """Where the dataset stands."""
+
+    table: Dataset = field(repr=False)
+
+    @property
+    def storage(self) -> Any:  # noqa: ANN401 - of the store only what the sink's look needs.
+        """Its objects: the identity only."""
+        return _Identity(self.table)
+
+    def open(self, version: int | None = None) -> Any:  # noqa: ANN401 - stands for Lance's class.
+        """Look at the newest version.
+
+        Raises:
+            StoreUnavailableError: There is no answer.
+            TableMissingError: There is no such dataset.
+        """
+        assert version is None
+        return self.table.opened()
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """The object with the dataset's id: made with the dataset, and gone with it."""
+
+    table: Dataset
+
+    def get_sure(self, uri: str) -> bytes:
+        if self.table.is_gone:
+            raise FileNotFoundError(uri)
+        return json.dumps({"format": 1, "id": self.table.uuid}).encode()
+
+    get = get_sure
+
+    def create(self, uri: str, _data: bytes) -> None:
+        raise AlreadyThereError(uri)

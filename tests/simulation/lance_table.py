@@ -1,0 +1,247 @@
+"""The table with Lance's semantics: the shipped sink on a dataset in memory.
+
+The sink itself looks, posts and looks up; simulated is what it stands on. A merge lands unless
+something else than a setting or an index has come since the version that it was built on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+from unittest import mock
+
+import pyarrow as pa
+from lance import Transaction
+from lance.commit import CommitConflictError
+
+from holdfast.errors import StoreUnavailableError, TableChangedError, TableMissingError
+from holdfast.model.records import Intent
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
+from holdfast.sinks.lance import sink as lance_sink
+from holdfast.sinks.lance.schemas import schema_changes
+from holdfast.sinks.lance.sink import LanceSink
+from tests.fakes.memory_table import MemorySnapshot
+from tests.simulation.lance_dataset import SimDataset, SimFolder, SimVersion
+from tests.simulation.lance_place import SimPlace
+from tests.simulation.table import SimTable, SimWriterSpec
+from tests.simulation.world import World
+
+_READ_FAULTS = 0.004
+
+_Posting = tuple[RunMark, tuple[StagedGroup, ...]]
+
+
+class LanceSimTable(SimTable):
+    """One dataset for all drivers and other writers."""
+
+    def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
+        """Start with a version of somebody else's rows, or with one without rows."""
+        self._began_empty = empty
+        self.folder = SimFolder(self.name)
+        self.folder.create()
+        # What is about to be committed: Lance itself knows fragments only.
+        self._posting: _Posting | None = None
+        self._is_sending = False
+        super().__init__(world, empty=empty, file_rows=file_rows)
+        place = SimPlace(uri=self.name, options={}, table=self)
+        self._sink = LanceSink(place, rows_per_file=1, bytes_per_file=1)
+
+    # ---- what the engine asks for ------------------------------------------------------------
+    def load(self) -> TableView:
+        """Look at the dataset afresh."""
+        return self._sink.load()
+
+    def writer_spec(self, view: TableView) -> WriterSpec:
+        """Return a writer whose files are closed one by one."""
+        schema = pa.schema([(one["name"], pa.int64()) for one in view.schema["fields"]])
+        return SimWriterSpec(schema, self._world, self)
+
+    def find_mark(
+        self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
+    ) -> MarkFound | None:
+        """Look for the run's mark, and into the history where it is gone."""
+        return self._sink.find_mark(view, run_id, run_nonce, intents)
+
+    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged files are gone or the schema has changed."""
+        if changes := schema_changes(schema, view.schema):
+            raise TableChangedError(table=self.name, change="; ".join(changes))
+        self._refuse_missing(view, groups)
+        self.checked |= {path for group in groups for path in group.paths}
+
+    def new_snapshot_id(self, view: TableView) -> int:
+        """Return the version that a post makes, if nothing comes in between."""
+        return self._sink.new_snapshot_id(view)
+
+    def post_empty(self, view: TableView) -> Outcome:
+        """Make a version that adds nothing."""
+        self._before_post("post an empty version")
+        with self._sent(None):
+            outcome = self._sink.post_empty(view)
+        return self._answered(outcome)
+
+    def post(
+        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
+    ) -> Outcome:
+        """Publish the groups."""
+        self._before_post(f"post intent {mark.intent_number}")
+        return self._answered(self.send(view, run_id, mark, groups))
+
+    def send(
+        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
+    ) -> Outcome:
+        """Check what has come since and commit."""
+        with self._sent((mark, tuple(groups))):
+            return self._sink.post(view, run_id, mark, ())
+
+    @contextmanager
+    def _sent(self, posting: _Posting | None) -> Iterator[None]:
+        """Let the sink post, and nobody come between its checks and Lance's: that gap is open."""
+        self._posting, self._is_sending = posting, True
+        try:
+            with mock.patch.object(lance_sink, "LanceDataset", self):
+                yield
+        finally:
+            self._is_sending = False
+
+    # ---- what the sink asks of Lance ---------------------------------------------------------
+    def commit(
+        self, dataset: SimDataset, transaction: Transaction, **_options: object
+    ) -> SimDataset:
+        """Do what Lance's own commit does.
+
+        Raises:
+            CommitConflictError: It is refused, or said to be.
+            OSError: There is no answer.
+        """
+        posting, uuid, folder = self._posting, self.uuid, self.folder
+        made: list[SimDataset] = []
+        # As Lance does it: see what has come since, then put the next version if there is none.
+        number = None if self.refuses(transaction) else folder.newest + 1
+
+        def is_put() -> bool:
+            # A dataset that was made again under a request on its way: not simulated.
+            if self.is_gone or self.uuid != uuid or number is None or number in folder.there:
+                return False
+            self._put(number, transaction, posting)
+            made.append(self._look())
+            return True
+
+        what = "an empty version" if posting is None else f"intent {posting[0].intent_number}"
+        outcome = self._delivered(f"post {what}", is_put)
+        if outcome is Outcome.UNKNOWN:
+            raise OSError("connection reset by peer")
+        if outcome is Outcome.CONFLICT:
+            raise CommitConflictError(f"version {dataset.version} is not the newest")
+        return made[0]
+
+    def refuses(self, transaction: Transaction) -> bool:
+        """Whether Lance refuses a merge."""
+        fragments = transaction.operation.fragments  # type: ignore[attr-defined]
+        return self.folder.refuses(transaction.read_version) or self.folder.lacks(
+            fragment.id for fragment in fragments
+        )
+
+    def opened(self) -> SimDataset:
+        """Open the newest version.
+
+        Raises:
+            StoreUnavailableError: There is no answer.
+            TableMissingError: There is no such dataset.
+        """
+        try:
+            self._read("load the table")
+        except OSError as error:
+            raise StoreUnavailableError(uri=self.name, reason=str(error)) from error
+        if self.is_gone:
+            raise TableMissingError(table=self.name, what="there is no such dataset")
+        return self._look()
+
+    # ---- what others do ----------------------------------------------------------------------
+    @property
+    def ids(self) -> list[int]:
+        """The ids of all rows that a reader of the table sees, sorted."""
+        groups = self.folder.head.groups
+        paths = [file.path for group in groups for file in group.files]
+        return sorted(one for path in paths for one in self.files[path]["id"].to_pylist())
+
+    def foreign_append(self) -> None:
+        """Let another writer add rows."""
+        self.folder.append()
+
+    def replace(self) -> None:
+        """Overwrite the dataset: its marks go with its rows."""
+        self.folder.overwrite()
+
+    def roll_back(self, snapshot_id: int) -> None:
+        """Restore an older version, which makes a new one."""
+        self.folder.restore(snapshot_id)
+
+    def drop_marks(self) -> None:
+        """Remove the schema's metadata."""
+        schema = replace(self.folder.head.schema, metadata={})
+        self.folder.change("UpdateConfig", schema=schema)
+
+    def change_columns(self, kind: str, columns: Mapping[int, str]) -> None:
+        """Add or rename columns."""
+        schema = replace(self.folder.head.schema, columns=dict(columns))
+        self.folder.change(kind, schema=schema)
+
+    def make_again(self) -> None:
+        """Drop the dataset, and make one of the same name."""
+        self.uuid, self.is_gone = f"{self.uuid}+", False
+        self.folder.create()
+        if not self._began_empty:
+            self.foreign_append()
+
+    def _look(self) -> SimDataset:
+        return SimDataset(self.folder, self.folder.newest, self._read)
+
+    def _read(self, label: str) -> None:
+        world = self._world
+        if self._is_sending:
+            return
+        world.pause(label)
+        if self.is_down and not self.can_be_read:
+            raise OSError("it is down")
+        if world.faults.calls and world.chance.happens(_READ_FAULTS):
+            self._fault("no answer")
+            raise OSError("503")
+
+    def _put(self, number: int, transaction: Transaction, posting: _Posting | None) -> None:
+        """Put a version of ours, on top or where somebody has cleaned up."""
+        folder, merge = self.folder, cast("Any", transaction.operation)
+        mark, groups = posting or (None, ())
+        below = {one.id: one.files[0].path for one in merge.fragments}
+        files = [file.path for group in groups for file in group.files]
+        version = SimVersion(
+            operation=merge,
+            properties=transaction.transaction_properties or {},
+            schema=merge.schema,
+            fragments={**below, **folder.new_fragments(files)},
+            groups=(*folder.head.groups, *groups),
+            is_stray=number <= folder.newest,
+        )
+        head = folder.head
+        folder.put(number, version)
+        self._world.note(f"  version {number} of {folder.newest}")
+        if version.is_stray:
+            return  # No version after it was built on it: nothing has landed.
+        if (below, merge.schema.columns) != (head.fragments, head.schema.columns):
+            self.undone.append(number)
+        if mark is None:
+            return
+        self.ids_ever.add(number)
+        self.landed_in.append(self.uuid)
+        self.ever.append(
+            MemorySnapshot(
+                snapshot_id=number,
+                parent_id=transaction.read_version,
+                sequence_number=number,
+                mark=mark,
+                groups=groups,
+            )
+        )
