@@ -23,7 +23,6 @@ from pyiceberg.table.update import (
 from holdfast.errors import (
     CommitRefusedError,
     LedgerDamagedError,
-    StagedFileMissingError,
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
@@ -41,6 +40,7 @@ from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sinks.mark_text import MARK_PREFIX, mark_text
+from holdfast.sinks.staged_files import groups_before, missing_paths, refuse_missing
 from holdfast.sinks.wording import in_short
 from holdfast.storage.port import Storage, StorageError
 
@@ -165,11 +165,8 @@ class IcebergSink:
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
-        expected = [(group.path, group.size_bytes) for group in groups]
-        expected += [(file.path, file.size_bytes) for group in groups for file in group.files]
         with _storage_of(table) as storage:
-            sizes = storage.sizes([path for path, _ in expected])
-        return [path for (path, size), found in zip(expected, sizes, strict=True) if found != size]
+            return missing_paths(storage, groups)
 
     def old_groups(
         self, view: TableView, groups: Sequence[StagedGroup], before: float
@@ -181,13 +178,8 @@ class IcebergSink:
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
-        paths = [path for group in groups for path in group.paths]
         with _storage_of(table) as storage:
-            written = dict(zip(paths, storage.last_written(paths), strict=True))
-        if missing := [path for path, moment in written.items() if moment is None]:
-            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
-        old = {path for path, moment in written.items() if moment is not None and moment < before}
-        return [group for group in groups if old.intersection(group.paths)]
+            return groups_before(storage, self._name, groups, before)
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -261,8 +253,7 @@ class IcebergSink:
             raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
 
     def _refuse_missing(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
-        if missing := self.missing_files(view, groups):
-            raise StagedFileMissingError(table=self._name, count=len(missing), path=missing[0])
+        refuse_missing(self._name, self.missing_files(view, groups))
 
     def _refuse_missing_branch(self, view: TableView) -> None:
         # Not at every look: a run may have landed on a branch that was merged and dropped since.

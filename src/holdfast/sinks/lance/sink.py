@@ -20,7 +20,6 @@ from lance.fragment import FragmentMetadata
 from holdfast.errors import (
     CommitRefusedError,
     LedgerDamagedError,
-    StagedFileMissingError,
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
@@ -38,6 +37,7 @@ from holdfast.sinks.lance.marks import NOTE, find_mark, mark_changes, metadata_o
 from holdfast.sinks.lance.schemas import schema_changes, schema_json, with_metadata
 from holdfast.sinks.lance.writer import LanceWriterSpec
 from holdfast.sinks.mark_text import mark_text
+from holdfast.sinks.staged_files import groups_before, missing_paths, refuse_missing
 from holdfast.sinks.wording import in_short
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
@@ -123,8 +123,7 @@ class LanceSink:
         """
         if changes := schema_changes(schema, view.schema):
             raise TableChangedError(table=self.name, change="; ".join(changes))
-        if missing := self.missing_files(view, groups):
-            raise StagedFileMissingError(table=self.name, count=len(missing), path=missing[0])
+        refuse_missing(self.name, self.missing_files(view, groups))
 
     def missing_files(
         self,
@@ -136,11 +135,8 @@ class LanceSink:
         Raises:
             StoreUnavailableError: The store does not answer.
         """
-        files = [file for group in groups for file in group.files]
         with self._storage() as storage:
-            sizes = storage.sizes([file.path for file in files])
-        pairs = zip(files, sizes, strict=True)
-        return [file.path for file, found in pairs if found != file.size_bytes]
+            return missing_paths(storage, groups)
 
     def old_groups(
         self,
@@ -154,13 +150,8 @@ class LanceSink:
             StagedFileMissingError: A staged file is gone.
             StoreUnavailableError: The store does not answer.
         """
-        paths = [path for group in groups for path in group.paths]
         with self._storage() as storage:
-            written = dict(zip(paths, storage.last_written(paths), strict=True))
-        if missing := [path for path, moment in written.items() if moment is None]:
-            raise StagedFileMissingError(table=self.name, count=len(missing), path=missing[0])
-        old = {path for path, moment in written.items() if moment is not None and moment < before}
-        return [group for group in groups if old.intersection(group.paths)]
+            return groups_before(storage, self.name, groups, before)
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -180,10 +171,7 @@ class LanceSink:
             with self._storage() as storage:
                 storage.copy(names)
         except StoreUnavailableError:
-            if missing := self.missing_files(view, groups):
-                raise StagedFileMissingError(
-                    table=self.name, count=len(missing), path=missing[0]
-                ) from None
+            refuse_missing(self.name, self.missing_files(view, groups))  # Then it did answer.
             raise
         return [self._under_own_name(target) for target in targets]
 
