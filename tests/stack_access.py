@@ -52,6 +52,16 @@ class S3Endpoint:
         """Return what a ledger on this server needs: `store_options` of `hf.Run`."""
         return {**self.iceberg_properties(), "s3.region": self.region}
 
+    def lance_options(self) -> dict[str, str]:
+        """Return the storage options of a Lance dataset on this server, in Lance's own names."""
+        return {
+            "aws_endpoint": self.endpoint,
+            "aws_access_key_id": self.access_key,
+            "aws_secret_access_key": self.secret_key,
+            "aws_region": self.region,
+            "allow_http": "true",
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postgres:
@@ -131,6 +141,12 @@ class Stack:
     def nessie_spark_conf(self, name: str) -> dict[str, str]:
         """Return Spark's settings for Nessie; skip the test if it does not run."""
         return self._spark(name, self._wanted_nessie())
+
+    def wanted_minio(self) -> S3Endpoint:
+        """Return MinIO; skip the test if it does not run."""
+        if self.minio is None:
+            missing("MinIO is not part of the running stack: make stack WITH=minio")
+        return self.minio
 
     def _wanted_nessie(self) -> RestCatalog:
         if self.nessie is None:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.crash.crash_table import CrashTable
+from tests.crash.lance_crash_table import AnyCrashTable, LanceCrashTable
 from tests.crash.own_cluster import OwnCluster
 from tests.stack_access import Stack
 
@@ -28,8 +29,21 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture
-def table(stack: Stack, lake: SparkSession, namespace: str, ledger: dict[str, Any]) -> CrashTable:
-    """Return a table that does not exist yet, and a ledger of its own."""
+def table(request: pytest.FixtureRequest, stack: Stack, tmp_path: Path) -> AnyCrashTable:
+    """Return a table that does not exist yet, and a ledger of its own.
+
+    Of Iceberg, unless a test asks for others by name, indirectly.
+    """
+    match getattr(request, "param", "iceberg"):
+        case "lance":
+            return LanceCrashTable.on(stack.s3)
+        case "lance on minio":
+            return LanceCrashTable.on(stack.wanted_minio())
+        case "lance on local files":
+            return LanceCrashTable.below(tmp_path)
+    lake: SparkSession = request.getfixturevalue("lake")
+    namespace: str = request.getfixturevalue("namespace")
+    ledger: dict[str, Any] = request.getfixturevalue("ledger")
     return CrashTable(stack=stack, lake=lake, name=f"{namespace}.rows", ledger=ledger)
 
 

@@ -7,8 +7,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.stack_access import Stack
+import holdfast as hf
+from tests.crash.wide_rows import FILLER_IS_RIGHT
+from tests.stack_access import S3Endpoint, Stack
 
+# The one run that crash jobs have.
+RUN = "nightly"
 COLUMNS = "id BIGINT NOT NULL, payload STRING, y BIGINT"
 
 
@@ -25,6 +29,23 @@ class CrashTable:
         """Make the table, empty."""
         self.lake.sql(f"CREATE TABLE lake.{self.name} ({columns}) USING iceberg {options}")
 
+    @property
+    def server(self) -> S3Endpoint:
+        """Where its files are."""
+        return self.stack.s3
+
+    @property
+    def target(self) -> hf.IcebergTable:
+        """The table, as a user names it."""
+        return hf.IcebergTable(self.name, catalog=self.stack.rest_catalog_properties())
+
+    @property
+    def location(self) -> str:
+        """The folder of the table's files."""
+        found = self.lake.sql(f"DESCRIBE TABLE EXTENDED lake.{self.name}").collect()
+        location: str = next(row["data_type"] for row in found if row["col_name"] == "Location")
+        return location
+
     def settings(self, **settings: Any) -> dict[str, Any]:  # noqa: ANN401 - the job's own.
         """Return the settings of a job that writes this table."""
         catalog = self.stack.rest_catalog_properties()
@@ -34,6 +55,28 @@ class CrashTable:
         """Return how many snapshots have added rows."""
         snapshots = self.lake.table(f"lake.{self.name}.snapshots")
         return snapshots.where("cast(summary['added-records'] AS BIGINT) > 0").count()
+
+    def rows_by_file(self) -> list[int]:
+        """Return how many rows each file of the table has, the smallest first."""
+        files = self.lake.table(f"lake.{self.name}.files").collect()
+        return sorted(file["record_count"] for file in files)
+
+    def referred_files(self) -> set[str]:
+        """Return the data files and manifests that any snapshot of the table refers to."""
+        read = self.lake.table
+        files = read(f"lake.{self.name}.all_data_files").select("file_path").collect()
+        manifests = read(f"lake.{self.name}.all_manifests").select("path").collect()
+        return {row[0] for row in [*files, *manifests]}
+
+    def count(self) -> tuple[int, int]:
+        """Return how many rows there are, and how many ids they have."""
+        found = self.lake.table(f"lake.{self.name}").selectExpr("count(*)", "count(DISTINCT id)")
+        rows, ids = found.collect()[0]
+        return rows, ids
+
+    def right_fillers(self) -> int:
+        """Return how many rows have the filler that was made for them."""
+        return self.lake.table(f"lake.{self.name}").where(FILLER_IS_RIGHT).count()
 
     def check_landed_once(self, rows: int) -> None:
         """Assert that ids from 0 stand there once each, with their values, in one snapshot."""

@@ -98,8 +98,23 @@ _OF_TASKS: dict[Story, tuple[str, ...]] = {
 # Steps that only a scan comes to, and steps to which it never does: its rows have no keys.
 _OF_SCANS = ("before-pins", "after-pins", "before-pinned", "after-pinned")
 _OF_KEYS = {"before-keys", "after-keys"}
+# The same of Lance: a dataset has versions from the start, and no manifests of ours.
+_OF_LANCE = (
+    "before-lance-create",
+    "after-lance-create",
+    "before-identity",
+    "after-identity",
+    "before-lance-commit",
+)
+_OF_ICEBERG = {
+    "before-first-snapshot",
+    "after-first-snapshot",
+    "after-manifest",
+    "before-manifest-copies",
+}
 _SCANS_SEED = 8
-_SCANS_SAMPLED = 20
+_LANCE_SEED = 14  # Every story is in its sample.
+_SAMPLED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +127,20 @@ class Cell:
     fault: Fault
     # Whether the job reads files by itself, instead of a DataFrame.
     is_scan: bool = False
+    # Whether it writes a Lance dataset, instead of an Iceberg table.
+    is_lance: bool = False
 
     @property
     def row(self) -> str:
         """What stands first in its row of the table of results."""
-        return f"{self.step}, of a scan" if self.is_scan else self.step
+        kind = ", of a scan" if self.is_scan else ""
+        return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
     @property
     def name(self) -> str:
         """The cell's name, as pytest shows it."""
-        return f"{'scan-' if self.is_scan else ''}{self.step}-{self.fault}"
+        kind = f"{'scan-' if self.is_scan else ''}{'lance-' if self.is_lance else ''}"
+        return f"{kind}{self.step}-{self.fault}"
 
 
 def _cells() -> list[Cell]:
@@ -144,12 +163,24 @@ def _scan_cells(known: Sequence[Cell]) -> list[Cell]:
         for fault in FAULTS
     ]
     jobs = [one for one in known if one.story == "job" and one.step not in _OF_KEYS]
-    some = random.Random(_SCANS_SEED).sample(jobs, _SCANS_SAMPLED)
+    some = random.Random(_SCANS_SEED).sample(jobs, _SAMPLED)
     return new + [replace(one, is_scan=True) for one in some]
 
 
-CELLS = _cells()
-CELLS += _scan_cells(CELLS)
+def _lance_cells(known: Sequence[Cell]) -> list[Cell]:
+    """Return what only drivers of Lance come to, in full, and a sample of the rest."""
+    new = [
+        Cell(step=step, of="driver", story="job", fault=fault, is_lance=True)
+        for step in _OF_LANCE
+        for fault in FAULTS
+    ]
+    both = [one for one in known if one.step not in _OF_ICEBERG]
+    some = random.Random(_LANCE_SEED).sample(both, _SAMPLED)
+    return new + [replace(one, is_lance=True) for one in some]
+
+
+_USUAL = _cells()
+CELLS = [*_USUAL, *_scan_cells(_USUAL), *_lance_cells(_USUAL)]
 
 
 def sampled(seed: int, count: int) -> Sequence[Cell]:

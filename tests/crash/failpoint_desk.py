@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
@@ -18,10 +19,13 @@ from holdfast.storage.objects import ObjectStorage
 from tests.crash.drivers import Driver, Nursery, until
 from tests.crash.failpoint_cells import Cell
 from tests.crash.jobs.nursery import POISON
+from tests.crash.lance_crash_table import run_of, versions_with_rows
 from tests.stack_access import Stack
 
 ROWS = 12
 _STARTS_MAX = 4
+# A snapshot or a version, and the run that it names.
+_Landed = tuple[int, str | None]
 _LANDED = {"committed", "already_committed"}
 
 
@@ -38,7 +42,7 @@ class Desk:
 
     def play(self, cell: Cell) -> str:
         """Play one cell, assert that all is well in the end, and say how it went."""
-        game = _Game(self, f"{cell.name} {uuid.uuid4().hex[:6]}")
+        game = _Game(self, f"{cell.name} {uuid.uuid4().hex[:6]}", is_lance=cell.is_lance)
         game.prepare(cell)
         act = cell.story if cell.story in {"abort", "sweep"} else "append"
         fails = cell.story == "mistake"
@@ -89,11 +93,14 @@ class _Game:
 
     desk: Desk
     run_id: str
+    is_lance: bool
 
     def __post_init__(self) -> None:
         stack = self.desk.stack
         name = uuid.uuid4().hex[:10]
         self.table = f"{self.desk.namespace}.t{name}"
+        if self.is_lance:
+            self.table = f"s3://{stack.s3.bucket}/lance-{name}/rows.lance"
         self.order: dict[str, Any] = {
             "run_id": self.run_id,
             "to": self.table,
@@ -124,7 +131,9 @@ class _Game:
             self._start_with("before-intent", "kill")
             self._remove_a_staged_file()
         if cell.story == "sweep":
-            ended = self._start_with("after-manifest", "error")  # Leaves a file to be swept.
+            # Leaves a file to be swept.
+            step = "after-files-are-closed" if self.is_lance else "after-manifest"
+            ended = self._start_with(step, "error")
             assert ended["outcome"] == "committed", ended
 
     def start(self, act: str, *, fails: bool = False) -> Driver:
@@ -142,23 +151,35 @@ class _Game:
         raise AssertionError(f"not done after {_STARTS_MAX} more starts: {ended}")
 
     def check(self, act: str) -> None:
-        """Read the table with Iceberg's own reader."""
-        name = f"lake.{self.table}"
-        rows = sorted(tuple(row) for row in self.desk.lake.table(name).collect())
-        snapshots = self.desk.lake.table(f"{name}.snapshots").collect()
-        data = [one for one in snapshots if one["summary"].get("added-records", "0") != "0"]
+        """Read the table with Iceberg's own reader, or with Lance."""
+        rows, landed = self._lance_rows() if self.is_lance else self._iceberg_rows()
         if act == "abort":
-            assert (rows, data) == ([], [])
+            assert (rows, landed) == ([], [])
             again = self.start("append").wait()
             assert again["error"] == "RunAbortedError", again
             return
         assert rows == [(one, 2 * one + 1) for one in range(ROWS) if one != POISON]
-        assert [one["summary"].get("holdfast.run") for one in data] == [self.run_id]
+        assert [run for _, run in landed] == [self.run_id]
         if act == "append":
             told = self.start(act).wait()
             assert told["outcome"] == "already_committed", told
-            assert told["snapshot_id"] == data[0]["snapshot_id"]
+            assert told["snapshot_id"] == landed[0][0]
             assert told["quarantined_rows"] == 1, told
+
+    def _iceberg_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
+        """Return all rows, and the snapshots that have added some."""
+        name = f"lake.{self.table}"
+        rows = sorted(tuple(row) for row in self.desk.lake.table(name).collect())
+        snapshots = self.desk.lake.table(f"{name}.snapshots").collect()
+        data = [one for one in snapshots if one["summary"].get("added-records", "0") != "0"]
+        return rows, [(one["snapshot_id"], one["summary"].get("holdfast.run")) for one in data]
+
+    def _lance_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
+        """Return all rows, and the versions that have added some."""
+        options = self.desk.stack.s3.lance_options()
+        dataset = lance.dataset(self.table, storage_options=options)
+        rows = sorted((row["id"], row["y"]) for row in dataset.to_table().to_pylist())
+        return rows, [(one, run_of(dataset, one)) for one in versions_with_rows(dataset)]
 
     def _start_with(self, step: str, fault: str) -> dict[str, Any]:
         self.desk.arm(step, fault)
@@ -176,10 +197,12 @@ class _Game:
             storage.put(f"{self.order['scan']}/{number}.parquet", buffer.getvalue().to_pybytes())
 
     def _remove_a_staged_file(self) -> None:
-        catalog = load_catalog("desk", **self.desk.stack.rest_catalog_properties())
-        folder = f"{catalog.load_table(self.table).location()}/data"
+        folder = self.table
+        if not self.is_lance:
+            catalog = load_catalog("desk", **self.desk.stack.rest_catalog_properties())
+            folder = catalog.load_table(self.table).location()
         storage = ObjectStorage(self.order["store_options"])
-        storage.delete([min(storage.list(folder))])
+        storage.delete([min(storage.list(f"{folder}/data"))])
 
 
 def _in_short(ended: dict[str, Any]) -> str:

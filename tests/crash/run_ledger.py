@@ -10,9 +10,8 @@ from holdfast.ledger.task_log import read_task_records
 from holdfast.model.records import Record, decode_record
 from holdfast.model.work import TaskRecord
 from holdfast.storage.objects import ObjectStorage
-from tests.crash.crash_table import CrashTable
-
-RUN = "nightly"
+from tests.crash.crash_table import RUN
+from tests.crash.lance_crash_table import AnyCrashTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +22,7 @@ class RunLedger:
     layout: RunLayout
 
     @classmethod
-    def of(cls, table: CrashTable) -> RunLedger:
+    def of(cls, table: AnyCrashTable) -> RunLedger:
         """Return the ledger of the run that writes a table."""
         return cls(
             storage=ObjectStorage(table.ledger["store_options"]),

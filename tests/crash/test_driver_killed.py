@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.counted_calls import Call, seconds_per_row, times_computed
-from tests.crash.crash_table import CrashTable
+from tests.crash.lance_crash_table import AnyCrashTable
 from tests.crash.started_jobs import LOCAL, Job, StartedJob
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
@@ -18,15 +18,16 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.stack, pytest.ma
 TASKS_AT_ONCE = 2
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 @pytest.mark.timeout(600)  # Six starts of Spark, on a machine that may have other work.
 def test_a_million_rows_land_once_though_the_driver_is_killed_five_times(
-    table: CrashTable, tmp_path: Path, chance: random.Random
+    table: AnyCrashTable, tmp_path: Path, chance: random.Random
 ) -> None:
     """Each row stands in the table once, and a kill costs no more than the last checkpoint.
 
     Method: SIGKILL the driver, its JVM and its workers at random moments, four times while rows
     are computed and once counted from the start of the process; start once more; read with
-    Spark SQL; count the transform's calls in files of its own.
+    Spark SQL, or with Lance; count the transform's calls in files of its own.
     """
     rows, row_s, every_s = 1_000_000, 1e-4, 2.0
     # Together shorter than the work takes, so that no start ends before its kill.
@@ -66,8 +67,11 @@ def test_a_million_rows_land_once_though_the_driver_is_killed_five_times(
     assert last.report["kept_rows"] == rows - sum(call.rows for call in last.calls)
 
 
+@pytest.mark.parametrize(
+    "table", ["iceberg", "lance", "lance on minio", "lance on local files"], indirect=True
+)
 def test_rows_of_a_tenth_of_a_second_are_lost_for_at_most_ten_seconds(
-    table: CrashTable, tmp_path: Path, chance: random.Random
+    table: AnyCrashTable, tmp_path: Path, chance: random.Random
 ) -> None:
     """Where rows are dear, a kill costs at most two checkpoints' work of each task.
 

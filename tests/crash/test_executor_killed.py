@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.counted_calls import Call, seconds_per_row, times_computed
-from tests.crash.crash_table import CrashTable
+from tests.crash.lance_crash_table import AnyCrashTable
 from tests.crash.own_cluster import OwnCluster
 from tests.crash.spark_events import read_events
 from tests.crash.started_jobs import Job, StartedJob, kill_process, session_of
@@ -28,13 +28,15 @@ SPECULATION = {
 }
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 def test_an_executor_killed_in_mid_task_costs_one_checkpoint(
-    table: CrashTable, cluster: OwnCluster, tmp_path: Path, chance: random.Random
+    table: AnyCrashTable, cluster: OwnCluster, tmp_path: Path, chance: random.Random
 ) -> None:
     """The driver goes on without the executor, and its task's work is kept but for the rest.
 
     Method: SIGKILL one of two executor processes at a random moment while it computes, after its
-    task has had time for a checkpoint; read with Spark SQL; count the transform's calls.
+    task has had time for a checkpoint; read with Spark SQL, or with Lance; count the transform's
+    calls.
     """
     rows, tasks, row_s, every_s = 300_000, 4, 1e-4, 1.0
     place_rows = rows // tasks
@@ -76,12 +78,13 @@ def test_an_executor_killed_in_mid_task_costs_one_checkpoint(
     assert started.report["dropped_rows"] == 0
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 @pytest.mark.parametrize(
     ("every_s", "rows_first"),
     [pytest.param(1.0, 200, id="after a checkpoint"), pytest.param(8.0, 8, id="before one")],
 )
 def test_a_speculative_twin_waits_and_the_healthy_task_ends_its_work(
-    table: CrashTable, cluster: OwnCluster, tmp_path: Path, every_s: float, rows_first: int
+    table: AnyCrashTable, cluster: OwnCluster, tmp_path: Path, every_s: float, rows_first: int
 ) -> None:
     """Spark's second attempt at a slow place repeats little, and the first is not ended early.
 

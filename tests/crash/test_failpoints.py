@@ -1,8 +1,9 @@
 """The crash matrix: every step where a process can die, with each fault, in real processes.
 
 A process comes to the step and is killed, stopped until a rival has finished, or fails. Then the
-same script is started until it is done, and Iceberg's own reader must find each row once, in one
-snapshot. The results are written to docs/reference/failpoints.md when all cells have passed.
+same script is started until it is done, and Iceberg's own reader, or Lance, must find each row
+once, in one snapshot. The results are written to docs/reference/failpoints.md when all cells have
+passed.
 """
 
 from __future__ import annotations
@@ -67,13 +68,14 @@ def page(found: dict[Cell, str]) -> str:
         "",
         "Steps between two effects, where a process was killed, stopped or made to fail, in real",
         "processes: drivers are clients of a Spark Connect server, tasks run on its two executors,",
-        "the ledger and the table are on S3 behind a REST catalog. This page is written by",
+        "the ledger and the table are on S3, behind a REST catalog if it is not one of Lance's.",
+        "This page is written by",
         '`make crash ARGS="-k test_failpoints"` when every cell has passed.',
         "",
         "A cell says how the process that met the fault ended, for *stop* how its rival ended",
-        "meanwhile, and at which start the script was done. Then Iceberg's own reader found each",
-        "row once, in one snapshot, and one more start said so. Of a step of a *task* the driver's",
-        "end is told.",
+        "meanwhile, and at which start the script was done. Then Iceberg's own reader, or Lance,",
+        "found each row once, in one snapshot, and one more start said so. Of a step of a *task*",
+        "the driver's end is told.",
         "",
         "| step | of a | " + " | ".join(FAULTS) + " |",
         "|---|---|" + "---|" * len(FAULTS),

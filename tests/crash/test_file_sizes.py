@@ -10,10 +10,11 @@ import pytest
 
 import holdfast as hf
 from tests.crash.counted_calls import times_computed
-from tests.crash.crash_table import COLUMNS, CrashTable
-from tests.crash.run_ledger import RUN, RunLedger
+from tests.crash.crash_table import COLUMNS, RUN
+from tests.crash.lance_crash_table import AnyCrashTable, LanceCrashTable
+from tests.crash.run_ledger import RunLedger
 from tests.crash.started_jobs import LOCAL, Job
-from tests.crash.wide_rows import FILLER_COLUMN, FILLER_IS_RIGHT
+from tests.crash.wide_rows import FILLER_COLUMN
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.stack, pytest.ma
 ROWS, TASKS, ROW_S, EVERY_S = 12_000, 4, 0.016, 5.0
 
 
-def costly_job(table: CrashTable, folder: Path) -> Job:
+def costly_job(table: AnyCrashTable, folder: Path) -> Job:
     """Return a job whose checkpoints come long before its table files are full."""
     table.create(f"{COLUMNS}, {FILLER_COLUMN}")
     return Job(
@@ -36,8 +37,9 @@ def costly_job(table: CrashTable, folder: Path) -> Job:
     )
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 def test_each_task_leaves_one_file_however_many_checkpoints_it_makes(
-    table: CrashTable, tmp_path: Path
+    table: AnyCrashTable, tmp_path: Path
 ) -> None:
     """A checkpoint does not mean a file: files are as many as tasks, and of even size.
 
@@ -49,7 +51,7 @@ def test_each_task_leaves_one_file_however_many_checkpoints_it_makes(
     check_rows(table)
     records = RunLedger.of(table).task_records()
     chunks = [record.chunk for record in records if record.chunk is not None]
-    sizes = rows_by_file(table)
+    sizes = table.rows_by_file()
     print(f"\n  {len(records)} task records, {len(chunks)} of them with a chunk")
     print(f"  rows by file {sizes}\n  report {started.report}")
     # A checkpoint comes every five seconds, or a little later.
@@ -59,9 +61,10 @@ def test_each_task_leaves_one_file_however_many_checkpoints_it_makes(
     assert started.report["passes"] == 1
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 @pytest.mark.timeout(600)  # Four starts of Spark, on a machine that may have other work.
 def test_kills_leave_no_tail_of_small_files_and_a_sweep_leaves_almost_nothing(
-    table: CrashTable, tmp_path: Path
+    table: AnyCrashTable, tmp_path: Path
 ) -> None:
     """What died tasks had done lands in few files; then a sweep removes what they have left.
 
@@ -84,7 +87,7 @@ def test_kills_leave_no_tail_of_small_files_and_a_sweep_leaves_almost_nothing(
 
     records = ledger.task_records()
     chunks = [record.chunk.rows for record in records if record.chunk is not None]
-    sizes = rows_by_file(table)
+    sizes = table.rows_by_file()
     again = int((times_computed(job.calls, ROWS) - 1).sum())
     print(f"\n  {len(records)} task records, {len(chunks)} chunks of at most {max(chunks)} rows")
     print(f"  rows by file {sizes}; {again} rows computed again\n  report {last.report}")
@@ -96,14 +99,13 @@ def test_kills_leave_no_tail_of_small_files_and_a_sweep_leaves_almost_nothing(
     check_sweep(table, ledger)
 
 
-def check_sweep(table: CrashTable, ledger: RunLedger) -> None:
+def check_sweep(table: AnyCrashTable, ledger: RunLedger) -> None:
     """Sweep the run; what the table's metadata refers to stays, and little else."""
-    needed, before = referred_files(table), ledger.objects()
-    to = hf.IcebergTable(table.name, catalog=table.stack.rest_catalog_properties())
-    swept = hf.Run(RUN, **table.ledger).sweep(to=to)
+    needed, before = table.referred_files(), ledger.objects()
+    swept = hf.Run(RUN, **table.ledger).sweep(to=table.target)
     left = ledger.objects()
-    below = set(ledger.storage.list(location_of(table)))
-    data = {uri for uri in below if uri.endswith(".parquet")}
+    below = set(ledger.storage.list(table.location))
+    data = {uri for uri in below if uri.endswith((".parquet", ".lance"))}
     print(f"  {swept}; objects in the run's folder {len(before)}, then {left}")
     print(f"  {len(needed)} files referred to, {len(data - needed)} data files that nobody needs")
     assert len(left) < len(before)
@@ -111,33 +113,17 @@ def check_sweep(table: CrashTable, ledger: RunLedger) -> None:
     others = [name for name in left if name != "run.json" and not name.startswith("log/")]
     assert len(others) <= 1
     assert all(name.startswith("parts/") for name in others)
-    assert needed == referred_files(table)
+    assert needed == table.referred_files()
     assert needed <= below
+    if isinstance(table, LanceCrashTable):
+        # Nothing was killed between a file and its record, so nothing is left that nobody knows.
+        assert data == needed
+        folders = {uri.removeprefix(f"{table.location}/").split("/")[0] for uri in below}
+        assert folders == {"data", "_versions", "_transactions", "_holdfast"}
     check_rows(table)
 
 
-def check_rows(table: CrashTable) -> None:
+def check_rows(table: AnyCrashTable) -> None:
     """Assert that every row stands there once, with its own filler, in one snapshot."""
     table.check_landed_once(ROWS)
-    assert table.lake.table(f"lake.{table.name}").where(FILLER_IS_RIGHT).count() == ROWS
-
-
-def rows_by_file(table: CrashTable) -> list[int]:
-    """Return how many rows each file of the table has, the smallest first."""
-    files = table.lake.table(f"lake.{table.name}.files").collect()
-    return sorted(file["record_count"] for file in files)
-
-
-def referred_files(table: CrashTable) -> set[str]:
-    """Return the data files and manifests that any snapshot of the table refers to."""
-    read = table.lake.table
-    files = read(f"lake.{table.name}.all_data_files").select("file_path").collect()
-    manifests = read(f"lake.{table.name}.all_manifests").select("path").collect()
-    return {row[0] for row in [*files, *manifests]}
-
-
-def location_of(table: CrashTable) -> str:
-    """Return the folder of the table's files."""
-    found = table.lake.sql(f"DESCRIBE TABLE EXTENDED lake.{table.name}").collect()
-    location: str = next(row["data_type"] for row in found if row["col_name"] == "Location")
-    return location
+    assert table.right_fillers() == ROWS

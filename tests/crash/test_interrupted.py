@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.model.records import Plan
 from tests.crash.counted_calls import times_computed
-from tests.crash.crash_table import CrashTable
+from tests.crash.lance_crash_table import AnyCrashTable
 from tests.crash.run_ledger import RunLedger
 from tests.crash.started_jobs import LOCAL, Job, StartedJob, processes_of_session
 from tests.s3_uploads import unfinished_uploads
@@ -25,9 +25,10 @@ ROWS, CONCURRENCY, EXIT_MAX_S = 300, 8, 10.0
 WIDE_ROWS = 1_000
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_calls_in_flight_are_finished_and_kept(
-    table: CrashTable, tmp_path: Path, number: signal.Signals
+    table: AnyCrashTable, tmp_path: Path, number: signal.Signals
 ) -> None:
     """The driver is gone within ten seconds, and no answer that came is asked for again.
 
@@ -54,8 +55,9 @@ def test_calls_in_flight_are_finished_and_kept(
     assert again.report["kept_rows"] == finished.sum()
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 def test_calls_longer_than_their_grace_do_not_keep_the_driver(
-    table: CrashTable, tmp_path: Path
+    table: AnyCrashTable, tmp_path: Path
 ) -> None:
     """Calls of a minute are given up: the driver is gone within ten seconds all the same."""
     job = asking_job(table, tmp_path, row_s=60.0)
@@ -72,9 +74,10 @@ def test_calls_longer_than_their_grace_do_not_keep_the_driver(
     assert seconds < EXIT_MAX_S
 
 
+@pytest.mark.parametrize("table", ["iceberg", "lance"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_no_half_upload_and_no_process_is_left(
-    table: CrashTable, tmp_path: Path, number: signal.Signals
+    table: AnyCrashTable, tmp_path: Path, number: signal.Signals
 ) -> None:
     """Parts of data files had arrived: they are taken back, and the next start goes on.
 
@@ -82,9 +85,7 @@ def test_no_half_upload_and_no_process_is_left(
     itself is asked which uploads it knows.
     """
     table.create(options="TBLPROPERTIES ('write.parquet.row-group-size-bytes'='4000000')")
-    folder = table.lake.sql(f"DESCRIBE EXTENDED lake.{table.name}")
-    place = folder.where("col_name = 'Location'").collect()[0]["data_type"]
-    data = f"{place.split('/', 3)[3]}/data/"
+    data = f"{table.location.split('/', 3)[3]}/data/"
     job = Job(
         settings=table.settings(
             spark=LOCAL,
@@ -96,7 +97,7 @@ def test_no_half_upload_and_no_process_is_left(
         ),
         folder=tmp_path,
     )
-    server = table.stack.s3
+    server = table.server
     with job.start() as started:
         started.wait_until(lambda: bool(unfinished_uploads(server, data)))
         begun = unfinished_uploads(server, data)
@@ -115,12 +116,11 @@ def test_no_half_upload_and_no_process_is_left(
     again = job.run_to_its_end()
     assert again.process.returncode == 0, again.errors
     assert again.report["kept_rows"] > 0
-    rows = table.lake.table(f"lake.{table.name}").selectExpr("count(*)", "count(DISTINCT id)")
-    assert tuple(rows.collect()[0]) == (WIDE_ROWS, WIDE_ROWS)
+    assert table.count() == (WIDE_ROWS, WIDE_ROWS)
     assert unfinished_uploads(server, data) == []
 
 
-def asking_job(table: CrashTable, folder: Path, *, row_s: float) -> Job:
+def asking_job(table: AnyCrashTable, folder: Path, *, row_s: float) -> Job:
     """Return a job that asks for each row, and would make no checkpoint before its end."""
     table.create()
     return Job(

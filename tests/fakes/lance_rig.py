@@ -105,8 +105,12 @@ class LanceRig:
         with self._before_posts(changes):
             return self.start()
 
-    def land_and_die(self) -> int:
-        """Start the script, which lands and dies before its receipt; return the version."""
+    def land_and_die(self, *changes: Callable[[], object]) -> int:
+        """Start the script, which lands and dies before its receipt; return the version.
+
+        Args:
+            changes: Made before each of its first posts.
+        """
         append = RunLog.append
 
         def die_at_receipt(log: RunLog, body: Body) -> Record:
@@ -116,7 +120,7 @@ class LanceRig:
 
         with mock.patch.object(RunLog, "append", die_at_receipt):
             try:
-                self.start()
+                self.start_while(*changes)
             except DriverDied:
                 self.time.sleep(1000.0)  # The dead driver does not seem alive any more.
                 return int(self.dataset().version)

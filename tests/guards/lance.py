@@ -104,4 +104,11 @@ LANCE_GUARDS = (
         after="        if changes := []:\n",
         test=_CONTRACT,
     ),
+    Guard(
+        name="Lance: what its Python has no class for settles nothing",
+        file="sinks/lance/history.py",
+        before='    "BaseOperation",\n',
+        after="",
+        test="tests/unit/test_lance_history.py",
+    ),
 )

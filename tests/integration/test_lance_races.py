@@ -27,7 +27,7 @@ from holdfast.sinks.targets import Create, LanceTable
 from tests.contract.lance_tables import LanceDatasetUnderTest
 from tests.stack_access import Stack, missing
 
-ROUNDS = int(os.environ.get("HOLDFAST_RACES") or 100)
+ROUNDS = int(os.environ.get("HOLDFAST_RACES") or 20)
 TRIES_MAX = 20
 IDS = [0, 1, 2]
 SCHEMA = pa.schema([("id", pa.int64())])

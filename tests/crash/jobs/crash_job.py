@@ -23,6 +23,13 @@ def named(name: str) -> Any:  # noqa: ANN401 - whatever stands there.
     return getattr(importlib.import_module(module), attribute)
 
 
+def target(settings: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:
+    """Return the table to write: a dataset where there are storage options for one."""
+    if "storage_options" in settings:
+        return hf.LanceTable(settings["to"], storage_options=settings["storage_options"])
+    return hf.IcebergTable(settings["to"], catalog=settings["catalog"])
+
+
 def main(settings: dict[str, Any]) -> None:
     """Run the job."""
     builder: Any = SparkSession.builder
@@ -39,7 +46,7 @@ def main(settings: dict[str, Any]) -> None:
     run = hf.Run("nightly", store=settings["store"], store_options=settings["store_options"])
     report = run.append(
         df,
-        to=hf.IcebergTable(settings["to"], catalog=settings["catalog"]),
+        to=target(settings),
         key="id",
         transform=named(transform)(**arguments),
         **settings["options"],

@@ -41,6 +41,13 @@ class Work:
         return {"id": ids, "y": [2 * one + 1 for one in ids]}
 
 
+def target(order: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:
+    """Return the table to write; a place is one of a Lance dataset."""
+    if "://" in order["to"]:
+        return hf.LanceTable(order["to"], storage_options=order["store_options"])
+    return hf.IcebergTable(order["to"], catalog=order["catalog"])
+
+
 def act(order: dict[str, Any]) -> dict[str, Any]:
     """Do what the order says, as a user's script would."""
     if order["is_old"]:
@@ -48,7 +55,7 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(order["remote"]).create()
     run = hf.Run(order["run_id"], store=order["store"], store_options=order["store_options"])
-    to = hf.IcebergTable(order["to"], catalog=order["catalog"])
+    to = target(order)
     if order["act"] == "abort":
         run.abort(to=to)
         return {"outcome": "aborted"}

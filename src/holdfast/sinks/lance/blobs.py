@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance import blob_array
 from lance.blob import BlobType
+
+from holdfast.errors import SchemaMismatchError
 
 
 def has_blobs(schema: pa.Schema) -> bool:
@@ -22,32 +25,52 @@ def given_schema(stored: pa.Schema) -> pa.Schema:
     )
 
 
-def plain_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
+def written_schema(stored: pa.Schema) -> pa.Schema:
+    """Return a dataset's schema as Lance is given rows.
+
+    A dataset made of an older kind of blobs has fewer parts in its type than `blob_array` gives.
+    Lance takes either, but not one in place of the other within a stream of rows.
+    """
+    return pa.schema(
+        [
+            field.with_type(BlobType()) if isinstance(field.type, BlobType) else field
+            for field in stored
+        ]
+    )
+
+
+def plain_schema(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
     """Return rows whose blobs, if the user made some, are bytes again.
 
+    Args:
+        batch: What a transform has returned.
+        table: The dataset's name for people.
+
     Raises:
-        ValueError: A blob names bytes that stand elsewhere.
+        SchemaMismatchError: A blob names bytes that stand elsewhere.
     """
     if not has_blobs(batch.schema):
         return batch
     columns = []
-    for column in batch.columns:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if not isinstance(column.type, BlobType):
             columns.append(column)
             continue
         data = column.storage.field(0)
-        if pa.compute.any(pa.compute.and_(data.is_null(), column.is_valid())).as_py():
-            raise ValueError("a blob that names another file; give its bytes")
-        columns.append(pa.compute.if_else(column.is_valid(), data, None))
+        if pc.any(pc.and_(data.is_null(), column.is_valid())).as_py():
+            raise SchemaMismatchError(
+                table=table, column=name, problem="a blob that names another file; give its bytes"
+            )
+        columns.append(pc.if_else(column.is_valid(), data, None))
     return pa.RecordBatch.from_arrays(columns, schema=given_schema(batch.schema))
 
 
-def as_blobs(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
-    """Return rows as the dataset stores them."""
-    if not has_blobs(stored):
+def as_blobs(batch: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
+    """Return rows as Lance is given them, in the schema of `written_schema`."""
+    if not has_blobs(written):
         return batch
     columns = [
         blob_array(column.to_pylist()) if isinstance(field.type, BlobType) else column
-        for field, column in zip(stored, batch.columns, strict=True)
+        for field, column in zip(written, batch.columns, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=stored)
+    return pa.RecordBatch.from_arrays(columns, schema=written)

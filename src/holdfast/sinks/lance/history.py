@@ -22,8 +22,18 @@ from holdfast.sinks.lance.dataset import is_gone
 from holdfast.sinks.wording import in_short
 
 # What lets a post pass that was built on an older version. Some of these may stop it all the
-# same; nothing here relies on that.
-_PASSING = ("CreateIndex", "ReserveFragments", "Clone", "UpdateConfig", "UpdateBases")
+# same; nothing here relies on that. The last is what Lance's Python makes of an operation that it
+# has no class for: of a compaction that reserves numbers for its fragments, and of whatever comes.
+_PASSING = (
+    "CreateIndex",
+    "ReserveFragments",
+    "Clone",
+    "UpdateConfig",
+    "UpdateBases",
+    "BaseOperation",
+)
+# What Lance's Python fails at when it reads back a compaction that has moved an index.
+_UNREADABLE_REWRITE = "RewrittenIndex"
 
 
 # How many of these may have come between a look and its post, as far as is looked for.
@@ -184,8 +194,13 @@ class History:
             return self.dataset.checkout_version(version)
 
     def _read(self, version: int) -> Step:
-        with self._answers():
-            found: Any = self.dataset.read_transaction(version)
+        try:
+            with self._answers():
+                found: Any = self.dataset.read_transaction(version)
+        except TypeError as error:
+            if _UNREADABLE_REWRITE in str(error):
+                return Step(kind="Rewrite", restored=None, properties={})
+            raise GoneError from error  # It is there, but does not tell.
         if found is None:
             raise GoneError
         operation = found.operation

@@ -22,7 +22,7 @@ from holdfast.failpoints import failpoint
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.sinks.conform import Conformer
-from holdfast.sinks.lance.blobs import as_blobs, has_blobs, plain_schema
+from holdfast.sinks.lance.blobs import as_blobs, has_blobs, plain_schema, written_schema
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.wording import in_short
 
@@ -81,7 +81,7 @@ class LanceTaskWriter:
         Raises:
             SchemaMismatchError: They do not fit the dataset.
         """
-        batch = plain_schema(batch)
+        batch = plain_schema(batch, self._spec.table)
         if self._conformer is None or self._conformer[0] != batch.schema:
             conformer = Conformer(self._spec.table, batch.schema, self._spec.schema)
             self._conformer = (batch.schema, conformer)
@@ -149,6 +149,7 @@ class _Stream:
 
     def __init__(self, spec: LanceWriterSpec) -> None:
         self._spec = spec
+        self._written = written_schema(spec.stored)
         self._queue: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(_BATCHES_WAITING)
         self._kept: list[pa.RecordBatch] = []
         self._kept_bytes = 0
@@ -208,11 +209,11 @@ class _Stream:
         while (item := self._queue.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            yield as_blobs(item, self._spec.stored)
+            yield as_blobs(item, self._written)
 
     def _run(self) -> None:
         spec = self._spec
-        reader = pa.RecordBatchReader.from_batches(spec.stored, self._batches())
+        reader = pa.RecordBatchReader.from_batches(self._written, self._batches())
         how: dict[str, Any] = {
             "mode": "append",
             "max_rows_per_file": 2 * spec.rows_per_file,

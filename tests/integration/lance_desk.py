@@ -1,0 +1,168 @@
+"""A Lance dataset, a ledger and an input on the shared session; all is read with Lance itself.
+
+Workers import this module: it needs no pytest.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+from holdfast.storage.objects import ObjectStorage
+from tests.integration.process_local_lake import ledger_kinds
+from tests.stack_access import S3Endpoint
+
+ROWS, TASKS = 20, 2
+RUN = "nightly"
+_HELD_MAX_S = 60.0
+
+
+class Labelled:
+    """Adds a label to each id, and fails at some ids."""
+
+    def __init__(self, fails_at: Collection[int] = ()) -> None:
+        """Take the ids to fail at."""
+        self.fails_at = fails_at
+
+    def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Return the rows with their labels."""
+        ids = batch["id"].to_pylist()
+        if bad := set(self.fails_at).intersection(ids):
+            raise LookupError(f"no answer for {sorted(bad)}")
+        return {"id": ids, "label": [f"row {one}" for one in ids]}
+
+
+class HeldLabelled(Labelled):
+    """Leaves a file when it is called, and goes on when it is released."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder of the files."""
+        super().__init__()
+        self.folder = folder
+
+    def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Return the rows with their labels, some time."""
+        (self.folder / "called").touch()
+        until = time.monotonic() + _HELD_MAX_S
+        while not (self.folder / "release").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        return super().__call__(batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanceDesk:
+    """A dataset that is made at the first append, and all that is needed to write it."""
+
+    lake: SparkSession
+    folder: str
+    # In Lance's names; the ledger's are in Iceberg's.
+    options: dict[str, str] = field(repr=False)
+    store_options: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def on(cls, lake: SparkSession, server: S3Endpoint) -> LanceDesk:
+        """Return a desk on an S3 server."""
+        folder = f"s3://{server.bucket}/lance-{uuid.uuid4().hex[:10]}"
+        options, store_options = server.lance_options(), server.store_options()
+        return cls(lake=lake, folder=folder, options=options, store_options=store_options)
+
+    @classmethod
+    def below(cls, lake: SparkSession, folder: Path) -> LanceDesk:
+        """Return a desk on local files."""
+        return cls(lake=lake, folder=f"file://{folder}", options={}, store_options={})
+
+    @property
+    def uri(self) -> str:
+        """Where the dataset stands."""
+        return f"{self.folder}/rows.lance"
+
+    @property
+    def to(self) -> hf.LanceTable:
+        """The dataset, as a user names it."""
+        return hf.LanceTable(self.uri, storage_options=self.options)
+
+    @property
+    def store(self) -> str:
+        """The ledger's store."""
+        return f"{self.folder}/ledger"
+
+    @property
+    def storage(self) -> ObjectStorage:
+        """How files are reached past Lance."""
+        return ObjectStorage(self.store_options)
+
+    def ids(self, *, rows: int = ROWS, tasks: int = TASKS) -> DataFrame:
+        """Return an input of ids alone."""
+        return self.lake.range(0, rows, 1, tasks)
+
+    def make(self, rows: pa.Table, **options: Any) -> None:  # noqa: ANN401 - those of Lance.
+        """Write rows with Lance, as others do."""
+        lance.write_dataset(rows, self.uri, storage_options=self.options, **options)
+
+    def run(self, run_id: str = RUN) -> hf.Run:
+        """Return the run."""
+        return hf.Run(run_id, store=self.store, store_options=self.store_options)
+
+    def append(
+        self,
+        df: DataFrame | None = None,
+        *,
+        run_id: str = RUN,
+        **options: Any,  # noqa: ANN401 - those of `Run.append`.
+    ) -> hf.Report:
+        """Append, two rows a batch and without retries; options replace what is usual."""
+        usual: dict[str, Any] = {
+            "to": self.to,
+            "key": "id",
+            "transform": Labelled(),
+            "create": hf.Create(
+                schema=pa.schema(
+                    [pa.field("id", pa.int64(), nullable=False), ("label", pa.string())]
+                )
+            ),
+            "batch_rows": 2,
+            "retries": 0,
+        }
+        rows = self.ids() if df is None else df
+        return self.run(run_id).append(rows, **{**usual, **options})
+
+    def dataset(self, version: int | None = None) -> Any:  # noqa: ANN401 - half of it is untyped.
+        """Open the dataset as others do."""
+        return lance.dataset(self.uri, version=version, storage_options=self.options)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return all rows, in the order of their ids."""
+        return sorted(tuple(row.values()) for row in self.dataset().to_table().to_pylist())
+
+    def versions(self, run_id: str = RUN) -> list[int]:
+        """Return the versions that a run has made."""
+        dataset = self.dataset()
+        numbers = [one["version"] for one in dataset.versions()]
+        made = {one: dataset.read_transaction(one).transaction_properties or {} for one in numbers}
+        return [one for one in numbers if made[one].get("holdfast.run") == run_id]
+
+    def kinds(self, run_id: str = RUN) -> list[str]:
+        """Return the kinds of the records in the run's log."""
+        return ledger_kinds(self.store, run_id, self.store_options)
+
+    def files(self) -> set[str]:
+        """Return all files with rows, of whoever."""
+        return set(self.storage.list(f"{self.uri}/data"))
+
+    def live_files(self) -> set[str]:
+        """Return the data files that the newest version refers to."""
+        fragments = self.dataset().get_fragments()
+        paths = [file.path for one in fragments for file in one.metadata.files]
+        return {f"{self.uri}/data/{path}" for path in paths}
+
+
+LABELLED = [(number, f"row {number}") for number in range(ROWS)]
