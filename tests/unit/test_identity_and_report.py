@@ -50,7 +50,6 @@ def test_the_same_job_has_no_differences() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("table_uuid", "u2"),
         ("branch", "audit"),
         ("mode", "overwrite"),
         ("key", ("id", "day")),
@@ -66,6 +65,16 @@ def test_each_difference_names_what_it_was_and_what_it_is(field: str, value: obj
     assert text == (
         f"{field.replace('_', ' ')} was {getattr(IDENTITY, field)!r} and is now {value!r}"
     )
+
+
+def test_another_table_of_the_same_name_is_told_in_words() -> None:
+    """A user who drops a table and makes it again does not know of UUIDs."""
+    (text,) = replace(IDENTITY, table_uuid="u2").differences(IDENTITY)
+    assert text.startswith(
+        f"{IDENTITY.table} was made again, or is another one now: table uuid was"
+    )
+    (text,) = replace(IDENTITY, table_uuid="u2", table="lake.db.other").differences(IDENTITY)
+    assert text.startswith("table uuid was")
 
 
 def test_a_renamed_table_is_the_same_table() -> None:

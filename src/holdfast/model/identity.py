@@ -37,8 +37,12 @@ class Identity:
         for field in fields(self):
             now, then = getattr(self, field.name), getattr(started, field.name)
             # A renamed table is still the same table: its UUID decides.
-            if now != then and field.name != "table":
-                found.append(f"{field.name.replace('_', ' ')} was {then!r} and is now {now!r}")
+            if now == then or field.name == "table":
+                continue
+            text = f"{field.name.replace('_', ' ')} was {then!r} and is now {now!r}"
+            if field.name == "table_uuid" and self.table == started.table:
+                text = f"{self.table} was made again, or is another one now: {text}"
+            found.append(text)
         return found
 
     def to_json(self) -> dict[str, Any]:
