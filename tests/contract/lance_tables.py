@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from holdfast.sinks.lance import sink as lance_sink
+from holdfast.sinks.lance import post as lance_post
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.options import for_lance
 from holdfast.sinks.lance.sink import LanceSink
@@ -109,12 +109,12 @@ class LanceDatasetUnderTest(TableUnderTest):
 
             @staticmethod
             def commit(*args: Any, **options: Any) -> lance.LanceDataset:  # noqa: ANN401
-                self._patch.setattr(lance_sink, "LanceDataset", lance.LanceDataset)
+                self._patch.setattr(lance_post, "LanceDataset", lance.LanceDataset)
                 if landed:
                     true_commit(*args, **options)
                 raise OSError("connection reset by peer")
 
-        self._patch.setattr(lance_sink, "LanceDataset", Losing)
+        self._patch.setattr(lance_post, "LanceDataset", Losing)
 
     def load(self) -> lance.LanceDataset:
         """Return the newest version, as others see it."""

@@ -9,9 +9,9 @@ from unittest import mock
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.lance import marks
-from holdfast.sinks.lance import sink as lance_sink
+from holdfast.sinks.lance import post as lance_post
 from holdfast.sinks.lance.history import GoneError, History, Step
-from holdfast.sinks.lance.sink import LanceSink
+from holdfast.sinks.lance.post import Post
 from tests.simulation.lance_table import LanceSimTable
 
 # ruff: noqa: PT008 - the product is taken apart on purpose.
@@ -33,7 +33,7 @@ def _sends_to_any(
     groups: Sequence[StagedGroup],
 ) -> Outcome:
     """Stand for a post that does not ask which dataset stands there."""
-    with mock.patch.object(lance_sink, "read_identity", lambda _place: view.uuid):
+    with mock.patch.object(lance_post, "read_identity", lambda _place: view.uuid):
         return _send(table, view, run_id, mark, groups)
 
 
@@ -50,7 +50,7 @@ def _takes_gone_for_never(
         return None
 
 
-def _passes_what_is_gone(_sink: LanceSink, _base: int) -> bool:
+def _passes_what_is_gone(_post: Post, _base: int) -> bool:
     """Stand for a post that leaves it to Lance to see what has come since."""
     return True
 
@@ -65,10 +65,10 @@ LANCE_GUARDS: dict[str, Callable[[], list[Any]]] = {
     "lance identity": lambda: [mock.patch.object(LanceSimTable, "send", _sends_to_any)],
     "lance history": lambda: [mock.patch.object(marks, "_unmarked", lambda *_all, **_named: None)],
     "lance cleaned": lambda: [mock.patch.object(History, "landing", _takes_gone_for_never)],
-    "lance since": lambda: [mock.patch.object(LanceSink, "_lets_pass", _passes_what_is_gone)],
+    "lance since": lambda: [mock.patch.object(Post, "_lets_pass", _passes_what_is_gone)],
     "lance stray": lambda: [mock.patch.object(History, "is_followed", _is_always_followed)],
     "lance merge": lambda: [
         mock.patch.object(LanceSimTable, "refuses", lambda *_arguments: False),
-        mock.patch.object(LanceSink, "_lets_pass", _passes_what_is_gone),
+        mock.patch.object(Post, "_lets_pass", _passes_what_is_gone),
     ],
 }

@@ -20,7 +20,7 @@ from holdfast.errors import StoreUnavailableError, TableChangedError, TableMissi
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
-from holdfast.sinks.lance import sink as lance_sink
+from holdfast.sinks.lance import post as lance_post
 from holdfast.sinks.lance.schemas import schema_changes
 from holdfast.sinks.lance.sink import LanceSink
 from tests.fakes.memory_table import MemorySnapshot
@@ -102,7 +102,7 @@ class LanceSimTable(SimTable):
         """Let the sink post, and nobody come between its checks and Lance's: that gap is open."""
         self._posting, self._is_sending = posting, True
         try:
-            with mock.patch.object(lance_sink, "LanceDataset", self):
+            with mock.patch.object(lance_post, "LanceDataset", self):
                 yield
         finally:
             self._is_sending = False

@@ -74,7 +74,7 @@ def test_versions_cleaned_away_under_the_post_are_told(
             configure(rig)
             clean_up(rig)
 
-    monkeypatch.setattr("holdfast.sinks.lance.sink.failpoint", clean_there)
+    monkeypatch.setattr("holdfast.sinks.lance.post.failpoint", clean_there)
     with pytest.raises(TableChangedError, match="restore version 3"):
         rig.start()
     rig.dataset(version=3).restore()

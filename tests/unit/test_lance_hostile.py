@@ -262,7 +262,7 @@ def test_a_post_into_a_dataset_made_again_at_the_last_moment_is_told(
         if step == "before-lance-commit":
             make_again(rig)
 
-    monkeypatch.setattr("holdfast.sinks.lance.sink.failpoint", make_again_there)
+    monkeypatch.setattr("holdfast.sinks.lance.post.failpoint", make_again_there)
     with pytest.raises(TableChangedError, match="restore version 1"):
         rig.start()
     rig.dataset(version=1).restore()

@@ -1,9 +1,4 @@
-"""The Lance sink: one dataset behind the engine's protocol.
-
-Lance's own append is no compare-and-set: it lands on whatever the newest version is, and a post
-that is sent twice can land twice. A merge, which names all fragments of the new version, lands
-only if nothing but indices and settings has changed since the version that it was built on.
-"""
+"""The Lance sink: one dataset behind the engine's protocol."""
 
 from __future__ import annotations
 
@@ -13,27 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lance import LanceDataset, LanceOperation, Transaction
-from lance.commit import CommitConflictError
+from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
 from holdfast.errors import (
-    CommitRefusedError,
     LedgerDamagedError,
     StoreUnavailableError,
     TableChangedError,
-    TableMissingError,
 )
-from holdfast.failpoints import failpoint
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
 from holdfast.sinks.lance.blobs import given_schema
-from holdfast.sinks.lance.dataset import DatasetPlace, is_gone
+from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.identity import give_identity, read_identity
 from holdfast.sinks.lance.indices import unindexed_rows
 from holdfast.sinks.lance.marks import NOTE, find_mark, mark_changes, metadata_of
+from holdfast.sinks.lance.post import Post
 from holdfast.sinks.lance.schemas import schema_changes, schema_json, with_metadata
 from holdfast.sinks.lance.writer import LanceWriterSpec
 from holdfast.sinks.mark_text import mark_text
@@ -43,7 +35,6 @@ from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 
 _LOOKS_MAX = 5
-_REFUSALS = ("forbidden", "access denied", "accessdenied", "permission denied", "unauthorized")
 
 
 class LanceSink:
@@ -204,8 +195,8 @@ class LanceSink:
             CommitRefusedError: The store refused for good.
             TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
         """
-        history: History = view.handle
-        outcome, _ = self._send(view, (), history.dataset.lance_schema, {})
+        schema = view.handle.dataset.lance_schema
+        outcome, _ = Post(place=self._place, view=view, schema=schema).send()
         return outcome
 
     def post(
@@ -219,12 +210,14 @@ class LanceSink:
         """
         history: History = view.handle
         changes = mark_changes(metadata_of(history.dataset), run_id, mark, view.uuid)
-        outcome, version = self._send(
-            view,
-            [_fragment(group) for group in groups],
-            with_metadata(history.dataset.lance_schema, changes),
-            {"holdfast.run": run_id, NOTE: mark_text(mark)},
+        post = Post(
+            place=self._place,
+            view=view,
+            schema=with_metadata(history.dataset.lance_schema, changes),
+            fragments=[_fragment(group) for group in groups],
+            notes={"holdfast.run": run_id, NOTE: mark_text(mark)},
         )
+        outcome, version = post.send()
         if outcome is Outcome.LANDED and version != mark.snapshot_id:
             # A setting or an index has come in between: the next look tells the true version.
             return Outcome.UNKNOWN
@@ -233,88 +226,6 @@ class LanceSink:
     def unindexed_rows(self) -> dict[str, int]:
         """Return how many rows each index does not know yet."""
         return unindexed_rows(self._place.open())
-
-    def _send(
-        self,
-        view: TableView,
-        fragments: Sequence[FragmentMetadata],
-        schema: Any,  # noqa: ANN401 - LanceSchema, of which Lance exports no type.
-        notes: Mapping[str, str],
-    ) -> tuple[Outcome, int]:
-        """Post once. Whatever is not a clear answer is unknown, and the mark will tell.
-
-        Raises:
-            CommitRefusedError: The store refused for good.
-            TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
-        """
-        dataset: LanceDataset = view.handle.dataset
-        there = [one.metadata for one in dataset.get_fragments()]
-        # No column is added, so others' appends may land on top of it.
-        merge = LanceOperation.Merge([*there, *fragments], schema, preserves_nullability=True)
-        transaction = Transaction(
-            read_version=dataset.version, operation=merge, transaction_properties=dict(notes)
-        )
-        # Right before: Lance itself notices neither what was cleaned away since, nor when another
-        # dataset stands in its place.
-        if not self._lets_pass(dataset.version) or read_identity(self._place) != view.uuid:
-            return Outcome.CONFLICT, 0
-        failpoint("before-lance-commit")
-        try:
-            landed = LanceDataset.commit(dataset, transaction, max_retries=0)
-        except CommitConflictError:
-            return Outcome.CONFLICT, 0
-        except Exception as error:  # noqa: BLE001 - lost answers have any shape.
-            return self._told(view, error), 0
-        if not History(landed).lets_pass(dataset.version, below=landed.version):
-            raise TableChangedError(
-                table=self.name,
-                change=(
-                    f"versions since {dataset.version} were cleaned away while version "
-                    f"{landed.version} was posted, which may undo what they did: look at both, "
-                    f"and if so, restore version {landed.version - 1}"
-                ),
-            )
-        if read_identity(self._place) != view.uuid:
-            raise TableChangedError(
-                table=self.name,
-                change=(
-                    f"it was dropped and made again while version {landed.version} was posted, "
-                    f"which names files that are gone: restore version {landed.version - 1}"
-                ),
-            )
-        return Outcome.LANDED, int(landed.version)
-
-    def _told(self, view: TableView, error: Exception) -> Outcome:
-        """Return what an error means.
-
-        Raises:
-            CommitRefusedError: The store refused for good.
-        """
-        text = str(error).lower()
-        if any(word in text for word in _REFUSALS):
-            raise CommitRefusedError(table=self.name, reason=in_short(error)) from error
-        if is_gone(error):
-            return Outcome.CONFLICT  # The version that it was built on was cleaned away.
-        if isinstance(error, ValueError) and not self._has_changed(view):
-            raise CommitRefusedError(table=self.name, reason=in_short(error)) from error
-        return Outcome.UNKNOWN
-
-    def _lets_pass(self, base: int) -> bool:
-        """Whether a post that was built on a version can still be right.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
-        try:
-            return History(self._place.open()).lets_pass(base)
-        except TableMissingError:
-            return False
-
-    def _has_changed(self, view: TableView) -> bool:
-        try:
-            return bool(self._place.open().version != view.parent_snapshot_id)
-        except (TableMissingError, StoreUnavailableError):
-            return True
 
     def _view(self, dataset: LanceDataset, identity: str) -> TableView:
         history = History(dataset)
