@@ -26,9 +26,9 @@ from holdfast.sinks.lance.blobs import as_blobs, has_blobs, plain_schema, writte
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.wording import in_short
 
-_BATCHES_WAITING = 2
-# What small batches are put together to, so that Lance makes few pages of them.
-_BATCH_BYTES = 8 * 1024 * 1024
+# How many bytes of batches are handed over at a time, and how often before the task waits.
+_HANDED_BYTES = 8 * 1024 * 1024
+_HANDED_MAX = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class _Stream:
     def __init__(self, spec: LanceWriterSpec) -> None:
         self._spec = spec
         self._written = written_schema(spec.stored)
-        self._queue: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(_BATCHES_WAITING)
+        self._queue: queue.Queue[list[pa.RecordBatch] | Exception | None] = queue.Queue(_HANDED_MAX)
         self._kept: list[pa.RecordBatch] = []
         self._kept_bytes = 0
         self._fragments: list[FragmentMetadata] = []
@@ -162,7 +162,7 @@ class _Stream:
     def put(self, rows: pa.RecordBatch) -> None:
         self._kept.append(rows)
         self._kept_bytes += rows.nbytes
-        if self._kept_bytes >= _BATCH_BYTES:
+        if self._kept_bytes >= _HANDED_BYTES:
             self._send_kept()
 
     def finish(self) -> list[FragmentMetadata]:
@@ -185,12 +185,11 @@ class _Stream:
 
     def _send_kept(self) -> None:
         if self._kept:
-            batch = pa.concat_batches(self._kept) if len(self._kept) > 1 else self._kept[0]
-            self._kept, self._kept_bytes = [], 0
-            self._send(batch)
+            kept, self._kept, self._kept_bytes = self._kept, [], 0
+            self._send(kept)
             self._raise_error()
 
-    def _send(self, item: pa.RecordBatch | Exception | None) -> None:
+    def _send(self, item: list[pa.RecordBatch] | Exception | None) -> None:
         # Lance may have ended before it has taken all: then nobody empties the queue.
         is_taken = False
         while not is_taken and not self._ended.is_set():
@@ -209,7 +208,8 @@ class _Stream:
         while (item := self._queue.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            yield as_blobs(item, self._written)
+            for rows in item:
+                yield as_blobs(rows, self._written)
 
     def _run(self) -> None:
         spec = self._spec
