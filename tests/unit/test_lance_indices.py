@@ -40,3 +40,10 @@ def test_an_id_of_a_removed_fragment_is_not_used_again(rig: LanceRig) -> None:
     rig.dataset().delete("id >= 100")
     rig.start()
     assert rig.dataset().to_table(filter="id = 7")["label"].to_pylist() == ["l7"]
+
+
+def test_what_cannot_be_found_out_is_no_error(rig: LanceRig) -> None:
+    """The run has landed by then, whatever became of the dataset since."""
+    rig.start()
+    rig.drop()
+    assert rig.sink().unindexed_rows() == {}

@@ -133,10 +133,8 @@ class _Plans:
             return self._plan_struct(path, source, target, written)
         if pt.is_map(target) and pt.is_map(source):
             return self._plan_map(path, source, target, written)
-        if (pt.is_list(target) or pt.is_large_list(target)) and is_any_list(source):
+        if is_any_list(target) and is_any_list(source):
             return self._plan_list(path, source, target, written)
-        if pt.is_fixed_size_list(target) and is_any_list(source):
-            return self._plan_vector(path, source, target, written)
         raise self.mismatch(path, f"{source} does not fit {target} without loss")
 
     def _plan_struct(
@@ -198,29 +196,12 @@ class _Plans:
         element = self.plan(below, source.value_type, target.value_type, written.value_type)
 
         def convert(array: pa.Array) -> pa.Array:
+            if pt.is_fixed_size_list(written):
+                refuse_other_lengths(array, written.list_size)
             values = _apply(element, array.flatten())
             if not target.value_field.nullable:
                 self.refuse_null(below, values.is_null())
-            offsets, mask = _offsets(array), array.is_null()
-            if pt.is_list(written):
-                return pa.ListArray.from_arrays(offsets, values, type=written, mask=mask)
-            offsets = offsets.cast(pa.int64())
-            return pa.LargeListArray.from_arrays(offsets, values, type=written, mask=mask)
-
-        return convert
-
-    def _plan_vector(
-        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
-    ) -> Convert:
-        below = f"{path}.element"
-        element = self.plan(below, source.value_type, target.value_type, written.value_type)
-
-        def convert(array: pa.Array) -> pa.Array:
-            refuse_other_lengths(array, written.list_size)
-            values = _apply(element, array.flatten())
-            if not target.value_field.nullable:
-                self.refuse_null(below, values.is_null())
-            return vectors(array, values, written)
+            return _lists(array, values, written)
 
         return convert
 
@@ -242,6 +223,16 @@ class _Plans:
         if is_any_string(source):
             return parse
         raise self.mismatch(path, f"{source} is no uuid")
+
+
+def _lists(array: pa.Array, values: pa.Array, written: pa.DataType) -> pa.Array:
+    if pt.is_fixed_size_list(written):
+        return vectors(array, values, written)
+    offsets, mask = _offsets(array), array.is_null()
+    if pt.is_list(written):
+        return pa.ListArray.from_arrays(offsets, values, type=written, mask=mask)
+    offsets = offsets.cast(pa.int64())
+    return pa.LargeListArray.from_arrays(offsets, values, type=written, mask=mask)
 
 
 def _offsets(array: pa.Array) -> pa.Array:

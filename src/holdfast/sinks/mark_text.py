@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from holdfast.errors import UnsupportedTableError
 from holdfast.sinks.base import RunMark
@@ -28,6 +29,25 @@ def mark_text(mark: RunMark, **more: str) -> str:
             **more,
         }
     )
+
+
+def oldest_beyond(properties: Mapping[str, str], ours: str, most: int) -> list[tuple[int, str]]:
+    """Return the marks that give way to a new one: sequence number and name, the oldest first.
+
+    Args:
+        properties: What the table holds, marks among it.
+        ours: The name of the new mark.
+        most: How many marks may stand in the end.
+
+    Raises:
+        UnsupportedTableError: A mark cannot be read.
+    """
+    others = sorted(
+        (parse_mark(name, text).sequence_number, name)
+        for name, text in properties.items()
+        if name.startswith(MARK_PREFIX) and name != ours
+    )
+    return others[: max(0, len(others) + 1 - most)]
 
 
 def parse_mark(name: str, text: str) -> RunMark:

@@ -25,7 +25,13 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.run_id import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
-from holdfast.sinks.mark_text import MARK_PREFIX, MARKS_MAX, mark_text, parse_mark
+from holdfast.sinks.mark_text import (
+    MARK_PREFIX,
+    MARKS_MAX,
+    mark_text,
+    oldest_beyond,
+    parse_mark,
+)
 
 HORIZON = "holdfast.horizon"
 COUNT = "holdfast.marks"
@@ -42,13 +48,9 @@ class MarkChanges:
 def mark_changes(properties: Mapping[str, str], run_id: str, mark: RunMark) -> MarkChanges:
     """Set this run's mark; drop the oldest beyond the bound and raise the horizon to them."""
     ours = MARK_PREFIX + encode_run_id(run_id)
-    others = sorted(
-        (parse_mark(name, text).sequence_number, name)
-        for name, text in properties.items()
-        if name.startswith(MARK_PREFIX) and name != ours
-    )
-    dropped = others[: max(0, len(others) + 1 - MARKS_MAX)]
-    count = len(others) - len(dropped) + 1 + _removed(properties)
+    dropped = oldest_beyond(properties, ours, MARKS_MAX)
+    others = sum(name.startswith(MARK_PREFIX) and name != ours for name in properties)
+    count = others - len(dropped) + 1 + _removed(properties)
     updates = {ours: mark_text(mark), COUNT: str(count)}
     if dropped:
         horizon = max(_number(properties, HORIZON), dropped[-1][0])

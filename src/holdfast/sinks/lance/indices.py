@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 
-import lance
+from holdfast.errors import HoldfastError
+from holdfast.sinks.lance.dataset import DatasetPlace
 
 _log = logging.getLogger(__name__)
 
 
-def unindexed_rows(dataset: lance.LanceDataset) -> dict[str, int]:
+def unindexed_rows(place: DatasetPlace) -> dict[str, int]:
     """Return how many rows each index does not know yet; an index that knows all is left out.
 
     What cannot be found out is left out as well: the rows have landed, whatever an index says.
     """
     found: dict[str, int] = {}
     try:
+        dataset = place.open()
         names = [one.name for one in dataset.describe_indices()]
         for name in names:
             left = int(dataset.stats.index_stats(name).get("num_unindexed_rows") or 0)
             if left:
                 found[name] = left
-    except (ValueError, OSError, KeyError, NotImplementedError) as error:
-        _log.warning("the state of the indices of %s is not known: %s", dataset.uri, error)
+    except (HoldfastError, ValueError, OSError, KeyError, NotImplementedError) as error:
+        _log.warning("the state of the indices of %s is not known: %s", place.uri, error)
     return found

@@ -18,7 +18,13 @@ from holdfast.model.records import Intent
 from holdfast.model.run_id import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
 from holdfast.sinks.lance.history import GoneError, History, Step
-from holdfast.sinks.mark_text import MARK_PREFIX, MARKS_MAX, mark_text, parse_mark
+from holdfast.sinks.mark_text import (
+    MARK_PREFIX,
+    MARKS_MAX,
+    mark_text,
+    oldest_beyond,
+    parse_mark,
+)
 
 NOTE = "holdfast.mark"
 
@@ -35,12 +41,7 @@ def mark_changes(
         identity: The dataset's id. A mark that was copied elsewhere with the rows is nobody's.
     """
     ours = MARK_PREFIX + encode_run_id(run_id)
-    others = sorted(
-        (parse_mark(name, text).sequence_number, name)
-        for name, text in metadata.items()
-        if name.startswith(MARK_PREFIX) and name != ours
-    )
-    dropped = others[: max(0, len(others) + 1 - MARKS_MAX)]
+    dropped = oldest_beyond(metadata, ours, MARKS_MAX)
     return {**{name: None for _, name in dropped}, ours: mark_text(mark, dataset=identity)}
 
 

@@ -225,7 +225,7 @@ class LanceSink:
 
     def unindexed_rows(self) -> dict[str, int]:
         """Return how many rows each index does not know yet."""
-        return unindexed_rows(self._place.open())
+        return unindexed_rows(self._place)
 
     def _view(self, dataset: LanceDataset, identity: str) -> TableView:
         history = History(dataset)

@@ -199,9 +199,8 @@ class _Stream:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            uri = self._spec.place.uri
             raise StoreUnavailableError(
-                uri=uri, reason=in_short(Exception(str(self._error)))
+                uri=self._spec.place.uri, reason=in_short(self._error)
             ) from self._error
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
