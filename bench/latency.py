@@ -3,7 +3,7 @@
 S3 stands behind toxiproxy, which delays each way and limits each connection; all of Holdfast's
 own traffic goes that way: input, ledger, table files. The catalog is reached directly. First the
 transform is given as much to compute as IO alone takes; then all sides alternate in one session.
-The inline sides do the same with the IO runtime switched off in the workers.
+With the IO runtime switched off in the workers the job is tried once: it takes minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GROUP_ROWS = 128 * 1024
 _TASKS = 2
 _DELAY_MS = 50
 # Of each connection, each way.
-_KILOBYTES_PER_S = 8_000
+_KILOBYTES_PER_S = 2_500
 _TOXICS = [
     Toxic(kind, attributes, stream)
     for stream in ("upstream", "downstream")
@@ -122,23 +122,27 @@ def run() -> dict[str, Any]:
         floor_s = bench.seconds("floor", data=bench.small)
         base_s = bench.seconds("base", slow=False)
         io_s = bench.seconds("try_io")
-        repeats = repeats_for(max(1.0, io_s - base_s) * _TASKS / ROWS)
+        wanted_s = max(1.0, io_s - base_s)
+        repeats = repeats_for(wanted_s * _TASKS / ROWS)
+        # Two processes at once compute more slowly than the one that was asked.
+        tries = [bench.seconds(f"try_{n}", slow=False, repeats=repeats) for n in range(2)]
+        took_s = min(tries) - base_s
+        repeats = max(1, round(repeats * wanted_s / max(1.0, took_s)))
         times = alternate(
             {
                 "compute": partial(bench.append, slow=False, repeats=repeats),
                 "io": bench.append,
                 "both": partial(bench.append, repeats=repeats),
-                "io_inline": partial(bench.append, inline=True),
-                "both_inline": partial(bench.append, repeats=repeats, inline=True),
             },
             bench.make_table,
             bench.drop_table,
             is_warm=True,
         )
+        inline_s = bench.seconds("both_inline", repeats=repeats, inline=True)
     return {
         "ratio": _over_the_slower(times, "both", "compute", "io"),
-        "ratio_inline": _over_the_slower(times, "both_inline", "compute", "io_inline"),
-        "inline_over_runtime": times.ratio("both_inline", "both"),
+        "inline_over_runtime": round(inline_s / statistics.median(times.seconds["both"]), 3),
+        "both_inline_s": round(inline_s, 2),
         # Of requests that wait for each other: nothing to overlap.
         "floor_s": round(floor_s, 2),
         "rows": bench.input.rows,

@@ -6,11 +6,11 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.data import cache_folder
 
 OURS = "holdfast"
+OURS_LANCE = "holdfast-lance"
 _STAMP = "requirements.txt"
 
 
@@ -19,11 +19,14 @@ class Peer:
     """An engine: the module that does its job, and what to install for it."""
 
     module: str
+    # Which comparison it belongs to: the kind of table that ours writes there.
+    table: str = "Iceberg"
     # Exact versions; none for an engine that is run in this project's own environment.
     requirements: tuple[str, ...] = ()
-    # Which jars of the stack's cache its session needs.
+    # Which jars of the stack's cache its session needs, and what brings them there.
     jars: str = ""
-    # What its plain and its checkpointed job are.
+    jars_from: str = "dev/stack/install.sh"
+    # What its plain and its checkpointed job are; an empty text: it has no checkpoints.
     plain: str
     checkpointed: str
 
@@ -61,15 +64,55 @@ PEERS = {
     "stream": Peer(
         module="bench.peer_stream",
         requirements=("pyspark==4.1.4", "pyarrow==26.0.1", "pandas==2.3.3"),
-        jars="iceberg-spark-runtime-*.jar",
+        jars="spark-jars/iceberg-spark-runtime-*.jar",
         plain="bare Spark: one batch, mapInArrow, append to Iceberg",
         checkpointed="AvailableNow, 4 files a batch, checkpointLocation, into Iceberg",
+    ),
+    OURS_LANCE: Peer(
+        module="bench.peer_lance_ours",
+        table="Lance",
+        plain="append to Lance, checkpoint_every=None",
+        checkpointed="append to Lance, checkpoint_every='2s'",
+    ),
+    "daft-lance": Peer(
+        module="bench.peer_lance_daft",
+        table="Lance",
+        requirements=(
+            *("daft==0.7.26", "daft-lance==0.6.0", "pylance==14.0.2"),
+            *("pyarrow==25.0.1", "numpy==2.4.6"),
+        ),
+        plain="daft_lance.write_lance, mode='append', on the native runner",
+        checkpointed="",
+    ),
+    "lance-ray": Peer(
+        module="bench.peer_lance_ray",
+        table="Lance",
+        requirements=(
+            *("lance-ray==0.5.0", "ray[data]==2.60.0", "pylance==14.0.2"),
+            *("pyarrow==26.0.1", "pandas==3.1.1", "numpy==2.4.6"),
+        ),
+        plain="lance_ray.write_lance, mode='append'",
+        checkpointed="",
+    ),
+    "lance-spark": Peer(
+        module="bench.peer_lance_spark",
+        table="Lance",
+        requirements=("pyspark==3.5.9", "pyarrow==26.0.1", "pandas==2.3.3", "numpy==2.4.6"),
+        jars="lance-spark-jars/*.jar",
+        jars_from="dev/stack/install.sh lance-spark",
+        plain="mapInArrow, writeTo(...).append() by lance-spark 0.4.0",
+        checkpointed="",
     ),
 }
 
 
 class PeerError(Exception):
     """An engine could not be installed, or did not do its job; the message says why."""
+
+
+def names_of(table: str) -> list[str]:
+    """Return the engines that are compared with ours where it writes this kind of table."""
+    return [name for name, peer in PEERS.items() if peer.table == table]
 
 
 def interpreter(name: str) -> str:
@@ -103,12 +146,12 @@ def jars(name: str) -> tuple[str, ...]:
     Raises:
         PeerError: They are not there.
     """
-    pattern = PEERS[name].jars
-    if not pattern:
+    peer = PEERS[name]
+    if not peer.jars:
         return ()
-    found = sorted(map(str, Path(cache_folder().parent / "spark-jars").glob(pattern)))
+    found = sorted(map(str, cache_folder().parent.glob(peer.jars)))
     if not found:
-        raise PeerError(f"no {pattern} in the cache: run dev/stack/install.sh")
+        raise PeerError(f"no {peer.jars} in the cache: run {peer.jars_from}")
     return tuple(found)
 
 

@@ -16,16 +16,18 @@ import holdfast as hf
 from bench.peer_job import NAMESPACE, TABLE, PeerJob, count_ids, create_iceberg, serve
 from bench.session import open_session
 
-_CHECKPOINT_EVERY = "2s"
+CHECKPOINT_EVERY = "2s"
 
 
-class _Pass:
+class Pass:
     """Hands rows on."""
 
     def __init__(self, job: PeerJob) -> None:
+        """Keep what the map is to cost."""
         self._job = job
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows as they are."""
         self._job.passed(batch.num_rows)
         return batch
 
@@ -42,8 +44,8 @@ class _Ours:
         hf.Run("bench-peers", store=f"file://{job.folder}/ledger").append(
             hf.scan_parquet(sorted(map(str, Path(job.source).glob("*.parquet"))), options={}),
             to=hf.IcebergTable(f"{NAMESPACE}.{TABLE}", catalog=job.catalog()),
-            transform=_Pass(job),
-            checkpoint_every=_CHECKPOINT_EVERY if job.is_checkpointed else None,
+            transform=Pass(job),
+            checkpoint_every=CHECKPOINT_EVERY if job.is_checkpointed else None,
         )
 
     def counts(self, job: PeerJob) -> tuple[int, int]:

@@ -60,6 +60,11 @@ class Runs:
         with self._folder(name, is_checkpointed=False) as job:
             return [self._outcome(_life(name, job))]
 
+    def checkpointed(self, name: str) -> list[Outcome]:
+        """Do the job once with checkpoints."""
+        with self._folder(name, is_checkpointed=True) as job:
+            return [self._outcome(_life(name, job))]
+
     def checkpointed_and_rerun(self, name: str) -> list[Outcome]:
         """Do the job once with checkpoints, and once more when all is done."""
         with self._folder(name, is_checkpointed=True) as job:

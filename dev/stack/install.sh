@@ -4,6 +4,7 @@
 #
 #   dev/stack/install.sh                     the servers that every test run needs
 #   dev/stack/install.sh nessie minio        these two as well (or WITH="nessie minio")
+#   dev/stack/install.sh lance-spark         no server: the jars that bench/lance_peers.py needs
 #
 # HOLDFAST_CACHE moves the cache. Packages come from the registries that apt, go and mvn are
 # set up to use on this machine.
@@ -119,6 +120,7 @@ main() {
   go_tool versitygw github.com/versity/versitygw/cmd/versitygw "$VERSITYGW_VERSION"
   go_tool toxiproxy github.com/Shopify/toxiproxy/v2/cmd/server "$TOXIPROXY_VERSION"
   if wants nessie; then maven_folder nessie -DexcludeTransitive=true; fi
+  if wants lance-spark; then maven_folder lance-spark-jars; fi
   if wants minio; then go_tool minio github.com/minio/minio "$MINIO_VERSION"; fi
 }
 
