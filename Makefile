@@ -13,7 +13,9 @@ UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 
 # A folder that does not exist yet is left out, so that no tool stumbles over it.
 CODE := $(wildcard src tests bench dev examples)
-UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property)
+# In two parts, which run beside each other: each takes about as long as the types.
+UNIT_TESTS := $(wildcard tests/unit/test_[a-l]*.py)
+MORE_UNIT_TESTS := $(wildcard tests/unit/test_[m-z]*.py) $(wildcard tests/contract tests/property)
 # What `make check` leaves out: whatever needs a server, Java, or more than ten seconds.
 NOT_UNIT := spark or connect or stack or crash or slow_unit or slow or bench
 # What `make test` leaves out: each has a target of its own, or takes over a minute.
@@ -25,7 +27,7 @@ NOT_TEST := crash or slow or bench
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock simulate soak guards check check-format check-lint check-types check-imports check-unit format \
+.PHONY: help setup lock simulate soak guards check check-format check-lint check-types check-imports check-unit check-more-unit format \
 	stack stack-stop test crash bench plots docs test-matrix wheel clean
 
 help: ## List the targets
@@ -57,7 +59,7 @@ lock: ## Make requirements/dev.txt from dev.in (needs uv)
 # ---- checks -----------------------------------------------------------------------------------
 check: setup ## Format, lint, types, import rules, unit tests: no server, no Spark, under 90 s
 	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target \
-		check-types check-format check-lint check-imports check-unit
+		check-unit check-more-unit check-types check-format check-lint check-imports
 	@echo "check: all passed"
 
 check-format:
@@ -73,7 +75,10 @@ check-imports:
 	$(BIN)/lint-imports
 
 check-unit:
-	$(BIN)/python -m pytest -q -m "not ($(NOT_UNIT))" $(UNIT_TESTS)
+	$(BIN)/python -m pytest -q -p no:cacheprovider -m "not ($(NOT_UNIT))" $(UNIT_TESTS)
+
+check-more-unit:
+	$(BIN)/python -m pytest -q -p no:cacheprovider -m "not ($(NOT_UNIT))" $(MORE_UNIT_TESTS)
 
 format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff format $(CODE)

@@ -1,24 +1,48 @@
 """Holdfast: resumable, exactly-once batch jobs on Spark.
 
-The public names, nothing else. Nothing is imported from pyspark, pyiceberg or lance here.
+The public names, nothing else. Each is imported when it is first used: a command line that only
+prints its help, or a worker that needs a part, does not wait for all of pyarrow and pandas. Nothing
+is imported from pyspark, pyiceberg or lance here.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from holdfast._version import __version__
-from holdfast.engine.sweep import Swept
 from holdfast.errors import HoldfastError
-from holdfast.model.limits import Limits
-from holdfast.model.report import Report
-from holdfast.model.status import RunStatus
-from holdfast.run import Run, runs
-from holdfast.sinks.targets import Create, IcebergTable, LanceTable
-from holdfast.sources.files.scan import FilesScan, scan_files
-from holdfast.sources.iceberg.scan import IcebergScan, scan_iceberg
-from holdfast.sources.lance.scan import LanceScan, scan_lance
-from holdfast.sources.materialized.scan import Materialized, materialize
-from holdfast.sources.parquet.scan import ParquetScan, scan_parquet
-from holdfast.worker.per_row import PerRow, per_row
-from holdfast.worker.retry import Retry
-from holdfast.worker.transforms import PerWorker, per_worker
+
+if TYPE_CHECKING:
+    from holdfast.engine.sweep import Swept
+    from holdfast.model.limits import Limits
+    from holdfast.model.report import Report
+    from holdfast.model.status import RunStatus
+    from holdfast.run import Run, runs
+    from holdfast.sinks.targets import Create, IcebergTable, LanceTable
+    from holdfast.sources.files.scan import FilesScan, scan_files
+    from holdfast.sources.iceberg.scan import IcebergScan, scan_iceberg
+    from holdfast.sources.lance.scan import LanceScan, scan_lance
+    from holdfast.sources.materialized.scan import Materialized, materialize
+    from holdfast.sources.parquet.scan import ParquetScan, scan_parquet
+    from holdfast.worker.per_row import PerRow, per_row
+    from holdfast.worker.retry import Retry
+    from holdfast.worker.transforms import PerWorker, per_worker
+
+_HOMES = {
+    "holdfast.engine.sweep": ("Swept",),
+    "holdfast.model.limits": ("Limits",),
+    "holdfast.model.report": ("Report",),
+    "holdfast.model.status": ("RunStatus",),
+    "holdfast.run": ("Run", "runs"),
+    "holdfast.sinks.targets": ("Create", "IcebergTable", "LanceTable"),
+    "holdfast.sources.files.scan": ("FilesScan", "scan_files"),
+    "holdfast.sources.iceberg.scan": ("IcebergScan", "scan_iceberg"),
+    "holdfast.sources.lance.scan": ("LanceScan", "scan_lance"),
+    "holdfast.sources.materialized.scan": ("Materialized", "materialize"),
+    "holdfast.sources.parquet.scan": ("ParquetScan", "scan_parquet"),
+    "holdfast.worker.per_row": ("PerRow", "per_row"),
+    "holdfast.worker.retry": ("Retry",),
+    "holdfast.worker.transforms": ("PerWorker", "per_worker"),
+}
 
 __all__ = [
     "Create",
@@ -48,3 +72,24 @@ __all__ = [
     "scan_lance",
     "scan_parquet",
 ]
+
+
+if not TYPE_CHECKING:  # Else a name that is not there would pass for anything.
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first asked for.
+
+        Raises:
+            AttributeError: There is no such name.
+        """
+        for home, names in _HOMES.items():
+            if name in names:
+                found = getattr(import_module(home), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

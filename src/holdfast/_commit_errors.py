@@ -68,9 +68,9 @@ class CommitConflictError(CommitError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CommitRefusedError(CommitError):
-    """The catalog refused the commit for a reason that a retry does not change."""
+    """The catalog or the store refused the commit for a reason that a retry does not change."""
 
-    happened = "{table}: the catalog refused the commit: {reason}"
+    happened = "{table}: the commit was refused: {reason}"
     advice = "mend the cause, then run the same script again; the staged files are kept"
 
     reason: str

@@ -44,7 +44,8 @@ def open_store(
     if not uri:
         raise SettingsError(
             what="no store is named for the run's ledger",
-            cure=f"pass Run(store=...), or set {_STORE_SETTING} or {_STORE_VARIABLE}",
+            cure=f"pass Run(store=...), or --store to a command, or set {_STORE_SETTING} or "
+            f"{_STORE_VARIABLE}",
         )
     if options is None:
         options = _settings_under(session, f"{_STORE_SETTING}.")
@@ -83,6 +84,22 @@ def open_table(
     return iceberg.open_sink(
         target, settings_under=settings_under, create=create, default_schema=schema
     )
+
+
+def configured_catalog(name: str) -> dict[str, str] | None:
+    """Return what PyIceberg's own configuration says of a catalog: a file, or the environment.
+
+    Args:
+        name: The catalog's name.
+
+    Raises:
+        MissingExtraError: PyIceberg is not installed.
+        SettingsError: The configuration cannot be read.
+    """
+    with _installed("an Iceberg table", "iceberg"):
+        from holdfast.sinks.iceberg.configured import configured  # noqa: PLC0415 - it is optional.
+
+    return configured(name)
 
 
 def open_scan(scan: Scan, session: SparkSession) -> PinnedScan:

@@ -26,6 +26,7 @@ from holdfast.model.report import Report
 from holdfast.model.run_id import decode_run_id, encode_run_id
 from holdfast.model.status import RunStatus
 from holdfast.opening import active_session, open_store, open_table
+from holdfast.progress.watching import shown
 from holdfast.sinks.base import Sink
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, Target, target_of
@@ -95,6 +96,7 @@ class Run:
         max_errors: float = 0.1,
         cost: float | Callable[[Any], float] = 0.0,
         limits: Limits = DEFAULT_LIMITS,
+        progress: bool | None = None,
     ) -> Report:
         """Transform rows and append them to the table in one atomic commit, once.
 
@@ -124,6 +126,8 @@ class Run:
             cost: What a row costs, or a function of its answer (of the output batch, if the
                 transform takes batches). Summed up in the report.
             limits: How much a worker may hold in memory, as `hf.Limits`.
+            progress: Show the run while it is at work. By default where stderr is a terminal, and
+                in a notebook; elsewhere as a log line each minute.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -135,7 +139,9 @@ class Run:
         given = locals()  # Most arguments are choices, of the same name.
         choices = Choices(**{one.name: given[one.name] for one in fields(Choices)})
         target = target_of(to) if isinstance(to, str) else to
-        return self._append(df, target, key, choices, create=create, version=version)
+        return self._append(
+            df, target, key, choices, create=create, version=version, progress=progress
+        )
 
     def remaining(
         self, df: SparkDataFrame, *, key: str | Sequence[str], takeover: Takeover = "wait"
@@ -299,6 +305,7 @@ class Run:
         *,
         create: Create | None,
         version: str,
+        progress: bool | None,
     ) -> Report:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
@@ -333,7 +340,8 @@ class Run:
             prepared=prepared,
             check_output=check_output,
         )
-        driven = driver.append(view, identity, choices)
+        with shown(driver.ledger, sink.name, wanted=progress):
+            driven = driver.append(view, identity, choices)
         spark.forget_cached_table(given.session, target)
         report = report_of(self._run_id, sink.name, driven, time.monotonic() - started)
         report = replace(report, unindexed_rows=sink.unindexed_rows())

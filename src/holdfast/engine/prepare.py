@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from holdfast._version import __version__
 from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Ports, Submitter
+from holdfast.engine.steps_log import say
 from holdfast.engine.takeover import wait_for_other_driver
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import HoldfastError, NullKeyError, RunMismatchError
@@ -115,6 +116,7 @@ class Ledger:
 
     def stop(self, error: HoldfastError) -> None:
         """Say that this driver gives up, as far as that can be said: nobody needs to wait."""
+        say(self.run_id, f"stopped: {type(error).__name__}")
         with contextlib.suppress(HoldfastError):
             self.log.append(Stop(reason=type(error).__name__))
 

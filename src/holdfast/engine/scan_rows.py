@@ -17,8 +17,9 @@ from holdfast.worker.reports import TaskReport
 from holdfast.worker.scan_task import ScanTask
 from holdfast.worker.task import TaskPlan
 
-# Stored bytes that one task reads at most: enough for a table file of a good size.
-_ITEM_BYTES = 256 * 1024 * 1024
+# Stored bytes that one task reads at most. A task begins without rows to encode and ends without
+# any to read, so many small ones leave cores idle; and a large one loses no more when it is killed.
+_ITEM_BYTES = 1024 * 1024 * 1024
 _EXAMPLES = 3
 
 

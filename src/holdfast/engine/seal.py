@@ -6,8 +6,8 @@ after its claim is sealed never counts, so a task that nobody can stop does no h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.answers import list_objects
@@ -23,10 +23,11 @@ class Gathered:
     """The work with what was found under more claims, and the rows that were left out."""
 
     work: Work
-    dropped_rows: int
-    dropped_cost: float
-    # The accepted logs of tasks that did not live to end them.
-    open_logs: list[list[TaskRecord]]
+    dropped_rows: int = 0
+    dropped_cost: float = 0.0
+    # All logs, by name, and those accepted ones whose tasks did not live to end them.
+    logs: Mapping[str, Sequence[TaskRecord]] = field(default_factory=dict)
+    open_logs: Sequence[Sequence[TaskRecord]] = ()
 
 
 def gather(
@@ -49,13 +50,34 @@ def gather(
         LedgerDamagedError: A record is damaged, or a reported one is not to be found.
         StoreUnavailableError: The store did not answer.
     """
-    dropped_rows, dropped_cost = 0, 0.0
-    open_logs: list[list[TaskRecord]] = []
-    found: dict[str, list[TaskRecord]] = {}
-    for claim in claims:
-        records = read_task_records(
-            storage, layout, list_objects(storage, layout.claim_tasks(claim))
-        )
+    gathered = accept(
+        work,
+        (
+            read_task_records(storage, layout, list_objects(storage, layout.claim_tasks(claim)))
+            for claim in claims
+        ),
+    )
+    for report in reports:
+        # Tasks that live say how much they wrote: a listing that misses some must not pass.
+        if len(gathered.logs.get(report.log, ())) < report.records:
+            raise LedgerDamagedError(
+                uri=f"{layout.tasks}/{report.log}",
+                reason=f"the task wrote {report.records} records, and fewer are listed",
+            )
+    return gathered
+
+
+def accept(work: Work, claims: Iterable[Sequence[TaskRecord]]) -> Gathered:
+    """Decide which records count.
+
+    Args:
+        work: What earlier seals have accepted.
+        claims: The records of each claim that is not sealed yet, the oldest claim first.
+    """
+    dropped: list[TaskRecord] = []
+    open_logs: list[Sequence[TaskRecord]] = []
+    found: dict[str, Sequence[TaskRecord]] = {}
+    for records in claims:
         logs = whole_prefixes(records)
         found |= logs
         best: dict[str, str] = {}
@@ -67,18 +89,13 @@ def gather(
         work, refused = work.plus(chosen)
         open_logs += [logs[name] for name in best.values() if not logs[name][-1].end]
         counted = {one.name for one in chosen} - set(refused)
-        dropped = [one for log in logs.values() for one in log if one.name not in counted]
-        dropped_rows += _rows(dropped)
-        dropped_cost += sum(one.cost for one in dropped)
-    for report in reports:
-        # Tasks that live say how much they wrote: a listing that misses some must not pass.
-        if len(found.get(report.log, ())) < report.records:
-            raise LedgerDamagedError(
-                uri=f"{layout.tasks}/{report.log}",
-                reason=f"the task wrote {report.records} records, and fewer are listed",
-            )
+        dropped += [one for log in logs.values() for one in log if one.name not in counted]
     return Gathered(
-        work=work, dropped_rows=dropped_rows, dropped_cost=dropped_cost, open_logs=open_logs
+        work=work,
+        dropped_rows=_rows(dropped),
+        dropped_cost=sum(one.cost for one in dropped),
+        logs=found,
+        open_logs=open_logs,
     )
 
 

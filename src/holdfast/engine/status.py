@@ -28,15 +28,15 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
     log = ledger.log
     log.refresh()
     run_file = read_run_file(ledger.storage, ledger.layout)
-    last = _last_seal(log)
+    last = last_seal(log)
     done = last.covered.rows if last else 0
     if with_tasks and log.receipt is None and not log.is_aborted:
         done = accepted_work(ledger).sums.rows
-    planned = _last_input(log)
+    planned = last_input(log)
     claim = log.claims[max(log.claims)] if log.claims else None
     return RunStatus(
         run_id=ledger.run_id,
-        state=_state(log, last),
+        state=state_of(log, last),
         table=run_file.identity.table if run_file else "",
         input_rows=planned.rows if planned else None,
         done_rows=done,
@@ -61,13 +61,14 @@ def accepted_work(ledger: Ledger) -> Work:
     log, storage, layout = ledger.log, ledger.storage, ledger.layout
     if log.receipt is not None:
         return read_work(storage, layout, log.receipt.staged)
-    last = _last_seal(log)
+    last = last_seal(log)
     work = Work() if last is None else read_work(storage, layout, last.work)
     sealed = last.through_claim if last else 0
     return gather(storage, layout, work, [claim for claim in log.plans if claim > sealed]).work
 
 
-def _last_seal(log: RunLog) -> Seal | None:
+def last_seal(log: RunLog) -> Seal | None:
+    """Return the seal that stands for all earlier ones."""
     return log.seals[max(log.seals)] if log.seals else None
 
 
@@ -81,7 +82,13 @@ def run_folders(storage: Storage, store: str) -> list[str]:
         return [name for name in storage.folders(store) if not name.startswith("=probe")]
 
 
-def _state(log: RunLog, last: Seal | None) -> RunState:
+def state_of(log: RunLog, last: Seal | None) -> RunState:
+    """Say in a word where a run stands.
+
+    Args:
+        log: Its log, freshly read.
+        last: The last seal in it.
+    """
     if log.is_aborted:
         return "aborted"
     if log.receipt is not None:
@@ -93,7 +100,8 @@ def _state(log: RunLog, last: Seal | None) -> RunState:
     return "staged" if last is not None and last.complete else "started"
 
 
-def _last_input(log: RunLog) -> InputSums | None:
+def last_input(log: RunLog) -> InputSums | None:
+    """Return what the input was when somebody last measured it."""
     for record in reversed(log.records):
         if isinstance(record.body, Plan | Seal) and record.body.input is not None:
             return record.body.input

@@ -7,7 +7,8 @@ what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from holdfast.engine.prepare import Ledger
@@ -32,6 +33,20 @@ class Swept:
     ledger_objects: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """What a sweep deletes, and what it leaves. Nothing is deleted by planning."""
+
+    # What the run is; None if no driver got as far as to say so.
+    identity: Identity | None
+    # Staged files that did not become part of the table, with their sizes, in order.
+    data_files: Mapping[str, int]
+    ledger_objects: Sequence[str]
+    # Staged files that have landed, or of which nobody can tell; objects that are still of use.
+    kept_files: AbstractSet[str]
+    kept_objects: AbstractSet[str]
+
+
 def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
     """Delete the run's chunks, keys, task logs, its own copy of the input, and files not landed.
 
@@ -39,7 +54,23 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
 
     Args:
         ledger: The run's ledger.
-        open_sink: Opens the table that the run is said to write.
+        open_sink: Opens the table that the run is said to write; called only if it is needed.
+
+    Raises:
+        RunUnfinishedError: The run may still go on.
+        CommitUnknownError: The catalog gave no clear answer; call again.
+        StoreUnavailableError: The store did not answer.
+        StoreError: The ledger is damaged.
+    """
+    return carry_out(ledger, open_sink, plan_sweep(ledger, open_sink))
+
+
+def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPlan:
+    """Find out what a sweep is to delete. Of a run that was given up, it looks at the table.
+
+    Args:
+        ledger: The run's ledger.
+        open_sink: Opens the table that the run is said to write; called only if it is needed.
 
     Raises:
         RunUnfinishedError: The run may still go on.
@@ -53,8 +84,7 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
         raise RunUnfinishedError(run_id=ledger.run_id)
     # Only now: before the run has ended, a driver may still come and say what it is.
     run_file = read_run_file(storage, layout)
-    sink = None if run_file is None else open_sink(run_file.identity)
-    references = _to_keep(ledger, run_file, sink)
+    references = _to_keep(ledger, run_file, open_sink)
     with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
         inputs = storage.list(layout.inputs)
@@ -69,33 +99,57 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
         for group in read_work(storage, layout, reference).groups
     ]
     works = [read_work(storage, layout, reference) for reference in references]
-    doomed = sorted(_paths(staged) - {path for work in works for path in _paths(work.groups)})
-    failpoint("before-files-are-swept")
-    if sink is not None and doomed:
-        sink.delete_files(sink.load(), doomed)
-    # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
+    landed = {path for work in works for path in _sizes(work.groups)}
+    sizes = {path: size for path, size in _sizes(staged).items() if path not in landed}
     # What has failed for good stays readable: it may be all that is left of a row.
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
     if log.pinned is not None:  # A later start is compared with it.
         kept.add(layout.part(log.pinned.pins.name))
-    objects = [uri for uri in (*parts, *tasks, *inputs) if uri not in kept]
+    return SweepPlan(
+        identity=run_file.identity if run_file else None,
+        data_files=dict(sorted(sizes.items())),
+        ledger_objects=[uri for uri in (*parts, *tasks, *inputs) if uri not in kept],
+        kept_files=landed,
+        kept_objects=kept.intersection((*parts, *tasks)),
+    )
+
+
+def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: SweepPlan) -> Swept:
+    """Delete what was planned.
+
+    Args:
+        ledger: The run's ledger.
+        open_sink: Opens the table that the run is said to write; called only if it is needed.
+        plan: What `plan_sweep` has found.
+
+    Raises:
+        StoreUnavailableError: The store did not answer; call again.
+        LedgerDamagedError: A file is outside the table; nothing was deleted.
+    """
+    layout, storage = ledger.layout, ledger.storage
+    failpoint("before-files-are-swept")
+    if plan.identity is not None and plan.data_files:
+        sink = open_sink(plan.identity)
+        sink.delete_files(sink.load(), list(plan.data_files))
+    # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
     failpoint("after-files-are-swept")
     with answers(layout.folder):
-        storage.delete(objects)
+        storage.delete(plan.ledger_objects)
     failpoint("after-ledger-is-swept")
-    return Swept(data_files=len(doomed), ledger_objects=len(objects))
+    return Swept(data_files=len(plan.data_files), ledger_objects=len(plan.ledger_objects))
 
 
 def _to_keep(
-    ledger: Ledger, run_file: RunFile | None, sink: Sink | None
+    ledger: Ledger, run_file: RunFile | None, open_sink: Callable[[Identity], Sink]
 ) -> Sequence[PartReference]:
     """Return the lists of the files that have landed, or of which nobody can tell."""
     log = ledger.log
     if log.receipt is not None:
         return [log.receipt.staged]
-    if run_file is None or sink is None or not log.intents:
+    if run_file is None or not log.intents:
         return []
+    sink = open_sink(run_file.identity)
     found = resolve(ledger, run_file, sink)
     if found is not None:
         return [log.intents[found.mark.intent_number].staged]
@@ -106,5 +160,7 @@ def _to_keep(
     return []
 
 
-def _paths(groups: Iterable[StagedGroup]) -> set[str]:
-    return {path for group in groups for path in group.paths}
+def _sizes(groups: Sequence[StagedGroup]) -> dict[str, int]:
+    """Return the size of each object that groups need."""
+    found = {group.path: group.size_bytes for group in groups}
+    return found | {file.path: file.size_bytes for group in groups for file in group.files}

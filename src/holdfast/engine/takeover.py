@@ -45,7 +45,7 @@ def wait_for_other_driver(  # noqa: PLR0913 - one look needs all of these.
     if _has_ended(log, number, claim, ports):
         return
     age_s = _age_s(log, storage, layout, number, ports)
-    quiet_s = 2 * (claim.checkpoint_every_s or _QUIET_WITHOUT_CHECKPOINTS_S / 2)
+    quiet_s = quiet_after_s(claim.checkpoint_every_s)
     if age_s >= quiet_s:
         return
     if takeover == "never":
@@ -65,6 +65,11 @@ def wait_for_other_driver(  # noqa: PLR0913 - one look needs all of these.
         log.refresh()
         if _has_ended(log, max(log.claims), log.claims[max(log.claims)], ports):
             return
+
+
+def quiet_after_s(checkpoint_every_s: float | None) -> float:
+    """Return how long a driver that lives, or its tasks, may write nothing."""
+    return 2 * (checkpoint_every_s or _QUIET_WITHOUT_CHECKPOINTS_S / 2)
 
 
 def _has_ended(log: RunLog, number: int, claim: Claim, ports: Ports) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.engine.seal import gather
+from holdfast.engine.steps_log import say
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
@@ -186,6 +187,9 @@ class Workbook:
             )
         )
         self._reference, self._changed = reference, False
+        whole = ", complete" if self.is_complete else ""
+        waiting = len(self.work.waiting)
+        say(self._log.run_id, f"sealed: {self.work.sums.rows:,} rows, {waiting:,} chunks{whole}")
         return reference
 
     def seal_changes(self) -> None:

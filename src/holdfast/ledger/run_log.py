@@ -64,6 +64,11 @@ class RunLog:
         self._own_claim = 0
 
     @property
+    def run_id(self) -> str:
+        """Whose log it is."""
+        return self._run_id
+
+    @property
     def records(self) -> tuple[Record, ...]:
         """All records that this driver has read or written."""
         return tuple(self._records)

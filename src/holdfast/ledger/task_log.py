@@ -7,7 +7,7 @@ is created. So a task that is killed anywhere leaves a prefix that is true.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.errors import LedgerDamagedError
@@ -101,6 +101,8 @@ class TaskLog:
         self._sleep = ports.sleep
         self._nonce = ports.new_nonce()
         self._next = 0
+        self._usage = ports.usage
+        self._used = ports.usage()
 
     @property
     def next_name(self) -> str:
@@ -117,6 +119,8 @@ class TaskLog:
         uri = self._layout.task_record(record.name)
         if record.name != self.next_name or self._next >= _NUMBERS_MAX:
             raise LedgerDamagedError(uri=uri, reason=f"{self.next_name} was to come next")
+        used = self._usage()
+        record = replace(record, usage=used.since(self._used))
         data = seal_json({**record.to_json(), "nonce": self._nonce})
         kind = _kind(record)
         failpoint(f"before-{kind}-record")
@@ -124,6 +128,7 @@ class TaskLog:
             raise LedgerDamagedError(uri=uri, reason="another task attempt has written it")
         failpoint(f"after-{kind}-record")
         self._next += 1
+        self._used = used
 
 
 def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) -> list[TaskRecord]:

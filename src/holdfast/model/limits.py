@@ -40,16 +40,21 @@ class Limits:
         Raises:
             SettingsError: A limit is no whole number, or too small.
         """
-        _at_least(1, "batch_bytes", self.batch_bytes)
-        _at_least(1, "open_files", self.open_files)
-        _at_least(PART_BYTES, "in_flight_bytes", self.in_flight_bytes)
+        refuse_below(1, "Limits", batch_bytes=self.batch_bytes, open_files=self.open_files)
+        refuse_below(PART_BYTES, "Limits", in_flight_bytes=self.in_flight_bytes)
 
 
-def _at_least(least: int, name: str, value: int) -> None:
-    if type(value) is not int or value < least:
-        raise SettingsError(
-            what=f"Limits({name}={value!r})", cure=f"give a whole number of at least {least}"
-        )
+def refuse_below(least: int, owner: str, **settings: int) -> None:
+    """Refuse settings that are no whole numbers, or smaller.
+
+    Raises:
+        SettingsError: One is.
+    """
+    for name, value in settings.items():
+        if type(value) is not int or value < least:
+            raise SettingsError(
+                what=f"{owner}({name}={value!r})", cure=f"give a whole number of at least {least}"
+            )
 
 
 DEFAULT_LIMITS = Limits()

@@ -152,3 +152,8 @@ def readable_time(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < _SHORT_S else f"{whole} s"
     hours, minutes = divmod(whole // _MINUTE_S, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % _MINUTE_S} s"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 file`, `2 files`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

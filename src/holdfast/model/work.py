@@ -9,7 +9,7 @@ so a record that is dropped gives back exactly what it replaced.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from holdfast.model.input_sums import InputSums
 from holdfast.model.ranges import Span
 from holdfast.model.staged import StagedGroup
+from holdfast.model.usage import NO_USAGE, Usage
 
 # "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
 # nobody needs to wait for it.
@@ -70,6 +71,8 @@ class TaskRecord:
     quarantine: Chunk | None = None
     # What the answers for the covered rows have cost, in the user's own unit.
     cost: float = 0.0
+    # No part of what the record says: two that differ only in it are the same.
+    usage: Usage = field(default=NO_USAGE, compare=False)
 
     @property
     def claim(self) -> int:
@@ -104,6 +107,7 @@ class TaskRecord:
             "end": self.end,
             "quarantine": _chunk_json(self.quarantine),
             "cost": self.cost,
+            "usage": self.usage.to_json(),
         }
 
     @classmethod
@@ -125,9 +129,10 @@ class TaskRecord:
             chunk=_chunk(value["chunk"]),
             supersedes=tuple(value["supersedes"]),
             end=value["end"],
-            # Ledgers of 0.1 have neither.
+            # Ledgers of 0.1 have none of these.
             quarantine=_chunk(value.get("quarantine")),
             cost=value.get("cost", 0.0),
+            usage=Usage.from_json(value.get("usage")),
         )
 
 
@@ -248,6 +253,11 @@ class Work:
                 for one in self.records
             ),
         )
+
+    def only(self, counted: Work) -> Work:
+        """Return what of this work is still counted in another."""
+        names = {record.name for record in counted.records}
+        return replace(self, records=tuple(r for r in self.records if r.name in names))
 
     def without(self, names: Iterable[str]) -> Work:
         """Drop records whole; what they had superseded stands again.

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.model.limits import refuse_below
+
 
 @dataclass(frozen=True, kw_only=True)
 class Create:
@@ -53,6 +55,9 @@ class LanceTable:
             `spark.holdfast.lance.*`, else the environment's credential chain.
         max_rows_per_file: How many rows make a fragment.
         max_bytes_per_file: How many bytes make one, if that is fewer rows.
+
+    Raises:
+        SettingsError: A size is no whole number, or none at all.
     """
 
     uri: str
@@ -60,6 +65,19 @@ class LanceTable:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, kw_only=True)
     max_rows_per_file: int = field(default=1024 * 1024, kw_only=True)
     max_bytes_per_file: int = field(default=1024**3, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that make no file.
+
+        Raises:
+            SettingsError: A size is no whole number, or none at all.
+        """
+        refuse_below(
+            1,
+            "LanceTable",
+            max_rows_per_file=self.max_rows_per_file,
+            max_bytes_per_file=self.max_bytes_per_file,
+        )
 
     @property
     def branch(self) -> str:

@@ -21,6 +21,7 @@ from holdfast.errors import (
 from holdfast.sources.materialized.writing import WritePlan
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame, SparkSession
+from holdfast.worker.checkup import CheckupPlan
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
@@ -91,7 +92,9 @@ def run_plan(df: SparkDataFrame, plan: TaskPlan | ReplayPlan) -> list[TaskReport
     return [TaskReport.from_json(report) for report in reports_of(df, plan)]
 
 
-def reports_of(df: SparkDataFrame, plan: TaskPlan | ReplayPlan | WritePlan) -> list[str]:
+def reports_of(
+    df: SparkDataFrame, plan: TaskPlan | ReplayPlan | WritePlan | CheckupPlan
+) -> list[str]:
     """Run a plan over the DataFrame's partitions, and return what each task reports, as JSON.
 
     Raises:

@@ -57,7 +57,7 @@ def setting(session: SparkSession, name: str, default: str = "") -> str:
         value = session.conf.get(name, None)
     except PySparkException as error:
         raise HiddenSettingError(what=name) from error
-    if value is None and name not in _listed(session):
+    if value is None and (_is_classic(session) or name not in _listed(session)):
         return default
     # Connect says of a hidden setting that there is none; the listing gives it away.
     if value is None or _REDACTED in value:
@@ -77,7 +77,14 @@ def settings_under(session: SparkSession, prefix: str) -> dict[str, str]:
 
 def _listed(session: SparkSession) -> list[str]:
     """Return the names of all settings, hidden ones too: every version and Connect list them."""
+    if _is_classic(session) and hasattr(session.conf, "getAll"):
+        return list(session.conf.getAll)  # Since Spark 4.0; a query takes four times as long.
     return [row["key"] for row in session.sql("SET").collect()]
+
+
+def _is_classic(session: SparkSession) -> bool:
+    """Whether the driver's JVM is at hand: then no setting is hidden from its own session."""
+    return hasattr(session, "_jsparkSession")
 
 
 def forget_cached_table(session: SparkSession, target: Target) -> None:

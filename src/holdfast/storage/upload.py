@@ -21,7 +21,8 @@ from holdfast.storage.runtime import IoRuntime, Lane, io_runtime
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_PARTS_IN_FLIGHT = 4
+# As many as the budget holds: a single file may use all of it.
+_PARTS_IN_FLIGHT = 8
 # An abort that the store does not answer goes on behind; whoever gives up is not held up.
 _ABORT_WAIT_S = 30.0
 

@@ -55,6 +55,7 @@ class Checkpoints:
         key: Sequence[str],
         locate: Locate | None = None,
         every_s: float | None,
+        copies: bool = True,
         twin_is_at_work: Callable[[bool], bool] = _no_twin,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,6 +68,7 @@ class Checkpoints:
             key: The key columns of the input; none for a scan.
             locate: For a scan: which file a row stands in, and its number there.
             every_s: How much work may be lost, in seconds; None for cuts only.
+            copies: Whether somebody may still write to the memory of the output.
             twin_is_at_work: Whether another attempt has durable work here; if asked so, only one
                 that was started earlier.
             clock: Seconds that only grow.
@@ -76,6 +78,7 @@ class Checkpoints:
         self._writer = writer
         self._key = key
         self._every_s = every_s
+        self._copies = copies
         self._twin_is_at_work = twin_is_at_work
         self._clock = clock
         self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
@@ -136,10 +139,11 @@ class Checkpoints:
         Raises:
             SchemaMismatchError: They do not fit the table.
         """
-        fitting = self._writer.fit(output)
-        # Copied: rows wait for their row group and their chunk, and until then a transform may
-        # write its next batch into the same memory; and a slice holds all that it was cut from.
-        rows = pa.concat_batches([fitting, fitting.slice(0, 0)])
+        rows = self._writer.fit(output)
+        if self._copies:
+            # Rows wait for their row group and their chunk, and until then a transform may write
+            # its next batch into the same memory; and a slice holds all that it was cut from.
+            rows = pa.concat_batches([rows, rows.slice(0, 0)])
         self._writer.write(rows)
         self._chunk.hold(rows)
 

@@ -80,6 +80,7 @@ class TaskPlan:
             key=self.key,
             locate=self.scan.locate if self.scan is not None else None,
             every_s=every_s,
+            copies=self.transform is not None,
             clock=ledger.ports.monotonic,
             twin_is_at_work=lambda earlier: twin_is_at_work(
                 ledger, place=place, attempt=attempt, only_earlier=earlier

@@ -69,12 +69,12 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         RunMismatchError: Another run of the same id has landed there.
         CommitUnknownError: The mark is gone, and so is the history that would tell.
         TableChangedError: Versions went back.
+        UnsupportedTableError: The mark cannot be read.
         StoreUnavailableError: The store does not answer.
     """
-    text = metadata_of(history.dataset).get(MARK_PREFIX + encode_run_id(run_id))
-    if text is None or json.loads(text).get("dataset") != identity:
+    mark = _standing(history.dataset, run_id, identity)
+    if mark is None:
         return _unmarked(history, table=table, run_id=run_id, run_nonce=run_nonce, intents=intents)
-    mark = parse_mark(run_id, text)
     if mark.run_nonce != run_nonce:
         raise RunMismatchError(
             run_id=run_id,
@@ -88,6 +88,19 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
             table=table, change=f"its versions went back below {mark.sequence_number}"
         )
     return MarkFound(mark=_where(history, mark, intents), present=True)
+
+
+def _standing(dataset: lance.LanceDataset, run_id: str, identity: str) -> RunMark | None:
+    """Return the run's mark, if one stands that was made for this very dataset.
+
+    Raises:
+        UnsupportedTableError: It cannot be read.
+    """
+    text = metadata_of(dataset).get(MARK_PREFIX + encode_run_id(run_id))
+    if text is None:
+        return None
+    mark = parse_mark(run_id, text)
+    return mark if json.loads(text).get("dataset") == identity else None
 
 
 def _where(history: History, mark: RunMark, intents: Mapping[int, Intent]) -> RunMark:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -14,13 +13,12 @@ from holdfast.model.ranges import Span
 from holdfast.sources.as_pinned import as_pinned
 from holdfast.sources.base import TAG_COLUMN
 from holdfast.storage.port import Storage
+from holdfast.storage.read_ahead import read_ahead
 from holdfast.storage.runtime import io_runtime
 
 # What one batch holds: as many rows, or the object with which it reaches so many bytes.
 _BATCH_ROWS = 64
 _BATCH_BYTES = 16 << 20
-# What is fetched beyond the current object; a larger one is fetched when its turn comes.
-_AHEAD_BYTES = 32 << 20
 # One request must end before the client gives it up.
 _PART_BYTES = 16 << 20
 
@@ -56,22 +54,15 @@ class FilesReader:
             yield self._batch(rows)
 
     def _contents(self, slices: Sequence[FileSlice]) -> Iterator[tuple[FileSlice, bytes]]:
-        """Yield each object's bytes."""
-        ahead: deque[tuple[FileSlice, _Parts]] = deque()
-        ahead_bytes = 0
-        for one in slices:
-            while ahead:
-                done, parts = ahead[0]
-                if ahead_bytes - done.file.size_bytes + one.file.size_bytes <= _AHEAD_BYTES:
-                    break
-                ahead.popleft()
-                ahead_bytes -= done.file.size_bytes
-                yield done, _whole(done.file, parts)
-            ahead.append((one, self._ask(one.file)))
-            ahead_bytes += one.file.size_bytes
-        while ahead:
-            done, parts = ahead.popleft()
-            yield done, _whole(done.file, parts)
+        """Yield each object's bytes; a large one is fetched when its turn comes."""
+        asked = read_ahead(
+            slices,
+            size_of=lambda one: one.file.size_bytes,
+            ask=lambda one: self._ask(one.file),
+            at_least=0,
+        )
+        for one, parts in asked:
+            yield one, _whole(one.file, parts)
 
     def _ask(self, file: PinnedFile) -> _Parts:
         """Begin to fetch an object."""

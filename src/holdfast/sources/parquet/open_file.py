@@ -74,11 +74,13 @@ class OpenFile:
         paths = [leaves.column(one).path for one in range(len(leaves))]
         self._leaves = [n for n, path in enumerate(paths) if f"{path}.".startswith(begins)]
 
+    def size_bytes(self, number: int) -> int:
+        """Return how much `fetch` brings of a row group."""
+        return sum(stop - start for start, stop in self._spans(number))
+
     def fetch(self, number: int) -> Pieces:
         """Begin to fetch what is wanted of a row group."""
-        group = self._metadata.row_group(number)
-        spans = [_chunk_span(group.column(leaf)) for leaf in self._leaves]
-        return [(start, self._ask(start, stop)) for start, stop in _joined(spans)]
+        return [(start, self._ask(start, stop)) for start, stop in self._spans(number)]
 
     def batches(self, number: int, pieces: Pieces) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group, from its first one on.
@@ -101,6 +103,10 @@ class OpenFile:
                 raise UnreadableFileError(
                     f"{self.file.uri}: row group {number} cannot be read: {error}"
                 ) from error
+
+    def _spans(self, number: int) -> list[Span]:
+        group = self._metadata.row_group(number)
+        return _joined(_chunk_span(group.column(leaf)) for leaf in self._leaves)
 
     def _batch_rows(self, number: int) -> int:
         group = self._metadata.row_group(number)

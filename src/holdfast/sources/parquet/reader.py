@@ -1,4 +1,4 @@
-"""Read Parquet on an executor: the next row group is fetched while the current one is at work."""
+"""Read Parquet on an executor: the next row groups are fetched while the current is at work."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from holdfast.sources.parquet.open_file import OpenFile, Pieces, ask_footer
 from holdfast.sources.parquet.schemas import fitted
 from holdfast.sources.tagging import Numbers, Tagging
 from holdfast.storage.port import Storage
+from holdfast.storage.read_ahead import read_ahead
 
 
 class Fit(Protocol):
@@ -72,15 +73,18 @@ class ParquetReader:
         Raises:
             InputChangedError: A file is not the one that was pinned.
         """
-        groups = self._groups(slices)
-        ahead = next(groups, None)
-        while ahead is not None:
-            group, ahead = ahead, next(groups, None)  # Which begins to fetch the next one.
+        asked = read_ahead(
+            self._groups(slices),
+            size_of=lambda group: group.opened.size_bytes(group.number),
+            ask=lambda group: group.opened.fetch(group.number),
+            at_least=1,
+        )
+        for group, pieces in asked:
             with as_pinned(group.opened.file):
-                yield from self._rows(group, passed_over)
+                yield from self._rows(group, pieces, passed_over)
 
     def _groups(self, slices: Sequence[FileSlice]) -> Iterator[_Group]:
-        """Yield the row groups to read, each as its bytes begin to arrive."""
+        """Yield the row groups to read."""
         for one, opened, deleted in self._opened(slices):
             first = 0
             for number, rows in enumerate(one.file.group_rows):
@@ -93,7 +97,6 @@ class ParquetReader:
                         base=one.base + first,
                         start=start - first,
                         stop=stop - first,
-                        pieces=opened.fetch(number),
                     )
                 first += rows
 
@@ -113,9 +116,11 @@ class ParquetReader:
             for one in same:
                 yield one, opened, deleted
 
-    def _rows(self, group: _Group, passed_over: list[Span]) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, group: _Group, pieces: Pieces, passed_over: list[Span]
+    ) -> Iterator[pa.RecordBatch]:
         at = 0
-        for batch in group.opened.batches(group.number, group.pieces):
+        for batch in group.opened.batches(group.number, pieces):
             first, last = max(at, group.start), min(at + batch.num_rows, group.stop)
             if first < last:
                 rows = self.fit.fit(batch.slice(first - at, last - first), group.opened.file)
@@ -129,7 +134,7 @@ class ParquetReader:
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """One row group, whose bytes are on their way."""
+    """One row group to read."""
 
     opened: OpenFile
     deleted: Numbers | None
@@ -138,4 +143,3 @@ class _Group:
     base: int
     start: int
     stop: int
-    pieces: Pieces

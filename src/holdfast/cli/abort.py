@@ -1,0 +1,97 @@
+"""`holdfast abort RUN`: give a run up, for good."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from holdfast.cli import console
+from holdfast.cli.ledgers import open_known_ledger
+from holdfast.cli.tables import add_table_arguments, sink_opener
+from holdfast.engine.abort import abort
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.watch import Observation, Watcher
+from holdfast.errors import SettingsError
+from holdfast.model.records import Abort
+from holdfast.model.report import counted, readable_time
+from holdfast.pages.next_step import driver_alive
+from holdfast.pages.wording import command, done_of
+
+_REFUSED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes besides the store."""
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for who reads the log")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_table_arguments(parser, of_run=True)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Give the run up, once somebody has agreed.
+
+    Raises:
+        SettingsError: There is no such run, or nobody can be asked.
+        RunCommittedError: It has landed.
+        HoldfastError: The store or the catalog did not answer; call again.
+    """
+    ledger = open_known_ledger(given)
+    seen = Watcher(ledger=ledger).look()
+    # One that has landed or was given up is not asked about: the engine says what is so.
+    has_ended = seen.progress.state in ("committed", "aborted")
+    if not given.yes and not has_ended and not _agreed(seen, ledger):
+        console.make_console().print("Nothing was done.")
+        return _REFUSED
+    abort(ledger, sink_opener(given), given.reason)
+    record = next(one for one in ledger.log.records if isinstance(one.body, Abort))
+    facts = {
+        "run_id": ledger.run_id,
+        "state": "aborted",
+        "record": record.number,
+        "reason": record.body.reason if isinstance(record.body, Abort) else "",
+        "done_rows": seen.progress.done_rows,
+        "files": seen.progress.files,
+        "waiting_chunks": seen.progress.waiting_chunks,
+    }
+    if given.json:
+        console.print_json(facts)
+    else:
+        _print(ledger.run_id, record.number, seen)
+    return 0
+
+
+def _agreed(seen: Observation, ledger: Ledger) -> bool:
+    """Ask the person at the terminal.
+
+    Raises:
+        SettingsError: There is none.
+    """
+    if not sys.stdin.isatty():
+        raise SettingsError(
+            what=f"to abort run {ledger.run_id!r} is final, and nobody can be asked here",
+            cure="give --yes if that is what you want",
+        )
+    progress, out = seen.progress, console.make_console()
+    done = done_of(progress.done_rows, progress.input_rows, "rows")
+    work = readable_time(progress.task_seconds + progress.kept_seconds)
+    out.print(f"Run {ledger.run_id} has done {done}, {work} of work. To abort it is final:")
+    out.print("none of this reaches the table, and the id cannot be used again.")
+    if (alive := driver_alive(seen, ledger.ports)) is not None:
+        out.print(f"Its driver is ended by it: {alive}.")
+    return input("Abort it? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _print(run_id: str, number: int, seen: Observation) -> None:
+    out, progress = console.make_console(), seen.progress
+    out.print(f"Run {run_id} is given up (log record {number}).")
+    lines = [("table", "no post of this run has landed, and none can land any more")]
+    left = []
+    if progress.files:
+        left.append(counted(progress.files, "staged file"))
+    if progress.waiting_chunks:
+        left.append(counted(progress.waiting_chunks, "chunk"))
+    if left:
+        lines.append(("left", f"{' and '.join(left)}: nothing was deleted"))
+    lines.append(("next", f"{command('sweep', run_id)} shows what can be deleted"))
+    console.facts(out, lines)

@@ -1,0 +1,198 @@
+"""`holdfast inspect RUN`: the log record by record, the tasks, and what a start would do next."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.text import Text
+
+from holdfast.cli import console
+from holdfast.cli.ledgers import open_known_ledger
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.watch import Observation, Watcher
+from holdfast.ledger.answers import list_objects
+from holdfast.ledger.task_log import read_task_records, whole_prefixes
+from holdfast.model.records import Record, kind_of
+from holdfast.model.report import counted
+from holdfast.model.starts import unix_seconds
+from holdfast.model.work import TaskRecord
+from holdfast.pages.log_words import words_of_log
+from holdfast.pages.next_step import NextStep, next_step
+from holdfast.pages.wording import iso_moment, moment
+
+_TASKS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLine:
+    """What is said of one task attempt."""
+
+    claim: int
+    job: str
+    place: int
+    attempt: int
+    records: int
+    rows: int
+    failed_rows: int
+    chunks: int
+    files: int
+    # "" if the task did not live to end its log.
+    end: str
+    host: str
+    last_at: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes besides the store."""
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+    parser.add_argument(
+        "--tasks",
+        type=int,
+        default=_TASKS_SHOWN,
+        metavar="N",
+        help=f"how many task logs to list, the newest ones (default {_TASKS_SHOWN}; 0 for none)",
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Show the run's records, its tasks, and what comes next.
+
+    Raises:
+        SettingsError: There is no such run.
+        StoreError: The ledger is damaged, or the store did not answer.
+    """
+    ledger = open_known_ledger(given)
+    seen = Watcher(ledger=ledger).look()
+    logs, in_all = task_logs(ledger, given.tasks)
+    lines, step = [task_line(one) for one in logs], next_step(seen, ledger.ports)
+    if given.json:
+        console.print_json(_json(seen, lines, in_all, step))
+    else:
+        _print(seen, lines, in_all, step)
+    return 0
+
+
+def task_logs(ledger: Ledger, most: int) -> tuple[list[list[TaskRecord]], int]:
+    """Return the newest task logs, and how many there are in all. Only these are read.
+
+    Args:
+        ledger: The run's ledger.
+        most: How many.
+
+    Raises:
+        LedgerDamagedError: A record is not as it was written.
+        StoreUnavailableError: The store did not answer.
+    """
+    layout, storage = ledger.layout, ledger.storage
+    uris = list_objects(storage, layout.tasks)
+    names = [name for uri in uris if (name := layout.task_record_name(uri)) is not None]
+    logs = sorted({name.rsplit("/", 1)[0] for name in names})
+    wanted = set(logs[-most:] if most > 0 else ())
+    to_read = [layout.task_record(name) for name in names if name.rsplit("/", 1)[0] in wanted]
+    found = whole_prefixes(read_task_records(storage, layout, to_read))
+    return [found[name] for name in sorted(found)], len(logs)
+
+
+def task_line(log: Sequence[TaskRecord]) -> TaskLine:
+    """Add up what a task attempt has written."""
+    claim, job, place, attempt = log[0].log.split("/")
+    return TaskLine(
+        claim=int(claim),
+        job=job,
+        place=int(place),
+        attempt=int(attempt),
+        records=len(log),
+        rows=sum(one.coverage.rows for one in log),
+        failed_rows=sum(one.coverage.rows for one in log if one.quarantine is not None),
+        chunks=sum(1 for one in log if one.chunk is not None),
+        files=sum(len(group.files) for one in log for group in one.groups),
+        end=log[-1].end,
+        host=log[-1].usage.host,
+        last_at=log[-1].usage.at,
+    )
+
+
+def _json(
+    seen: Observation, lines: Sequence[TaskLine], in_all: int, step: NextStep
+) -> dict[str, Any]:
+    return {
+        "run_id": seen.progress.run_id,
+        "state": seen.progress.state,
+        "identity": seen.identity.to_json() if seen.identity else None,
+        "records": [
+            _record_json(one, says)
+            for one, says in zip(seen.log, words_of_log(seen.log), strict=True)
+        ],
+        "task_logs": in_all,
+        "tasks": [{**asdict(one), "last_at": iso_moment(one.last_at)} for one in lines],
+        "advice": step.advice,
+        "start_would": list(step.start_would),
+    }
+
+
+def _record_json(record: Record, says: str) -> dict[str, Any]:
+    return {
+        "number": record.number,
+        "written_at": record.written_at,
+        "kind": kind_of(record.body),
+        "says": says,
+        "body": asdict(record.body),
+    }
+
+
+def _print(seen: Observation, lines: Sequence[TaskLine], in_all: int, step: NextStep) -> None:
+    out = console.make_console()
+    console.heading(out, f"The log of {seen.progress.run_id}")
+    records = console.listing(
+        "NO",
+        "WRITTEN (UTC)",
+        "KIND",
+        "WHAT IT SAYS",
+        right=("NO",),
+        narrow=("WRITTEN (UTC)", "KIND"),
+    )
+    for one, says in zip(seen.log, words_of_log(seen.log), strict=True):
+        at = moment(unix_seconds(one.written_at))
+        records.add_row(str(one.number), at, kind_of(one.body), says)
+    console.show(out, records)
+    out.print()
+    _print_tasks(lines, in_all)
+    out.print()
+    console.heading(out, "The next start would")
+    steps = [(f"{number}.", text) for number, text in enumerate(step.start_would, start=1)]
+    console.facts(out, steps)
+    out.print()
+    console.facts(out, [("next", Text(step.advice, style="bold"))])
+
+
+def _print_tasks(lines: Sequence[TaskLine], in_all: int) -> None:
+    out = console.make_console()
+    if not in_all:
+        console.heading(out, "No task logs: no task has written yet, or they were swept")
+        return
+    part = "" if len(lines) == in_all else f", the newest {len(lines):,} of them"
+    console.heading(out, f"{counted(in_all, 'task log')}{part}")
+    right = ("CLAIM", "PLACE", "ROWS", "RECORDS", "CHUNKS", "FILES")
+    table = console.listing(
+        "CLAIM", "JOB", "PLACE", "ROWS", "RECORDS", "CHUNKS", "FILES", "END", "LAST", "HOST",
+        right=right, narrow=("JOB", "END", "LAST"),
+    )  # fmt: skip
+    for one in lines:
+        rows = f"{one.rows:,}"
+        table.add_row(
+            str(one.claim),
+            one.job,
+            str(one.place),
+            f"{rows} ({one.failed_rows:,} failed)" if one.failed_rows else rows,
+            str(one.records),
+            str(one.chunks),
+            str(one.files),
+            one.end or "open",
+            moment(one.last_at)[11:] if one.last_at else "",
+            one.host,
+        )
+    if lines:
+        console.show(out, table)

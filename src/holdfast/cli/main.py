@@ -1,0 +1,118 @@
+"""`holdfast`: one command line, one module for each command.
+
+A command's module is imported only when that command is given, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol
+
+from holdfast import __version__
+from holdfast.errors import HoldfastError, MissingExtraError
+
+# Each in a module of the same name.
+COMMANDS = {
+    "runs": "list the runs of a store",
+    "status": "show where a run stands",
+    "watch": "show a run's progress, live",
+    "inspect": "show a run's log, its tasks, and what a start would do next",
+    "report": "write a page about a run, to open in a browser",
+    "abort": "give a run up, for good",
+    "sweep": "delete what an ended run no longer needs",
+    "doctor": "check store, catalog, versions and executors, and say what to fix",
+    "completion": "print a shell's completion of this command line",
+}
+# These look at no store.
+_WITHOUT_STORE = ("completion",)
+_FAILED, _INTERRUPTED = 1, 130
+
+
+class Command(Protocol):
+    """What a command's module gives."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Say what the command takes besides `--store`, `--option` and `--json`."""
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Do it, and return the exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that is given; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        # Of the one command alone: its module may take long to import.
+        given = make_parser([one for one in words if one in COMMANDS][:1]).parse_args(words)
+        code = command_of(given.command).run(given)
+        sys.stdout.flush()  # Here, where it can be told what is wrong.
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads on, as with `| head`. Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    return code
+
+
+def command_of(name: str) -> Command:
+    """Return a command's module.
+
+    Raises:
+        MissingExtraError: It needs a package that is not installed.
+        ImportError: It cannot be imported for another reason.
+    """
+    try:
+        found: Command = import_module(f"holdfast.cli.{name}")
+    except ImportError as error:
+        if error.name is None or error.name.startswith("holdfast"):
+            raise
+        raise MissingExtraError(
+            what=f"holdfast {name}", package=error.name.split(".")[0], extra="cli"
+        ) from error
+    return found
+
+
+def make_parser(whole: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    Args:
+        whole: The commands whose own arguments are wanted; the others have their names only.
+
+    Raises:
+        MissingExtraError: A command needs a package that is not installed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="holdfast", description="Resumable, exactly-once batch jobs on Spark."
+    )
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if name not in whole:
+            continue
+        if name not in _WITHOUT_STORE:
+            _add_common(one)
+        command_of(name).add_arguments(one)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store", help="the store's URI; by default what HOLDFAST_STORE says", metavar="URI"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a storage option (s3.endpoint=...); may be given again",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")

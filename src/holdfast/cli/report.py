@@ -1,0 +1,81 @@
+"""`holdfast report`: write a page about a run, to open in a browser."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from holdfast.cli.ledgers import open_known_ledger
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.watch import Watcher
+from holdfast.errors import MissingExtraError, SettingsError
+from holdfast.model.run_id import encode_run_id
+from holdfast.pages.facts import Facts, facts_of
+from holdfast.pages.failures import failures_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.add_argument("run", help="the run's id", metavar="RUN")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write the page; by default holdfast-RUN.html in this folder",
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Look at the run, and write the page or print its facts; returns the exit code.
+
+    Raises:
+        MissingExtraError: Jinja or pygal is not installed.
+        SettingsError: There is no such run, or the file cannot be written.
+        StoreError: The ledger is damaged or does not answer.
+    """
+    facts = look(open_known_ledger(given), time.time())
+    if given.json:
+        print(json.dumps(facts.to_json(), indent=2))
+        return 0
+    path: Path = given.out or Path(f"holdfast-{encode_run_id(given.run)}.html")
+    page = _page(facts)
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            what=f"the page cannot be written to {path}: {error.strerror}",
+            cure="name a file that can be written: --out FILE",
+        ) from error
+    print(path.resolve())
+    return 0
+
+
+def look(ledger: Ledger, now: float) -> Facts:
+    """Return all that is known of a run.
+
+    Args:
+        ledger: The run's ledger.
+        now: Unix seconds.
+
+    Raises:
+        StoreError: The ledger is damaged or does not answer.
+    """
+    seen = Watcher(ledger=ledger).look()
+    chunks = {
+        ledger.layout.quarantine(record.name): record.quarantine
+        for record in seen.gathered.work.quarantined
+        if record.quarantine is not None
+    }
+    return facts_of(seen, failures_of(ledger.storage, chunks), now)
+
+
+def _page(facts: Facts) -> str:
+    try:
+        from holdfast.pages.page import page_of  # noqa: PLC0415 - jinja2 and pygal are optional.
+    except ImportError as error:
+        raise MissingExtraError(
+            what="a page about a run", package=error.name or "jinja2", extra="cli"
+        ) from error
+    return page_of(facts)

@@ -1,0 +1,173 @@
+"""`holdfast status RUN`: where a run stands, on one screen."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.text import Text
+
+from holdfast.cli import console
+from holdfast.cli.ledgers import open_known_ledger
+from holdfast.engine.ports import Ports
+from holdfast.engine.watch import Observation, Watcher
+from holdfast.model.records import kind_of
+from holdfast.model.report import counted, readable_size, readable_time
+from holdfast.model.starts import Start
+from holdfast.pages.next_step import driver_alive, next_step
+from holdfast.pages.wording import age, done_of, iso_moment, moment
+
+_STARTS_SHOWN = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes besides the store."""
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Show where the run stands.
+
+    Raises:
+        SettingsError: There is no such run.
+        StoreError: The ledger is damaged, or the store did not answer.
+    """
+    ledger = open_known_ledger(given)
+    seen = Watcher(ledger=ledger).look()
+    if given.json:
+        console.print_json(status_json(seen, ledger.store, ledger.ports))
+    else:
+        _print(seen, ledger.ports)
+    return 0
+
+
+def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
+    """Return the facts of the status, in names that stay."""
+    progress, identity, step = seen.progress, seen.identity, next_step(seen, ports)
+    receipt = seen.receipt
+    return {
+        "run_id": progress.run_id,
+        "store": store,
+        "state": progress.state,
+        "table": identity.table if identity else "",
+        "branch": identity.branch if identity else "",
+        "key": list(identity.key) if identity else [],
+        "done_rows": progress.done_rows,
+        "input_rows": progress.input_rows,
+        "remaining_rows": progress.remaining_rows,
+        "kept_rows": progress.kept_rows,
+        "failed_rows": progress.quarantined_rows,
+        "starts": [_start_json(one) for one in seen.starts],
+        "records": len(seen.log),
+        "last_kind": kind_of(seen.log[-1].body) if seen.log else "",
+        "last_at": iso_moment(progress.last_at),
+        "files": progress.files,
+        "size_bytes": progress.size_bytes,
+        "waiting_chunks": progress.waiting_chunks,
+        "task_seconds": round(progress.task_seconds + progress.kept_seconds, 3),
+        "cost": progress.cost,
+        "kept_cost": progress.kept_cost,
+        "snapshot_id": receipt.snapshot_id if receipt else None,
+        "advice": step.advice,
+        "start_would": list(step.start_would),
+    }
+
+
+def how_ended(start: Start, *, is_alive: bool) -> str:
+    """Say in a few words how a start ended.
+
+    Args:
+        start: Which one.
+        is_alive: Whether the last driver may be at work.
+    """
+    words = {
+        "": "at work, it seems" if is_alive else "gone, it seems",
+        "gone": "gone without a word: killed, or taken over",
+        "stopped": f"stopped by {start.reason}",
+        "aborted": f"given up: {start.reason}" if start.reason else "given up",
+    }
+    return words.get(start.end, start.end)
+
+
+def _print(seen: Observation, ports: Ports) -> None:
+    out, progress = console.make_console(), seen.progress
+    title = Text.assemble((progress.run_id, "bold"), "  ", console.state_text(progress.state))
+    if progress.quarantined_rows:
+        title.append(f"  {counted(progress.quarantined_rows, 'row')} failed", style="yellow")
+    out.print(title)
+    console.facts(out, _lines(seen, ports))
+    if seen.starts:
+        out.print()
+        _print_starts(seen, ports)
+    out.print()
+    console.facts(out, [("next", Text(next_step(seen, ports).advice, style="bold"))])
+
+
+def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
+    progress, receipt = seen.progress, seen.receipt
+    lines = []
+    if seen.identity is not None:
+        lines.append(("table", _table(seen)))
+    lines.append(("done", done_of(progress.done_rows, progress.input_rows, "rows")))
+    if progress.kept_rows:
+        saved = readable_time(progress.kept_seconds)
+        lines.append(("kept", f"{progress.kept_rows:,} rows of earlier starts, {saved} of work"))
+    if progress.quarantined_rows:
+        lines.append(("failed", f"{progress.quarantined_rows:,} rows: see run.quarantined()"))
+    files = f"{counted(progress.files, 'file')} ({readable_size(progress.size_bytes)})"
+    if progress.waiting_chunks:
+        files += f", and {counted(progress.waiting_chunks, 'chunk')} to put into files"
+    lines.append(("landed" if receipt else "staged", files))
+    if seconds := progress.task_seconds + progress.kept_seconds:
+        lines.append(("work", f"{readable_time(seconds)} of task time"))
+    if progress.cost:
+        saved = f", {progress.kept_cost:,.6g} saved by resuming" if progress.kept_cost else ""
+        lines.append(("cost", f"{progress.cost:,.6g}{saved}"))
+    if receipt is not None:
+        lines.append(("snapshot", str(receipt.snapshot_id)))
+    if seen.log:
+        last = seen.log[-1]
+        ago = age(ports.now() - progress.last_at)
+        lines.append(("written", f"{ago}; log record {last.number} is a {kind_of(last.body)}"))
+    return lines
+
+
+def _table(seen: Observation) -> str:
+    identity = seen.identity
+    if identity is None:
+        return ""
+    branch = "" if identity.branch in ("", "main") else f", branch {identity.branch}"
+    key = f"key {', '.join(identity.key)}" if identity.key else "rows of a scan"
+    return f"{identity.table}{branch} ({key})"
+
+
+def _print_starts(seen: Observation, ports: Ports) -> None:
+    out, is_alive = console.make_console(), driver_alive(seen, ports) is not None
+    narrow = ("BEGAN (UTC)", "LASTED")
+    table = console.listing(
+        "START", "BEGAN (UTC)", "LASTED", "DRIVER", "ENDED", right=("START",), narrow=narrow
+    )
+    if len(seen.starts) > _STARTS_SHOWN:
+        out.print(f"  the last {_STARTS_SHOWN} of {len(seen.starts):,} starts", style="dim")
+    for one in seen.starts[-_STARTS_SHOWN:]:
+        table.add_row(
+            str(one.number),
+            moment(one.began_at),
+            readable_time(max(0.0, one.last_at - one.began_at)),
+            f"{one.host} ({one.process_id})",
+            how_ended(one, is_alive=is_alive),
+        )
+    console.show(out, table)
+
+
+def _start_json(start: Start) -> dict[str, Any]:
+    return {
+        "number": start.number,
+        "host": start.host,
+        "process_id": start.process_id,
+        "began_at": iso_moment(start.began_at),
+        "last_at": iso_moment(start.last_at),
+        "passes": len(start.jobs),
+        "end": start.end,
+        "reason": start.reason,
+    }

@@ -1,0 +1,215 @@
+"""`holdfast sweep RUN`: what an ended run no longer needs; with `--yes` it is deleted."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast.cli import console
+from holdfast.cli.ledgers import open_known_ledger
+from holdfast.cli.tables import add_table_arguments, sink_opener
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.sweep import SweepPlan, carry_out, plan_sweep
+from holdfast.errors import SettingsError
+from holdfast.ledger.answers import answers
+from holdfast.model.identity import Identity
+from holdfast.model.report import counted, readable_size
+from holdfast.pages.wording import command
+from holdfast.sinks.base import Outcome, Sink, TableView
+
+_DATA_FILES = "staged files, with manifests, that are not in the table"
+# By how an object's name ends.
+_KINDS = {
+    ".chunk": "chunks of output rows",
+    ".keys": "keys of finished rows",
+    ".json": "task records",
+    ".failed": "failed rows that were tried again",
+}
+_INPUTS = "the run's own copy of its input"
+_PARTS = "lists of work that later ones replaced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Objects of one kind that a sweep deletes."""
+
+    what: str
+    objects: int
+    size_bytes: int
+    example: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes besides the store."""
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+    parser.add_argument("--yes", action="store_true", help="delete; without it nothing is changed")
+    add_table_arguments(parser, of_run=True)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Show what would be deleted and why that is safe, or delete it.
+
+    Raises:
+        SettingsError: There is no such run, or it is not known how its table is reached.
+        RunUnfinishedError: The run may still go on.
+        HoldfastError: The store or the catalog did not answer; call again.
+    """
+    ledger, open_sink = open_known_ledger(given), sink_opener(given)
+    looks = open_sink if given.yes else _looking_only(ledger, open_sink)
+    plan = plan_sweep(ledger, looks)
+    kinds = kinds_of(plan, _ledger_sizes(ledger))
+    safe, kept = why_safe(ledger), what_stays(ledger, plan)
+    if given.yes:
+        carry_out(ledger, open_sink, plan)
+    if given.json:
+        console.print_json(_json(ledger, kinds, safe, kept, deleted=given.yes))
+    else:
+        _print(ledger, kinds, safe, kept, deleted=given.yes)
+    return 0
+
+
+def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
+    """Count what goes, by kind, the largest first.
+
+    Args:
+        plan: What goes.
+        sizes: How large the ledger's objects are.
+    """
+    found: dict[str, list[tuple[str, int]]] = {}
+    for path, size in plan.data_files.items():
+        found.setdefault(_DATA_FILES, []).append((path, size))
+    for uri in plan.ledger_objects:
+        found.setdefault(_kind_of(uri), []).append((uri, sizes.get(uri, 0)))
+    kinds = [
+        Kind(
+            what=what,
+            objects=len(objects),
+            size_bytes=sum(size for _, size in objects),
+            example=objects[0][0],
+        )
+        for what, objects in found.items()
+    ]
+    return sorted(kinds, key=lambda one: -one.size_bytes)
+
+
+def why_safe(ledger: Ledger) -> str:
+    """Say what proves that nobody needs what is deleted."""
+    receipt = ledger.log.receipt
+    if receipt is None and not ledger.log.intents:
+        return (
+            "the run was given up before anything was posted to the table, and nobody can post "
+            "any more; only files that this run's own records list are deleted"
+        )
+    if receipt is None:
+        return (
+            "the run was given up, and the table shows that no post of it can land any more; "
+            "only files that this run's own records list are deleted"
+        )
+    return (
+        f"the receipt says that the run landed as snapshot {receipt.snapshot_id} with "
+        f"{counted(receipt.files, 'file')}; none of these is deleted, and only files that this "
+        "run's own records list are"
+    )
+
+
+def what_stays(ledger: Ledger, plan: SweepPlan) -> list[str]:
+    """Say what is kept, and why."""
+    kept = ["the log and run.json: a later start is told by them how the run ended"]
+    if plan.kept_files:
+        what = "are part of the snapshot" if ledger.log.receipt else "have landed, or may have"
+        kept.append(f"{counted(len(plan.kept_files), 'file')} that {what}")
+    failed = sum(1 for uri in plan.kept_objects if uri.endswith(".failed"))
+    if failed:
+        kept.append(f"{counted(failed, 'object')} with rows that failed: run.quarantined()")
+    if lists := len(plan.kept_objects) - failed:
+        kept.append(f"{counted(lists, 'list')} of what has landed, or was read")
+    return kept
+
+
+def _kind_of(uri: str) -> str:
+    if "/parts/" in uri:
+        return _PARTS
+    if "/input/" in uri:
+        return _INPUTS
+    return next((what for end, what in _KINDS.items() if uri.endswith(end)), "other objects")
+
+
+def _ledger_sizes(ledger: Ledger) -> dict[str, int]:
+    with answers(ledger.layout.folder):
+        return {one.uri: one.size_bytes for one in ledger.storage.facts(ledger.layout.folder)}
+
+
+class _LookingOnly:
+    """A sink that a dry run may ask, and that posts nothing."""
+
+    def __init__(self, sink: Sink, run_id: str) -> None:
+        self._sink = sink
+        self._run_id = run_id
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the sink has.
+        return getattr(self._sink, name)
+
+    def post_empty(self, view: TableView) -> Outcome:  # noqa: ARG002 - the sink's signature.
+        """Refuse: the abort has not come to its end.
+
+        Raises:
+            SettingsError: Always.
+        """
+        raise SettingsError(
+            what=f"it is not settled yet whether a post of run {self._run_id!r} can still land, "
+            "and a dry run writes nothing to the table",
+            cure=f"call {command('abort', self._run_id)} again, which settles it",
+        )
+
+
+def _looking_only(
+    ledger: Ledger, open_sink: Callable[[Identity], Sink]
+) -> Callable[[Identity], Sink]:
+    return lambda identity: cast("Sink", _LookingOnly(open_sink(identity), ledger.run_id))
+
+
+def _json(
+    ledger: Ledger, kinds: Iterable[Kind], safe: str, kept: list[str], *, deleted: bool
+) -> dict[str, Any]:
+    return {
+        "run_id": ledger.run_id,
+        "deleted": deleted,
+        "kinds": [
+            {
+                "what": one.what,
+                "objects": one.objects,
+                "size_bytes": one.size_bytes,
+                "example": one.example,
+            }
+            for one in kinds
+        ],
+        "objects": sum(one.objects for one in kinds),
+        "size_bytes": sum(one.size_bytes for one in kinds),
+        "why_safe": safe,
+        "kept": kept,
+    }
+
+
+def _print(ledger: Ledger, kinds: list[Kind], safe: str, kept: list[str], *, deleted: bool) -> None:
+    out, folder = console.make_console(), f"{ledger.layout.folder}/"
+    objects, size = sum(one.objects for one in kinds), sum(one.size_bytes for one in kinds)
+    if not kinds:
+        console.heading(out, f"Nothing of run {ledger.run_id} is left to delete")
+    else:
+        would = "Deleted" if deleted else "Would delete"
+        whole = f"{counted(objects, 'object')} ({readable_size(size)})"
+        console.heading(out, f"{would} {whole} of run {ledger.run_id}")
+        table = console.listing("OBJECTS", "SIZE", "WHAT", right=("OBJECTS", "SIZE"))
+        for one in kinds:
+            table.add_row(f"{one.objects:,}", readable_size(one.size_bytes), one.what)
+            if not deleted:
+                table.add_row("", "", f"such as {one.example.removeprefix(folder)}", style="dim")
+        console.show(out, table)
+        out.print()
+    lines = [("safe", f"{safe}.")] if kinds else []
+    lines += [("kept", kept[0]), *(("", one) for one in kept[1:])]
+    if kinds and not deleted:
+        lines.append(("next", f"{command('sweep', ledger.run_id, '--yes')} deletes it"))
+    console.facts(out, lines)

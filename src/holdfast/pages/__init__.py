@@ -1,0 +1,1 @@
+"""Pages: what a person opens in a browser to see how a run went."""

@@ -1,0 +1,138 @@
+"""What the next start of a run would do, and what a person is to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.engine.ports import Ports
+from holdfast.engine.takeover import quiet_after_s
+from holdfast.engine.watch import Observation
+from holdfast.model.records import Intent, Seal
+from holdfast.model.report import counted
+from holdfast.pages.wording import age, command
+
+_GO_ON = "run the same script again, with the same run id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """What comes next, for people."""
+
+    # One line: what to do.
+    advice: str
+    # What a start would do, step by step, each with its reason.
+    start_would: tuple[str, ...]
+
+
+def next_step(seen: Observation, ports: Ports) -> NextStep:
+    """Say what comes next.
+
+    Args:
+        seen: All that the ledger tells.
+        ports: The time, and which processes run on this machine.
+    """
+    run_id, state = seen.progress.run_id, seen.progress.state
+    if state == "committed":
+        return NextStep(
+            advice=f"nothing is left to do; {command('sweep', run_id)} shows what can be deleted",
+            start_would=(
+                "compare the input with the one that has landed, as the run is in the table",
+                "write nothing, and return the receipt",
+            ),
+        )
+    if state == "aborted":
+        return after_abort(seen)
+    steps = _steps(seen)
+    if (alive := driver_alive(seen, ports)) is not None:
+        waits = f"wait, as {alive}; then take the run over"
+        return NextStep(
+            advice=f"let it finish: {alive}. {command('watch', run_id)} shows it",
+            start_would=(waits, *steps),
+        )
+    return NextStep(advice=_advice(seen, ports), start_would=steps)
+
+
+def after_abort(seen: Observation) -> NextStep:
+    """Say what comes after an abort. Who is told to start over must not get rows twice.
+
+    Args:
+        seen: All that the ledger tells of a run that was given up.
+    """
+    run_id = seen.progress.run_id
+    refuses = "refuse, as the run was given up, which is final"
+    if seen.receipt is not None:
+        return NextStep(
+            advice="do not do the work again: the run had landed before it was given up, as "
+            f"snapshot {seen.receipt.snapshot_id}",
+            start_would=("refuse, and say that the run has landed",),
+        )
+    if any(isinstance(one.body, Intent) for one in seen.log):
+        return NextStep(
+            advice=f"call {command('abort', run_id)} again before you start over: a post was "
+            "under way, and it tells from the table whether that has landed",
+            start_would=("look at the table, and say so if the run has landed", refuses),
+        )
+    return NextStep(
+        advice="use a new run id to do the work after all; "
+        f"{command('sweep', run_id)} shows what can be deleted",
+        start_would=(refuses,),
+    )
+
+
+def driver_alive(seen: Observation, ports: Ports) -> str | None:
+    """Say why the last driver may be at work; None if it has ended, or seems to."""
+    start = seen.starts[-1] if seen.starts else None
+    if start is None or start.end:
+        return None
+    who = f"process {start.process_id} on {start.host}"
+    quiet_s = ports.now() - seen.progress.last_at
+    if start.machine and start.machine == ports.machine:
+        return f"{who} runs" if ports.is_running(start.process_id) else None
+    if quiet_s >= quiet_after_s(start.checkpoint_every_s):
+        return None
+    return f"{who} wrote {age(quiet_s)} and may be at work"
+
+
+def _advice(seen: Observation, ports: Ports) -> str:
+    start = seen.starts[-1] if seen.starts else None
+    if start is None:
+        return "start the job: nothing is done yet"
+    if start.end == "stopped":
+        return f"mend what ended the last start ({start.reason}), then {_GO_ON}"
+    is_ours = bool(start.machine) and start.machine == ports.machine
+    why = "its process is gone" if is_ours else "its driver has written nothing for long"
+    return f"{_GO_ON}: {why}"
+
+
+def _steps(seen: Observation) -> tuple[str, ...]:
+    """Say what a start that has the run to itself would do, and why."""
+    progress, steps = seen.progress, []
+    posts = [one.number for one in seen.log if isinstance(one.body, Intent)]
+    if posts:
+        steps.append(
+            "look at the table first: whether the post of record "
+            f"{posts[-1]} has landed is unknown; if it has, write the receipt and be done"
+        )
+    seals = [one.body for one in seen.log if isinstance(one.body, Seal)]
+    if not seals or not seals[-1].complete:
+        steps += _work_left(seen)
+    if progress.quarantined_rows:
+        failed = counted(progress.quarantined_rows, "failed row")
+        steps.append(f"try {failed} again, if code or limits have changed")
+    steps.append("post one commit with all of it, as everything is in table files then")
+    return tuple(steps)
+
+
+def _work_left(seen: Observation) -> list[str]:
+    progress, found = seen.progress, []
+    left = progress.remaining_rows
+    if progress.done_rows:
+        found.append(f"keep {counted(progress.done_rows, 'row')}, as records cover them")
+    if left is None:
+        found.append("do all rows that no record covers; how many is not known")
+    elif left:
+        found.append(f"do {counted(left, 'row')}, as no record covers them")
+    if chunks := progress.waiting_chunks:
+        noun = counted(chunks, "chunk")
+        found.append(f"put {noun} into table files, as only the ledger holds these rows")
+    return found

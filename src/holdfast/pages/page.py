@@ -1,0 +1,65 @@
+"""The page: one file of HTML with everything in it, to be opened, sent, kept, or printed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from holdfast._version import __version__
+from holdfast.model.report import readable_time
+from holdfast.pages.facts import Facts
+from holdfast.pages.plots import plots_of
+from holdfast.pages.progress_plot import END_WORDS
+from holdfast.pages.totals import tiles_of
+
+_DIGEST_LENGTH = 8
+
+
+def page_of(facts: Facts) -> str:
+    """Return the page about a run, as HTML."""
+    return _template().render(
+        facts=facts,
+        tiles=tiles_of(facts.totals),
+        plots=plots_of(facts),
+        end_words={**END_WORDS, "": _open_end(facts)},
+        version=__version__,
+        digest_length=_DIGEST_LENGTH,
+    )
+
+
+@cache
+def _template() -> Template:
+    pages = Environment(
+        loader=PackageLoader("holdfast", "pages"),
+        # Run ids, hosts, errors and keys are what users and programs give: never HTML.
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
+        "moment": _moment,
+        "clock": _clock,
+        "time": readable_time,
+        # Only drawings are HTML already; whatever text is in them was escaped when they were made.
+        "drawn": Markup,
+    }
+    return pages.get_template("page.html.j2")
+
+
+def _open_end(facts: Facts) -> str:
+    return {"running": "at work", "staged": "silent"}.get(facts.head.word, facts.head.word)
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _clock(at: float, since: float) -> str:
+    """Return a moment of a table: without its date, as long as that is the first one's."""
+    moment = datetime.fromtimestamp(at, timezone.utc)
+    same = moment.date() == datetime.fromtimestamp(since, timezone.utc).date()
+    return moment.strftime("%H:%M:%S" if same else "%m-%d %H:%M:%S")

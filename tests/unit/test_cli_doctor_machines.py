@@ -1,0 +1,213 @@
+"""`holdfast doctor` on what is installed: each fault is found, and the right cure is named."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from holdfast.cli.checks import executors, packages
+from holdfast.cli.checks.finding import Finding
+from holdfast.errors import JobFailedError
+from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.doctor_findings import found
+
+__all__ = ["lake"]
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
+    """Let some packages be of another version, or not be there; `_` stands for `-`."""
+    real = metadata.version
+
+    def version(name: str) -> str:
+        given = versions.get(name.replace("-", "_"), "as it is")
+        if given is None:
+            raise metadata.PackageNotFoundError(name)
+        return real(name) if given == "as it is" else given
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+def java(folder: Path, version: str) -> str:
+    """Return a JAVA_HOME whose Java says that it is of a version."""
+    program = folder / "java-home" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return str(folder / "java-home")
+
+
+def test_a_local_store_for_a_cluster(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executors are on other machines, and no session is needed to know it."""
+    monkeypatch.setattr("holdfast.spark.checkup.session_at", _refuses)
+    one = found(lake, capsys, "--spark", "spark://head:7077")["store and cluster"]
+    assert one["level"] == "failed"
+    assert "object store" in one["fix"]
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "cure"),
+    [
+        ("pyarrow", "17.0.0", 'pip install "pyarrow>=19"'),
+        ("pyiceberg", "0.11.1", 'pip install "pyiceberg>=0.12"'),
+        ("pandas", "3.0.0", 'pip install "pandas<3,>=2.2"'),
+        ("pyspark", "3.4.1", 'pip install "pyspark>=3.5"'),
+    ],
+)
+def test_a_package_of_a_version_that_does_not_do(
+    monkeypatch: pytest.MonkeyPatch, package: str, version: str, cure: str
+) -> None:
+    """What is installed, and what is needed, as pip understands it."""
+    installed(monkeypatch, **{package: version})
+    one = next(one for one in packages.check_packages() if one.check == package)
+    assert one.level == "failed"
+    assert version in one.seen
+    assert one.fix == cure
+
+
+def test_an_extra_that_is_not_installed(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is only a warning: not every job needs it."""
+    installed(monkeypatch, pylance=None)
+    one = found(lake, capsys, code=0)["extra lance"]
+    assert one["level"] == "warning"
+    assert 'pip install "holdfast[lance]"' in one["fix"]
+
+
+def test_a_package_that_every_job_needs(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without obstore there is no ledger."""
+    installed(monkeypatch, obstore=None)
+    one = found(lake, capsys)["obstore"]
+    assert (one["level"], one["fix"]) == ("failed", "pip install obstore")
+
+
+@pytest.mark.parametrize(("version", "level"), [((3, 9), "failed"), ((3, 14), "warning")])
+def test_a_python_that_was_never_tried(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], level: str
+) -> None:
+    """Too old does not work; too new may."""
+    monkeypatch.setattr(packages, "sys", SimpleNamespace(version_info=(*version, 0)))
+    one = next(packages.check_packages())
+    assert (one.check, one.level) == ("python", level)
+    assert "3.10 to 3.13" in one.fix
+
+
+def test_java_that_is_too_old(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark 4 does not start on Java 8."""
+    monkeypatch.setenv("JAVA_HOME", java(lake.folder, "1.8.0_412"))
+    one = found(lake, capsys)["java"]
+    assert (one["level"], one["seen"][:7]) == ("failed", "Java 8,")
+    assert "Java 17 or newer" in one["fix"]
+
+
+@pytest.mark.parametrize(("is_needed", "level"), [(True, "failed"), (False, "warning")])
+def test_no_java(monkeypatch: pytest.MonkeyPatch, is_needed: bool, level: str) -> None:  # noqa: FBT001
+    """Spark Connect does without."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    (one,) = packages.check_java(is_needed=is_needed)
+    assert one.level == level
+    assert "JAVA_HOME" in one.fix
+    assert "sc://" in one.fix
+
+
+def test_workers_of_another_python(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would lack our packages."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/bin/sh")
+    one = found(lake, capsys, code=0)["worker python"]
+    assert one["level"] == "warning"
+    assert f"PYSPARK_PYTHON={sys.executable}" in one["fix"]
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
+    assert found(lake, capsys)["worker python"]["level"] == "failed"
+
+
+@pytest.mark.parametrize(("free", "level"), [(1_000_000_000, "warning"), (10_000_000, "failed")])
+def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> None:
+    """Spark spills there."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=free))
+    (one,) = packages.check_disk()
+    assert one.level == level
+    assert "SPARK_LOCAL_DIRS" in one.fix
+
+
+def test_a_spark_that_does_not_start(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is Spark's own."""
+    monkeypatch.setattr("holdfast.spark.checkup.session_at", _refuses)
+    one = found(lake, capsys, "--spark")["spark job"]
+    assert one["level"] == "failed"
+    assert "no such master" in one["seen"]
+
+
+@pytest.mark.parametrize(
+    "url", ["sc://127.0.0.1:9", "sc://127.0.0.1:9/;token=x", "spark://127.0.0.1:9"]
+)
+def test_a_server_that_nobody_has_started(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    """It is told at once: Spark's own client would try for minutes."""
+    one = found(lake, capsys, "--spark", url)["spark answers"]
+    assert one["level"] == "failed"
+    assert "that the server runs" in one["fix"]
+    assert "token" not in one["seen"]
+
+
+def judged(*reports: Mapping[str, Any]) -> dict[str, Finding]:
+    """Look at what tasks have reported."""
+    return {one.check: one for one in executors.judge([dict(one) for one in reports], 100.0, 101.0)}
+
+
+def report(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field of a checkup.
+    """Return what a sound executor reports."""
+    sound = {"host": "node-1", "python": "3.11.7 (python)", "holdfast": "0.1.0"}
+    return {**sound, "pyarrow": "26.0.1", "at": 100.5, "store_error": "", **changes}
+
+
+def test_sound_executors_pass() -> None:
+    """They have Holdfast, reach the store, and know the time."""
+    assert {one.level for one in judged(report(), report(host="node-2")).values()} == {"ok"}
+
+
+def test_an_executor_without_holdfast() -> None:
+    """It names the host, and how to install it there."""
+    facts = {"what": "this Python has no holdfast", "cure": "install it there"}
+    broken = {"place": 0, "problem": {"kind": "setup", "host": "node-2", "facts": facts}}
+    one = judged(broken)["executor python"]
+    assert (one.level, one.fix) == ("failed", "install it there")
+    assert "node-2" in one.seen
+
+
+def test_an_executor_that_cannot_reach_the_store() -> None:
+    """Serverless Spark without a network fails here."""
+    one = judged(report(), report(host="node-2", store_error="timed out"))[
+        "executors reach the store"
+    ]
+    assert one.level == "failed"
+    assert "node-2: timed out" in one.seen
+    assert "network" in one.fix
+
+
+def test_an_executor_whose_clock_is_off() -> None:
+    """By a minute."""
+    one = judged(report(at=160.0))["executor clocks"]
+    assert one.level == "warning"
+    assert "NTP" in one.fix
+
+
+def _refuses(_url: str) -> NoReturn:
+    raise JobFailedError(reason="no such master")

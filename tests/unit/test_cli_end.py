@@ -1,0 +1,260 @@
+"""`abort` and `sweep`: a dry run changes nothing, and the deed does what it said."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from holdfast.cli.main import main
+from holdfast.engine.sweep import plan_sweep
+from holdfast.model.records import Abort
+from holdfast.sinks.iceberg.sink import IcebergSink
+from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.watched_transform import WatchedTransform
+
+__all__ = ["lake"]
+
+
+class Terminal(io.StringIO):
+    """Somebody at a terminal, who has typed an answer."""
+
+    def isatty(self) -> bool:
+        """Say that it is one."""
+        return True
+
+
+def killed(lake: CliLake, run_id: str = "r") -> None:
+    """Leave a run whose driver has died when its first task had staged a file."""
+    lake.start_and_die(run_id, MemorySubmitter(range(5), range(5, 10)))
+
+
+def files_of(lake: CliLake) -> list[Path]:
+    """Return all files of the store."""
+    return sorted(one for one in (lake.folder / "store").rglob("*") if one.is_file())
+
+
+def facts(capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401
+    """Return the JSON that was printed."""
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_abort_needs_somebody_to_agree(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal nobody can be asked, so it wants --yes."""
+    killed(lake)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert lake.call("abort", "r", *lake.catalog_arguments) == 1
+    assert "give --yes" in capsys.readouterr().err
+    ledger = lake.ledger("r")
+    ledger.log.refresh()
+    assert not ledger.log.is_aborted
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_an_abort_asks_the_person_at_a_terminal(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    """Only a clear yes ends the run."""
+    killed(lake)
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    assert lake.call("abort", "r", *lake.catalog_arguments) == code
+    ledger = lake.ledger("r")
+    ledger.log.refresh()
+    assert ledger.log.is_aborted == (code == 0)
+
+
+def test_an_abort_keeps_the_reason_and_deletes_nothing(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever reads the log is told why."""
+    killed(lake)
+    before = lake.data_files()
+    words = ("abort", "r", "--yes", "--reason", "wrong model", *lake.catalog_arguments)
+    assert lake.call(*words) == 0
+    printed = capsys.readouterr().out
+    assert "Run r is given up" in printed
+    assert "none can land any more" in printed
+    assert "1 staged file: nothing was deleted" in printed
+    assert lake.data_files() == before
+    ledger = lake.ledger("r")
+    ledger.log.refresh()
+    assert ledger.log.records[-1].body == Abort(reason="wrong model")
+
+
+def test_an_abort_can_be_called_again(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is asked twice, and the first reason stands."""
+    killed(lake)
+    lake.call("abort", "r", "--yes", "--reason", "first", *lake.catalog_arguments)
+    capsys.readouterr()
+    assert lake.call("abort", "r", "--reason", "second", "--json", *lake.catalog_arguments) == 0
+    assert facts(capsys)["reason"] == "first"
+
+
+def test_a_run_that_has_landed_is_not_aborted(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what has landed instead."""
+    lake.start("r", MemorySubmitter(range(3)))
+    assert lake.call("abort", "r", *lake.catalog_arguments) == 1
+    assert "has landed as snapshot" in capsys.readouterr().err
+
+
+def test_an_unknown_catalog_is_told_with_what_to_give(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a Spark session nobody knows how a catalog is reached."""
+    killed(lake)
+    assert lake.call("abort", "r", "--yes") == 1
+    printed = capsys.readouterr().err
+    assert "it is not known here how the catalog 'lake' is reached" in printed
+    assert "--catalog type=rest" in printed
+    assert "PYICEBERG_CATALOG__LAKE__URI" in printed
+
+
+def test_a_catalog_is_found_in_the_configuration_of_pyiceberg(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the name that the run's ledger has."""
+    killed(lake)
+    for name, value in lake.properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper()}", value)
+    assert lake.call("abort", "r", "--yes") == 0
+
+
+def test_a_table_can_be_named_inside_its_catalog(lake: CliLake) -> None:
+    """As `hf.IcebergTable(name, catalog=...)` takes it; an SQL catalog's own name is kept."""
+    killed(lake)
+    assert lake.call("abort", "r", "--yes", "--table", "db.t", *lake.catalog_arguments) == 0
+
+
+def test_a_dry_sweep_says_what_goes_and_why_that_is_safe(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And changes nothing. A run that has landed needs no catalog for it."""
+    lake.start("r", MemorySubmitter(range(5), range(5, 10)))
+    before = files_of(lake), lake.data_files()
+    assert lake.call("sweep", "r") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Would delete 4 objects (" in printed
+    assert "task records such as tasks/" in printed
+    assert "the receipt says that the run landed as snapshot" in printed
+    assert "4 files that are part of the snapshot" in printed
+    assert "`holdfast sweep r --yes` deletes it" in printed
+    assert (files_of(lake), lake.data_files()) == before
+
+
+def test_the_deed_deletes_what_the_dry_run_has_said(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both come from one plan."""
+    lake.start("r", MemorySubmitter(range(5), range(5, 10)))
+    before = len(files_of(lake))
+    assert lake.call("sweep", "r", "--json") == 0
+    dry = facts(capsys)
+    assert lake.call("sweep", "r", "--yes", "--json") == 0
+    deed = facts(capsys)
+    assert (dry.pop("deleted"), deed.pop("deleted")) == (False, True)
+    assert dry == deed
+    assert before - len(files_of(lake)) == dry["objects"]
+    assert dry["size_bytes"] > 0
+    assert lake.call("sweep", "r") == 0
+    assert "Nothing of run r is left to delete" in capsys.readouterr().out
+
+
+def test_a_sweep_of_an_aborted_run_takes_its_staged_files(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are no part of the table, and never will be."""
+    killed(lake)
+    lake.call("abort", "r", "--yes", *lake.catalog_arguments)
+    capsys.readouterr()
+    assert (
+        lake.call("sweep", "r") == 0
+    )  # What is only shown needs no catalog here: no post was made.
+    assert "staged files, with manifests, that are not in the table" in capsys.readouterr().out
+    assert len(lake.data_files()) == 1
+    assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 0
+    assert lake.data_files() == []
+
+
+def test_a_sweep_keeps_failed_rows(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
+    """They may be all that is left of a row."""
+    transform = WatchedTransform()
+    transform.fails_at = {3}
+    lake.start("r", MemorySubmitter(range(10)), transform=transform, on_error="quarantine")
+    assert lake.call("sweep", "r", "--yes", "--json") == 0
+    assert any("rows that failed" in one for one in facts(capsys)["kept"])
+    assert [one for one in files_of(lake) if one.suffix == ".failed"]
+
+
+def test_a_run_that_may_go_on_is_not_swept(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files are paid work, even for a dry run."""
+    killed(lake)
+    assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 1
+    assert "has neither landed nor was it aborted" in capsys.readouterr().err
+
+
+def test_a_dry_sweep_posts_nothing_to_the_table(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An abort that was cut short has not settled what can land; a look alone cannot either."""
+    with monkeypatch.context() as dying:
+        dying.setattr(IcebergSink, "post", Mock(side_effect=DriverDiedError))
+        with pytest.raises(DriverDiedError):
+            lake.start("r", MemorySubmitter(range(3)))
+    ledger = lake.ledger("r")
+    ledger.log.claim(Abort(reason="cut short"))
+    before = lake.make_table().load().next_sequence_number
+    assert lake.call("sweep", "r", *lake.catalog_arguments) == 1
+    printed = capsys.readouterr().err
+    assert "it is not settled yet whether a post of run 'r' can still land" in printed
+    assert "`holdfast abort r` again" in printed
+    assert lake.make_table().load().next_sequence_number == before
+    assert lake.call("abort", "r", "--yes", *lake.catalog_arguments) == 0
+    assert lake.call("sweep", "r", *lake.catalog_arguments) == 0
+
+
+def test_a_plan_alone_deletes_nothing(lake: CliLake) -> None:
+    """Whoever plans may look at the plan for as long as they like."""
+    lake.start("r", MemorySubmitter(range(3)))
+    before = files_of(lake)
+    plan = plan_sweep(lake.ledger("r"), lambda _identity: lake.make_table())
+    assert plan.ledger_objects
+    assert plan.kept_files
+    assert files_of(lake) == before
+
+
+def test_the_store_may_come_from_the_environment(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for jobs."""
+    lake.start("r", MemorySubmitter(range(3)))
+    monkeypatch.setenv("HOLDFAST_STORE", lake.store)
+    assert main(["sweep", "r", "--json"]) == 0
+    assert facts(capsys)["run_id"] == "r"
+
+
+@pytest.mark.lance
+def test_a_run_on_a_lance_dataset_is_given_up_and_swept(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dataset is known by its place, which the ledger has: nothing needs to be named."""
+    submitter = MemorySubmitter(range(5), range(5, 10))
+    lake.start_and_die("r", submitter, sink=lake.make_dataset())
+    staged = list((lake.folder / "t.lance" / "data").iterdir())
+    assert len(staged) == 1
+    assert lake.call("abort", "r", "--yes", "--table-option", "aws_region=x") == 0
+    assert lake.call("sweep", "r", "--yes") == 0
+    assert "staged files" in capsys.readouterr().out
+    assert list((lake.folder / "t.lance" / "data").iterdir()) == []

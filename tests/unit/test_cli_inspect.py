@@ -1,0 +1,122 @@
+"""`inspect`: the log in words, the tasks, and what the next start would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.model.records import Abort
+from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.cli_said import facts, said, stopped, unknown
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.rig import Rig
+from tests.fakes.watched_transform import WatchedTransform
+from tests.ledgers.record import sealed
+
+__all__ = ["lake"]
+
+
+def test_inspect_tells_the_log_record_by_record(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What each says, in words."""
+    lake.start("r", MemorySubmitter(range(1200)))
+    printed = said(lake, capsys, "inspect", "r")
+    for text in ("takes the run", "a job does 1,200 of 1,200 rows", "about to post 1,200 rows"):
+        assert text in printed
+    assert "nothing is missing, and all of it is in table files" in printed
+    assert "landed: the post of record 4 is snapshot" in printed
+    found = facts(lake, capsys, "inspect", "r")
+    kinds = [one["kind"] for one in found["records"]]
+    assert kinds == ["claim", "plan", "seal", "intent", "receipt"]
+    assert found["records"][4]["body"]["rows"] == 1200
+    assert found["identity"]["table"] == "lake.db.t"
+
+
+def test_inspect_tells_a_next_pass_from_a_new_driver(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same process claims for each of its jobs; after a stop it is a new start."""
+    rig = stopped()
+    rig.start(transform=WatchedTransform())
+    lake.put(rig, "r")
+    records = facts(lake, capsys, "inspect", "r")["records"]
+    claims = [one["says"] for one in records if one["kind"] == "claim"]
+    assert ["takes the run" in one for one in claims] == [True, True, False]
+    assert claims[-1].startswith("the same driver begins its next pass")
+
+
+def test_inspect_tells_what_each_task_has_done(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows, records, how it ended, where and when."""
+    lake.put(sealed(), "r")
+    found = facts(lake, capsys, "inspect", "r")
+    (task,) = found["tasks"]
+    assert (task["claim"], task["job"], task["place"]) == (1, "rows", 0)
+    assert (task["rows"], task["records"], task["chunks"], task["end"]) == (6, 3, 3, "")
+    assert task["host"]
+    assert task["last_at"]
+    assert "1 rows 0 6 3 3 0 open" in said(lake, capsys, "inspect", "r")
+
+
+def test_inspect_lists_no_more_tasks_than_asked_for(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A large job has a hundred thousand; the newest are shown."""
+    lake.start("r", MemorySubmitter(range(3), range(3, 6), range(6, 9)))
+    found = facts(lake, capsys, "inspect", "r", "--tasks", "2")
+    assert (found["task_logs"], [one["place"] for one in found["tasks"]]) == (3, [1, 2])
+    assert "3 task logs, the newest 2 of them" in said(lake, capsys, "inspect", "r", "--tasks", "2")
+    assert facts(lake, capsys, "inspect", "r", "--tasks", "0")["tasks"] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (sealed, ["wait", "keep 6 rows", "do 14 rows", "put 3 chunks", "post one commit"]),
+        (stopped, ["keep 15 rows", "do 5 rows", "put 5 chunks", "post one commit"]),
+        (unknown, ["wait", "look at the table first", "post one commit"]),
+    ],
+)
+def test_inspect_tells_what_a_start_would_do(
+    lake: CliLake,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[], Rig],
+    steps: list[str],
+) -> None:
+    """Step by step, each with its reason."""
+    lake.put(make(), "r")
+    found = facts(lake, capsys, "inspect", "r")["start_would"]
+    assert len(found) == len(steps)
+    assert all(said.startswith(step) for said, step in zip(found, steps, strict=True))
+
+
+def test_inspect_of_an_ended_run_tells_that_a_start_does_nothing(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Landed: the receipt. Given up: a refusal."""
+    lake.start("landed", MemorySubmitter(range(3)))
+    lake.start_and_die("given-up", MemorySubmitter(range(3), range(3, 6)))
+    lake.call("abort", "given-up", "--yes", *lake.catalog_arguments)
+    capsys.readouterr()
+    assert "write nothing, and return the receipt" in said(lake, capsys, "inspect", "landed")
+    assert "refuse, as the run was given up" in said(lake, capsys, "inspect", "given-up")
+
+
+def test_nobody_is_told_to_start_over_while_rows_may_be_in_the_table(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An abort may come behind a receipt, or behind a post whose end nobody has seen."""
+    landed, under_way = Rig(), unknown()
+    landed.start()
+    for rig, run_id in ((landed, "landed"), (under_way, "under-way")):
+        rig.ledger().log.claim(Abort(reason="too late"))
+        lake.put(rig, run_id)
+    found = facts(lake, capsys, "inspect", "landed")
+    assert found["state"] == "aborted"
+    assert "do not do the work again" in found["advice"]
+    assert found["start_would"] == ["refuse, and say that the run has landed"]
+    found = facts(lake, capsys, "inspect", "under-way")
+    assert "`holdfast abort under-way` again before you start over" in found["advice"]

@@ -1,0 +1,193 @@
+"""`runs` and `status`: what a person is told of runs, in whatever state they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import HoldfastError
+from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.cli_said import facts, said, stopped
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.rig import Rig
+from tests.fakes.watched_transform import WatchedTransform
+from tests.ledgers.record import killed
+
+__all__ = ["lake"]
+
+
+def test_runs_are_listed_with_what_is_done(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State, rows, starts, age and table of each."""
+    monkeypatch.setenv("COLUMNS", "120")
+    lake.start("embed-2026-11", MemorySubmitter(range(1200)))
+    printed = said(lake, capsys, "runs")
+    assert "RUN STATE ROWS DONE STARTS WRITTEN TABLE" in printed
+    assert "embed-2026-11 committed 1,200 of 1,200 (100%) 1 " in printed
+    assert "ago lake.db.t" in printed
+
+
+def test_a_damaged_ledger_is_one_line_of_the_list(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are of interest all the same."""
+    lake.start("good", MemorySubmitter(range(3)))
+    lake.start("bad", MemorySubmitter(range(3)))
+    lake.damage("bad", 2)
+    assert lake.call("runs") == 0
+    printed = capsys.readouterr().out
+    assert [line.split()[:2] for line in printed.splitlines()[1:]] == [
+        ["good", "committed"],
+        ["bad", "damaged"],
+    ]
+    assert "log/00000002.json" in printed
+    (good, bad) = facts(lake, capsys, "runs")["runs"]
+    assert (good["run_id"], good["error"]) == ("good", "")
+    assert (bad["state"], bad["done_rows"]) == ("damaged", 0)
+    assert bad["error"].startswith("log/00000002.json: ")
+
+
+def test_runs_can_be_chosen_by_state(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a store with years of runs."""
+    lake.put(stopped(), "a")
+    lake.put(killed(), "b")
+    found = facts(lake, capsys, "runs", "--state", "stopped")["runs"]
+    assert [one["run_id"] for one in found] == ["a"]
+    assert "holds no such run" in said(lake, capsys, "runs", "--state", "aborted")
+
+
+def test_rows_that_no_seal_counts_are_listed_too(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a kill there is no seal, and the work is not lost."""
+    lake.put(killed(), "r")
+    (found,) = facts(lake, capsys, "runs")["runs"]
+    assert (found["state"], found["done_rows"], found["input_rows"]) == ("started", 6, 20)
+
+
+def test_the_status_of_a_run_that_landed(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
+    """All is done, and a sweep is what is left."""
+    lake.start("r", MemorySubmitter(range(1200)), cost=0.5)
+    printed = said(lake, capsys, "status", "r")
+    for text in ("r committed", "done 1,200 of 1,200 rows (100%)", "landed 1 file (", "cost 600"):
+        assert text in printed
+    assert "log record 5 is a receipt" in printed
+    assert "`holdfast sweep r` shows what can be deleted" in printed
+    found = facts(lake, capsys, "status", "r")
+    assert (found["state"], found["done_rows"], found["remaining_rows"]) == ("committed", 1200, 0)
+    assert (found["cost"], found["files"], found["table"]) == (600.0, 1, "lake.db.t")
+    assert found["snapshot_id"] == lake.make_table().load().parent_snapshot_id
+    assert [(one["end"], one["passes"]) for one in found["starts"]] == [("committed", 1)]
+
+
+def test_the_status_of_a_run_that_stopped(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the error, and says that the same script goes on."""
+    lake.put(stopped(), "r")
+    printed = said(lake, capsys, "status", "r")
+    assert "stopped by TransformError" in printed
+    assert "mend what ended the last start (TransformError), then run the same script" in printed
+    found = facts(lake, capsys, "status", "r")
+    assert found["starts"][0]["reason"] == "TransformError"
+    assert 0 < found["done_rows"] < 20
+
+
+def test_the_status_of_a_resumed_run_says_what_was_kept(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how each of its starts ended."""
+    rig = stopped()
+    rig.start(transform=WatchedTransform())
+    lake.put(rig, "r")
+    printed = said(lake, capsys, "status", "r")
+    assert "rows of earlier starts" in printed
+    assert "stopped by TransformError" in printed
+    found = facts(lake, capsys, "status", "r")
+    assert [one["end"] for one in found["starts"]] == ["stopped", "committed"]
+    assert found["kept_rows"] > 0
+
+
+def test_the_status_of_a_run_that_was_killed_on_this_machine(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its process is gone, so nobody needs to wait."""
+    lake.start_and_die("r", MemorySubmitter(range(5), range(5, 10)))
+    found = facts(lake, capsys, "status", "r")
+    assert found["state"] == "started"
+    printed = said(lake, capsys, "status", "r")
+    assert "done 5 of 10 rows (50%)" in printed
+    assert "next run the same script again" in printed
+
+
+def test_a_run_whose_driver_wrote_a_moment_ago_is_left_alone(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be at work on another machine."""
+    rig = Rig()
+    transform = WatchedTransform()
+    transform.at[6] = rig.storage.kill
+    rig.start_and_die(transform=transform, batch_rows=2, checkpoint_every=1e9)
+    lake.put(rig, "r")
+    printed = said(lake, capsys, "status", "r")
+    assert "at work, it seems" in printed
+    assert "let it finish" in printed
+    assert "`holdfast watch r`" in printed
+
+
+def test_an_id_with_odd_characters_is_quoted_where_it_can_be_copied(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler makes ids that a shell would take apart."""
+    lake.start("night job; 2026+11", MemorySubmitter(range(3)))
+    assert "`holdfast sweep 'night job; 2026+11'`" in said(
+        lake, capsys, "status", "night job; 2026+11"
+    )
+
+
+def test_a_damaged_ledger_is_an_error_of_status(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which says where the damage is."""
+    lake.start("bad", MemorySubmitter(range(3)))
+    lake.damage("bad", 1)
+    assert lake.call("status", "bad") == 1
+    assert "log/00000001.json: the record is damaged" in capsys.readouterr().err
+
+
+def test_an_aborted_run_can_be_looked_at_after_its_sweep(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list of its work is gone by right: that is no damage."""
+    transform = WatchedTransform()
+    transform.fails_at = {7}
+    with pytest.raises(HoldfastError):
+        lake.start("r", MemorySubmitter(range(5), range(5, 10)), transform=transform, retries=0)
+    assert facts(lake, capsys, "status", "r")["done_rows"] == 5
+    lake.call("abort", "r", "--yes", *lake.catalog_arguments)
+    capsys.readouterr()
+    assert facts(lake, capsys, "runs")["runs"][0]["done_rows"] == 5
+    lake.call("sweep", "r", "--yes", *lake.catalog_arguments)
+    capsys.readouterr()
+    for words in (("status", "r"), ("inspect", "r")):
+        assert facts(lake, capsys, *words)["state"] == "aborted"
+    (line,) = facts(lake, capsys, "runs")["runs"]
+    assert (line["state"], line["done_rows"]) == ("aborted", 0)
+
+
+def test_a_list_of_runs_loses_nothing_in_80_columns(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Long ids and tables are broken, not cut; only a damage is cut to its line."""
+    lake.start("a-very-long-id-of-a-nightly-job-2026-11-15", MemorySubmitter(range(12_000)))
+    lake.start("another-very-long-id-of-a-job-2026-11-15", MemorySubmitter(range(3)))
+    lake.damage("another-very-long-id-of-a-job-2026-11-15", 1)
+    assert lake.call("runs") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    ids = [line[: lines[0].index("STATE")].strip() for line in lines[1:-1]]
+    assert "".join(ids) == "a-very-long-id-of-a-nightly-job-2026-11-15"
+    assert "100% of 12,000" in lines[1]
+    assert "lake.db.t" in lines[1]
+    assert lines[-1].startswith("  another-very-long-id-of-a-job-2026-11-15  damaged  log/")
+    assert lines[-1].endswith("…")

@@ -1,0 +1,132 @@
+"""`holdfast watch`: a run seen from another process, until it has ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main, make_parser
+from holdfast.engine.choices import Choices
+from holdfast.engine.drive import Driver
+from holdfast.engine.prepare import Ledger
+from holdfast.errors import TransformError
+from holdfast.storage.objects import ObjectStorage
+from tests.fakes.manual_ports import manual_ports
+from tests.fakes.rig import Rig, two_partitions
+from tests.fakes.unpinned import Unpinned
+from tests.fakes.watched_transform import WatchedTransform
+
+ALWAYS = 1e-9
+
+
+def start(folder: Path, transform: WatchedTransform | None = None) -> None:
+    """Run a job whose ledger stands in a folder."""
+    ledger = Ledger.open("r", f"file://{folder}", ObjectStorage(), manual_ports())
+    rig = Rig()
+    driver = Driver(ledger=ledger, sink=rig.table, input=Unpinned(two_partitions()))
+    choices = Choices(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, retries=0)
+    driver.append(rig.table.load(), rig.identity(), choices)
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    """Return the command line that watches the run."""
+    return ["watch", "r", "--store", f"file://{folder}", *words]
+
+
+def failing() -> WatchedTransform:
+    """Return a transform that fails half way."""
+    transform = WatchedTransform()
+    transform.fails_at = {15}
+    return transform
+
+
+def test_one_look_at_a_run_that_has_landed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines as `status` has them; the run is committed, so the exit code is 0."""
+    start(tmp_path)
+    assert main(command(tmp_path, "--once")) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "  run       r",
+        "  table     lake.db.t",
+        "  done      100%",
+        "  rows      20 of 20",
+    ]
+
+
+@pytest.mark.parametrize("words", [(), ("--once",), ("--json",)])
+def test_a_run_that_has_stopped_ends_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """A script can tell it from one that is committed."""
+    with pytest.raises(TransformError):
+        start(tmp_path, failing())
+    assert main(command(tmp_path, *words)) == 3
+    assert "TransformError" in capsys.readouterr().out
+
+
+def test_json_is_one_object_a_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again after the pause, until the run has landed."""
+    monkeypatch.setattr(time, "sleep", lambda _seconds: start(tmp_path))
+    assert main(command(tmp_path, "--json", "--every", "5s")) == 0
+    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["state"], one["share"], one["done_rows"]) for one in looks] == [
+        ("new", None, 0),
+        ("committed", 1.0, 20),
+    ]
+
+
+def test_lines_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each look that has found something new."""
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        start(tmp_path)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert main(command(tmp_path)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "nobody has started it yet",
+        "100%; rows 20 of 20; 2 files (2.0 kB); start 1: committed; 0 s",
+    ]
+    assert pauses == [2.0]
+
+
+def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the code that shells have for it."""
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    assert main(command(tmp_path)) == 130
+
+
+def test_a_pause_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, which says what to give."""
+    assert main(command(tmp_path, "--every", "often")) == 1
+    assert "--every: 'often' is no duration" in capsys.readouterr().err
+
+
+def test_watching_writes_nothing(tmp_path: Path) -> None:
+    """Whoever may read the store may watch."""
+    start(tmp_path)
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    assert main(command(tmp_path, "--once")) == 0
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_the_command_is_known() -> None:
+    """Its arguments have defaults."""
+    given = make_parser(["watch"]).parse_args(["watch", "r"])
+    assert (given.run, given.every, given.once, given.json) == ("r", "2s", False, False)

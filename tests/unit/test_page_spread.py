@@ -1,0 +1,112 @@
+"""How a page divides rows, files and time into bars, points and ticks."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.model.usage import Usage
+from holdfast.model.work import Coverage, TaskRecord
+from holdfast.pages.axis import highest, thinned
+from holdfast.pages.hosts import hosts_of
+from holdfast.pages.spread import file_sizes_of, places_of
+from holdfast.pages.ticks import number_ticks, short_number, short_time, time_ticks
+
+
+def record(name: str, rows: int, usage: Usage | None = None) -> TaskRecord:
+    """Return a record of so many rows."""
+    coverage = Coverage(rows=rows, low=0, high=0, keys_bytes=0)
+    return TaskRecord(name=name, coverage=coverage, seconds=1.0, usage=usage or Usage())
+
+
+def files(*sizes: int) -> list[StagedGroup]:
+    """Return groups of one file of each size."""
+    return [
+        StagedGroup(
+            path=f"g{number}",
+            size_bytes=1,
+            files=(StagedFile(path=f"f{number}", size_bytes=size, rows=1),),
+            detail={},
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+def test_rows_by_place_are_those_of_the_largest_job() -> None:
+    """The largest place first; small jobs of other passes are not mixed in."""
+    records = [
+        record("00000001/rows/000000/0/0000", 5),
+        record("00000001/rows/000001/0/0000", 20),
+        record("00000001/rows/000001/0/0001", 10),
+        record("00000004/rows/000000/0/0000", 12),
+    ]
+    found = places_of(records)
+    assert found is not None
+    assert (found.claim, found.job, found.places, found.rows) == (1, "rows", 2, [30, 5])
+    assert (found.largest, found.median) == (30, 17.5)
+    many = places_of([record(f"00000001/rows/{n:06d}/0/0000", n + 1) for n in range(10_000)])
+    assert many is not None
+    assert (len(many.rows), many.rows[0], many.rows[-1], many.places) == (60, 10_000, 1, 10_000)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(5,), (1, 1, 1), (100, 101), (0, 0), (1, 2, 3, 1_000_000_000), tuple(range(1_000, 9_000, 7))],
+)
+def test_each_file_is_in_one_size_class(sizes: tuple[int, ...]) -> None:
+    """However the sizes are spread."""
+    found = file_sizes_of(files(*sizes))
+    assert found is not None
+    assert sum(one.files for one in found.classes) == found.files == len(sizes)
+    assert 1 <= len(found.classes) <= 8
+    for earlier, later in zip(found.classes, found.classes[1:], strict=False):
+        assert earlier.below_bytes == later.from_bytes
+    assert (found.smallest, found.largest) == (min(sizes), max(sizes))
+
+
+def test_hosts_are_added_up_and_the_busiest_comes_first() -> None:
+    """Records that do not say where they were written are left out."""
+    records = [
+        record("00000001/rows/000000/0/0000", 5, Usage(at=1.0, host="a", memory_bytes=7)),
+        record("00000001/rows/000001/0/0000", 5, Usage(at=1.0, host="b", waited_s=9.0)),
+        record("00000001/rows/000002/0/0000", 5, Usage(at=2.0, host="a", memory_bytes=3)),
+        record("00000001/rows/000003/0/0000", 5),
+    ]
+    found = hosts_of(records)
+    assert [(one.host, one.rows, one.waited_s, one.memory_bytes) for one in found] == [
+        ("b", 5, 9.0, 0),
+        ("a", 10, 0.0, 7),
+    ]
+
+
+def test_thinning_keeps_the_first_and_the_last_point_and_the_peaks_of_memory() -> None:
+    """What is between may go."""
+    points = [(float(n), float(n)) for n in range(10_000)]
+    some = thinned(points, 100)
+    assert (len(some), some[0], some[-1]) == (100, points[0], points[-1])
+    peaks = highest([*points, (5_000.0, 1e9)], 9_999.0, 50)
+    assert len(peaks) == 50
+    assert (5_000.0, 1e9) in peaks
+
+
+@pytest.mark.parametrize("top", [0, 0.3, 1, 7, 19, 20, 6_000, 123_456, 8e9, 3.5e15])
+def test_ticks_of_numbers_are_few_round_and_reach_the_top(top: float) -> None:
+    """The first is nothing."""
+    ticks = number_ticks(top)
+    assert (ticks[0], ticks[-1] >= top, 2 <= len(ticks) <= 7) == (0, True, True)
+
+
+@pytest.mark.parametrize("top", [0, 0.3, 1, 7, 59, 61, 3_599, 40_000, 86_401, 3e6])
+@pytest.mark.parametrize(("width", "most"), [(520, 7), (1_120, 12)])
+def test_ticks_of_time_are_few_and_reach_the_top(top: float, width: int, most: int) -> None:
+    """In steps that people count time in; a narrow drawing has room for fewer."""
+    ticks = time_ticks(top, width)
+    assert (ticks[0], ticks[-1] >= top, 2 <= len(ticks) <= most) == (0, True, True)
+
+
+def test_labels_are_short() -> None:
+    """There is little room at an axis."""
+    numbers = [short_number(one) for one in (0, 0.5, 950, 6_000, 25_000, 1_500_000)]
+    assert numbers == ["0", "0.5", "950", "6,000", "25k", "1.5M"]
+    times = [short_time(one) for one in (0, 0.5, 45, 60, 90, 5_400, 7_200, 172_800)]
+    assert times == ["0 s", "0.5 s", "45 s", "1 min", "1 min 30", "1 h 30", "2 h", "2 d"]

@@ -1,0 +1,241 @@
+"""Who shows a run: by itself what fits, or what the user says."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.progress.choice import display_for
+from holdfast.progress.display import Display, LineDisplay
+from holdfast.progress.notebook import NotebookDisplay
+from holdfast.progress.terminal import TerminalDisplay
+from tests.fakes.progress_display import frame_of_a_resume
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Terminal:
+    """A pseudo terminal in the place of stderr."""
+
+    def __init__(self) -> None:
+        """Open it."""
+        self.ours, theirs = pty.openpty()
+        self.stream = os.fdopen(theirs, "w", encoding="utf-8")
+
+    def read(self) -> str:
+        """Return all that was written, and close it."""
+        self.stream.close()
+        found = b""
+        with contextlib.suppress(OSError):  # How Linux says that nobody writes any more.
+            while data := os.read(self.ours, 65536):
+                found += data
+        return found.decode()
+
+
+@contextlib.contextmanager
+def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """Let stderr be a terminal, and prove that it is given back."""
+    opened = Terminal()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", opened.stream)
+        patched.setenv("TERM", "xterm-256color")
+        patched.setenv("COLUMNS", "80")
+        yield opened
+        assert sys.stderr is opened.stream
+        assert opened.stream.closed or isinstance(chosen(wanted=True), TerminalDisplay)
+    opened.stream.close()
+    os.close(opened.ours)
+
+
+class Kernel:
+    """The kernel of a notebook in the place of this process."""
+
+    def __init__(self) -> None:
+        """Begin without an output."""
+        self.outputs: list[str] = []
+
+    def display(self, html: str, *, display_id: bool) -> Kernel:
+        """Show an output that can be changed."""
+        assert display_id
+        self.outputs.append(html)
+        return self
+
+    def update(self, html: str) -> None:
+        """Change it."""
+        self.outputs[-1] = html
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """Let this process be the kernel of a notebook."""
+    made = Kernel()
+    shell = type("ZMQInteractiveShell", (), {})()
+    ipython: Any = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: shell
+    ipython.display = types.ModuleType("IPython.display")
+    ipython.display.HTML, ipython.display.display = str, made.display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    return made
+
+
+def chosen(*, wanted: bool | None = None) -> Display | None:
+    """Return the display, which gives back at once what it has taken."""
+    display = display_for("r", wanted=wanted)
+    if display is not None:
+        display.let_go()
+    return display
+
+
+def test_a_terminal_gets_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, unless the terminal cannot draw or the user wants none."""
+    with a_terminal(monkeypatch):
+        assert isinstance(chosen(), TerminalDisplay)
+        assert chosen(wanted=False) is None
+        with monkeypatch.context() as patched:
+            patched.setenv("TERM", "dumb")
+            assert chosen() is None
+
+
+def test_only_one_picture_is_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs in two threads would draw over each other: the second one has lines."""
+    with a_terminal(monkeypatch):
+        first = display_for("r", wanted=True)
+        assert isinstance(first, TerminalDisplay)
+        assert isinstance(chosen(wanted=True), LineDisplay)
+        first.let_go()
+        first.let_go()
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_notebook_gets_an_output() -> None:
+    """Wherever its kernel was started from."""
+    assert isinstance(chosen(), NotebookDisplay)
+
+
+def test_a_log_that_nobody_reads_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a terminal there is a line a minute, if INFO is on; else not even a thread."""
+    caplog.set_level(logging.WARNING, "holdfast")
+    assert chosen() is None
+    caplog.set_level(logging.INFO, "holdfast")
+    display = display_for("r", wanted=None)
+    assert isinstance(display, LineDisplay)
+    assert display.every_s == 60.0
+    display.show(frame_of_a_resume())
+    assert caplog.messages[0].startswith("run r: 51%; rows 2,064 of 4,000")
+    assert vars(caplog.records[0])["holdfast_run"] == "r"
+
+
+def test_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who asks for progress gets it, on stderr; nothing is drawn, and stdout stays clean."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    display = display_for("r", wanted=True)
+    assert isinstance(display, LineDisplay)
+    first, second = frame_of_a_resume(), frame_of_a_resume(input_rows=None)
+    display.show(first)
+    display.show(first)  # Nobody has looked since.
+    display.end(second)
+    display.let_go()
+    display.show(second)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line[:35] for line in err.splitlines()] == [
+        "holdfast: run r: 51%; rows 2,064 of",
+        "holdfast: run r: rows 2,064 so far;",
+    ]
+
+
+def test_without_rich_there_are_log_lines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And no word about what is missing."""
+    with a_terminal(monkeypatch), monkeypatch.context() as patched:
+        patched.setattr(importlib.util, "find_spec", lambda _name: None)
+        assert chosen() is None
+        caplog.set_level(logging.INFO, "holdfast")
+        assert isinstance(chosen(), LineDisplay)
+
+
+def test_no_stderr_at_all_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may run without one."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert chosen() is None
+
+
+def test_the_picture_stays_and_warnings_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cursor is never hidden: a process that is killed could not show it again."""
+    with a_terminal(monkeypatch) as screen:
+        display = display_for("r", wanted=None)
+        assert display is not None
+        display.show(frame_of_a_resume())
+        print("the code has changed", file=sys.stderr)
+        display.end(frame_of_a_resume())
+        written = screen.read()
+    assert "\x1b[?25l" not in written
+    plain = CONTROL.sub("", written)
+    assert plain.rindex("the code has changed") < plain.rindex("embed-2026-11")
+    assert plain.rstrip(" \r\n").endswith("no record for 1 min 15 s")
+    assert plain.endswith("\r\n")
+
+
+def test_a_picture_without_a_look_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is over at once leaves nothing on the screen, and nothing comes later."""
+    with a_terminal(monkeypatch) as screen:
+        display = display_for("r", wanted=None)
+        assert display is not None
+        display.show(frame_of_a_resume())
+        display.end(None)
+        display.show(frame_of_a_resume())
+        display.end(frame_of_a_resume())
+        written = screen.read()
+    assert written.count("embed-2026-11") == 1
+    assert written.endswith("\x1b[1A\x1b[2K")
+
+
+def test_a_picture_that_is_let_go_gives_stderr_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its thread hangs: what is written afterwards goes to the terminal itself."""
+    with a_terminal(monkeypatch) as screen:
+        display = display_for("r", wanted=None)
+        assert display is not None
+        display.show(frame_of_a_resume())
+        assert sys.stderr is not screen.stream
+        display.let_go()
+
+
+def test_a_notebook_updates_one_output(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same picture as on a terminal; nothing is printed."""
+    display = NotebookDisplay()
+    display.show(frame_of_a_resume())
+    display.show(frame_of_a_resume(input_rows=None))
+    (output,) = kernel.outputs
+    assert "2,064 so far" in output
+    display.end(frame_of_a_resume())
+    display.let_go()
+    display.show(frame_of_a_resume(input_rows=None))
+    (output,) = kernel.outputs
+    assert "2,064 of 4,000" in output
+    assert output.startswith("<pre")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_job_without_a_terminal_does_not_load_rich() -> None:
+    """Nobody pays for pictures that nobody sees."""
+    code = (
+        "import sys; from holdfast.progress.choice import display_for; import holdfast.run; "
+        "assert display_for('r', wanted=None) is None; assert 'rich' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,89 @@
+"""The log of a driver: one line for each step, in the order of the protocol."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from holdfast.errors import TransformError
+from tests.fakes.rig import Rig
+from tests.fakes.watched_transform import WatchedTransform
+
+CANARY = "canary-7f3a"
+
+
+@pytest.fixture
+def steps(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Read the log at INFO."""
+    caplog.set_level(logging.INFO, "holdfast")
+    return caplog
+
+
+def said(steps: pytest.LogCaptureFixture) -> list[str]:
+    """Return the messages since the last call, without the run's id, which each of them has."""
+    assert {vars(one)["holdfast_run"] for one in steps.records} == {"r"}
+    assert {one.levelname for one in steps.records} == {"INFO"}
+    found = [re.sub(r"snapshot \d+", "snapshot S", one) for one in steps.messages]
+    assert all(one.startswith("run r: ") for one in found)
+    steps.clear()
+    return [one.removeprefix("run r: ") for one in found]
+
+
+def test_a_run_in_one_start(steps: pytest.LogCaptureFixture) -> None:
+    """From the claim to the landing."""
+    rig = Rig()
+    rig.start()
+    assert said(steps) == [
+        "claimed: start 1, 0 rows kept",
+        "pass 1 (rows): 20 rows left; does all rows",
+        "sealed: 20 rows, 0 chunks, complete",
+        "posted intent 4 of 20 rows: landed",
+        "landed: snapshot S, 20 rows",
+    ]
+    rig.start()
+    assert said(steps) == ["had landed as snapshot S"]
+
+
+def test_a_failure_and_a_resume(steps: pytest.LogCaptureFixture) -> None:
+    """The error's name stands there, never its text: that may hold what is in a row."""
+    rig, transform = Rig(), WatchedTransform()
+    chunks: dict[str, Any] = {"batch_rows": 1, "checkpoint_every": 1e-9, "retries": 0}
+
+    def fail() -> None:
+        raise ValueError(CANARY)
+
+    transform.at[15] = fail
+    with pytest.raises(TransformError, match=CANARY):
+        rig.start(transform=transform, **chunks)
+    assert said(steps) == [
+        "claimed: start 1, 0 rows kept",
+        "pass 1 (rows): 20 rows left; does all rows",
+        "stopped: TransformError",
+    ]
+    rig.start(transform=transform, **chunks)
+    assert said(steps) == [
+        "claimed: start 2, 15 rows kept",
+        "sealed: 15 rows, 5 chunks",
+        "pass 1 (rows): 5 rows left; goes on where the last start ended",
+        "sealed: 20 rows, 5 chunks",
+        "pass 2 (replay): 0 rows left; puts chunks of ended tasks into table files",
+        "sealed: 20 rows, 0 chunks, complete",
+        "posted intent 11 of 20 rows: landed",
+        "landed: snapshot S, 20 rows",
+    ]
+
+
+def test_an_input_that_nobody_has_counted(steps: pytest.LogCaptureFixture) -> None:
+    """Then nobody knows how many rows are left."""
+    Rig().start(verify_input=False)
+    assert "pass 1 (rows): rows that nobody has counted; does all rows" in said(steps)
+
+
+def test_nothing_is_printed_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    """The logger has no handler of ours, and INFO is below what Python prints without one."""
+    assert logging.getLogger("holdfast").handlers == []
+    Rig().start()
+    assert capfd.readouterr() == ("", "")
