@@ -93,6 +93,13 @@ GUARDS = (
         after="        return None\n",
         test="tests/unit/test_resume.py",
     ),
+    Guard(
+        name="the input is gone through again when work was left out",
+        file="engine/workbook.py",
+        before="        self.all_rows_seen = False\n        self._replace(kept)\n",
+        after="        self._replace(kept)\n",
+        test="tests/unit/test_resume_outages.py",
+    ),
     _requirement("table", "AssertTableUUID(uuid=metadata.table_uuid)", f"{_POSTS} table"),
     _requirement(
         "branch's snapshot",
@@ -185,6 +192,13 @@ GUARDS = (
         before="    found = resolve(ledger, run_file, sink)\n",
         after="    found = None\n",
         test="tests/unit/test_abort_races.py",
+    ),
+    Guard(
+        name="a dry sweep posts nothing to the table",
+        file="cli/sweep.py",
+        before="    looks = open_sink if given.yes else _looking_only(ledger, open_sink)\n",
+        after="    looks = open_sink\n",
+        test="tests/unit/test_cli_end.py",
     ),
     Guard(
         name="a sweep waits for the end of the run",

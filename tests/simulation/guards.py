@@ -92,7 +92,7 @@ def _appends_behind(log: RunLog, body: Any) -> Any:
 
 def _all_done(work: Passes) -> bool:
     """Stand for a driver that takes the tasks' word for it that no row is missing."""
-    return not work._all_done
+    return not work._book.all_rows_seen
 
 
 def _inherits_the_seal_only(book: Workbook) -> None:

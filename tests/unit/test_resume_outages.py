@@ -67,13 +67,14 @@ def test_a_damaged_task_record_stops_the_start() -> None:
     assert rig.table.data_snapshots == []
 
 
-def test_a_damaged_chunk_is_never_written_to_the_table() -> None:
+@pytest.mark.parametrize("verify_input", [True, False])
+def test_a_damaged_chunk_is_never_written_to_the_table(*, verify_input: bool) -> None:
     """Its digest stands in its record: its rows are computed again, and it is said so."""
     rig = rig_with_chunks()
     (chunk,) = [
         one for one in rig.storage.objects if one.endswith("0000.chunk") and "/000001/" in one
     ]
     rig.storage.damage[chunk] = bit_flipped
-    driven = rig.start(transform=WatchedTransform())
+    driven = rig.start(transform=WatchedTransform(), verify_input=verify_input)
     assert driven.tally.withdrawn_rows > 0
     assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)

@@ -92,7 +92,6 @@ class Passes:
         # The records whose rows a derived input lacks.
         self._counted_on = {one.name for one in book.work.with_keys} if source else set()
         # Without an input check: whether every task of the last job has done all its rows.
-        self._all_done = False
         self._retries_left = choices.retries
         self._drops = 0
 
@@ -112,7 +111,6 @@ class Passes:
             layout=self._layout,
         )
         if kept is not self._book.work:
-            self._all_done = False
             self._book.withdraw(kept)
             failpoint("before-withdrawal-is-sealed")
         self._book.seal_changes()
@@ -143,24 +141,35 @@ class Passes:
             before = book.progress
             reports = self._run_job(job)
             failpoint("after-job")
-            if any(report.end == "fenced" for report in reports):
-                self._log.stop_if_taken_over()
-            book.take_tasks(reports)
-            book.tally.tasks += len(reports)
-            for report in reports:
-                book.tally.io.update(report.io)
-            book.tally.passes += 1
-            if damaged := [name for report in reports for name in report.damaged]:
-                book.withdraw(book.work.without(damaged))
-                self._stop_if_out_of_reach()
+            self._take(job, reports)
             refuse_too_many(book.work, self._errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
-            self._all_done = all(report.end == "complete" for report in reports)
             # Without an input check a job over rows that are all finished adds nothing.
-            done = self._all_done and not self._choices.verify_input
+            done = job == "rows" and book.all_rows_seen and not self._choices.verify_input
             if book.progress == before and not done:
                 raise JobFailedError(reason=_nothing_added(reports))
         raise JobFailedError(reason=f"{_PASSES_MAX} passes did not finish the run")
+
+    def _take(self, job: Job, reports: Sequence[TaskReport]) -> None:
+        """Accept what the tasks of a job have left, but for what has lost an object.
+
+        Raises:
+            RunFencedError: Another driver has claimed the run.
+            JobFailedError: The input lacks the rows that are to be computed again.
+        """
+        book = self._book
+        if any(report.end == "fenced" for report in reports):
+            self._log.stop_if_taken_over()
+        book.take_tasks(reports)
+        book.tally.tasks += len(reports)
+        for report in reports:
+            book.tally.io.update(report.io)
+        book.tally.passes += 1
+        if job == "rows":
+            book.all_rows_seen = all(report.end == "complete" for report in reports)
+        if damaged := [name for report in reports for name in report.damaged]:
+            book.withdraw(book.work.without(damaged))
+            self._stop_if_out_of_reach()
 
     def _next_job(self) -> Job | None:
         if self._rows_are_missing():
@@ -181,7 +190,7 @@ class Passes:
             InputChangedError: Finished and remaining rows do not add up to the input.
         """
         book = self._book
-        if not self._choices.verify_input and not self._all_done:
+        if not self._choices.verify_input and not book.all_rows_seen:
             return True
         if self._choices.verify_input and book.work.sums != self._measured():
             return self._remaining_rows() > 0

@@ -58,6 +58,8 @@ class Workbook:
         # What the input was when it was planned; None until somebody has measured it.
         self.input_sums: InputSums | None = None
         self.is_complete = False
+        # Whether tasks went through the whole input, and nothing was left out since.
+        self.all_rows_seen = False
         self._through_claim = 0
         self._reference: PartReference | None = None
         self._changed = False
@@ -130,18 +132,18 @@ class Workbook:
         """Leave out records that cover what others cover."""
         self.tally.dropped_rows += self.work.sums.rows - kept.sums.rows
         self.tally.dropped_cost += self.work.cost - kept.cost
-        self._replace(kept)
+        self._leave_out(kept)
 
     def withdraw(self, kept: Work) -> None:
         """Leave out records that have lost an object."""
         self.tally.withdrawn_rows += self.work.sums.rows - kept.sums.rows
         self.tally.dropped_cost += self.work.cost - kept.cost
-        self._replace(kept)
+        self._leave_out(kept)
 
     def release(self, kept: Work) -> None:
         """Let go of rows that have failed: they are tried again."""
         if kept is not self.work:
-            self._replace(kept)
+            self._leave_out(kept)
 
     def rename(self, work: Work) -> None:
         """Take the same work under new names: nothing more is missing than was."""
@@ -209,6 +211,10 @@ class Workbook:
         """
         claims = self._log.claims
         return sum((claims[log[0].claim].checkpoint_every_s or 0.0) / 2 for log in open_logs)
+
+    def _leave_out(self, kept: Work) -> None:
+        self.all_rows_seen = False
+        self._replace(kept)
 
     def _replace(self, work: Work) -> None:
         self.work, self._changed, self.is_complete = work, True, False
