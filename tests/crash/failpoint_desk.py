@@ -120,6 +120,8 @@ class _Game:
         self.order["is_old"] = cell.story == "renewal"
         if cell.is_scan:
             self.order["scan"] = f"{self.order['store']}-input"
+            # Its rows are shared out over all slots: one row must be enough for a checkpoint.
+            self.order["row_s"] = 0.25
             self._write_input()
         for left in self.desk.armed.iterdir():
             left.unlink()
