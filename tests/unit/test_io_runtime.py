@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -116,6 +117,19 @@ def test_many_items_keep_their_order_and_the_first_error_is_raised() -> None:
     with pytest.raises(ValueError, match="1"):
         runtime.each(one, range(5))
     assert sorted(ended) == list(range(5))
+
+
+def test_an_item_costs_little_memory_however_many_there_are() -> None:
+    """A commit asks for the size of every staged file, and there may be a million."""
+    runtime, items = IoRuntime(), 20_000
+    runtime.each(lambda n: n, range(100))
+    tracemalloc.start()
+    try:
+        runtime.each(lambda _: None, range(items))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes / items < 300
 
 
 def test_an_io_thread_that_asks_for_more_does_not_wait_for_itself() -> None:

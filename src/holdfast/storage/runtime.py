@@ -120,9 +120,23 @@ class IoRuntime:
         # An IO thread that waited for others could be what they wait for.
         if self._runs_here() or len(asked) <= 1:
             return [action(item) for item in asked]
-        futures = [self._pool.submit(action, item) for item in asked]
-        self.wait_for(lambda: wait(futures))
-        return [future.result() for future in futures]
+        # A future for each item would cost more memory than all else that a large commit needs.
+        numbers = iter(range(len(asked)))
+        results: dict[int, _Result] = {}
+        failed: dict[int, Exception] = {}
+
+        def some() -> None:
+            for number in numbers:
+                try:
+                    results[number] = action(asked[number])
+                except Exception as error:  # noqa: BLE001, PERF203 - it is raised below.
+                    failed[number] = error
+
+        threads = [self._pool.submit(some) for _ in range(min(_THREADS, len(asked)))]
+        self.wait_for(lambda: wait(threads))
+        if failed:
+            raise failed[min(failed)]
+        return [results[number] for number in range(len(asked))]
 
     def submit(self, action: Callable[[], None]) -> None:
         """Run an action that raises nothing on an IO thread."""
