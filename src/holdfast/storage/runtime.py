@@ -123,13 +123,13 @@ class IoRuntime:
         # A future for each item would cost more memory than all else that a large commit needs.
         numbers = iter(range(len(asked)))
         results: dict[int, _Result] = {}
-        failed: dict[int, Exception] = {}
+        failed: dict[int, BaseException] = {}
 
         def some() -> None:
             for number in numbers:
                 try:
                     results[number] = action(asked[number])
-                except Exception as error:  # noqa: BLE001, PERF203 - it is raised below.
+                except BaseException as error:  # noqa: BLE001, PERF203 - it is the caller's.
                     failed[number] = error
 
         threads = [self._pool.submit(some) for _ in range(min(_THREADS, len(asked)))]
