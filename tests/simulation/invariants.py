@@ -36,9 +36,7 @@ def violations(history: History) -> list[str]:
     found += _ended_well(history)
     if history.table.ever:
         found += _whole_content(history, log)
-    # In a table that was dropped since it may have.
-    aborted = history.aborted_at is not None and not history.is_rewound
-    if aborted and history.table.landed_in == [history.table.uuid]:
+    if history.aborted_at is not None and _has_landed_in_sight(history):
         found.append("a run that was aborted has landed")
     if history.table.undone:
         found.append(f"versions {history.table.undone} undid what others had done")
@@ -69,6 +67,12 @@ def _honest_receipts(history: History, log: RunLog) -> list[str]:
     return ["a receipt for what never landed"] if wrong else []
 
 
+def _has_landed_in_sight(history: History) -> bool:
+    """Whether the table tells it: not one that was dropped since, of which an abort warns."""
+    table = history.table
+    return table.landed_in == [table.uuid] and not table.is_gone and not history.is_rewound
+
+
 def _ended_well(history: History) -> list[str]:
     """The last starts, with nothing going wrong, end in a commit or in an error that says why."""
     found = []
@@ -77,8 +81,7 @@ def _ended_well(history: History) -> list[str]:
         if error is not None and not isinstance(error, HoldfastError | DiedError):
             found.append(f"{start.name} raised {error!r}")
         # "Aborted" makes a user start over under another id: then no row may be in the table.
-        is_there = history.table.landed_in == [history.table.uuid] and not history.is_rewound
-        if isinstance(error, RunAbortedError) and is_there:
+        if isinstance(error, RunAbortedError) and _has_landed_in_sight(history):
             found.append(f"{start.name} was told that the run is aborted, and it has landed")
     last = history.starts[-1]
     setting = history.setting

@@ -113,10 +113,24 @@ def test_a_sweep_keeps_files_that_may_have_landed_in_a_table_that_was_dropped() 
     rig.start_and_die()
     files = set(rig.table.files)
     rig.table.uuid, rig.table.marks = "uuid-2", {}
-    abort(rig.ledger(), lambda _identity: rig.table, "its table is gone")
+    with pytest.warns(UserWarning, match="nobody can tell whether it had landed there"):
+        abort(rig.ledger(), lambda _identity: rig.table, "its table is gone")
     sweep(rig.ledger(), lambda _identity: rig.table)
     assert files
     assert set(rig.table.files) == files
+
+
+def test_an_abort_says_that_it_cannot_see_a_table_that_was_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who reads only "aborted" writes the rows again, and then restores the table."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_LANDED)
+    rig.start_and_die()
+    missing = TableMissingError(table="lake.db.t", what="there is no such table")
+    monkeypatch.setattr(rig.table, "load", Mock(side_effect=missing))
+    with pytest.warns(UserWarning, match="nobody can tell whether it had landed there"):
+        abort(rig.ledger(), lambda _identity: rig.table, "why not")
 
 
 def test_a_sweep_of_a_run_that_may_go_on_deletes_nothing() -> None:
