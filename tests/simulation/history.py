@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -24,6 +25,8 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
 from holdfast.model.usage import Usage
+from holdfast.storage.runtime import IoRuntime
+from holdfast.worker import replay
 from holdfast.worker.per_row import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
@@ -53,6 +56,22 @@ _SLIPS: tuple[dict[str, Any], ...] = (
     {"cost": -1},
     {"transform": per_row(lambda row: row)},
 )
+
+
+_INLINE = IoRuntime(is_inline=True)
+
+
+@contextlib.contextmanager
+def _ports_of(setting: Setting) -> Iterator[None]:
+    """Give the product the sizes of a history, and no thread that is not one of its actors."""
+    with (
+        mock.patch.object(passes, "_REPLAY_ITEM_BYTES", setting.replay_bytes),
+        mock.patch.object(renew, "_OLD_AFTER_S", setting.old_after_s),
+        mock.patch.object(replay, "io_runtime", return_value=_INLINE),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +147,7 @@ class History:
 
     def run(self) -> None:
         """Let it happen; then, with nothing going wrong any more, bring it to its end."""
-        item_bytes = mock.patch.object(passes, "_REPLAY_ITEM_BYTES", self.setting.replay_bytes)
-        old_after = mock.patch.object(renew, "_OLD_AFTER_S", self.setting.old_after_s)
-        with warnings.catch_warnings(), simulated_signals(self.world), item_bytes, old_after:
-            warnings.simplefilter("ignore")
+        with _ports_of(self.setting), simulated_signals(self.world):
             self.world.spawn("user", self._user)
             if self.setting.rival:
                 self.world.spawn("rival", self._user)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
@@ -11,13 +12,16 @@ import pytest
 from holdfast.errors import SchemaMismatchError, StoreUnavailableError
 from holdfast.ledger.chunks import ChunkFile
 from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.storage import read_ahead
 from holdfast.storage.port import StorageError
+from holdfast.storage.runtime import IoRuntime
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan, work_items
 from holdfast.worker.reports import TaskReport
 from tests.fakes.memory_storage import bit_flipped
 from tests.fakes.task_ledgers import (
     ATTEMPT,
     PLACE,
+    ListWriter,
     ListWriterSpec,
     WatchedStorage,
     job_ledger,
@@ -97,6 +101,34 @@ def test_a_task_takes_several_items_and_batches(
     (done,) = replayed(storage)
     assert done.supersedes == tuple(one.name for one in records)
     assert [row["id"] for row in spec.rows_in(done)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("ahead_bytes", "begun"), [(1, [2, 3, 4, 4]), (1 << 20, [4, 4, 4, 4])])
+def test_chunks_are_fetched_while_others_are_encoded(
+    storage: WatchedStorage,
+    spec: ListWriterSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_bytes: int,
+    begun: list[int],
+) -> None:
+    """As many as fit; of large ones a worker holds two at most."""
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", ahead_bytes)
+    asked: list[int] = []
+    seen: list[int] = []
+    read, write = IoRuntime.read, ListWriter.write
+
+    def ask(runtime: IoRuntime, action: Callable[[], bytes], size: int) -> Future[bytes]:
+        asked.append(size)
+        return read(runtime, action, size)
+
+    def watch(writer: ListWriter, rows: pa.RecordBatch) -> None:
+        seen.append(len(asked))
+        write(writer, rows)
+
+    monkeypatch.setattr(IoRuntime, "read", ask)
+    monkeypatch.setattr(ListWriter, "write", watch)
+    replay(storage, spec, [waiting(storage, n, n, n + 10) for n in range(4)])
+    assert seen[::2] == begun
 
 
 def test_full_files_are_cut_between_chunks(storage: WatchedStorage) -> None:

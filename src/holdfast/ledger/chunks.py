@@ -53,7 +53,15 @@ def read_chunk(storage: Storage, uri: str, chunk: Chunk) -> list[pa.RecordBatch]
         LedgerDamagedError: The chunk is gone, or not as it was written.
         StoreUnavailableError: The store did not answer.
     """
-    data = read_whole(storage, uri, chunk.digest)
+    return decode_chunk(uri, chunk, read_whole(storage, uri, chunk.digest))
+
+
+def decode_chunk(uri: str, chunk: Chunk, data: bytes) -> list[pa.RecordBatch]:
+    """Return a chunk's rows, from the bytes of its object.
+
+    Raises:
+        LedgerDamagedError: They are not as many as were written.
+    """
     with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
         batches = list(reader)
     rows = sum(batch.num_rows for batch in batches)

@@ -1,23 +1,29 @@
-"""Replay: put the chunks of tasks that died into table files, without calling the transform."""
+"""Replay: put the chunks of tasks that died into table files, without calling the transform.
+
+Chunks are fetched, and their digests taken, on IO threads while earlier ones are encoded.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, LedgerDamagedError
 from holdfast.failpoints import failpoint
-from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.answers import read_whole
+from holdfast.ledger.chunks import decode_chunk
 from holdfast.ledger.task_log import JobLedger, TaskLog
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
 from holdfast.sinks.base import TaskWriter, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import StorageError
+from holdfast.storage.read_ahead import read_ahead
 from holdfast.storage.runtime import io_runtime
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.twins import reason_to_do_nothing
@@ -74,8 +80,11 @@ class ReplayPlan:
         chunks = [one for batch in batches for one in _chunks(batch)]
         try:
             with io_runtime().bounded(self.limits.in_flight_bytes):
-                for record_name, chunk in chunks:
-                    task.replay(record_name, chunk)
+                asked = read_ahead(
+                    chunks, size_of=lambda one: one[1].size_bytes, ask=task.ask, at_least=1
+                )
+                for (record_name, chunk), data in asked:
+                    task.replay(record_name, chunk, data)
                 task.cut("complete")
         except BaseException:
             with contextlib.suppress(HoldfastError, StorageError, OSError):
@@ -93,11 +102,15 @@ class _ReplayTask:
         self.damaged: list[str] = []
         self.records = 0
 
-    def replay(self, name: str, chunk: Chunk) -> None:
-        uri = self._ledger.layout.chunk(name)
+    def ask(self, one: tuple[str, Chunk]) -> Future[bytes]:
+        name, chunk = one
+        storage, uri = self._ledger.storage, self._ledger.layout.chunk(name)
+        return io_runtime().read(lambda: read_whole(storage, uri, chunk.digest), chunk.size_bytes)
+
+    def replay(self, name: str, chunk: Chunk, data: Future[bytes]) -> None:
         stored = self._writer.stored_schema
         try:
-            batches = read_chunk(self._ledger.storage, uri, chunk)
+            batches = decode_chunk(self._ledger.layout.chunk(name), chunk, data.result())
         except LedgerDamagedError:
             # The other chunks are whole; the rows of this one are computed again.
             self.damaged.append(name)
