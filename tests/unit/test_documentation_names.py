@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.markdown_pages import ROOT, code_spans, name_of, pages
 
 PAGES = pages("*.md", "docs/**/*.md", "examples/**/*.md", "tests/**/*.md")
@@ -42,6 +43,14 @@ def functions(file: Path) -> set[str]:
 def test_every_file_and_test_that_a_page_names_is_there(page: Path) -> None:
     """A proof that nobody finds is none."""
     assert [path for path in named_paths(page) if not is_there(path)] == []
+
+
+def test_the_reference_shows_every_public_name_once() -> None:
+    """A new name that nobody puts there would be public and unknown."""
+    page = (ROOT / "docs" / "reference" / "holdfast.md").read_text()
+    assert sorted(re.findall(r"^::: holdfast\.(\w+)$", page, re.MULTILINE)) == sorted(
+        name for name in holdfast.__all__ if not name.startswith("__")
+    )
 
 
 def test_every_promise_names_a_test_by_its_name() -> None:
