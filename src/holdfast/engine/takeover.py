@@ -20,6 +20,7 @@ from holdfast.storage.port import Storage
 
 # A driver writes nothing while its job runs; without checkpoints neither do its tasks.
 _QUIET_WITHOUT_CHECKPOINTS_S = 60.0
+_SILENT_S_MIN = 60.0
 _POLL_S = 1.0
 
 
@@ -70,6 +71,11 @@ def wait_for_other_driver(  # noqa: PLR0913 - one look needs all of these.
 def quiet_after_s(checkpoint_every_s: float | None) -> float:
     """Return how long a driver that lives, or its tasks, may write nothing."""
     return 2 * (checkpoint_every_s or _QUIET_WITHOUT_CHECKPOINTS_S / 2)
+
+
+def silent_after_s(checkpoint_every_s: float | None) -> float:
+    """Return when a person is told of it: a minute may pass between two passes as well."""
+    return max(_SILENT_S_MIN, quiet_after_s(checkpoint_every_s))
 
 
 def _has_ended(log: RunLog, number: int, claim: Claim, ports: Ports) -> bool:

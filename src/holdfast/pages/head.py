@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
 from holdfast.pages.lives import Life
 from holdfast.pages.next_step import after_abort
 
 # What a colour says: all is well, at work, somebody should act, given up, nothing to see.
 Tone = Literal["good", "busy", "act", "ended", "none"]
-
-# A driver that has written nothing for so many checkpoints is taken for dead by the next start.
-_CHECKPOINTS = 2
-# Without checkpoints there is no telling: tasks write when their files are full.
-_QUIET_S = 300.0
-_QUIET_S_MIN = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +104,4 @@ def _start_again(done: int) -> str:
 
 
 def _may_be_alive(seen: Observation, last: Life, now: float) -> bool:
-    every = seen.starts[-1].checkpoint_every_s
-    quiet = _QUIET_S if every is None else max(_QUIET_S_MIN, _CHECKPOINTS * every)
-    return now - last.last_at < quiet
+    return now - last.last_at < silent_after_s(seen.starts[-1].checkpoint_every_s)

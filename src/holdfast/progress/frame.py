@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
 from holdfast.model.progress import Progress
 from holdfast.progress.pace import NO_PACE, Pace, pace_of
-
-# A record is missed when none has come for so long, or for twice the time between checkpoints.
-_SILENT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +68,9 @@ def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
     if start is None or frame.is_over:
         return frame
     # Clocks of two machines may differ: no time is below zero.
-    silent_s, every_s = now - progress.last_at, start.checkpoint_every_s or 0.0
+    silent_s = now - progress.last_at
     return replace(
         frame,
         elapsed_s=max(0.0, now - progress.began_at),
-        silent_s=silent_s if silent_s > max(_SILENT_S, 2 * every_s) else 0.0,
+        silent_s=silent_s if silent_s > silent_after_s(start.checkpoint_every_s) else 0.0,
     )
