@@ -1,7 +1,8 @@
 """What the progress display costs: `append-dataframe`'s job with it and without, in turns.
 
 The display is the one of a terminal, which looks and draws most often: stderr is a pseudo terminal
-while it is on, and a thread reads it as a terminal would.
+while it is on, and a thread reads it as a terminal would. Rounds differ by more than the display
+costs, so the time that its thread was on a core is counted too.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import os
 import pty
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import holdfast as hf
 from bench.bare_spark import BareSpark, same_batch
 from bench.data import ROWS, events
 from bench.rounds import alternate
 from bench.session import open_session, open_stack
+from holdfast.progress.watching import Watching
 
 
 @contextlib.contextmanager
@@ -48,6 +52,24 @@ def terminal(drawn: list[int]) -> Iterator[None]:
         drawn.append(size)
 
 
+@contextlib.contextmanager
+def counted_ticks(on_core_s: list[float]) -> Iterator[None]:
+    """Note how long the display's thread was on a core."""
+    tick, total_s = Watching.tick, 0.0
+
+    def counted(watching: Watching) -> float:
+        nonlocal total_s
+        began_s = time.thread_time()
+        try:
+            return tick(watching)
+        finally:
+            total_s += time.thread_time() - began_s
+
+    with mock.patch.object(Watching, "tick", counted):
+        yield
+    on_core_s.append(total_s)
+
+
 def run() -> dict[str, Any]:
     """Measure and return the figures.
 
@@ -60,11 +82,15 @@ def run() -> dict[str, Any]:
     bare = BareSpark(session, df)
     options = stack.rest_catalog_properties()
     drawn: list[int] = []
+    on_core_s: list[float] = []
 
     def append(name: str, *, progress: bool) -> None:
         run = hf.Run(f"bench-{name}", store="s3://lake/_holdfast", store_options=options)
         target = hf.IcebergTable(name, catalog=options)
-        with terminal(drawn) if progress else contextlib.nullcontext():
+        with contextlib.ExitStack() as shown:
+            if progress:
+                shown.enter_context(terminal(drawn))
+                shown.enter_context(counted_ticks(on_core_s))
             report = run.append(df, to=target, key="id", transform=same_batch, progress=progress)
         if report.rows != ROWS:
             raise SystemExit(f"{report.rows} rows arrived of {ROWS}")
@@ -80,5 +106,6 @@ def run() -> dict[str, Any]:
         "ratio": times.ratio("on", "off"),
         "rows": ROWS,
         "drawn_bytes": drawn,
+        "on_core_s": [round(one, 3) for one in on_core_s],
         **times.figures(),
     }

@@ -99,7 +99,14 @@ class MemoryStorage:
 
     def get_many(self, uris: Sequence[str]) -> builtins.list[bytes | None]:
         """Return the bytes of each object, None where it is missing."""
-        return [self.get(uri) if uri in self.objects else None for uri in uris]
+
+        def one(uri: str) -> bytes | None:
+            try:
+                return self.get(uri)
+            except FileNotFoundError:
+                return None
+
+        return [one(uri) for uri in uris]
 
     def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes:
         """Return some of the object's bytes, damaged if they are to be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -44,6 +44,22 @@ def test_a_record_that_vanishes_while_it_is_read_is_damage() -> None:
     storage.damage[LAYOUT.record(1)] = gone
     with pytest.raises(LedgerDamagedError, match=LAYOUT.record(1)):
         new_log(storage).refresh()
+
+
+def test_all_records_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, a run of many passes would wait for a far store as often."""
+    storage, asked = MemoryStorage(), []
+    for _ in range(5):
+        claimed(storage)
+    get_many = storage.get_many
+
+    def watched(uris: Sequence[str]) -> list[bytes | None]:
+        asked.append(list(uris))
+        return get_many(uris)
+
+    monkeypatch.setattr(storage, "get_many", watched)
+    new_log(storage).refresh()
+    assert asked == [[LAYOUT.record(number) for number in range(1, 6)]]
 
 
 @pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b""])

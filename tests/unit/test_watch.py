@@ -56,7 +56,8 @@ def test_only_new_records_are_read_again() -> None:
     get_many = rig.storage.get_many
 
     def watched(uris: list[str]) -> list[bytes | None]:
-        read.append(len(uris))
+        if uris:
+            read.append(len(uris))
         return get_many(uris)
 
     def watch() -> None:
@@ -67,7 +68,7 @@ def test_only_new_records_are_read_again() -> None:
     for row in (3, 6, 9):
         transform.at[row] = watch
     rig.start(transform=transform, batch_rows=1, checkpoint_every=ALWAYS)
-    assert read == [3, 3, 3]
+    assert read == [2, 3, 3, 3]  # The log's own records, and then those of the tasks.
 
 
 def test_a_resume_shows_what_it_has_kept() -> None:

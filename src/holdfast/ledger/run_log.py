@@ -16,6 +16,7 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.ledger.answers import answers, list_objects
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.records import (
@@ -35,7 +36,7 @@ from holdfast.model.records import (
     encode_record,
     kind_of,
 )
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 
 _CLAIM_ATTEMPTS_MAX = 100
 
@@ -145,15 +146,18 @@ class RunLog:
             LedgerDamagedError: A record is damaged, or a number is missing.
             StoreUnavailableError: The store did not answer.
         """
-        try:
-            uris = self._storage.list(self._layout.log)
-        except StorageError as error:
-            raise StoreUnavailableError(uri=self._layout.log, reason=str(error)) from error
-        for number in range(len(self._records) + 1, len(uris) + 1):
-            uri = self._layout.record(number)
-            if uri not in uris:
+        there = set(list_objects(self._storage, self._layout.log))
+        numbers = range(len(self._records) + 1, len(there) + 1)
+        new = [self._layout.record(number) for number in numbers]
+        for uri in new:
+            if uri not in there:
                 raise LedgerDamagedError(uri=uri, reason="missing, though later records exist")
-            self._records.append(self._read(uri, number))
+        with answers(self._layout.log):
+            found = self._storage.get_many(new)
+        for number, uri, data in zip(numbers, new, found, strict=True):
+            if data is None:
+                raise LedgerDamagedError(uri=uri, reason="listed, but gone when read")
+            self._records.append(self._decode(uri, number, data))
 
     @property
     def is_aborted(self) -> bool:
@@ -246,15 +250,6 @@ class RunLog:
                 raise RunAbortedError(
                     run_id=self._run_id, number=record.number, reason=record.body.reason
                 )
-
-    def _read(self, uri: str, number: int) -> Record:
-        try:
-            data = self._storage.get(uri)
-        except FileNotFoundError as error:
-            raise LedgerDamagedError(uri=uri, reason="listed, but gone when read") from error
-        except StorageError as error:
-            raise StoreUnavailableError(uri=uri, reason=str(error)) from error
-        return self._decode(uri, number, data)
 
     def _decode(self, uri: str, number: int, data: bytes) -> Record:
         try:
