@@ -168,9 +168,9 @@ class RecordDamagedError(ValueError):
 
 
 def seal_json(content: dict[str, Any]) -> bytes:
-    """Return the content as JSON bytes with format version and digest."""
-    versioned = {"format": FORMAT_VERSION, **content}
-    return json.dumps({**versioned, "digest": _digest(versioned)}, sort_keys=True).encode()
+    """Return the content as JSON bytes with format version and, last, the digest of all before."""
+    text = _text({"format": FORMAT_VERSION, **content})
+    return text[:-1] + _last(_digest(text))
 
 
 def open_json(data: bytes) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def open_json(data: bytes) -> dict[str, Any]:
         raise RecordDamagedError(f"not a record: {error}") from error
     if version != FORMAT_VERSION:
         raise RecordDamagedError(f"format {version}; this version of holdfast reads 1")
-    if digest != _digest({"format": version, **content}):
+    if not _is_of(digest, data) and digest != _digest(_text({"format": version, **content})):
         raise RecordDamagedError("the digest does not fit the content")
     return dict(content)
 
@@ -236,5 +236,19 @@ def decode_record(data: bytes) -> Record:
         raise RecordDamagedError(f"unknown content: {error}") from error
 
 
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def _text(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True).encode()
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _last(digest: str) -> bytes:
+    return f', "digest": "{digest}"}}'.encode()
+
+
+def _is_of(digest: str, data: bytes) -> bool:
+    """Whether it stands last, and fits all before: else the text has to be made anew."""
+    last = _last(digest)
+    return data.endswith(last) and digest == _digest(data[: -len(last)] + b"}")
