@@ -12,7 +12,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from holdfast.engine import passes, renew
+from holdfast.engine import commit, passes, renew
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
@@ -68,6 +68,8 @@ def _ports_of(setting: Setting) -> Iterator[None]:
         mock.patch.object(passes, "_REPLAY_ITEM_BYTES", setting.replay_bytes),
         mock.patch.object(renew, "_OLD_AFTER_S", setting.old_after_s),
         mock.patch.object(replay, "io_runtime", return_value=_INLINE),
+        # Else no outage is long enough that a driver gives up.
+        mock.patch.object(commit, "_UNKNOWN_MAX", 3 if "catalog outage" in setting.others else 20),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")

@@ -33,7 +33,7 @@ def show_reach(first: int, histories: int) -> float:
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    return measured.report(show_missing=True)
+    return measured.report(show_missing=True, precision=1)
 
 
 if __name__ == "__main__":
