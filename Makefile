@@ -93,7 +93,7 @@ stack-stop: ## Stop the test servers
 	$(BIN)/python dev/stack/stack.py stop
 
 test: setup ## Every test but those that crash processes, take over a minute, or measure
-	$(PYSPARK) $(BIN)/python -m pytest -m "not ($(NOT_TEST))" $(ARGS)
+	$(PYSPARK) $(BIN)/python -m pytest --durations=25 -m "not ($(NOT_TEST))" $(ARGS)
 
 crash: setup ## Kill drivers and workers at named points, run again, compare
 	@if compgen -G 'tests/crash/test_*.py' >/dev/null; then \
