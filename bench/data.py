@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+
+from bench.session import open_session
 
 ROWS = 12_000_000
 COLUMNS = {
@@ -38,7 +42,7 @@ def events(session: SparkSession, rows: int = ROWS) -> DataFrame:
     Six columns, about 25 bytes a row when compressed: numbers, a short text and a time.
     """
     folder = events_folder(rows)
-    if not (folder / "_SUCCESS").exists():
+    if not _is_whole(folder):
         shutil.rmtree(folder, ignore_errors=True)
         made = session.range(rows).selectExpr(
             "id",
@@ -52,3 +56,19 @@ def events(session: SparkSession, rows: int = ROWS) -> DataFrame:
             str(folder)
         )
     return session.read.parquet(str(folder))
+
+
+def local_events(rows: int = ROWS) -> list[Path]:
+    """Return the files of `events`; a process of its own makes them, so that no JVM stays here."""
+    folder = events_folder(rows)
+    if not _is_whole(folder):
+        subprocess.run([sys.executable, "-m", "bench.data", str(rows)], check=True)
+    return sorted(folder.glob("*.parquet"))
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / "_SUCCESS").exists()
+
+
+if __name__ == "__main__":
+    events(open_session({}), int(sys.argv[1]))

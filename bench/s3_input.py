@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.data import ROWS, events_folder
+from bench.data import ROWS, local_events
 from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.objects import ObjectStorage
 from tests.stack_access import Stack
@@ -30,7 +30,7 @@ def upload_events(stack: Stack, *, rows: int = ROWS, group_rows: int, copies: in
 
     Args:
         stack: Where.
-        rows: Which of the sets of events; its local files are there.
+        rows: Which of the sets of events.
         group_rows: The rows of a row group.
         copies: How often, each in a folder of its own.
     """
@@ -39,7 +39,7 @@ def upload_events(stack: Stack, *, rows: int = ROWS, group_rows: int, copies: in
     size_bytes, paths = 0, []
     for copy in range(copies):
         paths.append(f"{_ROOT}/{layout}/copy-{copy}")
-        for source in sorted(events_folder(rows).glob("*.parquet")):
+        for source in local_events(rows):
             uri = f"{paths[-1]}/{source.name}"
             (size,) = storage.sizes([uri])
             if size is None and copy:
