@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import LedgerDamagedError, RunMismatchError, StoreUnavailableError
+from holdfast.ledger import parts
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.run_file import RunFile, open_run_file
@@ -143,6 +146,26 @@ def test_work_is_read_back_as_it_was_written(work: Work) -> None:
     assert reference.records == len(work.records)
     assert list(storage.objects) == [LAYOUT.part("work-1.parquet")]
     assert read_work(storage, LAYOUT, reference) == work
+
+
+@pytest.mark.parametrize(("portion_bytes", "portions"), [(1, 2), (1 << 20, 1)])
+def test_large_records_are_encoded_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, portion_bytes: int, portions: int
+) -> None:
+    """A record may list ten thousand files: Arrow is not given all of them at once."""
+    monkeypatch.setattr(parts, "_PORTION_BYTES", portion_bytes)
+    storage = MemoryStorage()
+    reference = write_work(storage, LAYOUT, "p", WORK)
+    file = pq.ParquetFile(pa.BufferReader(storage.objects[LAYOUT.part("p")]))
+    assert file.num_row_groups == portions
+    assert read_work(storage, LAYOUT, reference) == WORK
+
+
+def test_no_work_is_a_part_too() -> None:
+    """A seal of a run without rows names it like any other."""
+    storage = MemoryStorage()
+    reference = write_work(storage, LAYOUT, "p", Work())
+    assert (read_work(storage, LAYOUT, reference), reference.records) == (Work(), 0)
 
 
 @pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,8 @@ from holdfast.model.records import PartReference
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 
+# What is encoded at a time: Arrow needs several times as much to do it.
+_PORTION_BYTES = 1 << 20
 _SCHEMA = pa.schema([("record", pa.string())])
 
 
@@ -24,16 +27,18 @@ def write_work(storage: Storage, layout: RunLayout, name: str, work: Work) -> Pa
     Raises:
         StoreUnavailableError: The store did not take it.
     """
-    texts = [json.dumps(record.to_json(), sort_keys=True) for record in work.records]
     buffer = pa.BufferOutputStream()
-    table = pa.table({"record": texts}, schema=_SCHEMA)
-    pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
+    with pq.ParquetWriter(buffer, _SCHEMA, compression="zstd", use_dictionary=False) as file:
+        for texts in _portions(work):
+            file.write_table(pa.table({"record": texts}, schema=_SCHEMA))
     data = buffer.getvalue().to_pybytes()
     failpoint("before-part")
     with answers(layout.part(name)):
         storage.put(layout.part(name), data)
     failpoint("after-part")
-    return PartReference(name=name, digest=hashlib.sha256(data).hexdigest(), records=len(texts))
+    return PartReference(
+        name=name, digest=hashlib.sha256(data).hexdigest(), records=len(work.records)
+    )
 
 
 def read_work(storage: Storage, layout: RunLayout, reference: PartReference) -> Work:
@@ -46,5 +51,20 @@ def read_work(storage: Storage, layout: RunLayout, reference: PartReference) -> 
     data = read_whole(storage, layout.part(reference.name), reference.digest)
     # Not `read_table`: its dataset machinery costs a millisecond a file.
     with pq.ParquetFile(pa.BufferReader(data)) as file:
-        texts = file.read().column("record").to_pylist()
-    return Work(records=tuple(TaskRecord.from_json(json.loads(text)) for text in texts))
+        groups = (file.read_row_group(number) for number in range(file.num_row_groups))
+        texts = (text.as_py() for group in groups for text in group.column("record"))
+        return Work(records=tuple(TaskRecord.from_json(json.loads(text)) for text in texts))
+
+
+def _portions(work: Work) -> Iterator[list[str]]:
+    """Yield the records as texts: some at a time, for one that lists many files is large."""
+    texts: list[str] = []
+    size = 0
+    for record in work.records:
+        texts.append(json.dumps(record.to_json(), sort_keys=True))
+        size += len(texts[-1])
+        if size >= _PORTION_BYTES:
+            yield texts
+            texts, size = [], 0
+    if texts:
+        yield texts
