@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
 
 from holdfast._version import __version__
 from holdfast.errors import (
@@ -77,9 +78,19 @@ class SparkJobs:
         Raises:
             JobFailedError: Spark gave the job up.
         """
-        rows = [(item,) for item in items]
-        work = self._session.createDataFrame(rows, f"{ITEM_COLUMN} string")
-        return run_plan(work.repartition(len(items)), plan)
+        return run_plan(one_a_partition(self._session, items), plan)
+
+
+def one_a_partition(session: SparkSession, items: Sequence[str]) -> SparkDataFrame:
+    """Return work items as a DataFrame that has each in a partition of its own.
+
+    Not by `repartition`, which deals rows out from a random start: several may come together, and
+    one task then works for long while others have nothing to do.
+    """
+    texts = sf.array(*(sf.lit(item) for item in items))
+    number = (sf.col("id") + 1).cast("int")
+    numbers = session.range(0, len(items), 1, len(items))
+    return numbers.select(sf.element_at(texts, number).alias(ITEM_COLUMN))
 
 
 def run_plan(df: SparkDataFrame, plan: TaskPlan | ReplayPlan) -> list[TaskReport]:
