@@ -127,3 +127,13 @@ def test_items_are_a_multiple_of_the_slots(rounds: int) -> None:
     found = pins(file("a", *[50] * 60))
     items = found.items(found.whole, slots=2, item_bytes=30_000 // (2 * rounds))
     assert len(items) == 2 * rounds
+
+
+@pytest.mark.parametrize("slots", [2, 3, 7])
+@pytest.mark.parametrize("groups", [[10] * 210, [7, 13] * 105, [1] * 2100])
+def test_every_slot_gets_as_much(slots: int, groups: list[int]) -> None:
+    """The longest task is the job: small row groups leave no reason for a difference."""
+    found = pins(file("a", *groups[: len(groups) // 3]), file("b", *groups[len(groups) // 3 :]))
+    shares = [len(rows_of([item])) for item in found.items(found.whole, slots, 10**9)]
+    assert len(shares) == slots
+    assert max(shares) - min(shares) <= 2 * max(groups)

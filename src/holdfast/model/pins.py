@@ -93,11 +93,12 @@ class Pins:
             start, rest = first, size
             while start < stop:
                 room = total * len(items) // count - done
-                if len(items) < count and room <= tolerance and items[-1]:
+                too_much = rest - room if len(items) < count else 0
+                if items[-1] and room <= tolerance and too_much > max(0, room):
                     items.append([])
                     continue
                 rows, share = stop - start, rest
-                if len(items) < count and rest > room + tolerance:
+                if too_much > tolerance:
                     rows = max(1, rows * room // rest)
                     share = rest * rows // (stop - start)
                 items[-1].append((start, start + rows))
