@@ -91,7 +91,6 @@ class Passes:
         self._source = source or submitter
         # The records whose rows a derived input lacks.
         self._counted_on = {one.name for one in book.work.with_keys} if source else set()
-        # Without an input check: whether every task of the last job has done all its rows.
         self._retries_left = choices.retries
         self._drops = 0
 

@@ -21,7 +21,7 @@ from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.identity import Identity
 from holdfast.model.records import PartReference
-from holdfast.model.staged import StagedGroup
+from holdfast.model.staged import sizes_of
 from holdfast.sinks.base import Sink
 
 
@@ -99,8 +99,8 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         for group in read_work(storage, layout, reference).groups
     ]
     works = [read_work(storage, layout, reference) for reference in references]
-    landed = {path for work in works for path in _sizes(work.groups)}
-    sizes = {path: size for path, size in _sizes(staged).items() if path not in landed}
+    landed = {path for work in works for path in sizes_of(work.groups)}
+    sizes = {path: size for path, size in sizes_of(staged).items() if path not in landed}
     # What has failed for good stays readable: it may be all that is left of a row.
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
@@ -158,9 +158,3 @@ def _to_keep(
         # back with it: a dropped table can be registered again.
         return list({intent.staged.name: intent.staged for intent in log.intents.values()}.values())
     return []
-
-
-def _sizes(groups: Sequence[StagedGroup]) -> dict[str, int]:
-    """Return the size of each object that groups need."""
-    found = {group.path: group.size_bytes for group in groups}
-    return found | {file.path: file.size_bytes for group in groups for file in group.files}

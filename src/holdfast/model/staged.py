@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,6 +94,12 @@ class StagedTotals:
             files=len(files),
             size_bytes=sum(file.size_bytes for file in files),
         )
+
+
+def sizes_of(groups: Sequence[StagedGroup]) -> dict[str, int]:
+    """Return the size of each object that groups need, by its path."""
+    found = {group.path: group.size_bytes for group in groups}
+    return found | {file.path: file.size_bytes for group in groups for file in group.files}
 
 
 def _tagged(path: str, tag: str) -> str:

@@ -9,6 +9,8 @@ from holdfast.model.report import readable_size, readable_time
 from holdfast.pages.charts import XY, Bar, HorizontalStackedBar
 from holdfast.pages.drawing import WIDE, settings, svg_of
 from holdfast.pages.facts import Facts
+from holdfast.pages.hosts import Host
+from holdfast.pages.lives import Life
 from holdfast.pages.progress_plot import draw_progress
 from holdfast.pages.ticks import number_ticks, short_number, short_time, time_ticks
 
@@ -94,33 +96,25 @@ def _waits(facts: Facts) -> Plot:
     title, lives = "Time on rows and waits for storage, by start", facts.starts[-_STARTS_MAX:]
     if not any(life.dated_records for life in lives):
         return Plot(title=title, text=NO_USAGE if facts.starts else "Nothing was done yet.")
-    bars = Bars(
-        labels=[f"start {life.number}" for life in lives],
-        parts={
-            "on rows": [life.seconds for life in lives],
-            "waited for storage": [life.waited_s for life in lives],
-        },
-        is_time=True,
-    )
     text = "The time of all tasks together, for rows that count."
-    return _bars(title, text, bars, ("rows", "wait"))
+    return _spent(title, text, [f"start {life.number}" for life in lives], lives)
 
 
 def _host_waits(facts: Facts) -> list[Plot]:
     """Draw the same by host, where there are several."""
     if len(facts.hosts) <= 1:
         return []
-    bars = Bars(
-        labels=[_label(host.host) for host in facts.hosts],
-        parts={
-            "on rows": [host.seconds for host in facts.hosts],
-            "waited for storage": [host.waited_s for host in facts.hosts],
-        },
-        is_time=True,
-    )
     text = f"The busiest {len(facts.hosts)} hosts. One that waits more than others is worth a look."
     title = "Time on rows and waits for storage, by host"
-    return [_bars(title, text, bars, ("rows", "wait"))]
+    return [_spent(title, text, [_label(host.host) for host in facts.hosts], facts.hosts)]
+
+
+def _spent(title: str, text: str, labels: Sequence[str], by: Sequence[Life | Host]) -> Plot:
+    parts: dict[str, Sequence[float]] = {
+        "on rows": [one.seconds for one in by],
+        "waited for storage": [one.waited_s for one in by],
+    }
+    return _bars(title, text, Bars(labels=labels, parts=parts, is_time=True), ("rows", "wait"))
 
 
 def _memory(facts: Facts) -> Plot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import StagedFileMissingError
-from holdfast.model.staged import StagedGroup
+from holdfast.model.staged import StagedGroup, sizes_of
 from holdfast.storage.port import Storage
 
 
@@ -15,8 +15,7 @@ def missing_paths(storage: Storage, groups: Sequence[StagedGroup]) -> list[str]:
     Raises:
         StorageError: Storage failed.
     """
-    expected = {group.path: group.size_bytes for group in groups}
-    expected |= {file.path: file.size_bytes for group in groups for file in group.files}
+    expected = sizes_of(groups)
     sizes = storage.sizes(list(expected))
     pairs = zip(expected.items(), sizes, strict=True)
     return [path for (path, size), found in pairs if found != size]
