@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 
-from holdfast.engine import commit, passes, renew
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
@@ -25,13 +21,12 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
 from holdfast.model.usage import Usage
-from holdfast.storage.runtime import IoRuntime
-from holdfast.worker import replay
 from holdfast.worker.per_row import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance
 from tests.simulation.lance_table import LanceSimTable
+from tests.simulation.scale import scaled_down
 from tests.simulation.setting import Setting, TableFormat
 from tests.simulation.signals import simulated_signals
 from tests.simulation.spark import SimSpark
@@ -56,24 +51,6 @@ _SLIPS: tuple[dict[str, Any], ...] = (
     {"cost": -1},
     {"transform": per_row(lambda row: row)},
 )
-
-
-_INLINE = IoRuntime(is_inline=True)
-
-
-@contextlib.contextmanager
-def _ports_of(setting: Setting) -> Iterator[None]:
-    """Give the product the sizes of a history, and no thread that is not one of its actors."""
-    with (
-        mock.patch.object(passes, "_REPLAY_ITEM_BYTES", setting.replay_bytes),
-        mock.patch.object(renew, "_OLD_AFTER_S", setting.old_after_s),
-        mock.patch.object(replay, "io_runtime", return_value=_INLINE),
-        # Else no outage is long enough that a driver gives up.
-        mock.patch.object(commit, "_UNKNOWN_MAX", 3 if "catalog outage" in setting.others else 20),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +104,7 @@ class History:
     failed_once: set[int] = field(default_factory=set)
     # The inputs that starts of the script have read.
     inputs: list[list[int | None]] = field(default_factory=list)
+    _users: list[Actor] = field(default_factory=list)
     # Who opened a ledger, by process id.
     _processes: dict[int, Actor | None] = field(default_factory=dict)
     _names: Any = field(default_factory=lambda: itertools.count(1))
@@ -149,10 +127,11 @@ class History:
 
     def run(self) -> None:
         """Let it happen; then, with nothing going wrong any more, bring it to its end."""
-        with _ports_of(self.setting), simulated_signals(self.world):
-            self.world.spawn("user", self._user)
-            if self.setting.rival:
-                self.world.spawn("rival", self._user)
+        with scaled_down(self.setting), simulated_signals(self.world):
+            self._users = [
+                self.world.spawn(name, self._user)
+                for name in ("user", "rival")[: 1 + self.setting.rival]
+            ]
             for kind in self.setting.others:
                 act = self.others[self.setting.format][kind]
                 self.world.spawn(kind, lambda act=act: act(self))  # type: ignore[misc]
@@ -166,6 +145,11 @@ class History:
             self.before_sweep.written_at = dict(self.storage.written_at)
             self.world.spawn("sweep", self.sweep)
             self.world.go_on()
+
+    @property
+    def has_users(self) -> bool:
+        """Whether somebody may still start the script."""
+        return any(not user.is_done for user in self._users)
 
     def sweep(self) -> None:
         """Sweep the run, as a user does."""

@@ -33,10 +33,15 @@ def quietly(act: Callable[[History], None]) -> Callable[[History], None]:
 
 
 def some_time(history: History) -> None:
-    """Let others act first, for a while or for long."""
-    chance = history.world.chance
-    for _ in range(1 + chance.of(40) * (1, 5)[chance.of(2)]):
-        history.world.pause("-")
+    """Let others act first: for a while, for long, or until a driver is about to publish."""
+    world, chance = history.world, history.world.chance
+    if chance.happens(0.2):
+        world.wait_for(lambda: history.table.posts_begun > 0 or not history.has_users)
+        steps = chance.of(8)
+    else:
+        steps = chance.of(40) * (1, 5)[chance.of(2)]
+    for _ in range(1 + steps):
+        world.pause("-")
 
 
 def _abort(history: History) -> None:

@@ -58,6 +58,8 @@ class Setting:
     # Whether workers read the input themselves, and which of its rows are not asked for.
     is_scan: bool
     left_out: frozenset[int]
+    # Whether what the product does to large jobs only is done to this one.
+    low_bounds: bool
 
     @classmethod
     def drawn(cls, chance: Chance, kinds_of_others: Mapping[TableFormat, Sequence[str]]) -> Setting:
@@ -69,6 +71,8 @@ class Setting:
         others = [kinds[chance.of(len(kinds), 0.6)] for _ in range(3)]
         if table_format == "lance":  # Its versions need more care than a table's snapshots.
             others.append(("", "upkeep")[chance.of(2)])
+        # Who gives a run up must know whether it has landed: that is asked more often.
+        others.append(("", "abort")[chance.of(2, 0.2)])
         drawn = cls(
             format=table_format,
             rows=rows,
@@ -97,6 +101,7 @@ class Setting:
             old_after_s=(172_800.0, 4.0, 0.0)[chance.of(3, 0.5)],
             is_scan=chance.of(2, 0.3) == 1,
             left_out=frozenset({2} if chance.of(2, 0.3) else ()),
+            low_bounds=chance.of(2, 0.4) == 1,
         )
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
 

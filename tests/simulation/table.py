@@ -54,6 +54,8 @@ class SimTable(MemoryTable):
         self.is_down = self.can_be_read = self.is_gone = False
         # Versions of ours that undid what others had done meanwhile.
         self.undone: list[int] = []
+        # How many posts drivers were about to make.
+        self.posts_begun = 0
         # How many of the next posts find that somebody was faster.
         self.rivals = 0
 
@@ -184,6 +186,7 @@ class SimTable(MemoryTable):
 
     def _before_post(self, label: str) -> None:
         """Let others act before a post, for long if the driver's machine stands still."""
+        self.posts_begun += 1
         self._world.pause(label)
         if self._world.faults.calls and self._world.chance.happens(_STALLS):
             self._fault("the driver stands still before it posts")

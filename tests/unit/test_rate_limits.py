@@ -46,7 +46,7 @@ def test_refusals_end_with_patience() -> None:
     """A server that is never ready fails the row in the end."""
     function = RowFunction()
     function.fails_at[0] = refused()
-    answer = answered(function, retry=Retry(attempts=1, first_wait=0.004, patience=0.02))[0]
+    answer = answered(function, retry=Retry(attempts=1, first_wait=0.004, patience=0.3))[0]
     assert (answer.error, answer.attempts) == (function.fails_at[0], 1)
     assert len(function.ids) > 2
 

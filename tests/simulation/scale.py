@@ -1,0 +1,46 @@
+"""Scale: a history has a handful of rows, and no thread that is not one of its actors.
+
+What the product does only to large jobs or after days is done to small ones, and within minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from holdfast.engine import commit, passes, renew, unique_keys
+from holdfast.ledger import key_files, parts
+from holdfast.storage.runtime import IoRuntime
+from holdfast.worker import replay
+from tests.simulation.setting import Setting
+
+_INLINE = IoRuntime(is_inline=True)
+# What no history is as large as.
+_BOUNDS: tuple[tuple[Any, str], ...] = (
+    (key_files, "_ROW_GROUP_BYTES"),
+    (parts, "_PORTION_BYTES"),
+    (passes, "_REPLAY_ITEM_BYTES_MIN"),
+    (unique_keys, "_ROWS_MAX"),
+)
+
+
+@contextlib.contextmanager
+def scaled_down(setting: Setting) -> Iterator[None]:
+    """Give the product the sizes of a history while it runs."""
+    values: list[tuple[Any, str, Any]] = [
+        (passes, "_REPLAY_ITEM_BYTES", setting.replay_bytes),
+        (renew, "_OLD_AFTER_S", setting.old_after_s),
+        (replay, "io_runtime", lambda: _INLINE),
+    ]
+    if setting.low_bounds:
+        values += [(module, name, 1) for module, name in _BOUNDS]
+    if "catalog outage" in setting.others:  # Else no outage is long enough to give up.
+        values.append((commit, "_UNKNOWN_MAX", 3))
+    with contextlib.ExitStack() as patches, warnings.catch_warnings():
+        for module, name, value in values:
+            patches.enter_context(mock.patch.object(module, name, value))
+        warnings.simplefilter("ignore")
+        yield
