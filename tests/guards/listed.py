@@ -52,9 +52,16 @@ GUARDS = (
         test="tests/unit/test_resume_input.py",
     ),
     Guard(
+        name="keys that stand twice are found before rows are paid for",
+        file="engine/check_input.py",
+        before="            if self._choices.is_priced:",
+        after="            if False:",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
         name="finished and remaining rows are the input",
-        file="engine/passes.py",
-        before="        if self._choices.verify_input and book.work.sums != self._measured():\n",
+        file="engine/check_input.py",
+        before="        if self._choices.verify_input and book.work.sums != self.measured():\n",
         after="        if False:\n",
         test="tests/unit/test_resume_input.py",
     ),
@@ -223,7 +230,7 @@ GUARDS = (
     ),
     Guard(
         name="rows out of a derived input's reach are an error",
-        file="engine/passes.py",
+        file="engine/check_input.py",
         before="        if gone:\n            self._book.seal_changes()",
         after="        if False:\n            self._book.seal_changes()",
         test="tests/unit/test_resume_derived.py",

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import drive, passes, resolve, sweep
+from holdfast.engine import check_input, drive, passes, resolve, sweep
+from holdfast.engine.check_input import InputCheck
 from holdfast.engine.commit import Commit
-from holdfast.engine.passes import Passes
 from holdfast.engine.scan_rows import ScanRows
 from holdfast.engine.workbook import Workbook
 from holdfast.ledger import run_file, run_log, task_log
@@ -90,7 +90,7 @@ def _appends_behind(log: RunLog, body: Any) -> Any:
     return _append(log, body)
 
 
-def _all_done(work: Passes) -> bool:
+def _all_done(work: InputCheck) -> bool:
     """Stand for a driver that takes the tasks' word for it that no row is missing."""
     return not work._book.all_rows_seen
 
@@ -122,7 +122,7 @@ def _plus_all(work: Work, records: Any) -> tuple[Work, tuple[str, ...]]:
     return Work(records=(*work.records, *records)), ()
 
 
-def _does_nothing(_work: Passes) -> None:
+def _does_nothing(_work: InputCheck) -> None:
     """Stand for a check that was left out."""
 
 
@@ -147,12 +147,12 @@ GUARDS: dict[str, Patches] = {
         mock.patch.object(RunLog, "_stop_if_fenced", _goes_on),
         mock.patch.object(RunLog, "append", _appends_behind),
     ],
-    "input check": lambda: [mock.patch.object(Passes, "_rows_are_missing", _all_done)],
+    "input check": lambda: [mock.patch.object(InputCheck, "rows_are_missing", _all_done)],
     "waiting chunks": lambda: [mock.patch.object(Work, "waiting", ())],
     "dead tasks": lambda: [mock.patch.object(Workbook, "inherit", _inherits_the_seal_only)],
     "overlaps": lambda: [
-        mock.patch.object(passes, "without_overlaps", _kept),
-        mock.patch.object(Passes, "_rows_are_missing", _all_done),
+        mock.patch.object(check_input, "without_overlaps", _kept),
+        mock.patch.object(InputCheck, "rows_are_missing", _all_done),
     ],
     "holders": lambda: [mock.patch.object(Work, "without", _without_only)],
     "superseded once": lambda: [mock.patch.object(Work, "plus", _plus_all)],
@@ -164,7 +164,7 @@ GUARDS: dict[str, Patches] = {
         mock.patch.object(ScanRows, "_left", lambda rows, _finished: rows._pins.whole)
     ],
     "first pins": lambda: [mock.patch.object(RunLog, "pinned", None)],
-    "out of reach": lambda: [mock.patch.object(Passes, "_stop_if_out_of_reach", _does_nothing)],
+    "out of reach": lambda: [mock.patch.object(InputCheck, "stop_if_out_of_reach", _does_nothing)],
     "sweep keeps": lambda: [mock.patch.object(sweep, "_to_keep", lambda *_arguments: ())],
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
     "old files": lambda: [mock.patch.object(drive, "renew", lambda *_arguments: None)],

@@ -269,7 +269,7 @@ class History:
             "strict_code": setting.strict_code,
             "on_error": "quarantine" if setting.poison else "raise",
             "max_errors": setting.max_errors,
-            "cost": 1.0,
+            "cost": 1.0 if setting.is_priced else 0.0,
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

@@ -60,6 +60,8 @@ class Setting:
     left_out: frozenset[int]
     # Whether what the product does to large jobs only is done to this one.
     low_bounds: bool
+    # Whether a row has a price: then keys that stand twice are looked for before all else.
+    is_priced: bool
 
     @classmethod
     def drawn(cls, chance: Chance, kinds_of_others: Mapping[TableFormat, Sequence[str]]) -> Setting:
@@ -102,6 +104,7 @@ class Setting:
             is_scan=chance.of(2, 0.3) == 1,
             left_out=frozenset({2} if chance.of(2, 0.3) else ()),
             low_bounds=chance.of(2, 0.4) == 1,
+            is_priced=chance.of(2) == 1,
         )
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import holdfast as hf
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
@@ -44,6 +45,36 @@ def test_a_key_that_stands_twice_commits_nothing_until_it_is_mended(
     driven = rig.start(transform=transform)
     assert (len(transform.ids), driven.tally.dropped_rows > 0) == (mended_rows, True)
     assert rig.table.ids == ALL
+
+
+@pytest.mark.parametrize("how", ["cost", "per_row"])
+def test_where_rows_have_a_price_a_key_that_stands_twice_is_found_before_the_first(
+    how: str,
+) -> None:
+    """Hours of calls later the answer would be the same."""
+    rig, ids = Rig(), list[int]()
+    doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
+    watched = WatchedTransform()
+
+    def answer(row: dict[str, Any]) -> dict[str, Any]:
+        ids.append(row["id"])
+        return row
+
+    choices: dict[str, Any] = {"transform": hf.per_row(answer)}
+    if how == "cost":
+        choices = {"transform": watched, "cost": 0.01}
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
+        rig.start(doubled, **choices)
+    assert (watched.ids, ids, doubled.plans) == ([], [], [])
+    driven = rig.start(**choices)
+    assert (driven.tally.dropped_rows, rig.table.ids) == (0, ALL)
+
+
+def test_rows_without_a_price_are_not_compared_first() -> None:
+    """It costs a shuffle of all keys, and the rows that are done stay done."""
+    rig, input_ = Rig(), two_partitions()
+    rig.start(input_, transform=WatchedTransform())
+    assert input_.key_reads == 1
 
 
 def test_a_key_whose_first_row_was_done_before_a_crash_is_found_too() -> None:

@@ -78,6 +78,11 @@ class Choices:
         return math.ceil(self.max_errors * rows)
 
     @property
+    def is_priced(self) -> bool:
+        """Whether it is known that a row costs more than a look at its key."""
+        return bool(self.cost) or isinstance(self.transform, PerRow)
+
+    @property
     def checkpoint_every_s(self) -> float | None:
         """How much work may be lost, in seconds.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from holdfast.engine.check_input import refuse_mismatch, without_overlaps
+from holdfast.engine.check_input import InputCheck
 from holdfast.engine.choices import Choices
 from holdfast.engine.failed_rows import refuse_too_many, to_keep
 from holdfast.engine.interrupts import interruptible
@@ -19,17 +19,15 @@ from holdfast.engine.problems import raise_problems
 from holdfast.engine.steps_log import say
 from holdfast.engine.withdraw import without_lost
 from holdfast.engine.workbook import Workbook
-from holdfast.errors import InputChangedError, JobFailedError, NullKeyError, TransformError
+from holdfast.errors import JobFailedError, TransformError
 from holdfast.failpoints import failpoint
-from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger
-from holdfast.model.input_sums import InputSums
 from holdfast.model.progress import pass_reason
 from holdfast.model.records import Claim, PartReference, Plan, Stop
 from holdfast.model.starts import starts_of
-from holdfast.model.work import TaskRecord, Work
+from holdfast.model.work import TaskRecord
 from holdfast.sinks.base import Sink, TableView
 from holdfast.storage.port import Storage
 from holdfast.worker.replay import ReplayPlan, work_items
@@ -39,13 +37,6 @@ from holdfast.worker.task import TaskPlan
 Job = Literal["rows", "replay"]
 
 _PASSES_MAX = 1000
-# An input that differs each time it is read may settle; one that does not must not be paid for
-# again and again.
-_DROPS_MAX = 5
-_NOT_ALL_ARRIVED = (
-    "not every row of run.remaining() has arrived here; the steps between must keep each row "
-    "and its key"
-)
 # Chunks of this size together make table files of a good size, whatever their compression. Smaller
 # ones are shared out over all that can work at a time, as long as files do not get too small.
 _REPLAY_ITEM_BYTES = 512 * 1024 * 1024
@@ -88,11 +79,8 @@ class Passes:
         self._choices = choices
         self._claim = claim
         self._is_derived = source is not None
-        self._source = source or submitter
-        # The records whose rows a derived input lacks.
-        self._counted_on = {one.name for one in book.work.with_keys} if source else set()
+        self._input = InputCheck(book, submitter, source, choices)
         self._retries_left = choices.retries
-        self._drops = 0
 
     def withdraw_lost(self) -> None:
         """Leave out the work that has lost an object, and seal what counts now.
@@ -113,7 +101,7 @@ class Passes:
             self._book.withdraw(kept)
             failpoint("before-withdrawal-is-sealed")
         self._book.seal_changes()
-        self._stop_if_out_of_reach()
+        self._input.stop_if_out_of_reach()
 
     def run(self) -> PartReference:
         """Run passes until nothing is left, and return where the accepted work is listed.
@@ -168,96 +156,17 @@ class Passes:
             book.all_rows_seen = all(report.end == "complete" for report in reports)
         if damaged := [name for report in reports for name in report.damaged]:
             book.withdraw(book.work.without(damaged))
-            self._stop_if_out_of_reach()
+            self._input.stop_if_out_of_reach()
 
     def _next_job(self) -> Job | None:
-        if self._rows_are_missing():
+        if self._input.rows_are_missing():
             return "rows"
         return "replay" if self._book.work.waiting else None
 
     def _errors_max(self, rows_seen: int) -> int:
         """Return how many rows may fail: of the input, or else of those that were seen."""
-        rows = self._measured().rows if self._choices.verify_input else rows_seen
+        rows = self._input.measured().rows if self._choices.verify_input else rows_seen
         return self._choices.errors_max(rows)
-
-    def _rows_are_missing(self) -> bool:
-        """Whether input rows are not covered; leave out what is covered twice.
-
-        Raises:
-            NullKeyError: Some rows have no key.
-            DuplicateKeyError: Some rows share a key.
-            InputChangedError: Finished and remaining rows do not add up to the input.
-        """
-        book = self._book
-        if not self._choices.verify_input and not book.all_rows_seen:
-            return True
-        if self._choices.verify_input and book.work.sums != self._measured():
-            return self._remaining_rows() > 0
-        clean = without_overlaps(book.work, self._source, book.finished)
-        if clean is book.work:
-            return False
-        self._drop(clean)
-        return True
-
-    def _remaining_rows(self) -> int:
-        """Return how many rows are left; together with the finished ones they are the input.
-
-        Raises:
-            InputChangedError: They are not.
-        """
-        book = self._book
-        if not book.finished:
-            return self._measured().rows
-        remaining = self._submitter.measure(book.finished)
-        if book.work.sums.plus(remaining) != self._measured():
-            clean = without_overlaps(book.work, self._source, book.finished)
-            if clean is book.work and self._is_derived:
-                raise InputChangedError(what=_NOT_ALL_ARRIVED)
-            if clean is book.work:
-                refuse_mismatch(book.work, self._submitter, book.finished)
-            self._drop(clean)
-            return self._remaining_rows()
-        return remaining.rows
-
-    def _drop(self, clean: Work) -> None:
-        """Leave out what is covered twice, and compute it again.
-
-        Raises:
-            InputChangedError: It keeps happening.
-        """
-        self._drops += 1
-        if self._drops > _DROPS_MAX:
-            raise InputChangedError(what="it gives other rows each time it is read")
-        self._book.drop(clean)
-        self._stop_if_out_of_reach()
-
-    def _stop_if_out_of_reach(self) -> None:
-        """Stop if rows have to be computed again that the input does not hold.
-
-        Raises:
-            JobFailedError: It was made from `remaining` when they counted as finished.
-        """
-        gone = self._counted_on - {record.name for record in self._book.work.with_keys}
-        if gone:
-            self._book.seal_changes()  # So the next `remaining` gives their rows.
-            raise JobFailedError(
-                reason=f"{len(gone)} parts of the finished work do not count any more, and "
-                "run.remaining() did not know it; run the same script again"
-            )
-
-    def _measured(self) -> InputSums:
-        """Read the input's keys, once, before any row is paid for.
-
-        Raises:
-            NullKeyError: Some rows have no key.
-        """
-        sums = self._book.input_sums
-        if sums is None:
-            sums = self._submitter.measure(KeyFiles(storage=self._storage))
-            self._book.input_sums = sums
-        if sums.null_keys:
-            raise NullKeyError(rows=sums.null_keys)
-        return sums
 
     def _run_job(self, job: Job) -> list[TaskReport]:
         book = self._book

@@ -52,7 +52,7 @@ def read_work(storage: Storage, layout: RunLayout, reference: PartReference) -> 
     # Not `read_table`: its dataset machinery costs a millisecond a file.
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         groups = (file.read_row_group(number) for number in range(file.num_row_groups))
-        texts = (text.as_py() for group in groups for text in group.column("record"))
+        texts = (text for group in groups for text in group.column("record").to_pylist())
         return Work(records=tuple(TaskRecord.from_json(json.loads(text)) for text in texts))
 
 
