@@ -190,7 +190,10 @@ def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[
                 for one in range(start, stop):
                     covered.setdefault(one, []).append(record.claim)
         elif record.coverage.rows:
-            for batch in read_keys(history.before_sweep, LAYOUT.keys(record.name), _KEYS):
+            uri = LAYOUT.keys(record.name)
+            if history.aborted_at is not None and uri not in history.before_sweep.objects:
+                continue  # The sweep of a run that was given up came before the task's record.
+            for batch in read_keys(history.before_sweep, uri, _KEYS):
                 for one in batch["id"].to_pylist():
                     covered.setdefault(one, []).append(record.claim)
     return covered
