@@ -18,7 +18,7 @@ from holdfast.model.ranges import Ranges
 from holdfast.sources.files import reader as reading
 from holdfast.sources.files.reader import FilesReader
 from holdfast.sources.files.scan import PinnedFilesScan, scan_files
-from holdfast.storage import long_read, read_ahead
+from holdfast.storage import read_ahead
 from holdfast.storage.port import ObjectFacts
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import STORAGE, read, read_slices, whole_file
@@ -104,7 +104,7 @@ def test_batches_are_bounded_in_rows_and_bytes(
 ) -> None:
     """Whichever comes first; a large object is fetched in parts and comes whole."""
     monkeypatch.setattr(reading, "_BATCH_BYTES", 100)
-    monkeypatch.setattr(long_read, "REQUEST_BYTES", 7)
+    monkeypatch.setattr(reading, "_PART_BYTES", 7)
     monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 50)
     sizes = [1] * 70 + [60, 60, 500, 0, 3]
     for number, size in enumerate(sizes):

@@ -30,11 +30,6 @@ class Budget:
             self._changed.notify_all()
 
     @property
-    def limit_bytes(self) -> int:
-        """How much may be on its way."""
-        return self._limit
-
-    @property
     def in_flight_bytes(self) -> int:
         """How much is on its way now."""
         return self._in_flight

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
@@ -20,11 +19,10 @@ from holdfast.sources.parquet.footers import (
     read_footer,
 )
 from holdfast.sources.ranged_file import RangedFile
-from holdfast.storage.long_read import Answer, long_read
 from holdfast.storage.port import ObjectChangedError, Storage
 from holdfast.storage.runtime import io_runtime
 
-Pieces = Sequence[tuple[int, Answer]]
+Pieces = Sequence[tuple[int, Future[bytes | memoryview]]]
 
 _BATCH_ROWS = 64 * 1024
 # Decoded at a time, about: rows of a megabyte must not come by the thousand.
@@ -82,8 +80,7 @@ class OpenFile:
 
     def fetch(self, number: int) -> Pieces:
         """Begin to fetch what is wanted of a row group."""
-        fetch = partial(self._storage.get_range, self.file.uri, tag=self.file.tag)
-        return [(start, long_read(fetch, start, stop)) for start, stop in self._spans(number)]
+        return [(start, self._ask(start, stop)) for start, stop in self._spans(number)]
 
     def batches(self, number: int, pieces: Pieces) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group, from its first one on.
@@ -94,7 +91,7 @@ class OpenFile:
         if not self._columns:  # No column that is asked for stands in the file.
             yield _rows_without_columns(self.file.group_rows[number])
             return
-        with self._ranged.holding([(start, answer()) for start, answer in pieces]):
+        with self._ranged.holding([(start, answer.result()) for start, answer in pieces]):
             try:
                 yield from self._parquet.iter_batches(
                     batch_size=self._batch_rows(number),
@@ -115,6 +112,12 @@ class OpenFile:
         group = self._metadata.row_group(number)
         size = sum(group.column(leaf).total_uncompressed_size for leaf in self._leaves)
         return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, size))))
+
+    def _ask(self, start: int, stop: int) -> Future[bytes | memoryview]:
+        file = self.file
+        return io_runtime().read(
+            lambda: self._storage.get_range(file.uri, start, stop, tag=file.tag), stop - start
+        )
 
 
 def ask_footer(storage: Storage, file: PinnedFile) -> Future[bytes]:
