@@ -87,6 +87,18 @@ def test_a_key_in_two_rows_is_shown_and_nothing_lands(
     assert (Counter(watched.computed()) - before).total() <= 5
 
 
+def test_where_rows_have_a_price_a_doubled_key_is_shown_before_the_first(
+    watched: WatchedTable,
+) -> None:
+    """Nothing is computed, and after the fix nothing is left to drop."""
+    df = watched.input("if(n = 3, 1, n) AS k")
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* example \(k=1\)"):
+        watched.append(df, key="k", cost=0.01)
+    assert watched.computed() == []
+    check_nothing_landed(watched)
+    assert watched.append(df.where("n != 3"), key="k", cost=0.01).rows == ROWS - 1
+
+
 def test_a_doubled_key_is_shown_whatever_its_column_is_called(watched: WatchedTable) -> None:
     """The count of a key's rows is a column of ours, and a user's column may be called count."""
     df = watched.input("if(n = 3, 1, n) AS count")
