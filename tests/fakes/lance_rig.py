@@ -56,6 +56,8 @@ class LanceRig:
     posts: list[Outcome] = field(default_factory=list)
     # Rows that were computed, over all starts.
     computed: int = 0
+    # The ids that the script reads.
+    partitions: list[list[int]] = field(default_factory=lambda: [IDS[:10], IDS[10:]])
 
     def __post_init__(self) -> None:
         """Make the dataset."""
@@ -94,7 +96,7 @@ class LanceRig:
         """Start the script."""
         sink = self.sink()
         ledger = Ledger.open(RUN_ID, STORE, self.storage, manual_ports(self.time))
-        rows = MemorySubmitter(IDS[:10], IDS[10:])
+        rows = MemorySubmitter(*self.partitions)
         driver = Driver(ledger=ledger, sink=sink, input=Unpinned(rows))
         view = sink.load()
         identity = replace(Rig().identity(), table=self.uri, table_uuid=view.uuid)

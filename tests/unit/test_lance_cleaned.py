@@ -100,6 +100,25 @@ def test_a_version_that_comes_after_its_number_was_cleaned_up_is_not_taken_for_l
     assert rig.ids() == [-3, -2, -1]
 
 
+def test_a_version_without_rows_that_comes_late_is_not_taken_for_landed_either(
+    rig: LanceRig, tmp_path: Path
+) -> None:
+    """Its files are all in the younger ones, for it has added none: they prove nothing."""
+    rig.partitions = [[]]
+    before = set(tmp_path.rglob("*.*"))
+    rig.land_and_die()
+    (late,) = set(tmp_path.rglob("*.manifest")) - before
+    data = late.read_bytes()
+    late.unlink()
+    configure(rig)
+    configure(rig)
+    clean_up(rig)
+    late.write_bytes(data)
+    with pytest.raises(CommitUnknownError):
+        rig.start()
+    assert rig.ids() == [-1]
+
+
 def test_a_version_is_named_truly_though_the_one_before_it_was_cleaned_away(
     rig: LanceRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

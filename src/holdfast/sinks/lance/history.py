@@ -158,7 +158,7 @@ class History:
             is_marked: Whether a version holds the mark that this one has set.
 
         Raises:
-            GoneError: The version after it was cleaned away.
+            GoneError: The version after it was cleaned away, or the one before that would tell.
             StoreUnavailableError: The store does not answer.
         """
         if landed == self.dataset.version:
@@ -166,7 +166,13 @@ class History:
         if self.step(landed + 1).kind in _ANEW:
             return True  # It would hold neither: whatever came before it, no rows are there.
         after = self._open(landed + 1)
-        return is_marked(after) or _files(self._open(landed)) <= _files(after)
+        if is_marked(after):
+            return True
+        files = _files(self._open(landed))
+        if not files <= _files(after):
+            return False
+        # Of a version that has added none, its files prove nothing.
+        return files != _files(self._open(landed - 1))
 
     def is_present(self, landed: int) -> bool | None:
         """Whether what a version added has been neither overwritten nor rolled back since.
