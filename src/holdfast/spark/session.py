@@ -77,7 +77,8 @@ def settings_under(session: SparkSession, prefix: str) -> dict[str, str]:
 
 def _listed(session: SparkSession) -> list[str]:
     """Return the names of all settings, hidden ones too: every version and Connect list them."""
-    if _is_classic(session) and hasattr(session.conf, "getAll"):
+    # Of the type: of the object it would list them all to see whether it can.
+    if _is_classic(session) and hasattr(type(session.conf), "getAll"):
         return list(session.conf.getAll)  # Since Spark 4.0; a query takes four times as long.
     return [row["key"] for row in session.sql("SET").collect()]
 
