@@ -1,4 +1,7 @@
-"""What the peers on Spark share: a session, a map that hands rows on, and a count."""
+"""What engines on Spark share: a session, a map that hands rows on, and a count.
+
+It is imported in the peers' own environments, as `bench.peer_job` is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _SETTINGS = {
 
 
 def open_session(settings: Mapping[str, str]) -> Foreign:
-    """Return a session of the peer's own PySpark, not of the one that types are checked with."""
+    """Return a session of the PySpark at hand: a peer's is not the one types are checked with."""
     builder: Foreign = importlib.import_module("pyspark.sql").SparkSession.builder
     for name, value in {**_SETTINGS, **settings}.items():
         builder = builder.config(name, value)

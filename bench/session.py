@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from pyspark.sql import SparkSession
 
+from bench import peer_spark
 from tests.stack_access import HOW_TO_START, Stack, load_stack
 
 
@@ -26,17 +26,5 @@ def open_stack() -> Stack:
 def open_session(settings: dict[str, str]) -> SparkSession:
     """Start a local session with two cores and the given settings."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder: Any = SparkSession.builder
-    common = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "4g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    for name, value in {**common, **settings}.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session: SparkSession = peer_spark.open_session(settings)
     return session
