@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from holdfast.storage.objects import ObjectStorage
@@ -23,11 +26,14 @@ from tests.crash.drivers import until
 from tests.crash.given_credentials import VARIABLE
 from tests.crash.own_cluster import free_port
 from tests.crash.started_jobs import LOCAL, ROOT
+from tests.fault_proxy import Fault, Seen, fault_proxy
+from tests.stack_access import Stack
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 ROWS = 6_000
 _WAIT_S = 120.0
+_LOOKS_MAX = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +42,7 @@ class Gateway:
 
     program: str
     endpoint: str
+    data: Path
 
     def options(self, user: str = "") -> dict[str, str]:
         """Return storage options, with a user's keys if one is named."""
@@ -60,17 +67,18 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
     found = sorted((cache / "bin").glob("versitygw-*"))
     if not found:
         pytest.skip("versitygw is not installed: make stack")
-    (tmp_path / "data" / "lake").mkdir(parents=True)
+    data = tmp_path / "data"
+    (data / "lake").mkdir(parents=True)
     (tmp_path / "users").mkdir()
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     command = [str(found[-1]), "--quiet", "--port", address, "--iam-dir", str(tmp_path / "users")]
     with subprocess.Popen(
-        [*command, "--iam-cache-disable", "posix", str(tmp_path / "data")],
+        [*command, "--iam-cache-disable", "posix", str(data)],
         env={**os.environ, "ROOT_ACCESS_KEY": "root", "ROOT_SECRET_KEY": "root-secret"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        server = Gateway(program=str(found[-1]), endpoint=f"http://{address}")
+        server = Gateway(program=str(found[-1]), endpoint=f"http://{address}", data=data)
         try:
             until(lambda: can_reach(server, "root"), "the server answers")
             server.add("early")
@@ -90,12 +98,15 @@ def can_reach(server: Gateway, user: str) -> bool:
 
 
 @contextmanager
-def started(gateway: Gateway, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the job as a process of its own."""
-    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": "s3://lake/wh"}
-    SqlCatalog("default", **catalog).create_namespace("db")
-    job = {"spark": LOCAL, "s3": gateway.options(), "catalog": catalog}
-    function = "tests.crash.given_credentials:from_file"
+def started(
+    gateway: Gateway, folder: Path, job: Mapping[str, Any], **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the job as a process of its own, with a file to read."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": range(ROWS)}), buffer, row_group_size=500)
+    storage = ObjectStorage(gateway.options("root"))
+    storage.put("s3://lake/in/a.parquet", buffer.getvalue().to_pybytes())
+    job = {**job, "spark": LOCAL, "s3": gateway.options()}
     with (folder / "output").open("wb") as output, (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "tests" / "crash" / "jobs" / "credentials_job.py")],
@@ -105,17 +116,33 @@ def started(gateway: Gateway, folder: Path) -> Iterator[subprocess.Popen[bytes]]
                 "PYTHONPATH": PYTHON_PATH,
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 VARIABLE: str(folder / "credentials"),
-                "HOLDFAST_CREDENTIALS": function,
                 "HOLDFAST_JOB": json.dumps(job),
+                **environment,
             },
             stdout=output,
             stderr=errors,
         )
     try:
+        until(lambda: bool(storage.list("s3://lake/_holdfast/r/tasks")), "tasks write records")
         yield process
     finally:
         process.kill()
         process.wait(30)
+
+
+def refuse_early(gateway: Gateway) -> None:
+    """Let the server forget the first user at once."""
+    gateway.admin("delete-user", "--access", "early")
+    assert not can_reach(gateway, "early")
+
+
+def check_end(job: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait for the job; it must have committed all rows, and Spark's log tell of no lost task."""
+    code = job.wait(_WAIT_S)
+    errors = (folder / "errors").read_text()
+    assert code == 0, errors
+    assert json.loads((folder / "output").read_text()) == {"rows": ROWS, "passes": 1}
+    assert "Lost task" not in errors
 
 
 def test_new_credentials_are_asked_for_and_no_task_fails(gateway: Gateway, tmp_path: Path) -> None:
@@ -123,21 +150,53 @@ def test_new_credentials_are_asked_for_and_no_task_fails(gateway: Gateway, tmp_p
 
     Method: a server that forgets the user at once; Spark's own log tells of every lost task.
     """
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table({"id": range(ROWS)}), buffer, row_group_size=500)
-    storage = ObjectStorage(gateway.options("root"))
-    storage.put("s3://lake/in/a.parquet", buffer.getvalue().to_pybytes())
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": "s3://lake/wh"}
+    SqlCatalog("default", **catalog).create_namespace("db")
     give(tmp_path, "early")
-    with started(gateway, tmp_path) as job:
-        until(lambda: bool(storage.list("s3://lake/_holdfast/r/tasks")), "tasks write records")
+    function = "tests.crash.given_credentials:from_file"
+    table = {"table": "db.t", "catalog": catalog}
+    with started(gateway, tmp_path, table, HOLDFAST_CREDENTIALS=function) as job:
         give(tmp_path, "late")
-        gateway.admin("delete-user", "--access", "early")
-        assert not can_reach(gateway, "early")
-        code = job.wait(_WAIT_S)
-    errors = (tmp_path / "errors").read_text()
-    assert code == 0, errors
-    assert json.loads((tmp_path / "output").read_text()) == {"rows": ROWS, "passes": 1}
-    assert "Lost task" not in errors
+        refuse_early(gateway)
+        check_end(job, tmp_path)
+
+
+@pytest.mark.stack
+@pytest.mark.rest
+def test_keys_that_a_catalog_vends_are_asked_for_and_no_task_fails(
+    gateway: Gateway, tmp_path: Path, stack: Stack
+) -> None:
+    """The catalog gave the first user's keys with the table, and gives the second's from then on.
+
+    Method: a real catalog, which vends none; a proxy adds the keys to its answers. Ledger and
+    input are reached by the second user all the time, and only the driver and workers can ask
+    for the table's keys: no function is named for them.
+    """
+    namespace = f"vended_{uuid.uuid4().hex[:8]}"
+    where = {"uri": stack.rest.uri, "warehouse": stack.rest.warehouse}
+    RestCatalog("lake", **where).create_namespace(namespace)
+    (gateway.data / stack.s3.bucket).mkdir(exist_ok=True)  # The catalog names it to us.
+    user = ["early"]
+    give(tmp_path, "late")
+
+    def is_look(seen: Seen) -> bool:
+        return seen.method == "GET" and seen.path.endswith(f"/{namespace}/tables/t")
+
+    def with_keys(body: bytes) -> bytes:
+        answer = json.loads(body)
+        if "metadata" in answer:  # Else there is no table yet.
+            answer["config"] = {**answer.get("config", {}), **gateway.options(user[0])}
+        return json.dumps(answer).encode()
+
+    with fault_proxy(stack.rest.uri) as proxy:
+        looks = proxy.on(is_look, *[Fault(spoil_answer=with_keys)] * _LOOKS_MAX)
+        catalog = {**where, "uri": proxy.uri, "header.Accept-Encoding": "identity"}
+        table = {"table": f"{namespace}.t", "catalog": catalog}
+        with started(gateway, tmp_path, table) as job:
+            before, user[0] = looks.met, "late"
+            refuse_early(gateway)
+            check_end(job, tmp_path)
+    assert looks.met > before
 
 
 def give(folder: Path, user: str) -> None:

@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ import pytest
 from holdfast.errors import SettingsError
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.storage import credentials, locations
+from holdfast.storage.expiring import Credentials
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
+from tests.fakes.keyed_s3 import SECRET, KeyedS3, running
 
 HERE = f"{__name__}:current"
 URI = "s3://bucket/x"
-SECRET = "the-secret-of-the-key"  # noqa: S105 - of no real server.
-_KEY = re.compile(r"Credential=([^/]+)/")
 
 # What the user's function gives now, and how often it was asked.
 given: dict[str, Any] = {}
@@ -37,68 +36,6 @@ def current() -> dict[str, Any]:
     return dict(given)
 
 
-_EMPTY_LIST = (
-    b"<ListBucketResult><Name>b</Name><Prefix></Prefix><KeyCount>0</KeyCount>"
-    b"<MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated></ListBucketResult>"
-)
-
-
-class KeyedS3(ThreadingHTTPServer):
-    """Keeps objects for whoever signs with the key of today; S3's own words for all others."""
-
-    def __init__(self) -> None:
-        """Listen on a free port of this machine."""
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.key = "old"
-        self.status, self.code = 403, "InvalidAccessKeyId"
-        self.objects: dict[str, bytes] = {}
-        self.refused = 0
-
-    def options(self, **more: str) -> dict[str, str]:
-        """Return storage options for this server, without keys."""
-        endpoint = f"http://127.0.0.1:{self.server_address[1]}"
-        return {"s3.endpoint": endpoint, "s3.region": "x", **more}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: KeyedS3
-
-    def do_PUT(self) -> None:
-        path = self.path.partition("?")[0]
-        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        key = _KEY.search(self.headers.get("Authorization") or "")
-        if key is None or key[1] != self.server.key:
-            self.server.refused += 1
-            # A store repeats what it was sent; the secret must not get into a message of ours.
-            body = f"<Error><Code>{self.server.code}</Code><Key>{SECRET}</Key></Error>"
-            self.reply(self.server.status, body.encode())
-        elif "list-type=2" in self.path:
-            self.reply(200, _EMPTY_LIST)
-        elif self.command == "PUT":
-            self.server.objects[path] = data
-            self.reply(200, b"")
-        elif path in self.server.objects:
-            self.reply(200, self.server.objects[path])
-        else:
-            self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
-
-    do_GET = do_HEAD = do_PUT  # noqa: N815 - http.server's names.
-
-    def reply(self, status: int, body: bytes) -> None:
-        """Answer."""
-        self.send_response(status)
-        self.send_header("ETag", '"e"')
-        self.send_header("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KeyedS3]:
     """Run a server for one test; nothing of this machine's own chain is in the way."""
@@ -110,14 +47,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KeyedS3]
     given.clear()
     asked.clear()
     replace("old")
-    with KeyedS3() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield running
-        finally:
-            running.shutdown()
-            thread.join()
+    with running(KeyedS3()) as server:
+        yield server
 
 
 def replace(key: str, **more: Any) -> None:  # noqa: ANN401 - whatever a user returns.
@@ -294,7 +225,7 @@ def test_an_iceberg_table_does_not_get_to_name_code(
 def test_no_secret_in_a_representation() -> None:
     """Neither of the credentials nor of what is pickled with a task."""
     replace("old")
-    made = credentials.Credentials(HERE, current)
+    made = Credentials(HERE, current)
     with contextlib.suppress(StorageError):
         made()
     assert SECRET not in repr(made)

@@ -1,10 +1,11 @@
-"""Credentials that can be asked for again: a job may outlive those that it began with.
+"""Where credentials come from, and whom to ask again: a job may outlive the first ones.
 
 Without keys in the options, S3's own chain is used: the client reads keys from the environment
 and renews those of a web identity, a container or a machine by itself. The shared credentials
 file, which it does not know, is read here. The option `holdfast.credentials` names a function of
 the user's, `module:function`, for everything else; so does HOLDFAST_CREDENTIALS in the environment
-where the options hold no keys. It is called on the driver and on each worker.
+where the options hold no keys. It is called on the driver and on each worker. A catalog that vends
+keys for a table is a `Vendor`, and comes before all of these.
 """
 
 from __future__ import annotations
@@ -12,122 +13,76 @@ from __future__ import annotations
 import configparser
 import importlib
 import os
-import threading
-import time
-from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from holdfast.errors import SettingsError
-from holdfast.storage.port import StorageError
-
-if TYPE_CHECKING:
-    from obstore.store import S3Credential
+from holdfast.storage.expiring import Ask, Credentials
 
 OPTION = "holdfast.credentials"
 _VARIABLE = "HOLDFAST_CREDENTIALS"
 
-_Ask = Callable[[], Mapping[str, Any]]
-
-# Asked for again so long before they expire: a request may wait, and be sent again.
-_MARGIN_S = 120.0
-# Nothing says how long these are good for: a file is replaced at any time.
-_UNTOLD_S = 60.0
-# obstore keeps what has not expired. What is kept here can be thrown away when it is refused.
-_EXPIRED = datetime(2000, 1, 1, tzinfo=timezone.utc)
+# S3 gives out no temporary keys for less than 15 minutes, and a catalog has many workers to answer.
+_UNTOLD_OF_A_VENDOR_S = 600.0
 _IN_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
 
 
-class Credentials:
-    """The newest credentials from one origin. obstore calls it before each request."""
+class Vendor(Hashable, Protocol):
+    """Who gives out keys for one table. It is pickled with a task: workers ask it too."""
 
-    def __init__(self, origin: str, ask: _Ask) -> None:
-        """Ask for nothing yet.
+    @property
+    def origin(self) -> str:
+        """Who it is, for messages."""
 
-        Args:
-            origin: Where they come from, for messages.
-            ask: Gives `access_key_id`, `secret_access_key` and, if there are, `token` and
-                `expires_at`.
-        """
-        self._origin = origin
-        self._ask = ask
-        self._lock = threading.Lock()
-        self._found: S3Credential | None = None
-        self._asked_at = 0.0
-        self._good_until = 0.0
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """What it gave when it was asked on the driver."""
 
-    def __repr__(self) -> str:
-        """Name the origin, and no more."""
-        return f"Credentials({self._origin!r})"
-
-    def __call__(self) -> S3Credential:
-        """Return credentials that are good for some time.
-
-        Raises:
-            StorageError: The origin gave none, for now.
-            SettingsError: What it gave are no credentials.
-        """
-        with self._lock:
-            if self._found is None or time.monotonic() >= self._good_until:
-                self._renew()
-            assert self._found is not None  # noqa: S101 - for mypy: it was just set.
-            return self._found
-
-    def throw_away(self, before: float) -> None:
-        """Ask again at the next call, unless that was done since a moment of the monotonic clock.
-
-        Many calls are refused at once when credentials end: one question serves them all.
-        """
-        with self._lock:
-            if self._asked_at <= before:
-                self._good_until = 0.0
-
-    def _renew(self) -> None:
-        asked_at = time.monotonic()
-        try:
-            given = self._ask()
-        except Exception as error:  # noqa: BLE001 - it is the user's own code.
-            # Without its text, which may hold what it was about to return.
-            raise StorageError(
-                f"no credentials from {self._origin}: {type(error).__name__}"
-            ) from None
-        self._found, lasts_s = _understood(self._origin, given)
-        self._asked_at = asked_at
-        self._good_until = asked_at + lasts_s
+    def ask(self) -> Mapping[str, Any]:
+        """Return keys as a user's function does."""
 
 
-def provider(options: Mapping[str, str]) -> Credentials | None:
+def provider(options: Mapping[str, str], vendor: Vendor | None = None) -> Credentials | None:
     """Return what an S3 store asks for credentials; None for the keys or the chain that it has.
 
     Args:
         options: Storage options.
+        vendor: Who gives out keys for what is stored there.
 
     Raises:
         SettingsError: The option names no function.
     """
+    if vendor is not None:
+        return _vended(vendor)
     name = _named(options)
     if name:
-        return _kept(name, lambda: _function(name))
+        return _kept(name, lambda: Credentials(name, _function(name)))
     if _needs_none(options) or any(os.environ.get(one) for one in _IN_ENVIRONMENT):
         return None
     if not _from_file():
         return None
-    return _kept("the shared credentials file", lambda: _from_file)
+    origin = "the shared credentials file"
+    return _kept(origin, lambda: Credentials(origin, _from_file))
 
 
-def refresh(options: Mapping[str, str]) -> None:
+def refresh(options: Mapping[str, str], vendor: Vendor | None = None) -> None:
     """Ask for new credentials in this thread if they are due, before a request does.
 
     A request asks on a thread of the client's, where a function that uses storage itself fails.
+
+    Args:
+        options: Storage options.
+        vendor: Who gives out keys for what is stored there.
 
     Raises:
         SettingsError: The option names no function.
         StorageError: There are no credentials for now.
     """
-    name = _named(options)
-    if name:
-        _kept(name, lambda: _function(name))()
+    if vendor is not None or _named(options):
+        found = provider(options, vendor)
+        assert found is not None  # noqa: S101 - for mypy: there is somebody to ask.
+        found()
 
 
 def renew(before: float) -> bool:
@@ -143,14 +98,22 @@ def renew(before: float) -> bool:
 
 
 # By process and origin: all stores of a process share them.
-_known: dict[tuple[int, str], Credentials] = {}
+_known: dict[tuple[int, Hashable], Credentials] = {}
 
 
-def _kept(origin: str, find: Callable[[], _Ask]) -> Credentials:
+def _kept(origin: Hashable, make: Callable[[], Credentials]) -> Credentials:
     key = (os.getpid(), origin)
     if key not in _known:
-        _known.setdefault(key, Credentials(origin, find()))
+        _known.setdefault(key, make())
     return _known[key]
+
+
+def _vended(vendor: Vendor) -> Credentials:
+    untold_s = _UNTOLD_OF_A_VENDOR_S
+    return _kept(
+        vendor,
+        lambda: Credentials(vendor.origin, vendor.ask, first=vendor.first, untold_s=untold_s),
+    )
 
 
 def _named(options: Mapping[str, str]) -> str:
@@ -164,7 +127,7 @@ def _needs_none(options: Mapping[str, str]) -> bool:
     return bool(has_keys) or options.get("s3.anonymous", "false").lower() == "true"
 
 
-def _function(name: str) -> _Ask:
+def _function(name: str) -> Ask:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -175,38 +138,8 @@ def _function(name: str) -> _Ask:
         ) from None
     if not callable(found):
         raise SettingsError(what=f"{OPTION}={name!r} is no function", cure="name a function")
-    ask: _Ask = found
+    ask: Ask = found
     return ask
-
-
-def _understood(origin: str, given: Mapping[str, Any]) -> tuple[S3Credential, float]:
-    """Return credentials as obstore wants them, and how many seconds they are used.
-
-    Raises:
-        SettingsError: They are no credentials.
-    """
-    missing = [one for one in ("access_key_id", "secret_access_key") if not given.get(one)]
-    if missing:
-        raise SettingsError(
-            what=f"{origin} gave no {' and no '.join(missing)}",
-            cure="return access_key_id, secret_access_key and, if there are, token and expires_at",
-        )
-    found: S3Credential = {
-        "access_key_id": str(given["access_key_id"]),
-        "secret_access_key": str(given["secret_access_key"]),
-        "token": given.get("token") or None,
-        "expires_at": _EXPIRED,
-    }
-    expires_at = given.get("expires_at")
-    if expires_at is None:
-        return found, _UNTOLD_S
-    if isinstance(expires_at, str):
-        expires_at = datetime.fromisoformat(expires_at)
-    if expires_at.tzinfo is None:
-        expires_at = expires_at.replace(tzinfo=timezone.utc)
-    left_s = (expires_at - datetime.now(timezone.utc)).total_seconds()
-    # Of those that are short-lived from the start the first half is used.
-    return found, max(left_s - _MARGIN_S, left_s / 2, 0.0)
 
 
 def _from_file() -> Mapping[str, Any]:

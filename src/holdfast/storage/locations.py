@@ -94,12 +94,15 @@ def is_plain_http(options: Mapping[str, str]) -> bool:
     return options.get("s3.endpoint", "").lower().startswith("http://")
 
 
-def open_root(root: str, options: Mapping[str, str]) -> ObjectStore:
+def open_root(
+    root: str, options: Mapping[str, str], vendor: credentials.Vendor | None = None
+) -> ObjectStore:
     """Open the store behind one root.
 
     Args:
         root: What `split` gave.
         options: What `storage_options` keeps.
+        vendor: Who gives out keys for it, if somebody does.
 
     Raises:
         SettingsError: The scheme is not supported.
@@ -113,7 +116,7 @@ def open_root(root: str, options: Mapping[str, str]) -> ObjectStore:
             config=_s3_config(options),
             client_options=_CLIENT_OPTIONS,
             retry_config=_RETRY_CONFIG,
-            credential_provider=credentials.provider(options),
+            credential_provider=credentials.provider(options, vendor),
         )
     if scheme in ("gs", "abfs", "abfss", "az"):
         return obstore.store.from_url(

@@ -40,13 +40,19 @@ _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 class ObjectStorage:
     """All objects that one set of options reaches."""
 
-    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, str] | None = None,
+        vendor: credentials.Vendor | None = None,
+    ) -> None:
         """Keep the options; nothing is opened yet.
 
         Args:
             options: Iceberg FileIO properties (`s3.endpoint`, ...).
+            vendor: Who gives out keys, if the options hold none.
         """
         self._options = locations.storage_options(options or {})
+        self._vendor = vendor
         # TLS finds bytes that were spoiled on the way; without it nothing below us does.
         self._is_guarded = not locations.is_plain_http(options or {})
 
@@ -175,9 +181,9 @@ class ObjectStorage:
 
     def _locate(self, uri: str) -> tuple[ObjectStore, str]:
         root, key = locations.split(uri)
-        store = _open_store(os.getpid(), root, self._options)
+        store = _open_store(os.getpid(), root, self._options, self._vendor)
         if root != "file://":
-            credentials.refresh(dict(self._options))
+            credentials.refresh(dict(self._options), self._vendor)
         return store, key
 
 
@@ -194,9 +200,14 @@ def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer
 
 
 @lru_cache(maxsize=64)
-def _open_store(process_id: int, root: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:  # noqa: ARG001
+def _open_store(
+    process_id: int,  # noqa: ARG001 - a part of the key.
+    root: str,
+    options: tuple[tuple[str, str], ...],
+    vendor: credentials.Vendor | None,
+) -> ObjectStore:
     """Open a store once per process: ledger, table and files share its connections."""
-    return locations.open_root(root, dict(options))
+    return locations.open_root(root, dict(options), vendor)
 
 
 def _read(store: ObjectStore, key: str, *, is_sure: bool) -> bytes:

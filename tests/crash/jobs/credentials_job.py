@@ -28,7 +28,7 @@ session: SparkSession = builder.getOrCreate()
 asked = {**job["s3"], "holdfast.credentials": "tests.crash.given_credentials:from_file"}
 report = hf.Run("r", store="s3://lake/_holdfast", store_options=asked).append(
     hf.scan_parquet("s3://lake/in", options=asked),
-    to=hf.IcebergTable("db.t", catalog={**job["catalog"], **job["s3"]}),
+    to=hf.IcebergTable(job["table"], catalog={**job["catalog"], **job["s3"]}),
     create=hf.Create(),
     transform=slow,
     checkpoint_every="1s",

@@ -8,22 +8,18 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL, FileIO
-from pyiceberg.table import Table
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from requests import Session
 
 from holdfast.errors import (
     CatalogUnavailableError,
     SettingsError,
-    TableMissingError,
     UnsupportedTableError,
 )
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
 from holdfast.sinks.wording import in_short
-from holdfast.storage.locations import storage_options
 
 # Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
 _TIMEOUT_S = (10.0, 60.0)
@@ -82,43 +78,6 @@ def _our_file_io(
     location: str | None = None,  # noqa: ARG001 - PyIceberg's signature.
 ) -> FileIO:
     return HoldfastFileIO({**catalog.properties, **properties})
-
-
-def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
-    """Look at a table afresh.
-
-    Args:
-        catalog: An open catalog, from `open_catalog`.
-        identifier: `namespace.table`.
-        name: The table's name for people.
-
-    Raises:
-        TableMissingError: There is no such table.
-        CatalogUnavailableError: The catalog does not answer.
-    """
-    try:
-        table = catalog.load_table(identifier)
-    except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise TableMissingError(table=name, what="there is no such table") from error
-    except Exception as error:  # Each kind of catalog has errors of its own.
-        raise CatalogUnavailableError(table=name, reason=in_short(error)) from error
-    trust_own_storage_options(catalog, table)
-    return table
-
-
-def trust_own_storage_options(catalog: Catalog, table: Table) -> None:
-    """Undo storage options that a table's own properties have set.
-
-    PyIceberg lets them override the catalog's: whoever may alter a table could send the
-    credentials of everybody who writes to it to an address of theirs.
-    """
-    found = dict(table.io.properties)
-    for name, _ in storage_options(table.properties):
-        if name not in table.config and found.get(name) == table.properties[name]:
-            found.pop(name)
-            if name in catalog.properties:
-                found[name] = catalog.properties[name]
-    table.io = HoldfastFileIO(found)
 
 
 def single_post(catalog: Catalog) -> Callable[..., Any]:

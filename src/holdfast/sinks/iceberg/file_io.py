@@ -95,14 +95,22 @@ class _Buffer(io.BytesIO):
 class HoldfastFileIO(FileIO):
     """PyIceberg's way to storage, on Holdfast's own."""
 
-    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
-        """Keep the properties; connections are opened when used."""
+    def __init__(
+        self, properties: Properties = EMPTY_DICT, vendor: credentials.Vendor | None = None
+    ) -> None:
+        """Keep the properties; connections are opened when used.
+
+        Args:
+            properties: Storage options among others.
+            vendor: Who gives out keys, if the properties hold none.
+        """
         super().__init__(properties)
+        self.vendor = vendor
         options = {name: str(value) for name, value in properties.items() if value is not None}
         # A catalog's server and a table add properties of theirs: those do not get to name code.
         # The user's own environment does, on the driver and on executors.
         options.pop(credentials.OPTION, None)
-        self.storage: Storage = ObjectStorage(options)
+        self.storage: Storage = ObjectStorage(options, vendor)
 
     def new_input(self, location: str) -> InputFile:
         """Return a file to read."""

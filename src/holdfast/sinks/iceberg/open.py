@@ -10,8 +10,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from holdfast.errors import SettingsError, TableMissingError
-from holdfast.sinks.iceberg.catalog import load_table, open_catalog
+from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.create import create_table
+from holdfast.sinks.iceberg.loading import load_table
 from holdfast.sinks.iceberg.settings import pyiceberg_properties
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.targets import Create, IcebergTable

@@ -31,9 +31,9 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.catalog import load_table, single_post
+from holdfast.sinks.iceberg.catalog import single_post
 from holdfast.sinks.iceberg.copies import copied_groups
-from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
@@ -117,6 +117,7 @@ class IcebergSink:
             location=table.location(),
             properties=dict(table.properties),
             io_properties={key: str(value) for key, value in table.io.properties.items()},
+            vendor=io_of(table).vendor,
         )
 
     def find_mark(
@@ -324,8 +325,7 @@ def _storage_of(table: Table) -> Iterator[Storage]:
     Raises:
         StoreUnavailableError: It did.
     """
-    io: HoldfastFileIO = table.io  # type: ignore[assignment]  # open_catalog sees to it.
     try:
-        yield io.storage
+        yield io_of(table).storage
     except (OSError, StorageError, EOFError, ValueError) as error:  # Or Avro that cannot be read.
         raise StoreUnavailableError(uri=table.location(), reason=in_short(error)) from error

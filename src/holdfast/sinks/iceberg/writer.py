@@ -33,6 +33,7 @@ from holdfast.sinks.iceberg.manifests import write_staged_manifest
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sorting import RowSorter
 from holdfast.sinks.iceberg.write_options import WriteOptions
+from holdfast.storage.credentials import Vendor
 from holdfast.storage.port import StorageError
 
 _FILES_BEFORE_CUT_MAX = 8
@@ -51,6 +52,7 @@ class IcebergWriterSpec:
     properties: Mapping[str, str]
     # Storage options with credentials: they travel with the task and are never written down.
     io_properties: Mapping[str, str] = field(repr=False)
+    vendor: Vendor | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> pa.Schema:
@@ -86,7 +88,7 @@ class IcebergTaskWriter:
             # A table's property does not get to name code that executors import.
             {k: v for k, v in self._properties.items() if k != _LOCATION_CODE},
         )
-        self._io = HoldfastFileIO(dict(spec.io_properties))
+        self._io = HoldfastFileIO(dict(spec.io_properties), spec.vendor)
         self._target = arrow_schema(self._schema)
         self._written = self._layout.schema
         self._conformer: tuple[pa.Schema, Conformer] | None = None

@@ -1,0 +1,140 @@
+"""Look at a table: its storage options can be trusted, and its keys can be asked for again.
+
+A REST catalog may vend keys for a table's files with each look at it, good for an hour or less.
+Workers get those that the driver has seen, and ask the catalog for new ones in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, cast
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+
+from holdfast.errors import CatalogUnavailableError, TableMissingError
+from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.wording import in_short
+from holdfast.storage.locations import storage_options
+
+_KEY = "s3.access-key-id"
+_SECRET = "s3.secret-access-key"  # noqa: S105 - a name.
+_TOKEN = "s3.session-token"  # noqa: S105 - a name.
+_EXPIRES_AT_MS = "s3.session-token-expires-at-ms"
+
+
+def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
+    """Look at a table afresh.
+
+    Args:
+        catalog: An open catalog, from `open_catalog`.
+        identifier: `namespace.table`.
+        name: The table's name for people.
+
+    Raises:
+        TableMissingError: There is no such table.
+        CatalogUnavailableError: The catalog does not answer.
+    """
+    try:
+        table = catalog.load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise TableMissingError(table=name, what="there is no such table") from error
+    except Exception as error:  # Each kind of catalog has errors of its own.
+        raise CatalogUnavailableError(table=name, reason=in_short(error)) from error
+    options = _own_options(catalog, table)
+    vendor = _vendor(catalog, identifier, table.metadata_location, options)
+    if vendor is not None:
+        options = {k: v for k, v in options.items() if k not in (_KEY, _SECRET, _TOKEN)}
+    table.io = HoldfastFileIO(options, vendor)
+    return table
+
+
+def io_of(table: Table) -> HoldfastFileIO:
+    """Return the storage of a table that `load_table` gave."""
+    return cast("HoldfastFileIO", table.io)
+
+
+def _vendor(
+    catalog: Catalog, identifier: str, location: str, options: Mapping[str, Any]
+) -> CatalogKeys | None:
+    """Return who gives out the keys in a table's options; None if they are the user's own."""
+    if not isinstance(catalog, RestCatalog) or options.get(_KEY) == catalog.properties.get(_KEY):
+        return None
+    return CatalogKeys(
+        catalog=catalog.name,
+        uri=catalog.uri,
+        identifier=identifier,
+        location=location,
+        first=_keys_in(options),
+        properties=dict(catalog.properties),
+    )
+
+
+def _own_options(catalog: Catalog, table: Table) -> dict[str, Any]:
+    """Return the table's storage options without those that its own properties have set.
+
+    PyIceberg lets them override the catalog's: whoever may alter a table could send the
+    credentials of everybody who writes to it to an address of theirs.
+    """
+    found = dict(table.io.properties)
+    for name, _ in storage_options(table.properties):
+        if name not in table.config and found.get(name) == table.properties[name]:
+            found.pop(name)
+            if name in catalog.properties:
+                found[name] = catalog.properties[name]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogKeys:
+    """The keys that a REST catalog vends for one table: a `Vendor`."""
+
+    catalog: str
+    uri: str = field(repr=False)
+    identifier: str
+    # Where its metadata is: of keys for several places those for this one are meant.
+    location: str = field(compare=False, repr=False)
+    first: Mapping[str, Any] = field(compare=False, repr=False)
+    properties: Mapping[str, Any] = field(compare=False, repr=False)
+
+    @property
+    def origin(self) -> str:
+        """The catalog and the table."""
+        return f"catalog {self.catalog!r}, for table {self.identifier}"
+
+    def ask(self) -> Mapping[str, Any]:
+        """Ask the catalog, over a connection of its own: a token of the last one may be over.
+
+        Raises:
+            CatalogUnavailableError: It does not answer.
+            TableMissingError: The table is gone.
+            LookupError: It vends no keys any more.
+        """
+        catalog = cast("RestCatalog", open_catalog(self.catalog, self.properties))
+        try:
+            options = catalog.load_credentials(self.identifier, self.location)
+        except NotImplementedError:  # Few servers have it. A look at the table tells them too.
+            options = {}
+        if options.get(_KEY):
+            return _keys_in(options)
+        vendor = io_of(load_table(catalog, self.identifier, self.identifier)).vendor
+        if vendor is None:
+            raise LookupError("the catalog vends no keys")
+        return vendor.first
+
+
+def _keys_in(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return vended keys as `storage.credentials` wants them."""
+    ends_ms = str(options.get(_EXPIRES_AT_MS, ""))
+    ends = datetime.fromtimestamp(int(ends_ms) / 1000, timezone.utc) if ends_ms.isdigit() else None
+    return {
+        "access_key_id": options.get(_KEY),
+        "secret_access_key": options.get(_SECRET),
+        "token": options.get(_TOKEN),
+        "expires_at": ends,
+    }

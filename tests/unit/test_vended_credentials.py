@@ -1,0 +1,238 @@
+"""Keys that a REST catalog vends for a table: workers ask for new ones, and no call fails."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import LongType, NestedField
+
+from holdfast.errors import SettingsError
+from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.sink import IcebergSink
+from holdfast.storage import credentials, locations
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import StorageError
+from tests.fakes.keyed_s3 import SECRET, KeyedS3, running
+
+SCHEMA = Schema(NestedField(1, "id", LongType()))
+LOCATION = "s3://bucket/t"
+URI = f"{LOCATION}/x"
+_CREDENTIALS = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
+_LOAD = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}"
+
+
+class VendingCatalog(ThreadingHTTPServer):
+    """A REST catalog with one table, which gives out keys for its files with each look."""
+
+    def __init__(self, s3: KeyedS3) -> None:
+        """Listen on a free port of this machine."""
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.s3 = s3
+        self.key = "old"
+        # Whether it says when keys expire, and has an answer that holds nothing but keys.
+        self.lasts_s: float | None = None
+        self.has_credentials_answer = False
+        self.is_down = False
+        self.properties: dict[str, str] = {}
+        self.asked: list[str] = []
+
+    def sink(self, **properties: str) -> IcebergSink:
+        """Return a sink on its table."""
+        uri = f"http://127.0.0.1:{self.server_address[1]}"
+        return IcebergSink(open_catalog("lake", {"uri": uri, **properties}), "db.t", "main")
+
+    def storage(self) -> ObjectStorage:
+        """Return a worker's storage: as it is after its way to another process."""
+        sink = self.sink()
+        spec = pickle.loads(pickle.dumps(sink.writer_spec(sink.load())))  # noqa: S301 - our own.
+        found = HoldfastFileIO(dict(spec.io_properties), spec.vendor).storage
+        assert isinstance(found, ObjectStorage)
+        return found
+
+    def answer(self, path: str) -> dict[str, Any]:
+        """Return what it says to a request."""
+        if path == "/v1/config":
+            more = [_CREDENTIALS] if self.has_credentials_answer else []
+            return {"defaults": {}, "overrides": {}, "endpoints": [_LOAD, *more]}
+        keys = {"s3.access-key-id": self.key, "s3.secret-access-key": SECRET}
+        if self.lasts_s is not None:
+            keys["s3.session-token-expires-at-ms"] = str(int((time.time() + self.lasts_s) * 1000))
+        keys = keys if self.key else {}
+        if path.endswith("/credentials"):
+            return {"storage-credentials": [{"prefix": LOCATION, "config": keys}]}
+        metadata = new_table_metadata(
+            SCHEMA, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, LOCATION, self.properties
+        )
+        return {
+            "metadata-location": f"{LOCATION}/metadata/1.json",
+            "metadata": json.loads(metadata.model_dump_json()),
+            "config": {**self.s3.options(), **keys},
+        }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: VendingCatalog
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path != "/v1/config":
+            self.server.asked.append(path.rsplit("/", 1)[-1])
+        body = json.dumps(self.server.answer(path)).encode()
+        self.send_response(503 if self.server.is_down else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[VendingCatalog]:
+    """Run a catalog and its store for one test; nothing of this machine's own is in the way."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
+    monkeypatch.setattr(credentials, "_known", {})
+    with running(KeyedS3()) as s3, running(VendingCatalog(s3)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("answer", ["t", "credentials"])
+def test_keys_that_are_refused_are_asked_for_again(catalog: VendingCatalog, answer: str) -> None:
+    """The catalog is not asked before; the small answer is preferred where there is one."""
+    catalog.has_credentials_answer = answer == "credentials"
+    storage = catalog.storage()
+    storage.put(URI, b"1")
+    assert catalog.asked == ["t"]  # The driver's look.
+    catalog.key = catalog.s3.key = "new"
+    assert storage.get(URI) == b"1"
+    assert storage.get(URI) == b"1"
+    assert catalog.asked == ["t", answer]
+    assert catalog.s3.refused == 1
+
+
+def test_keys_are_asked_for_before_they_expire(catalog: VendingCatalog) -> None:
+    """Nothing is refused: the store takes the old ones until the new ones are there."""
+    catalog.lasts_s = 0.4
+    storage = catalog.storage()
+    storage.put(URI, b"1")
+    catalog.lasts_s = 3600.0
+    time.sleep(0.3)
+    for _ in range(3):
+        storage.put(URI, b"1")
+    assert catalog.asked == ["t", "t"]
+    assert catalog.s3.refused == 0
+
+
+def test_a_task_that_writes_outlives_its_keys(catalog: VendingCatalog) -> None:
+    """They are replaced between two files of one writer."""
+    sink = catalog.sink()
+    writer = sink.writer_spec(sink.load()).open("task")
+    rows = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
+    writer.write(writer.fit(rows))
+    writer.cut()
+    catalog.key = catalog.s3.key = "new"
+    writer.write(writer.fit(rows))
+    writer.cut()
+    assert len([name for name in catalog.s3.objects if name.endswith(".parquet")]) == 2
+
+
+def test_a_driver_outlives_its_keys(catalog: VendingCatalog) -> None:
+    """It asks for files long after its last look at the table."""
+    sink = catalog.sink()
+    view = sink.load()
+    catalog.s3.objects["/bucket/t/x"] = b"1"
+    catalog.key = catalog.s3.key = "new"
+    assert view.handle.io.storage.size(URI) == 1
+
+
+def test_keys_that_are_still_good_are_used_while_the_catalog_is_away(
+    catalog: VendingCatalog,
+) -> None:
+    """Workers may not even reach it. When the store refuses as well, that is an error."""
+    catalog.lasts_s = 0.0
+    storage = catalog.storage()
+    catalog.is_down = True
+    storage.put(URI, b"1")
+    catalog.s3.key = "new"
+    with pytest.raises(StorageError, match=r"no credentials from catalog .lake., for table db\.t"):
+        storage.put(URI, b"2")
+    catalog.is_down, catalog.key = False, "new"
+    storage.put(URI, b"2")
+
+
+def test_a_catalog_that_vends_no_keys_any_more_is_an_error(catalog: VendingCatalog) -> None:
+    """A store must not be asked without any, or with those of somebody else."""
+    storage = catalog.storage()
+    catalog.key, catalog.s3.key = "", "new"
+    with pytest.raises(StorageError, match="no credentials from catalog 'lake'"):
+        storage.get(URI)
+
+
+def test_half_a_key_is_an_error_that_names_the_catalog(
+    catalog: VendingCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is asked of the store."""
+    answer = catalog.answer
+
+    def without_secret(path: str) -> dict[str, Any]:
+        found = answer(path)
+        found.get("config", {}).pop("s3.secret-access-key", None)
+        return found
+
+    monkeypatch.setattr(catalog, "answer", without_secret)
+    with pytest.raises(SettingsError, match=r"catalog .lake., for table db\.t gave no secret"):
+        catalog.storage().get(URI)
+    assert catalog.s3.refused == 0
+
+
+def test_the_users_own_keys_are_not_asked_for_again(catalog: VendingCatalog) -> None:
+    """Nobody vends them, and the catalog has no others."""
+    catalog.key = ""
+    keys = {"s3.access-key-id": "mine", "s3.secret-access-key": SECRET}
+    io = catalog.sink(**keys).load().handle.io
+    assert io.vendor is None
+    assert io.properties["s3.access-key-id"] == "mine"
+
+
+def test_keys_in_a_tables_properties_are_not_vended(catalog: VendingCatalog) -> None:
+    """Whoever may alter a table does not get to choose whose keys are used."""
+    catalog.key = ""
+    catalog.properties = {"s3.access-key-id": "theirs", "s3.secret-access-key": SECRET}
+    io = catalog.sink().load().handle.io
+    assert io.vendor is None
+    assert "s3.access-key-id" not in io.properties
+
+
+def test_vended_keys_come_before_the_environments_function(
+    catalog: VendingCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made for this table; a function of the user's is for all else."""
+    monkeypatch.setenv("HOLDFAST_CREDENTIALS", "no_such_module:x")
+    catalog.storage().put(URI, b"1")
+
+
+def test_no_secret_is_shown(catalog: VendingCatalog) -> None:
+    """Neither of the keys nor of the catalog's own."""
+    sink = catalog.sink(token="canary")  # noqa: S106 - of no real server.
+    view = sink.load()
+    spec = sink.writer_spec(view)
+    shown = f"{spec!r} {spec.vendor!r} {view.handle.io!r}"
+    assert SECRET not in shown
+    assert "canary" not in shown
+    assert SECRET not in str(spec.io_properties)
