@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -132,6 +133,21 @@ def test_credentials_are_asked_for_again_before_they_expire(server: KeyedS3) -> 
         storage.put(URI, b"1")
     assert asked == ["old"] * 2
     assert server.refused == 0
+
+
+def test_processes_that_were_given_the_same_do_not_ask_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service that counts would refuse a thousand workers; each of them asks in time, though."""
+    now = time.monotonic()
+    asked.clear()
+    replace("old", expires_at=datetime.now(timezone.utc) + timedelta(hours=1))
+    workers = [Credentials(HERE, current, first=dict(given)) for _ in range(100)]
+    for seconds, least, most in ((2_700, 0, 0), (3_130, 10, 90), (3_490, 100, 100)):
+        monkeypatch.setattr(time, "monotonic", lambda later=now + seconds: later)
+        for worker in workers:
+            worker()
+        assert least <= len(asked) <= most
 
 
 def test_a_store_that_refuses_the_new_credentials_too_has_refused(server: KeyedS3) -> None:

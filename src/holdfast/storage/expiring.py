@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,9 @@ Ask = Callable[[], Mapping[str, Any]]
 _MARGIN_S = 120.0
 # Nothing says how long these are good for: a file is replaced at any time.
 _UNTOLD_S = 60.0
+# Of the time that is left each process uses another share: a thousand workers that were given the
+# same keys do not ask for new ones in one second.
+_SHARE_MIN = 0.8
 # obstore keeps what has not expired. What is kept here can be thrown away when it is refused.
 _EXPIRED = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
@@ -100,7 +104,7 @@ class Credentials:
     def _take(self, given: Mapping[str, Any], asked_at: float) -> None:
         self._found, lasts_s = _understood(self._origin, given, self._untold_s)
         self._asked_at = asked_at
-        self._good_until = asked_at + lasts_s
+        self._good_until = asked_at + lasts_s * random.uniform(_SHARE_MIN, 1.0)  # noqa: S311
 
 
 def _understood(
