@@ -6,15 +6,10 @@ For what a real one cannot be made to say: each way in which servers refuse an o
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeVar
 
 SECRET = "the-secret-of-the-key"  # noqa: S105 - of no real server.
 _KEY = re.compile(r"Credential=([^/]+)/")
-_Server = TypeVar("_Server", bound=ThreadingHTTPServer)
 
 _EMPTY_LIST = (
     b"<ListBucketResult><Name>b</Name><Prefix></Prefix><KeyCount>0</KeyCount>"
@@ -76,16 +71,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
-
-
-@contextmanager
-def running(server: _Server) -> Iterator[_Server]:
-    """Let a server answer for as long as it is needed."""
-    with server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()

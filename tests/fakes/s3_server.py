@@ -5,9 +5,6 @@ For what a real S3 server cannot be made to say: refusals of every status, in ev
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from holdfast.storage.objects import ObjectStorage
@@ -57,16 +54,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
-
-
-@contextlib.contextmanager
-def answering_s3() -> Iterator[AnsweringS3]:
-    """Run a server, and end it."""
-    with AnsweringS3() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield running
-        finally:
-            running.shutdown()
-            thread.join()

@@ -9,8 +9,9 @@ from holdfast.cli.checks.store import check_store
 from holdfast.sinks.iceberg.facts import TableFacts
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.doctor_findings import found
+from tests.fakes.http_servers import running
 from tests.fakes.memory_storage import MemoryStorage
-from tests.fakes.s3_server import answering_s3
+from tests.fakes.s3_server import AnsweringS3
 
 __all__ = ["lake"]
 
@@ -50,7 +51,7 @@ def test_a_store_that_does_not_let_us_in(
 ) -> None:
     """The keys are wrong: a real S3 client is told 403 over the wire."""
     monkeypatch.setattr(CliLake, "store", STORE)
-    with answering_s3() as server:
+    with running(AnsweringS3()) as server:
         server.status = 403
         host, port = server.server_address[:2]
         pairs = (f"s3.endpoint=http://{host!s}:{port}", "s3.access-key-id=k", "s3.region=x",

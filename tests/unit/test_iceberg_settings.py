@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 from sqlalchemy.engine import make_url
 
@@ -11,6 +14,7 @@ from holdfast.sinks.iceberg.open import open_sink
 from holdfast.sinks.iceberg.settings import pyiceberg_properties
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.targets import IcebergTable
+from tests.fakes.http_servers import running
 
 REST = {
     "type": "rest",
@@ -23,6 +27,28 @@ REST = {
     "cache-enabled": "false",
 }
 JDBC = {"catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", "warehouse": "s3://lake/"}
+
+
+class AskedCatalog(ThreadingHTTPServer):
+    """A REST catalog that remembers how people logged in."""
+
+    def __init__(self) -> None:
+        """Listen on a free port of this machine."""
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.logins: list[str | None] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: AskedCatalog
+
+    def do_GET(self) -> None:
+        self.server.logins.append(self.headers.get("Authorization"))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"defaults":{},"overrides":{}}')
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def test_a_rest_catalog_keeps_what_pyiceberg_knows() -> None:
@@ -54,6 +80,30 @@ def test_a_region_of_its_own_wins() -> None:
 def test_a_catalog_is_known_by_type_or_by_class(kind: dict[str, str]) -> None:
     """Spark takes either."""
     assert pyiceberg_properties("lake", {**kind, "uri": "http://c"})["type"] == "rest"
+
+
+@pytest.mark.parametrize("way", ["none", "OAuth2"])
+def test_a_login_that_pyiceberg_finds_by_itself_is_left_to_it(way: str) -> None:
+    """By `credential` or `token`; Java's names for it do not go through."""
+    settings = {**REST, "rest.auth.type": way, "rest.auth.oauth2.x": "y"}
+    assert pyiceberg_properties("lake", settings) == pyiceberg_properties("lake", REST)
+
+
+def test_requests_are_signed_where_sparks_are() -> None:
+    """As for the catalogs of AWS; the names for region and service are the same."""
+    settings = {**REST, "rest.auth.type": "sigv4", "rest.signing-name": "glue"}
+    found = pyiceberg_properties("lake", settings)
+    assert (found["rest.sigv4-enabled"], found["rest.signing-name"]) == ("true", "glue")
+
+
+def test_a_password_is_sent_where_spark_sends_one() -> None:
+    """What the server gets is told by the server."""
+    login = {"type": "basic", "basic.username": "me", "basic.password": "p:w"}
+    with running(AskedCatalog()) as server:
+        uri = f"http://127.0.0.1:{server.server_address[1]}"
+        settings = {"type": "rest", "uri": uri, **{f"rest.auth.{k}": v for k, v in login.items()}}
+        open_catalog("lake", pyiceberg_properties("lake", settings))
+    assert server.logins == [f"Basic {base64.b64encode(b'me:p:w').decode()}"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +158,7 @@ def test_a_glue_catalog_is_mapped() -> None:
         ({"catalog-impl": "org.apache.iceberg.nessie.NessieCatalog"}, "native Nessie API"),
         ({"catalog-impl": "com.example.OwnCatalog"}, "com.example.OwnCatalog"),
         ({"uri": "x"}, "unknown"),
+        ({**REST, "rest.auth.type": "google"}, "'google'"),
         ({**JDBC, "uri": "jdbc:oracle:thin:@db"}, "'oracle'"),
         ({**JDBC, "uri": "nothing"}, "no JDBC URL"),
         (JDBC, "no JDBC URL"),

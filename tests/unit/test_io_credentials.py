@@ -19,7 +19,8 @@ from holdfast.storage import credentials, locations
 from holdfast.storage.expiring import Credentials
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from tests.fakes.keyed_s3 import SECRET, KeyedS3, running
+from tests.fakes.http_servers import running
+from tests.fakes.keyed_s3 import SECRET, KeyedS3
 
 HERE = f"{__name__}:current"
 URI = "s3://bucket/x"

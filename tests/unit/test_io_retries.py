@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.storage import locations
 from holdfast.storage.port import StorageError
-from tests.fakes.s3_server import AnsweringS3, answering_s3
+from tests.fakes.http_servers import running
+from tests.fakes.s3_server import AnsweringS3
 
 URI = "s3://bucket/x"
 
@@ -40,7 +41,7 @@ def test_a_store_that_is_down_is_tried_again_until_the_deadline(
     config = {**locations._RETRY_CONFIG, "max_retries": 1000}  # noqa: SLF001 - what is tested.
     config["retry_timeout"] = timedelta(seconds=1)
     monkeypatch.setattr(locations, "_RETRY_CONFIG", config)
-    with answering_s3() as server:
+    with running(AnsweringS3()) as server:
         server.status = 503
         began = time.monotonic()
         tries = tries_of_one_put(server, monkeypatch)
@@ -55,7 +56,7 @@ def test_no_two_clients_come_back_at_the_same_moments(monkeypatch: pytest.Monkey
         "_RETRY_CONFIG",
         {**locations._RETRY_CONFIG, "max_retries": 2},  # noqa: SLF001 - what is tested.
     )
-    with answering_s3() as server:
+    with running(AnsweringS3()) as server:
         server.status = 503
         waits = []
         for _ in range(3):

@@ -10,7 +10,8 @@ import pytest
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from tests.fakes.s3_server import AnsweringS3, answering_s3
+from tests.fakes.http_servers import running
+from tests.fakes.s3_server import AnsweringS3
 
 URI = "s3://bucket/x"
 TOKEN = "SESSIONTOKENSECRET"  # noqa: S105 - the canary.
@@ -32,9 +33,9 @@ BODIES = {
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
     """Run a server that refuses everything; the client does not retry."""
     monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
-    with answering_s3() as running:
-        running.status, running.body = 400, ONE_LINE
-        yield running
+    with running(AnsweringS3()) as found:
+        found.status, found.body = 400, ONE_LINE
+        yield found
 
 
 def upload(storage: ObjectStorage) -> None:

@@ -15,8 +15,9 @@ from holdfast.ledger.create_once import create_once
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import AlreadyThereError, StorageError
+from tests.fakes.http_servers import running
 from tests.fakes.manual_ports import ManualTime
-from tests.fakes.s3_server import AnsweringS3, answering_s3
+from tests.fakes.s3_server import AnsweringS3
 
 URI = "s3://bucket/x"
 
@@ -25,8 +26,8 @@ URI = "s3://bucket/x"
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
     """Run a server for one test; the client does not retry."""
     monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
-    with answering_s3() as running:
-        yield running
+    with running(AnsweringS3()) as found:
+        yield found
 
 
 def refuse(server: AnsweringS3, status: int, code: str) -> None:

@@ -24,7 +24,8 @@ from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.storage import credentials, locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from tests.fakes.keyed_s3 import SECRET, KeyedS3, running
+from tests.fakes.http_servers import running
+from tests.fakes.keyed_s3 import SECRET, KeyedS3
 
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 LOCATION = "s3://bucket/t"

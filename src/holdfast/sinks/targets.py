@@ -40,7 +40,7 @@ class IcebergTable:
 
     name: str
     # Credentials stand in these properties: never in a repr, a log or an error.
-    catalog: Mapping[str, str] | None = field(default=None, repr=False, kw_only=True)
+    catalog: Mapping[str, Any] | None = field(default=None, repr=False, kw_only=True)
     branch: str = field(default="main", kw_only=True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from holdfast.errors import UnsupportedTableError
@@ -29,10 +30,12 @@ _REFUSED = {
 }
 # Settings of Spark's or Java's own that mean nothing to PyIceberg.
 _JAVA_ONLY = ("catalog-impl", "io-impl", "type", "default-namespace", "cache-enabled")
+# How to log in to a REST catalog. PyIceberg finds `credential` and `token` by itself.
+_AUTH = "rest.auth."
 _JDBC_DRIVERS = {"postgresql": "postgresql+psycopg2", "sqlite": "sqlite", "mysql": "mysql"}
 
 
-def pyiceberg_properties(catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
+def pyiceberg_properties(catalog: str, settings: Mapping[str, str]) -> dict[str, Any]:
     """Map one catalog's Spark settings to PyIceberg's properties.
 
     Args:
@@ -40,13 +43,20 @@ def pyiceberg_properties(catalog: str, settings: Mapping[str, str]) -> dict[str,
         settings: What follows `spark.sql.catalog.<name>.`, by name.
 
     Raises:
-        UnsupportedTableError: The catalog is of a kind that cannot be written safely.
+        UnsupportedTableError: The catalog is of a kind that cannot be written safely, or that we
+            cannot log in to.
     """
     kind = settings.get("type") or _IMPLEMENTATIONS.get(settings.get("catalog-impl", ""), "")
     kind = _TYPES.get(kind.lower(), kind.lower())
     refuse_unsafe_catalog(catalog, kind or settings.get("catalog-impl", "unknown"))
-    properties = {name: value for name, value in settings.items() if name not in _JAVA_ONLY}
+    properties: dict[str, Any] = {
+        name: value
+        for name, value in settings.items()
+        if name not in _JAVA_ONLY and not name.startswith(_AUTH)
+    }
     properties["type"] = kind
+    if kind == "rest":
+        properties |= _login(catalog, settings)
     if region := settings.get("client.region"):
         properties.setdefault("s3.region", region)
         if kind == "glue":
@@ -58,6 +68,28 @@ def pyiceberg_properties(catalog: str, settings: Mapping[str, str]) -> dict[str,
         for name in [name for name in properties if name.startswith("jdbc.")]:
             del properties[name]
     return properties
+
+
+def _login(catalog: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return how PyIceberg is to log in to a REST catalog.
+
+    Raises:
+        UnsupportedTableError: It is a way that we do not know.
+    """
+    way = settings.get(f"{_AUTH}type", "").lower()
+    if way in ("", "none", "oauth2"):
+        return {}
+    if way == "sigv4":
+        return {"rest.sigv4-enabled": "true"}
+    if way == "basic":
+        names = ("username", "password")
+        login = {name: settings.get(f"{_AUTH}basic.{name}", "") for name in names}
+        return {"auth": {"type": "basic", "basic": login}}
+    raise UnsupportedTableError(
+        table=f"catalog {catalog!r}",
+        what=f"{_AUTH}type is {way!r}, and how that logs in is not known here",
+        cure="pass hf.IcebergTable(name, catalog={...}) with PyIceberg's own `auth`",
+    )
 
 
 def refuse_unsafe_catalog(catalog: str, kind: str) -> None:
