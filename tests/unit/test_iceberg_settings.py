@@ -159,6 +159,8 @@ def test_a_glue_catalog_is_mapped() -> None:
         ({"catalog-impl": "com.example.OwnCatalog"}, "com.example.OwnCatalog"),
         ({"uri": "x"}, "unknown"),
         ({**REST, "rest.auth.type": "google"}, "'google'"),
+        ({**REST, "rest.auth.type": "sigv4", "rest.access-key-id": "k"}, "rest.access-key-id"),
+        ({**REST, "rest.sigv4-enabled": "true", "rest.access-key-id": "k"}, "rest.access-key-id"),
         ({**JDBC, "uri": "jdbc:oracle:thin:@db"}, "'oracle'"),
         ({**JDBC, "uri": "nothing"}, "no JDBC URL"),
         (JDBC, "no JDBC URL"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,10 +20,10 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from holdfast.errors import SettingsError
-from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.sink import IcebergSink
-from holdfast.storage import credentials, locations
+from holdfast.storage import credentials, expiring, locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 from tests.fakes.http_servers import running
@@ -46,17 +48,22 @@ class VendingCatalog(ThreadingHTTPServer):
         self.lasts_s: float | None = None
         self.has_credentials_answer = False
         self.is_down = False
+        # Paths that end so are answered with an error.
+        self.broken = "nothing"
         self.properties: dict[str, str] = {}
         self.asked: list[str] = []
 
     def sink(self, **properties: str) -> IcebergSink:
         """Return a sink on its table."""
-        uri = f"http://127.0.0.1:{self.server_address[1]}"
-        return IcebergSink(open_catalog("lake", {"uri": uri, **properties}), "db.t", "main")
+        return IcebergSink(open_catalog("lake", {**self.settings(), **properties}), "db.t", "main")
 
-    def storage(self) -> ObjectStorage:
+    def settings(self) -> dict[str, str]:
+        """Return where it is."""
+        return {"uri": f"http://127.0.0.1:{self.server_address[1]}"}
+
+    def storage(self, **properties: str) -> ObjectStorage:
         """Return a worker's storage: as it is after its way to another process."""
-        sink = self.sink()
+        sink = self.sink(**properties)
         spec = pickle.loads(pickle.dumps(sink.writer_spec(sink.load())))  # noqa: S301 - our own.
         found = HoldfastFileIO(dict(spec.io_properties), spec.vendor).storage
         assert isinstance(found, ObjectStorage)
@@ -92,7 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path != "/v1/config":
             self.server.asked.append(path.rsplit("/", 1)[-1])
         body = json.dumps(self.server.answer(path)).encode()
-        self.send_response(503 if self.server.is_down else 200)
+        fails = self.server.is_down or path.endswith(self.server.broken)
+        self.send_response(503 if fails else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -127,16 +135,54 @@ def test_keys_that_are_refused_are_asked_for_again(catalog: VendingCatalog, answ
     assert catalog.s3.refused == 1
 
 
+def test_a_look_at_the_table_helps_where_the_small_answer_fails(catalog: VendingCatalog) -> None:
+    """A server, or a gateway before it, may name an answer that it does not give."""
+    catalog.has_credentials_answer, catalog.broken = True, "/credentials"
+    storage = catalog.storage()
+    catalog.key = catalog.s3.key = "new"
+    storage.put(URI, b"1")
+
+
 def test_keys_are_asked_for_before_they_expire(catalog: VendingCatalog) -> None:
     """Nothing is refused: the store takes the old ones until the new ones are there."""
-    catalog.lasts_s = 0.4
+    catalog.lasts_s = 3.0
     storage = catalog.storage()
     storage.put(URI, b"1")
     catalog.lasts_s = 3600.0
-    time.sleep(0.3)
+    time.sleep(1.6)
     for _ in range(3):
         storage.put(URI, b"1")
     assert catalog.asked == ["t", "t"]
+    assert catalog.s3.refused == 0
+
+
+def test_keys_that_seem_to_be_over_when_they_come_are_used(catalog: VendingCatalog) -> None:
+    """A worker's clock is ahead; the catalog is not asked before each call."""
+    catalog.lasts_s = -3600.0
+    storage = catalog.storage()
+    for _ in range(3):
+        storage.put(URI, b"1")
+    assert catalog.asked == ["t"]
+
+
+@pytest.mark.parametrize("value", ["0", "9999999999999999", "²", "soon"])
+def test_a_tables_property_does_not_say_when_keys_expire(
+    catalog: VendingCatalog, value: str
+) -> None:
+    """Whoever may alter a table could let each call ask the catalog, or none."""
+    catalog.properties = {"s3.session-token-expires-at-ms": value}
+    sink = catalog.sink()
+    vendor = sink.writer_spec(sink.load()).vendor
+    assert vendor is not None
+    assert vendor.first["expires_at"] is None
+
+
+@pytest.mark.parametrize("name", ["warehouse", "token"])
+def test_one_name_stands_for_two_catalogs(catalog: VendingCatalog, name: str) -> None:
+    """Two warehouses behind one address, or a new login: each has keys of its own."""
+    catalog.storage(**{name: "a"}).put(URI, b"1")
+    catalog.key = catalog.s3.key = "new"
+    catalog.storage(**{name: "b"}).put(URI, b"1")
     assert catalog.s3.refused == 0
 
 
@@ -162,19 +208,51 @@ def test_a_driver_outlives_its_keys(catalog: VendingCatalog) -> None:
     assert view.handle.io.storage.size(URI) == 1
 
 
-def test_keys_that_are_still_good_are_used_while_the_catalog_is_away(
-    catalog: VendingCatalog,
-) -> None:
-    """Workers may not even reach it. When the store refuses as well, that is an error."""
-    catalog.lasts_s = 0.0
+def test_old_keys_are_used_while_the_catalog_is_away(catalog: VendingCatalog) -> None:
+    """Workers may not even reach it. When the store refuses as well, both are told."""
+    catalog.lasts_s = 0.01
     storage = catalog.storage()
     catalog.is_down = True
+    time.sleep(0.02)
     storage.put(URI, b"1")
     catalog.s3.key = "new"
-    with pytest.raises(StorageError, match=r"no credentials from catalog .lake., for table db\.t"):
+    said = r"InvalidAccessKeyId \(no credentials from catalog 'lake', for table db\.t: "
+    with pytest.raises(StorageError, match=said):
         storage.put(URI, b"2")
     catalog.is_down, catalog.key = False, "new"
     storage.put(URI, b"2")
+
+
+def test_what_another_store_refuses_does_not_take_the_keys_away(catalog: VendingCatalog) -> None:
+    """The ledger's keys are over, and the catalog cannot be asked: the table's are still good."""
+    storage = catalog.storage()
+    storage.put(URI, b"1")
+    catalog.is_down = True
+    with running(KeyedS3()) as other:
+        keys = {"s3.access-key-id": "mine", "s3.secret-access-key": SECRET}
+        with pytest.raises(StorageError, match="InvalidAccessKeyId"):
+            ObjectStorage(other.options(**keys)).get(URI)
+    storage.put(URI, b"2")
+
+
+def test_a_question_that_takes_long_is_not_asked_at_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A catalog that hangs until the time-out must not hold up every call for so long."""
+    asked: list[int] = []
+
+    def hang() -> dict[str, Any]:
+        asked.append(1)
+        time.sleep(0.2)
+        raise TimeoutError
+
+    monkeypatch.setattr(expiring, "_UNTOLD_S", 0.1)
+    soon = datetime.now(timezone.utc) + timedelta(seconds=0.01)
+    first = {"access_key_id": "k", "secret_access_key": SECRET, "expires_at": soon}
+    made = expiring.Credentials("somebody", hang, first=first)
+    time.sleep(0.02)
+    assert [made()["access_key_id"] for _ in range(3)] == ["k"] * 3
+    assert asked == [1]
 
 
 def test_a_catalog_that_vends_no_keys_any_more_is_an_error(catalog: VendingCatalog) -> None:
@@ -211,6 +289,24 @@ def test_the_users_own_keys_are_not_asked_for_again(catalog: VendingCatalog) -> 
     assert io.properties["s3.access-key-id"] == "mine"
 
 
+def test_a_token_of_the_users_own_is_not_sent_with_a_vended_key(catalog: VendingCatalog) -> None:
+    """It belongs to another key, and the store would refuse the two together."""
+    keys = {"s3.access-key-id": "mine", "s3.secret-access-key": "x", "s3.session-token": "mine"}
+    sink = catalog.sink(**keys)
+    vendor = sink.writer_spec(sink.load()).vendor
+    assert vendor is not None
+    assert (vendor.first["access_key_id"], vendor.first["token"]) == ("old", None)
+
+
+def test_an_object_in_the_settings_stays_on_the_driver(catalog: VendingCatalog) -> None:
+    """PyIceberg takes a session of boto3's there, which no worker could be sent."""
+    opened = open_catalog("lake", catalog.settings())
+    assert isinstance(opened, TimedRestCatalog)
+    opened.given["botocore_session"] = threading.Lock()  # It cannot be pickled either.
+    sink = IcebergSink(opened, "db.t", "main")
+    pickle.dumps(sink.writer_spec(sink.load()))
+
+
 def test_keys_in_a_tables_properties_are_not_vended(catalog: VendingCatalog) -> None:
     """Whoever may alter a table does not get to choose whose keys are used."""
     catalog.key = ""
@@ -233,7 +329,7 @@ def test_no_secret_is_shown(catalog: VendingCatalog) -> None:
     sink = catalog.sink(token="canary")  # noqa: S106 - of no real server.
     view = sink.load()
     spec = sink.writer_spec(view)
-    shown = f"{spec!r} {spec.vendor!r} {view.handle.io!r}"
+    shown = f"{spec!r} {spec.vendor!r}"
     assert SECRET not in shown
     assert "canary" not in shown
     assert SECRET not in str(spec.io_properties)

@@ -49,13 +49,15 @@ def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool
         return _run(action, size, renews=renews)
     except FileNotFoundError as error:
         if _is_refusal(error):
-            raise StorageError(f"{uri}: refused: {_in_short(str(error))}") from None
+            raise StorageError(f"{uri}: refused: {_in_short(str(error))}{_why()}") from None
         raise FileNotFoundError(f"{uri}: no such object") from None
     except (AlreadyExistsError, PreconditionError):
         raise AlreadyThereError(uri) from None
     except (BaseError, OSError, ValueError) as error:
         # Without the cause: a store's answer may repeat the credentials that it did not accept.
-        raise StorageError(f"{uri}: {type(error).__name__}: {_in_short(str(error))}") from None
+        why = _why() if _is_refusal(error) else ""
+        said = f"{type(error).__name__}: {_in_short(str(error))}"
+        raise StorageError(f"{uri}: {said}{why}") from None
 
 
 def write(uri: str, action: Callable[[], object], *, size: int = 0, renews: bool = True) -> None:
@@ -89,6 +91,11 @@ def _is_refusal(error: Exception) -> bool:
     if _STALE.search(text) or _REFUSED.search(text):
         return True
     return "<Code>" not in text and _BAD_REQUEST.search(text) is not None
+
+
+def _why() -> str:
+    trouble = credentials.trouble()
+    return f" ({trouble})" if trouble else ""
 
 
 def _in_short(text: str) -> str:

@@ -91,14 +91,23 @@ def renew(before: float) -> bool:
     Args:
         before: When the call that was refused began, by the monotonic clock.
     """
-    ours = [one for (process_id, _), one in list(_known.items()) if process_id == os.getpid()]
+    ours = _ours()
     for one in ours:
         one.throw_away(before)
     return bool(ours)
 
 
+def trouble() -> str:
+    """Say why a call was refused, if new credentials could not be had; empty if they could."""
+    return "; ".join(one.trouble for one in _ours() if one.trouble)
+
+
 # By process and origin: all stores of a process share them.
 _known: dict[tuple[int, Hashable], Credentials] = {}
+
+
+def _ours() -> list[Credentials]:
+    return [one for (process_id, _), one in list(_known.items()) if process_id == os.getpid()]
 
 
 def _kept(origin: Hashable, make: Callable[[], Credentials]) -> Credentials:

@@ -58,6 +58,8 @@ class Credentials:
         self._found: S3Credential | None = None
         self._asked_at = 0.0
         self._good_until = 0.0
+        # Why no newer ones could be had; empty when they could.
+        self.trouble = ""
         if first is not None:
             self._take(first, time.monotonic())
 
@@ -85,24 +87,26 @@ class Credentials:
         """
         with self._lock:
             if self._asked_at <= before:
-                self._found = None
+                self._good_until = 0.0
 
     def _renew(self) -> None:
         asked_at = time.monotonic()
         try:
             given = self._ask()
         except Exception as error:  # noqa: BLE001 - it is the user's own code.
-            if self._found is not None:  # Nobody has refused them: they may last for a while.
-                self._good_until = asked_at + _UNTOLD_S
-                return
             # Without its text, which may hold what it was about to return.
-            raise StorageError(
-                f"no credentials from {self._origin}: {type(error).__name__}"
-            ) from None
-        self._take(given, asked_at)
+            self.trouble = f"no credentials from {self._origin}: {type(error).__name__}"
+            if self._found is None:
+                raise StorageError(self.trouble) from None
+            # The old ones may last for a while, or be those of another store than the one that
+            # has refused a call. From now on: the question itself may have taken long.
+            self._good_until = time.monotonic() + _UNTOLD_S
+        else:
+            self._take(given, asked_at)
 
     def _take(self, given: Mapping[str, Any], asked_at: float) -> None:
         self._found, lasts_s = _understood(self._origin, given, self._untold_s)
+        self.trouble = ""
         self._asked_at = asked_at
         self._good_until = asked_at + lasts_s * random.uniform(_SHARE_MIN, 1.0)  # noqa: S311
 
@@ -135,5 +139,7 @@ def _understood(
     if expires_at.tzinfo is None:
         expires_at = expires_at.replace(tzinfo=timezone.utc)
     left_s = (expires_at - datetime.now(timezone.utc)).total_seconds()
+    if left_s <= 0.0:  # New, and over already: clocks differ, and the store will tell.
+        return found, untold_s
     # Of those that are short-lived from the start the first half is used.
-    return found, max(left_s - _MARGIN_S, left_s / 2, 0.0)
+    return found, max(left_s - _MARGIN_S, left_s / 2)

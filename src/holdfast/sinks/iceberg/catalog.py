@@ -28,6 +28,11 @@ _TIMEOUT_S = (10.0, 60.0)
 class TimedRestCatalog(RestCatalog):
     """PyIceberg's REST catalog, which would wait for an answer for ever."""
 
+    def __init__(self, name: str, **properties: Any) -> None:  # noqa: ANN401 - as PyIceberg's.
+        """Connect; `given` is what was given, without what the server adds to it."""
+        self.given = properties
+        super().__init__(name, **properties)
+
     def _create_session(self) -> Session:
         session = super()._create_session()
         # On the session, not on an adapter: signing mounts an adapter of its own.

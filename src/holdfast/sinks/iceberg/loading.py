@@ -6,6 +6,9 @@ Workers get those that the driver has seen, and ask the catalog for new ones in 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,7 +20,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from holdfast.errors import CatalogUnavailableError, TableMissingError
-from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.wording import in_short
 from holdfast.storage.locations import storage_options
@@ -63,15 +66,23 @@ def _vendor(
     catalog: Catalog, identifier: str, location: str, options: Mapping[str, Any]
 ) -> CatalogKeys | None:
     """Return who gives out the keys in a table's options; None if they are the user's own."""
-    if not isinstance(catalog, RestCatalog) or options.get(_KEY) == catalog.properties.get(_KEY):
+    if not isinstance(catalog, TimedRestCatalog):
         return None
+    given = catalog.given
+    if options.get(_KEY) == given.get(_KEY):
+        return None
+    # A token of the user's own belongs to another key.
+    theirs = {k: v for k, v in options.items() if k != _TOKEN or v != given.get(_TOKEN)}
+    # Objects of this process do not come along; a worker has the chain of its own.
+    plain = {k: v for k, v in given.items() if isinstance(v, str | int | float | dict)}
+    settings = json.dumps(plain, sort_keys=True, default=str)
     return CatalogKeys(
         catalog=catalog.name,
-        uri=catalog.uri,
         identifier=identifier,
+        settings=hashlib.sha256(settings.encode()).hexdigest(),
         location=location,
-        first=_keys_in(options),
-        properties=dict(catalog.properties),
+        first=_keys_in(theirs),
+        properties=plain,
     )
 
 
@@ -82,8 +93,10 @@ def _own_options(catalog: Catalog, table: Table) -> dict[str, Any]:
     credentials of everybody who writes to it to an address of theirs.
     """
     found = dict(table.io.properties)
-    for name, _ in storage_options(table.properties):
-        if name not in table.config and found.get(name) == table.properties[name]:
+    names = [name for name, _ in storage_options(table.properties)]
+    for name in (*names, _EXPIRES_AT_MS):
+        stands = name in table.properties and name not in table.config
+        if stands and found.get(name) == table.properties[name]:
             found.pop(name)
             if name in catalog.properties:
                 found[name] = catalog.properties[name]
@@ -95,8 +108,9 @@ class CatalogKeys:
     """The keys that a REST catalog vends for one table: a `Vendor`."""
 
     catalog: str
-    uri: str = field(repr=False)
     identifier: str
+    # A digest: one name may stand for several catalogs, warehouses and logins.
+    settings: str = field(repr=False)
     # Where its metadata is: of keys for several places those for this one are meant.
     location: str = field(compare=False, repr=False)
     first: Mapping[str, Any] = field(compare=False, repr=False)
@@ -118,7 +132,7 @@ class CatalogKeys:
         catalog = cast("RestCatalog", open_catalog(self.catalog, self.properties))
         try:
             options = catalog.load_credentials(self.identifier, self.location)
-        except NotImplementedError:  # Few servers have it. A look at the table tells them too.
+        except Exception:  # noqa: BLE001 - few servers have it. A look at the table tells more.
             options = {}
         if options.get(_KEY):
             return _keys_in(options)
@@ -130,8 +144,9 @@ class CatalogKeys:
 
 def _keys_in(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return vended keys as `storage.credentials` wants them."""
-    ends_ms = str(options.get(_EXPIRES_AT_MS, ""))
-    ends = datetime.fromtimestamp(int(ends_ms) / 1000, timezone.utc) if ends_ms.isdigit() else None
+    ends = None
+    with contextlib.suppress(ValueError, OverflowError, OSError):  # What cannot be is not told.
+        ends = datetime.fromtimestamp(int(options.get(_EXPIRES_AT_MS, "")) / 1000, timezone.utc)
     return {
         "access_key_id": options.get(_KEY),
         "secret_access_key": options.get(_SECRET),

@@ -32,6 +32,8 @@ _REFUSED = {
 _JAVA_ONLY = ("catalog-impl", "io-impl", "type", "default-namespace", "cache-enabled")
 # How to log in to a REST catalog. PyIceberg finds `credential` and `token` by itself.
 _AUTH = "rest.auth."
+_SIGNS = "rest.sigv4-enabled"
+_SIGNING_KEY = "rest.access-key-id"
 _JDBC_DRIVERS = {"postgresql": "postgresql+psycopg2", "sqlite": "sqlite", "mysql": "mysql"}
 
 
@@ -77,10 +79,17 @@ def _login(catalog: str, settings: Mapping[str, str]) -> dict[str, Any]:
         UnsupportedTableError: It is a way that we do not know.
     """
     way = settings.get(f"{_AUTH}type", "").lower()
+    if way == "sigv4" or settings.get(_SIGNS, "").lower() == "true":
+        if _SIGNING_KEY in settings:  # PyIceberg would sign as somebody else, without a word.
+            raise UnsupportedTableError(
+                table=f"catalog {catalog!r}",
+                what=f"{_SIGNING_KEY} is to sign requests, and PyIceberg does not know it",
+                cure="let the environment's own keys sign, or pass hf.IcebergTable(name, "
+                "catalog={...}) with client.access-key-id",
+            )
+        return {_SIGNS: "true"}
     if way in ("", "none", "oauth2"):
         return {}
-    if way == "sigv4":
-        return {"rest.sigv4-enabled": "true"}
     if way == "basic":
         names = ("username", "password")
         login = {name: settings.get(f"{_AUTH}basic.{name}", "") for name in names}
