@@ -53,11 +53,9 @@ def provider(options: Mapping[str, str], vendor: Vendor | None = None) -> Creden
     Raises:
         SettingsError: The option names no function.
     """
-    if vendor is not None:
-        return _vended(vendor)
-    name = _named(options)
-    if name:
-        return _kept(name, lambda: Credentials(name, _function(name)))
+    found = _asked(options, vendor)
+    if found is not None:
+        return found
     if _needs_none(options) or any(os.environ.get(one) for one in _IN_ENVIRONMENT):
         return None
     if not _from_file():
@@ -79,9 +77,8 @@ def refresh(options: Mapping[str, str], vendor: Vendor | None = None) -> None:
         SettingsError: The option names no function.
         StorageError: There are no credentials for now.
     """
-    if vendor is not None or _named(options):
-        found = provider(options, vendor)
-        assert found is not None  # noqa: S101 - for mypy: there is somebody to ask.
+    found = _asked(options, vendor)
+    if found is not None:
         found()
 
 
@@ -117,12 +114,16 @@ def _kept(origin: Hashable, make: Callable[[], Credentials]) -> Credentials:
     return _known[key]
 
 
-def _vended(vendor: Vendor) -> Credentials:
-    untold_s = _UNTOLD_OF_A_VENDOR_S
-    return _kept(
-        vendor,
-        lambda: Credentials(vendor.origin, vendor.ask, first=vendor.first, untold_s=untold_s),
-    )
+def _asked(options: Mapping[str, str], vendor: Vendor | None) -> Credentials | None:
+    """Return credentials that a vendor or a user's function gives; None if there is neither."""
+    if vendor is not None:
+        untold_s = _UNTOLD_OF_A_VENDOR_S
+        return _kept(
+            vendor,
+            lambda: Credentials(vendor.origin, vendor.ask, first=vendor.first, untold_s=untold_s),
+        )
+    name = _named(options)
+    return _kept(name, lambda: Credentials(name, _function(name))) if name else None
 
 
 def _named(options: Mapping[str, str]) -> str:
