@@ -113,6 +113,16 @@ class FaultProxy:
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _late: list[threading.Thread] = field(default_factory=list)
+    # What went wrong in the steps of faults: a server's thread would only print it.
+    broken: list[BaseException] = field(default_factory=list)
+
+    def take(self, step: Callable[[], None]) -> None:
+        """Run a step of a fault, and keep what goes wrong in it for the test's end."""
+        try:
+            step()
+        except BaseException as error:
+            self.broken.append(error)
+            raise OSError("a step of a fault has failed") from error
 
     def on(self, matches: Callable[[Seen], bool], *faults: Fault) -> Rule:
         """Let the next requests that match meet these faults, one each."""
@@ -175,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         proxy, seen = self.server.proxy, Seen(method=self.command, target=self.path)
         fault = proxy.next_fault(seen)
-        fault.before()
+        proxy.take(fault.before)
         answer, headers = _NO_ANSWER, list(self.headers.items())
 
         def forward() -> _Answer:
@@ -189,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = forward()
         else:
             proxy.note(seen, 0)
-        fault.after()
+        proxy.take(fault.after)
         if fault.lose_answer or (fault.status is None and not answer.status):
             self.close_connection = True
             return
@@ -251,6 +261,9 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
 
     Args:
         upstream: The server's URI: a catalog's, or an S3 endpoint.
+
+    Raises:
+        BaseException: A step of a fault has failed, so the test has shown nothing.
     """
     proxy, address = FaultProxy(upstream=upstream), urlsplit(upstream)
     with _Server(("127.0.0.1", 0), _Handler) as server:
@@ -262,3 +275,5 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
         finally:
             server.shutdown()
             proxy.settle()
+        for error in proxy.broken:
+            raise error

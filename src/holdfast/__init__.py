@@ -12,6 +12,7 @@ from holdfast._version import __version__
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.engine.abort import Aborted
     from holdfast.engine.sweep import Swept
     from holdfast.model.limits import Limits
     from holdfast.model.report import Report
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.worker.transforms import PerWorker, per_worker
 
 _HOMES = {
+    "holdfast.engine.abort": ("Aborted",),
     "holdfast.engine.sweep": ("Swept",),
     "holdfast.model.limits": ("Limits",),
     "holdfast.model.report": ("Report",),
@@ -45,6 +47,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Aborted",
     "Create",
     "FilesScan",
     "HoldfastError",

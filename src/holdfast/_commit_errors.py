@@ -81,9 +81,31 @@ class CommitUnknownError(CommitError):
     """It cannot be told whether the run has landed."""
 
     happened = "{table}: it is unknown whether run {run_id!r} has landed ({reason})"
-    advice = "run the same script again later; it looks first. Delete nothing"
+    advice = (
+        "run the same script again later: it looks first. If it stays unknown, look for its rows "
+        "in the table, give the run up with run.abort() and use a new run id. Delete nothing"
+    )
 
     run_id: str
+    reason: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableOutOfSightError(CommitError):
+    """A post of the run got no answer, and the table that would tell cannot be seen."""
+
+    happened = (
+        "{table}: run {run_id!r} has {posts} without an answer, and its table cannot be asked "
+        "({reason}); it may have landed, or may still land"
+    )
+    advice = (
+        "name the catalog and table that the run was started with: its UUID and its branch would "
+        "prove it. If the table or the branch is gone for good, say so with table_is_gone=True "
+        "(--table-is-gone)"
+    )
+
+    run_id: str
+    posts: str
     reason: str
 
 

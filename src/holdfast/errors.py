@@ -37,6 +37,7 @@ Spark hands an executor's error to the driver as text, so the message alone is e
         ├── CommitConflictError       other writers won every attempt
         ├── CommitRefusedError        the catalog says no, for good
         ├── CommitUnknownError        nobody can tell whether it landed
+        ├── TableOutOfSightError      an abort cannot ask the table what became of a post
         └── CommittedThenRemovedError it landed, and was rolled back or replaced since
 """
 
@@ -54,6 +55,7 @@ from holdfast._commit_errors import (
     StagedFileMissingError,
     TableChangedError,
     TableMissingError,
+    TableOutOfSightError,
 )
 from holdfast._error_root import HoldfastError
 from holdfast._job_errors import (
@@ -100,6 +102,7 @@ __all__ = [
     "StoreUnavailableError",
     "TableChangedError",
     "TableMissingError",
+    "TableOutOfSightError",
     "TooManyErrorsError",
     "TransformError",
     "TransformTooLargeError",

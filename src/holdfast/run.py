@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from holdfast.engine.abort import abort
-from holdfast.engine.choices import Choices, Duration, IfCommitted, Takeover
+from holdfast.engine.abort import Aborted, abort
+from holdfast.engine.choices import Choices, Duration, IfCommitted, Takeover, VerifyInput
 from holdfast.engine.drive import Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, Prepared, prepare
 from holdfast.engine.quarantined import quarantine_chunks
 from holdfast.engine.report import report_of
-from holdfast.engine.resolve import refuse_landed
+from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import Swept, sweep
 from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
@@ -87,7 +87,7 @@ class Run:
         rows: RowCount = "same",
         create: Create | None = None,
         version: str = "",
-        verify_input: bool = True,
+        verify_input: VerifyInput = "keys",
         if_committed: IfCommitted = "compare",
         takeover: Takeover = "wait",
         retries: int = 2,
@@ -116,7 +116,9 @@ class Run:
             rows: "same": as many rows out as in, for every batch; "any": it may differ.
             create: How to create the table if there is none; ignored if there is one.
             version: The user's own word for the code; another word is another run.
-            verify_input: Read the key columns before the job, and check that every row is done.
+            verify_input: "keys": read the key columns before the job, and check that every row is
+                done, once. "rows": read all columns, and notice other values under the same keys
+                too. False: neither. Files of a scan are always compared.
             if_committed: "compare" the input with what has landed, or "return" at once.
             takeover: While another driver seems alive: "wait", take over "now", or "never".
             retries: How many further passes a failing transform gets.
@@ -173,7 +175,7 @@ class Run:
         try:
             self._prepared = prepare(ledger, DataFrameSubmitter(df, key), key, choices)
         except RunAbortedError:
-            refuse_landed(ledger, self._open_sink(None))
+            refuse_doubt(ledger, self._open_sink(None))
             raise
         if self._prepared.has_landed:
             return df.limit(0)
@@ -251,21 +253,33 @@ class Run:
         """
         return status(self._ledger(active_session()))
 
-    def abort(self, *, to: str | Target | None = None, reason: str = "") -> None:
-        """Give the run up, for good: every driver of it is fenced, and no post of it can land.
+    def abort(
+        self,
+        *,
+        to: str | Target | None = None,
+        reason: str = "",
+        table_is_gone: bool = False,
+    ) -> Aborted:
+        """Give the run up, for good: every driver of it is fenced.
 
-        Runs on the driver. Calling again is safe. Nothing is deleted: see `sweep`.
+        Runs on the driver. Calling again is safe. Nothing is deleted: see `sweep`. A post that is
+        under way is made to fail. If the table does not tell what became of a post, the result
+        says so, with a warning; should it have landed, every later call says so.
 
         Args:
             to: The table, if the session's settings do not lead to it.
-            reason: Why, for whoever reads the log.
+            reason: Why, recorded in the run log.
+            table_is_gone: Say so if the table or the branch was dropped for good. Without it, a
+                run with a post in doubt is not given up while its table cannot be seen.
 
         Raises:
             RunCommittedError: The run has landed.
-            CommitError: The catalog gave no clear answer; call again.
+            TableOutOfSightError: A post is in doubt, and the table is not provably the run's.
+            CommitError: The catalog does not answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
-        abort(self._ledger(active_session()), self._open_sink(to), reason)
+        ledger, open_sink = self._ledger(active_session()), self._open_sink(to)
+        return abort(ledger, open_sink, reason, table_is_gone=table_is_gone)
 
     def sweep(self, *, to: str | Target | None = None) -> Swept:
         """Delete what a finished or aborted run no longer needs, and nothing else.
@@ -310,9 +324,11 @@ class Run:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
         started = time.monotonic()
+        if self._prepared is not None:
+            self._prepared.check(choices)
         given = open_input(rows, key)
         if given.identity:  # To compare the files of a scan costs next to nothing.
-            choices = replace(choices, verify_input=True)
+            choices = replace(choices, verify_input="keys")
         spark.refuse_wap(given.session)
         sink = open_table(target, given.session, create, given.schema)
         view = sink.load()
@@ -345,7 +361,7 @@ class Run:
         spark.forget_cached_table(given.session, target)
         report = report_of(self._run_id, sink.name, driven, time.monotonic() - started)
         report = replace(report, unindexed_rows=sink.unindexed_rows())
-        return report if given.compares else replace(report, input_compared=False)
+        return report if given.compares else replace(report, input_compared=None)
 
 
 def runs(

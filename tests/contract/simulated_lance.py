@@ -54,7 +54,7 @@ class SimulatedLance(TableUnderTest):
 
     def change_schema(self) -> None:
         """Rename the column."""
-        self.table.change_columns("Project", {0: "number"})
+        self.table.rename_column(0, "number")
 
     def drop_and_create(self) -> None:
         """Make it again, and without the version that the simulation puts on top."""

@@ -13,7 +13,7 @@ from tests.simulation.table import SimTable
 from tests.simulation.world import World
 
 # Decisions of the simulation: see `SimTable`.
-_WAYS_OF_A_POST = 5
+_WAYS_OF_A_POST = 6
 NEVER_ARRIVES = 1
 ANSWER_LOST = 3
 
@@ -24,7 +24,7 @@ class ChosenFault(Chance):
     post_fault = 0
 
     def of(self, options: int, special: float = 1.0) -> int:  # noqa: ARG002 - nothing is drawn.
-        """Decide: only a post has five ways to go."""
+        """Decide: only a post has six ways to go."""
         return self.post_fault if options == _WAYS_OF_A_POST else 0
 
 
@@ -71,8 +71,8 @@ class SimulatedTable(TableUnderTest):
         self._table.foreign_append()
 
     def change_schema(self) -> None:
-        """Add a column."""
-        self._table.schema = {"columns": ["id", "new"]}
+        """Rename the column."""
+        self._table.rename_column(1, "number")
 
     def drop_and_create(self) -> None:
         """Make it again, and without the snapshot that the simulation puts into it."""

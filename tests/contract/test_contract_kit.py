@@ -126,7 +126,9 @@ class DrawsOneId(SharedSimTable):
 class ChecksNothing(SharedSimTable):
     """Lets every commit pass."""
 
-    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+    def check(
+        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+    ) -> None:
         """Pass."""
 
 
@@ -135,6 +137,14 @@ class DeletesAnything(SharedSimTable):
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
         """Ask no questions."""
+
+
+class DeletesByPrefix(SharedSimTable):
+    """Takes a path for the table's own by how it begins."""
+
+    def refuse_outside(self, paths: Sequence[str]) -> None:
+        """Refuse what begins otherwise, and nothing else."""
+        super().refuse_outside([path for path in paths if not path.startswith("mem://")])
 
 
 class DeletesOnce(SharedSimTable):
@@ -168,6 +178,7 @@ CAUGHT: list[tuple[type[SharedSimTable], str]] = [
     (ChecksNothing, "test_each_missing_file_is_named_and_stops_the_commit"),
     (ChecksNothing, "test_a_changed_schema_stops_the_commit"),
     (DeletesAnything, "test_a_path_outside_the_table_is_refused"),
+    (DeletesByPrefix, "test_a_path_that_has_to_be_resolved_is_refused"),
     (DeletesOnce, "test_deleting_staged_files_is_safe_to_repeat"),
 ]
 

@@ -25,12 +25,3 @@ class TestSimulatedTable(SinkContract):
     def test_a_writer_spec_survives_the_way_to_an_executor(self) -> None:
         """A spec cannot be pickled."""
         super().test_a_writer_spec_survives_the_way_to_an_executor()
-
-    @pytest.mark.xfail(
-        reason="the table in memory knows files by their names only",
-        strict=True,
-        raises=AssertionError,
-    )
-    def test_a_file_of_another_size_counts_as_missing(self) -> None:
-        """A file of another size is not noticed."""
-        super().test_a_file_of_another_size_counts_as_missing()

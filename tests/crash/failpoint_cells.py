@@ -15,9 +15,10 @@ Process = Literal["driver", "task"]
 
 # What leads to the step. A job: the first start. replay: a task is killed when its chunk is
 # durable. withdrawal: a staged file is gone at the second start. mistake: the transform fails for
-# all rows. renewal: staged files count as old at once. abort: of a run whose driver died between
-# intent and post. sweep: of a run that landed.
-Story = Literal["job", "replay", "withdrawal", "mistake", "renewal", "abort", "sweep"]
+# all rows. renewal: staged files count as old at once. conflict: another writer commits right
+# before the post. abort: of a run whose driver died between intent and post. sweep: of one that
+# landed.
+Story = Literal["job", "replay", "withdrawal", "mistake", "renewal", "conflict", "abort", "sweep"]
 
 _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
     "job": (
@@ -52,6 +53,7 @@ _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
         "before-manifest-copies",
         "after-copies",
     ),
+    "conflict": ("before-refused", "after-refused"),
     "abort": (
         "before-abort",
         "after-abort",

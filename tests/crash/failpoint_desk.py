@@ -47,7 +47,10 @@ class Desk:
         act = cell.story if cell.story in {"abort", "sweep"} else "append"
         fails = cell.story == "mistake"
         self.arm(cell.step, cell.fault)
-        driver = game.start(act, fails=fails)
+        if cell.story == "conflict":
+            driver = game.start_into_conflict()
+        else:
+            driver = game.start(act, fails=fails)
         rival = ""
         if cell.fault == "stop":
             stopped = self.taken(cell.step)
@@ -142,6 +145,15 @@ class _Game:
         """Start a driver."""
         return self.desk.nursery.start({**self.order, "act": act, "fails": fails})
 
+    def start_into_conflict(self) -> Driver:
+        """Start a driver, and let another writer commit right before its post."""
+        self.desk.arm("before-post", "stop")
+        driver = self.start("append")
+        stopped = self.desk.taken("before-post")
+        self._commit_nothing()
+        os.kill(stopped, signal.SIGCONT)
+        return driver
+
     def finish(self, act: str) -> str:
         """Start the script again until it is done; say how often that was."""
         good = {"append": _LANDED, "abort": {"aborted"}, "sweep": {"swept"}}[act]
@@ -188,6 +200,16 @@ class _Game:
         ended = self.start("append").wait()
         assert self.desk.is_taken(step), ended
         return ended
+
+    def _commit_nothing(self) -> None:
+        """Commit no rows, as another writer."""
+        none = pa.table({"id": pa.array([], pa.int64()), "y": pa.array([], pa.int64())})
+        if self.is_lance:
+            options = self.desk.stack.s3.lance_options()
+            lance.write_dataset(none, self.table, mode="append", storage_options=options)
+        else:
+            catalog = load_catalog("desk", **self.desk.stack.rest_catalog_properties())
+            catalog.load_table(self.table).append(none)
 
     def _write_input(self) -> None:
         """Write the rows as two files of two row groups each."""

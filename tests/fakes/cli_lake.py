@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import lance
 import pyarrow as pa
@@ -20,7 +21,9 @@ from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
+from holdfast.model.records import Body, Receipt, Record
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog
@@ -88,6 +91,7 @@ class CliLake:
         ports: Ports | None = None,
         *,
         sink: Sink | None = None,
+        branch: str = "main",
         **choices: Any,  # noqa: ANN401 - any of `Choices`.
     ) -> Driven:
         """Start a run, as a script does; by default on the Iceberg table."""
@@ -96,7 +100,7 @@ class CliLake:
         identity = Identity(
             table=sink.name,
             table_uuid=view.uuid,
-            branch="main",
+            branch=branch,
             mode="append",
             key=("id",),
             session_time_zone="UTC",
@@ -136,6 +140,33 @@ class CliLake:
 
 def _die() -> None:
     raise DriverDiedError
+
+
+def die_before_post(lake: CliLake, **arguments: Any) -> None:  # noqa: ANN401 - of `start`.
+    """Start the run `r`, whose driver dies between its intent and its post."""
+    with (
+        mock.patch.object(IcebergSink, "post", mock.Mock(side_effect=DriverDiedError)),
+        contextlib.suppress(DriverDiedError),
+    ):
+        rows = MemorySubmitter(range(10), range(10, 20))
+        lake.start("r", rows, Ports(process_id=_GONE), **arguments)
+
+
+def die_before_receipt(lake: CliLake, run_id: str = "r") -> None:
+    """Start a run that lands, and whose driver dies before it can say so."""
+    append = RunLog.append
+
+    def until_receipt(log: RunLog, body: Body) -> Record:
+        if isinstance(body, Receipt):
+            raise DriverDiedError
+        return append(log, body)
+
+    with (
+        mock.patch.object(RunLog, "append", until_receipt),
+        contextlib.suppress(DriverDiedError),
+    ):
+        rows = MemorySubmitter(range(10), range(10, 20))
+        lake.start(run_id, rows, Ports(process_id=_GONE))
 
 
 @pytest.fixture

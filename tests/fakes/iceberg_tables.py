@@ -24,6 +24,7 @@ from holdfast.model.identity import Identity
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.manifest_reads import manifest_entries
 from holdfast.sinks.iceberg.manifests import listed_manifest
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
@@ -66,7 +67,7 @@ def write(
 
 def entries(group: StagedGroup) -> list[ManifestEntry]:
     """Read a staged manifest's entries, with ids and numbers still to be inherited."""
-    return listed_manifest(group, 7).fetch_manifest_entry(HoldfastFileIO(), discard_deleted=False)
+    return manifest_entries(listed_manifest(group, 7), HoldfastFileIO())
 
 
 def local_path(uri: str) -> Path:

@@ -92,10 +92,14 @@ class LanceRig:
         """Open the dataset as a driver does."""
         return LanceSink(self.place, rows_per_file=1000, bytes_per_file=10**9)
 
+    def ledger(self) -> Ledger:
+        """Open the run's ledger as a driver does."""
+        return Ledger.open(RUN_ID, STORE, self.storage, manual_ports(self.time))
+
     def start(self, **choices: Any) -> Driven:  # noqa: ANN401 - any of `Choices`.
         """Start the script."""
         sink = self.sink()
-        ledger = Ledger.open(RUN_ID, STORE, self.storage, manual_ports(self.time))
+        ledger = self.ledger()
         rows = MemorySubmitter(*self.partitions)
         driver = Driver(ledger=ledger, sink=sink, input=Unpinned(rows))
         view = sink.load()

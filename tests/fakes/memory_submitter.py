@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +15,7 @@ from holdfast.errors import JobFailedError
 from holdfast.ledger.key_files import KeyFiles, read_keys
 from holdfast.model.input_sums import InputSums
 from holdfast.model.key_examples import KeyExamples
+from holdfast.sources.base import ROW_HASH, TAG_COLUMN
 from holdfast.storage.port import StorageError
 from holdfast.worker.key_hash import hash_sums, key_hashes
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
@@ -30,6 +33,21 @@ def partition(ids: Iterable[int | None], kind: pa.DataType | None = None) -> pa.
     return pa.RecordBatch.from_arrays([pa.array(ids, kind or pa.int64())], names=["id"])
 
 
+def row_hashes(rows: pa.RecordBatch) -> pa.Array:
+    """Return a hash of each whole row, whatever the order of its columns."""
+    texts = [repr(sorted(row.items())) for row in rows.to_pylist()]
+    digests = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
+    return pa.array([int.from_bytes(one, "big", signed=True) for one in digests], pa.int64())
+
+
+def tagged(rows: pa.RecordBatch, plan: TaskPlan) -> pa.RecordBatch:
+    """Return rows as Spark hands them to a task: with their hashes, if the plan wants these."""
+    if not plan.whole_rows:
+        return rows
+    tags = pa.StructArray.from_arrays([row_hashes(rows)], names=[ROW_HASH])
+    return rows.append_column(TAG_COLUMN, tags)
+
+
 class MemorySubmitter:
     """An input of one key column, `id`, in partitions; without faults every task ends well."""
 
@@ -42,6 +60,8 @@ class MemorySubmitter:
         self.replays: list[ReplayPlan] = []
         # How often the keys of the input were read, for whatever question.
         self.key_reads = 0
+        # How often all its columns were read, to sum whole rows.
+        self.row_reads = 0
         # How often the finished keys were joined with each other.
         self.joins = 0
         # What the next jobs read instead of the input: it gives other rows each time.
@@ -56,20 +76,31 @@ class MemorySubmitter:
         self.after_job: Hook | None = None
         self._attempts = itertools.count()
 
-    def measure(self, finished: KeyFiles) -> InputSums:
+    def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:
         """Return the sums of the rows that are not finished."""
         self.key_reads += 1
         hook, self.before_measure = self.before_measure, None
         (hook or _nothing)()
-        left = pa.concat_arrays([one["id"] for one in self._left(self.partitions, finished)])
+        batches = self._left(self.partitions, finished)
+        left = pa.concat_arrays([one["id"] for one in batches])
         low, high = hash_sums(key_hashes([left]))
-        return InputSums(rows=len(left), null_keys=left.null_count, low=low, high=high)
+        sums = InputSums(rows=len(left), null_keys=left.null_count, low=low, high=high)
+        if not whole_rows:
+            return sums
+        self.row_reads += 1
+        found = [hash_sums(row_hashes(one).to_numpy().view("uint64")) for one in batches]
+        return replace(
+            sums,
+            row_low=sum(one[0] for one in found),
+            row_high=sum(one[1] for one in found),
+            columns=[f"{field.name} {field.type}" for field in self.partitions[0].schema],
+        )
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over what each partition has left, as one task each."""
         self.plans.append(plan)
         read = self.next_reads.popleft() if self.next_reads else self.partitions
-        return self._job(plan, self._left(read, finished))
+        return self._job(plan, [tagged(one, plan) for one in self._left(read, finished)])
 
     def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
         """Run the replay of each item as one task."""

@@ -18,7 +18,6 @@ from holdfast.errors import (
     CatalogUnavailableError,
     CommitRefusedError,
     CommitUnknownError,
-    LedgerDamagedError,
     RunMismatchError,
     StagedFileMissingError,
     TableChangedError,
@@ -26,8 +25,9 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
+from holdfast.sinks.staged_files import refuse_outside
 from tests.fakes.memory_storage import DriverDiedError
-from tests.fakes.memory_writer import MemoryWriterSpec, TimedFiles
+from tests.fakes.memory_writer import MemoryWriterSpec, TimedFiles, size_of
 
 __all__ = ["DriverDiedError", "MemorySnapshot", "MemoryTable", "PostFault"]
 
@@ -40,7 +40,9 @@ class PostFault(Enum):
     RIVAL_FIRST = "another writer was faster: refused"
     LANDS_AS_CONFLICT = "it lands, and the answer is a conflict"
     DELAYED = "no answer comes, and it arrives after the next look"
+    CONFLICT_THEN_LANDS = "a copy of it is answered with a conflict; it arrives when told to"
     REFUSED = "the catalog says no, for good"
+    LANDS_REFUSED = "it lands, and the answer is no, for good"
     DIES_UNSENT = "the driver dies before it is sent"
     DIES_LANDED = "it lands, and the driver dies"
     DIES_DELAYED = "the driver dies, and it arrives after the next driver's look"
@@ -106,6 +108,7 @@ class MemoryTable:
         self.after_post: Callable[[], object] | None = None
         self.load_failures = 0  # How many of the next looks get no answer.
         self._late: list[_Post] = []
+        self._held: list[_Post] = []
         self._next_id = 1000
         if not empty:
             self.foreign_append()
@@ -186,9 +189,11 @@ class MemoryTable:
             raise RunMismatchError(run_id=run_id, differences="another ledger's run")
         return MarkFound(mark=mark, present=self._present(view.handle.head, mark))
 
-    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+    def check(
+        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+    ) -> None:
         """Stop if staged files are gone or the schema has changed."""
-        if view.schema != schema:
+        if any(view.schema != schema for schema in schemas):
             raise TableChangedError(table=self.name, change="columns")
         self._refuse_missing(view, groups)
 
@@ -200,9 +205,14 @@ class MemoryTable:
         """Return the paths of staged files and groups that somebody has removed."""
         staged = {file.path for group in groups for file in group.files}
         staged |= {group.path for group in groups}
-        return sorted(
-            staged.intersection(self.lost_files) | staged.intersection(self.deleted_files)
-        )
+        resized = {
+            file.path
+            for group in groups
+            for file in group.files
+            if file.path in self.files and file.size_bytes != size_of(self.files[file.path])
+        }
+        gone = staged.intersection(self.lost_files) | staged.intersection(self.deleted_files)
+        return sorted(gone | resized)
 
     def old_groups(
         self, view: TableView, groups: Sequence[StagedGroup], before: float
@@ -241,9 +251,7 @@ class MemoryTable:
 
     def refuse_outside(self, paths: Sequence[str]) -> None:
         """Stop before anything is deleted if one path is outside the table."""
-        for path in paths:
-            if not path.startswith("mem://"):
-                raise LedgerDamagedError(uri=path, reason="it is outside the table")
+        refuse_outside(self.name, ["mem://data", "mem://metadata"], paths)
 
     def new_snapshot_id(self, view: TableView) -> int:  # noqa: ARG002
         """Return an id that no snapshot of the table, in whatever view, has."""
@@ -282,10 +290,15 @@ class MemoryTable:
         return outcome
 
     def _deliver(self, post: _Post, fault: PostFault | None) -> Outcome:
-        if fault is PostFault.REFUSED:
+        if fault is PostFault.LANDS_REFUSED:
+            self._arrive(post)
+        if fault in (PostFault.REFUSED, PostFault.LANDS_REFUSED):
             raise CommitRefusedError(table=self.name, reason="no")
         if fault is PostFault.DIES_UNSENT:
             raise DriverDiedError
+        if fault is PostFault.CONFLICT_THEN_LANDS:
+            self._held.append(post)
+            return Outcome.CONFLICT
         if fault in (PostFault.DELAYED, PostFault.DIES_DELAYED):
             self._late.append(post)
         if fault is PostFault.DIES_DELAYED:
@@ -297,11 +310,16 @@ class MemoryTable:
         landed = self._arrive(post)
         if fault is PostFault.DIES_LANDED:
             raise DriverDiedError
-        if fault is PostFault.ANSWER_LOST:
-            return Outcome.UNKNOWN
-        if fault is PostFault.LANDS_AS_CONFLICT:
-            return Outcome.CONFLICT
-        return Outcome.LANDED if landed else Outcome.CONFLICT
+        answers = {
+            PostFault.ANSWER_LOST: Outcome.UNKNOWN,
+            PostFault.LANDS_AS_CONFLICT: Outcome.CONFLICT,
+        }
+        return (fault and answers.get(fault)) or (Outcome.LANDED if landed else Outcome.CONFLICT)
+
+    def arrive_late(self) -> None:
+        """Deliver the copies that were under way."""
+        while self._held:
+            self._arrive(self._held.pop(0))
 
     def _arrive(self, post: _Post) -> bool:
         """Do what a catalog does when a post reaches it, now or late."""

@@ -11,6 +11,13 @@ from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.sinks.conform import Conformer
 
+_ROW_BYTES = 100
+
+
+def size_of(rows: pa.Table) -> int:
+    """Return how large a file of these rows is."""
+    return _ROW_BYTES * int(rows.num_rows)
+
 
 class TimedFiles(dict[str, pa.Table]):
     """Files by path, and when each was written."""
@@ -105,7 +112,7 @@ class MemoryWriter:
 
 def staged_group(name: str, *, rows: int = 10) -> StagedGroup:
     """Return a group of one file, both named after `name`."""
-    file = StagedFile(path=f"mem://data/{name}.parquet", size_bytes=100 * rows, rows=rows)
+    file = StagedFile(path=f"mem://data/{name}.parquet", size_bytes=_ROW_BYTES * rows, rows=rows)
     return StagedGroup(
         path=f"mem://metadata/{name}.avro", size_bytes=50, files=(file,), detail={"spec_id": 0}
     )

@@ -63,13 +63,15 @@ def delete_positions(
     table: Table,
     rows: Mapping[str, Sequence[int]],
     file_format: FileFormat = FileFormat.PARQUET,
+    partition: Record | None = None,
 ) -> None:
     """Delete rows of files by their positions, in one delete file, or so the table says."""
     columns = {
         "file_path": [path for path, positions in rows.items() for _ in positions],
         "pos": [position for positions in rows.values() for position in positions],
     }
-    _add(table, columns, DataFileContent.POSITION_DELETES, file_format=file_format)
+    content = DataFileContent.POSITION_DELETES
+    _add(table, columns, content, file_format=file_format, partition=partition or Record())
 
 
 def add_equality_deletes(table: Table) -> None:
@@ -90,7 +92,7 @@ def _add(
         content=content,
         file_path=uri,
         file_format=more.pop("file_format", FileFormat.PARQUET),
-        partition=Record(),
+        partition=more.pop("partition", Record()),
         record_count=len(next(iter(columns.values()))),
         file_size_in_bytes=path.stat().st_size,
         **more,

@@ -92,7 +92,7 @@ class Rig:
     def publish(self, commit: Commit | None = None) -> Landed:
         """Publish the staged groups, as a new driver or as the given one."""
         commit = commit or self.commit_step()
-        return commit.publish(GROUPS, self.part(), dict(MemoryTable().schema))
+        return commit.publish(GROUPS, self.part(), [dict(MemoryTable().schema)])
 
     def start(
         self,

@@ -1,10 +1,11 @@
-"""An HTTP server on 127.0.0.1 that gives every S3 request one answer.
+"""An HTTP server on 127.0.0.1 that gives every S3 request one answer, or the next of some.
 
 For what a real S3 server cannot be made to say: refusals of every status, in every spelling.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from holdfast.storage.objects import ObjectStorage
@@ -18,6 +19,9 @@ class AnsweringS3(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 200
         self.body = ""
+        self.tag = '"e"'
+        # What the next answers hold instead of the body.
+        self.next_bodies: deque[bytes] = deque()
         self.conditions: list[str | None] = []
 
     def storage(self, session_token: str = "t") -> ObjectStorage:  # noqa: S107 - no secret.
@@ -41,10 +45,11 @@ class _Handler(BaseHTTPRequestHandler):
         server: AnsweringS3 = self.server  # type: ignore[assignment]
         server.conditions.append(self.headers.get("If-None-Match"))
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = server.body.encode()
+        body = server.next_bodies.popleft() if server.next_bodies else server.body.encode()
         self.send_response(server.status)
-        self.send_header("ETag", '"e"')
+        self.send_header("ETag", server.tag)
         self.send_header("Content-Type", "application/xml")
+        self.send_header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

@@ -67,7 +67,14 @@ class History:
         assert len(set(covered)) == len(covered)
         assert standing == Counter(_outputs(covered))
         whole = _coverage(covered)
-        assert work.sums == InputSums(rows=whole.rows, null_keys=0, low=whole.low, high=whole.high)
+        assert work.sums == InputSums(
+            rows=whole.rows,
+            null_keys=0,
+            low=whole.low,
+            high=whole.high,
+            row_low=whole.row_low or 0,
+            row_high=whole.row_high or 0,
+        )
 
 
 def _outputs(rows: list[int]) -> list[int]:
@@ -79,7 +86,7 @@ def _coverage(rows: list[int]) -> Coverage:
     if not rows:
         return NOTHING
     low, high = sum(row * _LOW for row in rows), sum(row * _HIGH for row in rows)
-    return Coverage(rows=len(rows), low=low, high=high, keys_bytes=1)
+    return Coverage(rows=len(rows), low=low, high=high, row_low=high, row_high=low, keys_bytes=1)
 
 
 def _half(data: st.DataObject, names: list[str]) -> tuple[str, ...]:

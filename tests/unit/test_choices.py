@@ -26,6 +26,10 @@ from holdfast.errors import SettingsError
         ("takeover", None),
         ("if_committed", "ignore"),
         ("if_committed", True),
+        ("verify_input", True),
+        ("verify_input", 0),
+        ("verify_input", None),
+        ("verify_input", "values"),
         ("checkpoint_every", "soon"),
         ("checkpoint_every", 0),
         ("checkpoint_every", -1.0),
@@ -54,5 +58,5 @@ def test_a_checkpoint_is_a_duration_in_any_form(every: Any, seconds: float | Non
 def test_by_default_nothing_is_left_out() -> None:
     """The input is checked and compared, checkpoints are made, and nobody is overrun."""
     choices = Choices()
-    assert (choices.verify_input, choices.if_committed, choices.rows) == (True, "compare", "same")
+    assert (choices.verify_input, choices.if_committed, choices.rows) == ("keys", "compare", "same")
     assert (choices.checkpoint_every_s, choices.takeover, choices.retries) == (30.0, "wait", 2)

@@ -34,6 +34,25 @@ def test_inspect_tells_the_log_record_by_record(
     assert found["identity"]["table"] == "lake.db.t"
 
 
+def test_inspect_tells_where_values_were_compared(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By keys nothing more is said; by rows the plan says so, and its JSON names the columns."""
+    lake.start("k", MemorySubmitter(range(12)))
+    assert "values were compared" not in said(lake, capsys, "inspect", "k")
+    sink = lake.make_table()
+    lake.start("v", MemorySubmitter(range(12)), sink=sink, verify_input="rows")
+    assert "a job does 12 of 12 rows; values were compared too" in said(
+        lake, capsys, "inspect", "v"
+    )
+    (plan,) = [
+        one["body"]
+        for one in facts(lake, capsys, "inspect", "v")["records"]
+        if one["kind"] == "plan"
+    ]
+    assert plan["input"]["columns"] == ["id int64"]
+
+
 def test_inspect_tells_a_next_pass_from_a_new_driver(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,8 +134,8 @@ def test_nobody_is_told_to_start_over_while_rows_may_be_in_the_table(
         rig.ledger().log.claim(Abort(reason="too late"))
         lake.put(rig, run_id)
     found = facts(lake, capsys, "inspect", "landed")
-    assert found["state"] == "aborted"
-    assert "do not do the work again" in found["advice"]
-    assert found["start_would"] == ["refuse, and say that the run has landed"]
+    assert found["state"] == "committed"
+    assert "nothing is left to do" in found["advice"]
+    assert "write nothing, and return the receipt" in found["start_would"]
     found = facts(lake, capsys, "inspect", "under-way")
     assert "`holdfast abort under-way` again before you start over" in found["advice"]

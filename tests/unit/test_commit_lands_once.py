@@ -11,6 +11,7 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.model.records import Receipt
+from holdfast.sinks.base import Outcome, TableView
 from tests.fakes.memory_table import DriverDiedError, MemoryTable, PostFault
 from tests.fakes.rig import GROUPS, LAYOUT, Rig
 
@@ -77,9 +78,14 @@ def test_a_post_that_did_not_land_is_made_again_with_a_fresh_intent(
     assert len(rig.table.data_snapshots) == 1
     assert landed.posts == len(rig.table.posts) == times + 1
     assert len({mark.snapshot_id for mark in rig.table.posts}) == times + 1
-    assert [mark.intent_number for mark in rig.table.posts] == list(range(2, times + 3))
-    assert kinds(rig) == ["Claim", *["Intent"] * (times + 1), "Receipt"]
-    assert landed.receipt.intent_number == times + 2
+    # A conflict is recorded once a look has confirmed it; what got no answer stays in doubt.
+    step = ["Intent", "Refused"] if fault is PostFault.RIVAL_FIRST else ["Intent"]
+    assert kinds(rig) == ["Claim", *step * times, "Intent", "Receipt"]
+    intents = [number for number, kind in enumerate(kinds(rig), 1) if kind == "Intent"]
+    assert [mark.intent_number for mark in rig.table.posts] == intents
+    assert landed.receipt.intent_number == intents[-1]
+    in_doubt = set(rig.log().doubtful) - {intents[-1]}
+    assert in_doubt == (set() if fault is PostFault.RIVAL_FIRST else set(intents[:-1]))
 
 
 def test_a_delayed_post_and_its_successor_do_not_both_land() -> None:
@@ -143,7 +149,9 @@ def test_the_last_post_is_looked_up_too(fault: PostFault) -> None:
     """A post that landed at the last attempt is found; no error says that nothing landed."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * (ATTEMPTS - 1) + [fault])
-    assert rig.publish().receipt.snapshot_id == rig.table.posts[-1].snapshot_id
+    landed = rig.publish()
+    assert landed.receipt.snapshot_id == rig.table.posts[-1].snapshot_id
+    assert landed.posts == ATTEMPTS
 
 
 def test_an_empty_table_first_gets_an_empty_snapshot() -> None:
@@ -156,6 +164,46 @@ def test_an_empty_table_first_gets_an_empty_snapshot() -> None:
     assert (landed.receipt.snapshot_id, landed.posts) == (second.snapshot_id, 1)
     intent = rig.commit_step().log.intents[2]
     assert intent.parent_snapshot_id == first.snapshot_id
+    assert rig.time.sleeps == []  # The look after it is enough: no attempt is lost.
+
+
+def test_without_the_empty_snapshot_no_rows_are_posted() -> None:
+    """It did not arrive: rows posted then would have no parent, and could land twice."""
+    rig = Rig(table=MemoryTable(empty=True))
+    rig.table.post_empty_faults.append(PostFault.NEVER_ARRIVES)
+    rig.publish()
+    first, second = rig.table.snapshots.values()
+    assert (first.mark, second.parent_id) == (None, first.snapshot_id)
+    assert (rig.table.empty_posts, len(rig.table.posts)) == (2, 1)
+
+
+def test_an_empty_snapshot_that_is_never_answered_is_given_up_too() -> None:
+    """As soon as posts of rows are."""
+    rig = Rig(table=MemoryTable(empty=True))
+    rig.table.post_empty_faults.extend([PostFault.NEVER_ARRIVES] * ATTEMPTS)
+    with pytest.raises(CommitUnknownError):
+        rig.publish()
+    assert (rig.table.empty_posts, rig.table.posts) == (UNANSWERED, [])
+
+
+def test_the_table_is_looked_at_again_after_its_empty_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run had landed on a branch that was gone, and is restored at that very moment."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_LANDED)
+    with pytest.raises(DriverDiedError):
+        rig.publish()
+    there, post_empty = (rig.table.head, rig.table.marks), rig.table.post_empty
+    rig.table.head, rig.table.marks = None, {}
+
+    def restore_and_post(view: TableView) -> Outcome:
+        rig.table.head, rig.table.marks = there
+        return post_empty(view)
+
+    monkeypatch.setattr(rig.table, "post_empty", restore_and_post)
+    assert rig.publish().receipt.intent_number == 2
+    assert len(rig.table.data_snapshots) == 1
 
 
 @pytest.mark.parametrize("fault", [PostFault.DIES_LANDED, PostFault.DIES_DELAYED])

@@ -6,16 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.engine.abort import abort
 from holdfast.errors import (
     CommitError,
     CommitRefusedError,
     CommittedThenRemovedError,
     CommitUnknownError,
+    RunCommittedError,
     RunMismatchError,
     StagedFileMissingError,
     TableChangedError,
 )
-from tests.fakes.memory_table import MemoryTable, PostFault
+from holdfast.sinks.base import RunMark
+from tests.fakes.memory_table import DriverDiedError, MemoryTable, PostFault
 from tests.fakes.rig import GROUPS, Rig
 
 
@@ -137,14 +140,52 @@ def test_behind_the_horizon_a_receipt_is_trusted() -> None:
 def test_behind_the_horizon_without_a_receipt_nobody_can_tell() -> None:
     """The intent may have landed and its mark been dropped: posting again could double it."""
     rig = Rig()
-    rig.table.post_faults.append(PostFault.REFUSED)
-    with pytest.raises(CommitRefusedError):
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    with pytest.raises(DriverDiedError):
         rig.publish()
     rig.table.foreign_append()
     rig.table.drop_marks()
     with pytest.raises(CommitUnknownError):
         rig.publish()
     assert len(rig.table.posts) == 1
+
+
+def test_a_refusal_is_recorded_only_once_the_table_has_moved_past_the_post() -> None:
+    """A copy of the request may still be under way: no mark in the table proves nothing.
+
+    Found by the simulation (seed 933): the run landed, was called aborted, and was swept.
+    """
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.CONFLICT_THEN_LANDS)
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    with pytest.raises(DriverDiedError):
+        rig.publish()
+    assert 2 in rig.log().doubtful
+    rig.table.arrive_late()
+    with pytest.raises(RunCommittedError):
+        abort(rig.ledger(), lambda _identity: rig.table, "why not")
+    assert len(rig.table.data_snapshots) == 1
+
+
+def test_behind_the_horizon_a_post_that_was_refused_is_not_in_doubt() -> None:
+    """The log says that the intent was refused: no mark of it can have been dropped."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.RIVAL_FIRST)
+    rig.table.post_faults.append(PostFault.REFUSED)
+    with pytest.raises(CommitRefusedError):
+        rig.publish()
+    first, second = rig.log().intents
+    assert set(rig.log().doubtful) == {second}  # The table has not moved past that one.
+    assert first not in rig.log().doubtful
+
+
+def test_a_post_that_lands_and_is_answered_with_a_refusal_is_found() -> None:
+    """A request that is sent twice on its way lands first, and is refused then."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.LANDS_REFUSED)
+    landed = rig.publish()
+    assert landed.receipt.intent_number in rig.log().doubtful
+    assert len(rig.table.data_snapshots) == 1
 
 
 def test_a_rewound_catalog_is_noticed_though_a_receipt_stands() -> None:
@@ -172,3 +213,27 @@ def test_a_mark_that_names_no_intent_of_the_ledger_is_unknown() -> None:
     with pytest.raises(CommitUnknownError, match="intent 9"):
         commit.look()
     assert commit.log.receipt is None
+
+
+def test_a_mark_of_another_copy_of_the_ledger_is_unknown() -> None:
+    """Copies of one ledger use the same numbers: intent 2 there is another one than intent 2 here.
+
+    Found by the simulation (seed 42669): the receipt listed files that had not landed, and a sweep
+    by it would have deleted those that had.
+    """
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    with pytest.raises(DriverDiedError):
+        rig.publish()
+    (number,) = rig.log().intents
+    commit = rig.commit_step()
+    rig.table.foreign_append()
+    rig.table.marks["r"] = RunMark(
+        run_nonce=commit.run_file.nonce,
+        intent_number=number,
+        snapshot_id=rig.table.head or 0,
+        sequence_number=rig.table.last_sequence_number,
+    )
+    with pytest.raises(CommitUnknownError, match=f"intent {number}, the ledger lacks it"):
+        commit.look()
+    assert rig.log().receipt is None

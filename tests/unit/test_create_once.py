@@ -28,6 +28,13 @@ def test_whatever_is_answered_the_object_decides(fault: CreateFault | None, *, t
     assert storage.objects[URI] == found
 
 
+def test_a_create_that_went_well_is_not_read_back() -> None:
+    """Every record of every task would cost a request more."""
+    storage = MemoryStorage()
+    assert create_once(storage, URI, OURS, sleep=ManualTime().sleep) == OURS
+    assert storage.names_called("get") == []
+
+
 @pytest.mark.parametrize("fault", [CreateFault.FAILS, CreateFault.IS_THERE])
 def test_a_store_that_keeps_nothing_is_tried_again_and_then_given_up(fault: CreateFault) -> None:
     """A refusal that stored nothing is no loss; after six of them the error says why."""

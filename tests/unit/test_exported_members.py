@@ -50,8 +50,10 @@ def test_all_is_sorted_and_holds_no_name_twice() -> None:
 def test_every_public_name_is_documented(name: str) -> None:
     """`help(holdfast.NAME)` says something of its own, not what a base class says."""
     member = getattr(holdfast, name)
-    if isinstance(member, type) or inspect.isroutine(member):
-        assert (vars(member).get("__doc__") or member.__doc__ or "").strip()
+    if name == "__version__":
+        assert isinstance(member, str)
+    else:
+        assert (member.__doc__ or "").strip()
 
 
 def test_the_version_is_the_one_that_is_installed() -> None:

@@ -212,3 +212,49 @@ def test_where_failing_rows_are_raised_nothing_is_halved() -> None:
     storage, transform = WatchedStorage(), Poisoned(5)
     report = run_task(storage, batch(range(8)), transform=transform, on_error="raise")
     assert (report.end, transform.sizes, report.failed_rows) == ("stopped", [8], 0)
+
+
+REQUIRED = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+def without_id(bad: int, rows: pa.RecordBatch) -> dict[str, list[int | None]]:
+    """Return rows of which one lacks what the table requires."""
+    return {"id": [None if one == bad else one for one in rows["id"].to_pylist()]}
+
+
+def test_a_row_that_does_not_fit_the_table_is_that_rows_failure() -> None:
+    """Its neighbours are written: the writer's refusal is found before they share a file."""
+    storage, spec = WatchedStorage(), ListWriterSpec(REQUIRED)
+    transform = partial(without_id, 77)
+    report = run_task(storage, batch(range(1024)), transform=transform, writer=spec)
+    assert (report.end, report.rows_in, report.failed_rows) == ("complete", 1024, 1)
+    assert "ValueMisfitError: column 'id' does not fit t: required, but" in report.failed_example
+    assert "keys (id=77) to (id=77)" in report.failed_example
+    (rows,) = spec.files.values()
+    assert [row["id"] for row in rows] == [i for i in range(1024) if i != 77]
+
+
+def test_output_that_can_never_fit_is_not_halved() -> None:
+    """A column that the table does not have is no row's fault: one call tells."""
+    storage, calls = WatchedStorage(), list[int]()
+
+    def stranger(rows: pa.RecordBatch) -> dict[str, Any]:
+        calls.append(rows.num_rows)
+        return {"id": rows["id"], "stranger": rows["id"]}
+
+    report = run_task(storage, batch(range(64)), transform=stranger, writer=ListWriterSpec(TABLE))
+    assert (report.end, report.failed_rows, calls) == ("stopped", 0, [64])
+    assert report.problem is not None
+    assert (report.problem.kind, report.problem.facts["column"]) == ("schema", "stranger")
+
+
+def test_a_row_that_does_not_fit_is_named_where_it_ends_the_task() -> None:
+    """The error says where to look: the batch's rows and keys."""
+    storage, spec = WatchedStorage(), ListWriterSpec(REQUIRED)
+    options = {"transform": partial(without_id, 7), "writer": spec, "on_error": "raise"}
+    report = run_task(storage, batch(range(8)), **options)
+    assert report.problem is not None
+    assert report.problem.kind == "schema"
+    assert report.problem.facts["problem"] == (
+        "required, but NULL in row 7 of a batch (rows 0 to 7 of the task; keys (id=0) to (id=7))"
+    )

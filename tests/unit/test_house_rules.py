@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.guards.guard import Guard
+from tests.guards.listed import GUARDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -160,3 +163,10 @@ def test_the_path_pattern_finds_a_path_but_no_variable(folder: str) -> None:
     """An absolute path is found; one that hangs below a variable or another folder is not."""
     assert MACHINE_PATH.search(f"cd /{folder}/somebody")
     assert not MACHINE_PATH.search(f"cd $HOME/{folder}/x and ./{folder}/y and a/{folder}/z")
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_each_listed_guard_is_where_the_list_says(guard: Guard) -> None:
+    """A guard that was moved or reworded can no longer be taken away, and shows nothing."""
+    text = (ROOT / "src" / "holdfast" / guard.file).read_text(encoding="utf-8")
+    assert text.count(guard.before) == 1

@@ -49,6 +49,8 @@ NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone.utc)
 PARTITIONS: list[tuple[IcebergType, Transform[Any, Any], list[Any]]] = [
     (LongType(), IdentityTransform(), [1, -(2**62), None]),
     (DoubleType(), IdentityTransform(), [0.5, float("inf"), None]),
+    # A float holds none of these.
+    (DoubleType(), IdentityTransform(), [0.1, 19.99, 1e308, 5e-324, -0.0, float("nan")]),
     (StringType(), IdentityTransform(), ["", "größe 冰山", None]),
     (StringType(), TruncateTransform(2), ["iceberg", "x", None]),
     (StringType(), BucketTransform(4), ["a", "b", None]),
@@ -123,7 +125,7 @@ def test_copies_land_though_the_originals_are_gone(tmp_path: Path) -> None:
     for group in groups:
         for path in group.paths:
             local_path(path).unlink()
-    sink.check(view, view.schema, copies)
+    sink.check(view, [view.schema], copies)
     mark = RunMark(
         run_nonce="n",
         intent_number=2,

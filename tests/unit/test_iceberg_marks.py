@@ -74,8 +74,11 @@ def test_the_oldest_marks_beyond_a_hundred_are_dropped(present: int, removed: in
 def test_the_oldest_are_told_by_sequence_number_not_by_name() -> None:
     """A run whose name sorts first may be the youngest."""
     young = {f"{MARK_PREFIX}a-young-one": mark_text(mark(900, nonce="x"))}
-    changes = mark_changes({**marks(99), **young}, "r", mark(901))
-    assert changes.removals == [f"{MARK_PREFIX}run-0001"]
+    properties = {**young, **marks(99)}
+    for given in (properties, dict(reversed(properties.items()))):  # In whatever order they come.
+        changes = mark_changes(given, "r", mark(901))
+        assert changes.removals == [f"{MARK_PREFIX}run-0001"]
+        assert changes.updates[HORIZON] == "1"
 
 
 def test_the_horizon_never_goes_down() -> None:
@@ -89,6 +92,7 @@ def test_our_own_mark_is_never_among_the_dropped() -> None:
     ours = {f"{MARK_PREFIX}r": mark_text(mark(1))}
     changes = mark_changes({**ours, **marks(99, first=2)}, "r", mark(500))
     assert changes.removals == []
+    assert changes.updates[COUNT] == "100"
 
 
 @pytest.fixture
@@ -184,3 +188,10 @@ def test_a_mark_that_cannot_be_read_is_an_error(metadata: TableMetadata, text: s
         look(metadata, {f"{MARK_PREFIX}r": text})
     with pytest.raises(UnsupportedTableError, match="cannot be read"):
         mark_changes({f"{MARK_PREFIX}other": text}, "r", mark(1))
+
+
+@pytest.mark.parametrize("name", [HORIZON, COUNT])
+def test_a_number_that_cannot_be_read_is_an_error(metadata: TableMetadata, name: str) -> None:
+    """Taken for 0, a mark that was dropped or removed would not be missed."""
+    with pytest.raises(UnsupportedTableError, match=f"{name} is no number: 'many'"):
+        look(metadata, {name: "many"}, {2: INTENT})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, NestedField
 
-from holdfast.sinks.base import Outcome, RunMark
+from holdfast.errors import CommitUnknownError
+from holdfast.sinks.base import MarkFound, Outcome, RunMark
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.marks import find_mark
+from holdfast.sinks.iceberg.marks import HORIZON, find_mark
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.iceberg_tables import new_table
+from tests.fakes.logs import INTENT
 
 
 class History:
@@ -158,3 +161,55 @@ def test_a_branch_that_is_gone_is_looked_for_in_main(history: History) -> None:
 def test_a_table_without_any_ref_does_not_hold_the_run(history: History) -> None:
     """No head, no rows."""
     assert history.present(refs={}) is False
+
+
+def test_a_run_without_rows_is_found_at_the_head(tmp_path: Path) -> None:
+    """No manifest names it: only the snapshot does."""
+    sink, _ = new_table(tmp_path, Schema(NestedField(1, "id", LongType())))
+    sink.post_empty(sink.load())
+    view = sink.load()
+    mark = RunMark(
+        run_nonce="n",
+        intent_number=2,
+        snapshot_id=sink.new_snapshot_id(view),
+        sequence_number=view.next_sequence_number,
+    )
+    assert sink.post(view, "r", mark, []) is Outcome.LANDED
+    found = sink.find_mark(sink.load(), "r", "n", {})
+    assert found is not None
+    assert found.present is True
+
+
+@pytest.mark.parametrize("gone", [(), (1, 3)])
+@pytest.mark.parametrize(("number", "tells"), [(3, True), (9, False)])
+def test_an_intent_whose_number_another_snapshot_has_got_is_dead(
+    history: History, gone: tuple[int, ...], number: int, *, tells: bool
+) -> None:
+    """Its mark may be missing for whatever reason: it has not landed, and never will.
+
+    Of an expired snapshot a manifest that it added still tells.
+    """
+    kept = [
+        one
+        for one in history.metadata.snapshots
+        if history.ids.index(one.snapshot_id) + 1 not in gone
+    ]
+    changed = history.metadata.model_copy(update={"snapshots": kept, "properties": {HORIZON: "9"}})
+    intents = {2: replace(INTENT, sequence_number=number)}
+
+    def look() -> MarkFound | None:
+        return find_mark(
+            changed,
+            HoldfastFileIO(),
+            table="t",
+            branch="main",
+            run_id="lost",
+            run_nonce="n",
+            intents=intents,
+        )
+
+    if tells:
+        assert look() is None
+    else:
+        with pytest.raises(CommitUnknownError):
+            look()

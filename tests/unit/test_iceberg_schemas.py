@@ -6,6 +6,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BinaryType,
+    DecimalType,
+    DoubleType,
+    FloatType,
     IcebergType,
     IntegerType,
     ListType,
@@ -58,6 +62,12 @@ HARMLESS: list[tuple[str, Schema]] = [
         Schema(ID, NestedField(2, "name", StringType(), doc="what it is called"), NESTED),
     ),
     ("another schema id", Schema(ID, NAME, NESTED, schema_id=7)),
+    ("int to long", Schema(field(1, "id", LongType(), required=True), NAME, NESTED)),
+    ("a column need not be filled", Schema(field(1, "id", IntegerType()), NAME, NESTED)),
+    (
+        "int to long in a struct",
+        Schema(ID, NAME, field(3, "s", StructType(field(4, "x", LongType())))),
+    ),
 ]
 
 
@@ -72,22 +82,21 @@ HARMFUL: list[tuple[Schema, str]] = [
     (Schema(ID, NAME), "column 's' was dropped"),
     (Schema(ID, field(2, "label", StringType()), NESTED), "column 'name' was renamed to 'label'"),
     (
-        Schema(field(1, "id", LongType(), required=True), NAME, NESTED),
-        "column 'id' was int and is long",
+        Schema(field(1, "id", StringType(), required=True), NAME, NESTED),
+        "column 'id' was int and is string",
     ),
     (
         Schema(ID, field(2, "name", StringType(), required=True), NESTED),
         "column 'name' is now required",
     ),
-    (Schema(field(1, "id", IntegerType()), NAME, NESTED), "column 'id' is no longer required"),
     (
         Schema(ID, NAME, NESTED, field(9, "new", LongType(), required=True)),
         "required column 'new' was added",
     ),
     (Schema(ID, field(9, "name", StringType()), NESTED), "column 'name' was dropped"),
     (
-        Schema(ID, NAME, field(3, "s", StructType(field(4, "x", LongType())))),
-        "column 's.x' was int",
+        Schema(ID, NAME, field(3, "s", StructType(field(4, "x", FloatType())))),
+        "column 's.x' was int and is float",
     ),
     (
         Schema(
@@ -102,6 +111,29 @@ HARMFUL: list[tuple[Schema, str]] = [
 def test_changes_that_staged_files_do_not_survive_are_named(now: Schema, said: str) -> None:
     """Each names the column, nested ones by their path."""
     assert any(said in text for text in schema_changes(schema_json(BEGAN), schema_json(now)))
+
+
+@pytest.mark.parametrize(
+    ("began", "now", "is_fine"),
+    [
+        (FloatType(), DoubleType(), True),
+        (DecimalType(9, 2), DecimalType(18, 2), True),
+        (LongType(), IntegerType(), False),
+        (DoubleType(), FloatType(), False),
+        (DecimalType(18, 2), DecimalType(9, 2), False),
+        (DecimalType(9, 2), DecimalType(18, 3), False),
+        (IntegerType(), DoubleType(), False),
+        (StringType(), BinaryType(), False),
+    ],
+)
+def test_types_become_what_the_format_allows(
+    began: IcebergType, now: IcebergType, *, is_fine: bool
+) -> None:
+    """A column may get a wider type, as for files that are in the table already; no other."""
+    found = schema_changes(
+        schema_json(Schema(ID, field(2, "v", began))), schema_json(Schema(ID, field(2, "v", now)))
+    )
+    assert found == ([] if is_fine else [f"column 'v' was {began} and is {now}"])
 
 
 def test_all_changes_are_named_at_once() -> None:

@@ -19,8 +19,10 @@ from pyiceberg.exceptions import (
     ForbiddenError,
     ServerError,
 )
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
 from sqlalchemy.exc import OperationalError
 
@@ -37,9 +39,10 @@ from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.snapshots import append_snapshot
-from tests.fakes.iceberg_tables import local_path, new_table
+from tests.fakes.iceberg_tables import edit_metadata, local_path, new_table
 
 SCHEMA = Schema(NestedField(1, "id", LongType()))
+BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))
 
 
 @pytest.fixture
@@ -91,6 +94,39 @@ def test_a_post_publishes_rows_mark_and_summary_in_one_snapshot(sink: IcebergSin
     assert json.loads(table.properties["holdfast.run.r3"])["snapshot"] == mark.snapshot_id
     assert snapshot.summary["holdfast.run"] == "r3"
     assert len(table.snapshots()) == 3
+
+
+def test_a_manifest_that_holds_only_existing_files_is_kept(tmp_path: Path) -> None:
+    """A delete has rewritten it: without it the rows that were left would disappear."""
+    sink, _ = new_table(tmp_path, SCHEMA, partition_spec=BY_ID)
+    sink.post_empty(sink.load())
+    view = sink.load()
+    assert sink.post(view, "r", mark_of(sink, view), staged(sink, view, 1, 2)) is Outcome.LANDED
+    sink.load().handle.delete("id = 1")
+    view = sink.load()
+    table: Table = view.handle
+    head = table.current_snapshot()
+    assert head is not None
+    (left,) = [one for one in head.manifests(table.io) if one.has_existing_files()]
+    assert not left.has_added_files()  # The test is not vacuous.
+    assert sink.post(view, "s", mark_of(sink, view), staged(sink, view, 3)) is Outcome.LANDED
+    assert sorted(sink.load().handle.scan().to_arrow()["id"].to_pylist()) == [2, 3]
+
+
+def test_a_post_keeps_the_retention_rules_of_its_branch(sink: IcebergSink) -> None:
+    """The update replaces the ref as a whole; a branch without its rules may be expired."""
+    table: Table = sink.load().handle
+    head = table.current_snapshot()
+    assert head is not None
+    rules = {"max_ref_age_ms": 10**12, "max_snapshot_age_ms": 10**11, "min_snapshots_to_keep": 7}
+    table.manage_snapshots().create_branch(head.snapshot_id, "audit", **rules).commit()
+    audit = IcebergSink(catalog_of(sink), "db.t", "audit")
+    view = audit.load()
+    mark = mark_of(audit, view)
+    assert audit.post(view, "r", mark, staged(audit, view, 1)) is Outcome.LANDED
+    ref = audit.load().handle.metadata.refs["audit"]
+    assert ref.snapshot_id == mark.snapshot_id
+    assert {name: getattr(ref, name) for name in rules} == rules
 
 
 def test_a_post_on_an_old_view_is_a_conflict(sink: IcebergSink) -> None:
@@ -195,14 +231,14 @@ def test_staged_files_that_are_gone_or_changed_are_named(sink: IcebergSink, what
     """Data files and manifests are both looked for, with their sizes."""
     view = sink.load()
     (group,) = staged(sink, view, 1)
-    sink.check(view, view.schema, [group])
+    sink.check(view, [view.schema], [group])
     path = group.path if what == "manifest" else group.files[0].path
     if what == "changed":
         local_path(path).write_bytes(b"other")
     else:
         local_path(path).unlink()
     with pytest.raises(StagedFileMissingError) as caught:
-        sink.check(view, view.schema, [group])
+        sink.check(view, [view.schema], [group])
     assert (caught.value.path, caught.value.count) == (path, 1)
 
 
@@ -212,7 +248,21 @@ def test_a_schema_that_changed_stops_the_commit(sink: IcebergSink) -> None:
     table: Table = sink.load().handle
     table.update_schema().rename_column("id", "key").commit()
     with pytest.raises(TableChangedError, match="renamed to 'key'"):
-        sink.check(sink.load(), began, [])
+        sink.check(sink.load(), [began], [])
+
+
+def test_a_partition_spec_that_is_gone_stops_the_commit(tmp_path: Path) -> None:
+    """A manifest of a spec that the metadata lacks cannot be read."""
+    sink, table = new_table(tmp_path, SCHEMA, partition_spec=BY_ID)
+    sink.post_empty(sink.load())
+    groups = staged(sink, sink.load(), 1)
+    table.refresh().update_spec().remove_field("id").commit()
+    view = sink.load()
+    sink.check(view, [view.schema], groups)  # An older spec that is still there is none the worse.
+    edit_metadata(view.handle, lambda metadata: metadata["partition-specs"].pop(0))
+    view = sink.load()
+    with pytest.raises(TableChangedError, match=r"partition spec \{0\} is gone"):
+        sink.check(view, [view.schema], groups)
 
 
 def test_a_head_that_the_metadata_lacks_never_becomes_an_empty_parent(sink: IcebergSink) -> None:
@@ -237,5 +287,5 @@ def test_what_cannot_be_written_is_refused_when_it_is_looked_at(tmp_path: Path) 
     audit = IcebergSink(catalog, "db.t", "audit")
     view = audit.load()
     with pytest.raises(TableMissingError, match="'audit'"):
-        audit.check(view, view.schema, [])
+        audit.check(view, [view.schema], [])
     assert made.load().parent_snapshot_id is None

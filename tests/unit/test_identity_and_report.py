@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.identity import Identity
-from holdfast.model.report import Report, readable_size, readable_time
+from holdfast.model.report import Compared, Outcome, Report, readable_size, readable_time
 from holdfast.model.staged import StagedGroup, StagedTotals
 from tests.fakes.memory_writer import staged_group
 
@@ -99,8 +99,27 @@ def test_a_report_shows_what_was_written() -> None:
         "  files     64 (1.4 GB)",
         "  tasks     8",
         "  posts     2",
+        "  input     compared by its keys",
         "  time      12.3 s",
     ]
+
+
+@pytest.mark.parametrize("outcome", ["committed", "already_committed"])
+@pytest.mark.parametrize(
+    ("compared", "line"),
+    [
+        ("keys", "compared by its keys"),
+        ("rows", "compared row by row, values and all"),
+        ("files", "the files that were pinned"),
+        (None, "not compared"),
+    ],
+)
+def test_a_report_says_by_what_the_input_was_compared(
+    compared: Compared, line: str, outcome: Outcome
+) -> None:
+    """Keys alone are not the values: a user must be able to tell which it was."""
+    text = str(replace(REPORT, outcome=outcome, input_compared=compared))
+    assert f"  input     {line}" in text.splitlines()
 
 
 def test_a_report_of_an_earlier_commit_claims_no_work() -> None:
@@ -123,7 +142,7 @@ def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> No
             withdrawn_rows=6,
             copied_files=7,
             rows_by_code={"a" * 16: 1_000_000, "b" * 16: 234_567},
-            input_compared=False,
+            input_compared=None,
         )
     )
     for line in (

@@ -134,6 +134,70 @@ def test_a_part_that_the_store_refuses_ends_the_upload(bench: Bench) -> None:
     upload.abandon()
 
 
+def test_no_part_is_sent_after_one_that_failed(bench: Bench) -> None:
+    """It would begin a second upload, which nothing ends: its parts would stay on the server."""
+    upload = bench.open()
+    fill(upload, 24)
+    until = time.monotonic() + LATE_S
+    while not bench.writers and time.monotonic() < until:
+        time.sleep(0.01)
+    bench.writers[0].fails_at = 0
+    bench.gate.set()
+    with pytest.raises(StorageError, match="no answer"):
+        upload.close()
+    assert [writer.parts for writer in bench.writers] == [[]]
+
+
+class LostAnswer:
+    """Stands for a store that keeps what it was sent, all or less, and then does not answer."""
+
+    def __init__(self, path: Path, *, keeps: int | None) -> None:
+        """Keep so many bytes; None keeps them all."""
+        self._path = path
+        self._keeps = keeps
+        self._taken = b""
+
+    def put(self, _store: object, _key: str, data: bytes, **_: object) -> None:
+        """Stand for `obstore.put`."""
+        self.write(data)
+        self.close()
+
+    def open(self, *_: object, **__: object) -> LostAnswer:
+        """Stand for `obstore.open_writer`."""
+        return self
+
+    def write(self, part: bytes) -> None:
+        """Take a part."""
+        self._taken += bytes(part)
+
+    def close(self) -> None:
+        """Keep what is to be kept, and do not answer."""
+        self._path.write_bytes(self._taken[: self._keeps])
+        raise OSError("no answer")
+
+    def __exit__(self, *_: object) -> None:
+        """Abort: too late."""
+
+
+@pytest.mark.parametrize("mib", [3, 11])
+@pytest.mark.parametrize("keeps", [None, 7])
+def test_an_upload_without_an_answer_has_landed_if_all_its_bytes_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mib: int, keeps: int | None
+) -> None:
+    """Of one put or of many parts; an object of another size is not the one that was sent."""
+    store = LostAnswer(tmp_path / "x", keeps=keeps)
+    monkeypatch.setattr(obstore, "put", store.put)
+    monkeypatch.setattr(obstore, "open_writer", store.open)
+    upload = Upload("file:///x", LocalStore("/"), f"{tmp_path}/x".lstrip("/"))
+    fill(upload, mib)
+    if keeps is None:
+        upload.close()
+        upload.close()
+    else:
+        with pytest.raises(StorageError, match="no answer"):
+            upload.close()
+
+
 def test_an_upload_that_is_given_up_is_aborted(bench: Bench) -> None:
     """Parts that have not begun are not sent, and nothing stays in the budget."""
     upload = bench.open()

@@ -90,7 +90,9 @@ def test_a_page_is_whole_and_fetches_nothing() -> None:
 def test_each_plot_is_described_for_those_who_do_not_see_it() -> None:
     """A title and a text, which the drawing refers to."""
     page = page_of(facts(look(killed_twice())))
-    for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+    drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawn) > 1
+    for svg in drawn:
         title, desc = re.findall(r'aria-labelledby="(\S+) (\S+)"', svg)[0]
         assert f'<title id="{title}">' in svg
         assert f'<desc id="{desc}">' in svg

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast.engine.abort import abort
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RunCommittedError
 from holdfast.model.usage import Usage
 from holdfast.pages.axis import axis_of
 from holdfast.pages.lives import lives_of
 from holdfast.pages.totals import tiles_of
 from tests.fakes.manual_ports import manual_ports
+from tests.fakes.memory_table import PostFault
 from tests.fakes.pages import (
     ALWAYS,
     BEGIN,
@@ -180,10 +181,16 @@ def test_a_page_sends_nobody_to_start_over_when_the_rows_have_landed() -> None:
     aborted = Rig()
     aborted.start_and_die(transform=_killer(aborted), batch_rows=1, ports=manual_ports())
     abort(aborted.ledger(), lambda _: aborted.table, reason="wrong model")
-    seen, landed = look(aborted), look(killed_twice())
-    assert "use a new run id" in facts(seen).head.next_step
-    head = facts(replace(seen, log=(*seen.log, landed.log[-1]))).head
-    assert "do not do the work again" in head.next_step
+    assert "use a new run id" in facts(look(aborted)).head.next_step
+    landed = Rig()
+    landed.table.post_faults.append(PostFault.DIES_LANDED)
+    landed.storage.before_create = landed.start_and_die  # Between its first look and its record.
+    with pytest.raises(RunCommittedError):
+        abort(landed.ledger(), lambda _: landed.table, reason="wrong model")
+    assert landed.log().is_aborted
+    head = facts(look(landed)).head
+    assert head.word == "committed"
+    assert "new run id" not in head.next_step
 
 
 def _killer(rig: Rig) -> WatchedTransform:

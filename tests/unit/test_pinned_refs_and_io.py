@@ -57,7 +57,7 @@ def test_a_missing_branch_can_be_looked_at_but_not_written(lake: Lake) -> None:
     view = sink.load()
     assert view.parent_snapshot_id is None
     with pytest.raises(TableMissingError, match="'audit'"):
-        sink.check(view, view.schema, [])
+        sink.check(view, [view.schema], [])
     with pytest.raises(TableMissingError, match="'audit'"):
         sink.post_empty(view)
     assert list(lake.table.metadata.refs) == ["main"]
@@ -76,7 +76,7 @@ def test_main_of_a_new_table_is_no_missing_branch(tmp_path: Path) -> None:
     """A table without a snapshot has no ref at all, and is written all the same."""
     sink, _ = new_table(tmp_path, SCHEMA)
     view = sink.load()
-    sink.check(view, view.schema, [])
+    sink.check(view, [view.schema], [])
     assert sink.post_empty(view) is Outcome.LANDED
     assert sink.post_empty(view) is Outcome.CONFLICT
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.errors import JobFailedError, SettingsError
 from holdfast.ledger.key_files import KeyFiles
+from holdfast.spark.jobs import reports_of
 from holdfast.spark.submit import DataFrameSubmitter
+from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 from tests.fakes.logs import job_ledger
 from tests.fakes.memory_storage import MemoryStorage
@@ -27,6 +30,7 @@ class FailingFrame:
     """A DataFrame whose job ends with the given error."""
 
     schema = StructType([StructField("id", LongType())])
+    columns = ("id",)
 
     def __init__(self, error: Exception) -> None:
         """Keep the error."""
@@ -72,6 +76,57 @@ def test_whatever_ends_the_job_is_a_failed_job(error: Exception) -> None:
     assert frame.jobs == 1
     assert caught.value.retry_safe
     assert str(error) in caught.value.reason
+
+
+class NamedFrame:
+    """A DataFrame that looks its columns up by name, as PySpark's `mapInArrow` does."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        """Keep the names of the columns, which hold their own positions."""
+        self.columns = list(columns)
+        self.reports: list[Any] = []
+
+    def toDF(self, *columns: str) -> NamedFrame:  # noqa: N802 - PySpark's name.
+        """Return the same rows under other names."""
+        return NamedFrame(columns)
+
+    def mapInArrow(self, task: Callable[[Any], Any], _schema: str) -> NamedFrame:  # noqa: N802
+        """Run the task over one batch."""
+        assert not any(sign in name for name in self.columns for sign in ".`")
+        values = [pa.array([number]) for number in range(len(self.columns))]
+        batch = pa.RecordBatch.from_arrays(values, names=self.columns)
+        self.reports = [row for answer in task(iter([batch])) for row in answer.to_pylist()]
+        return self
+
+    def collect(self) -> list[Any]:
+        """Return what the task has said."""
+        return self.reports
+
+
+@pytest.mark.parametrize("names", [["id", "n"], ["c1", "a.b"], ["with`tick", "c0"]])
+def test_a_column_whose_name_reads_as_a_path_arrives_under_its_name(names: list[str]) -> None:
+    """PySpark looks columns up by their names, and takes a dot for the way into a struct."""
+    seen: list[tuple[list[str], list[Any]]] = []
+    SEEN[id(seen)] = seen
+    reports_of(NamedFrame(names), Watching(id(seen)))  # type: ignore[arg-type]
+    assert seen == [(names, [0, 1])]
+
+
+# What `Watching` has seen, by the number that its test gave it.
+SEEN: dict[int, list[tuple[list[str], list[Any]]]] = {}
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A plan that notes what it gets."""
+
+    number: int
+
+    def run(self, batches: Iterable[pa.RecordBatch], **_: int) -> TaskReport:
+        """Note the names and the first row of each batch."""
+        for batch in batches:
+            SEEN[self.number].append((batch.schema.names, list(batch.to_pylist()[0].values())))
+        return TaskReport(place=0)
 
 
 def test_a_transform_that_cannot_be_pickled_is_refused_with_advice() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from holdfast.engine.problems import raise_problems
@@ -13,6 +14,7 @@ from holdfast.errors import (
     SchemaMismatchError,
     TransformError,
 )
+from holdfast.worker.problems import TransformFailedError, problem_of
 from holdfast.worker.reports import ProblemKind, TaskProblem, TaskReport
 
 FACTS: dict[ProblemKind, dict[str, str]] = {
@@ -110,3 +112,11 @@ def test_a_problem_of_an_unknown_kind_is_not_passed_over() -> None:
 def test_a_report_survives_the_way_to_the_driver(report: TaskReport) -> None:
     """Reports travel as JSON text through Spark's own result."""
     assert TaskReport.from_json(report.to_json()) == report
+
+
+def test_a_key_that_python_cannot_show_is_shown_as_its_number() -> None:
+    """A date of the year 10000 as key must not hide the error that it belongs to."""
+    days = pa.array([0, 2_932_897], pa.int32()).view(pa.date32())
+    batch = pa.RecordBatch.from_arrays([days], names=["day"])
+    problem = problem_of(TransformFailedError(ValueError("bad")), ("day",), batch, 0)
+    assert problem.facts["keys"] == "keys (day=datetime.date(1970, 1, 1)) to (day=2932897)"

@@ -130,6 +130,27 @@ def test_failed_rows_have_a_record_of_their_own_behind_the_one_of_the_rest() -> 
     assert (failed.seconds, done.seconds) == (0.0, 2.0)
 
 
+def test_files_are_named_though_only_failed_rows_came_after_their_chunk() -> None:
+    """Else nothing names the files, and the chunk is put into others by a replay."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    task.do([], [2])
+    task.checkpoints.finish()
+    chunk, cut, failed = task.records
+    assert (cut.supersedes, len(cut.groups)) == ((chunk.name,), 1)
+    assert (failed.quarantine is not None, failed.end) == (True, "complete")
+
+
+def test_rows_without_output_are_covered_beside_failed_ones() -> None:
+    """They are in no file and in no quarantine: only their keys tell that they are done."""
+    task = Task()
+    step = Step(rows=batch([1]), tags=None, outputs=(), began=0.0, seconds=1.0)
+    step.failed = [failure(2)]
+    task.checkpoints.cover(step)
+    task.checkpoints.finish()
+    assert task.shape() == [([1], [], ""), ([], [2], "complete")]
+
+
 def test_a_failed_row_is_kept_with_all_that_a_person_needs() -> None:
     """Its key, itself, its error, how often it was tried, and under which claim."""
     task = Task()

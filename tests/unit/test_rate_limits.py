@@ -51,6 +51,16 @@ def test_refusals_end_with_patience() -> None:
     assert len(function.ids) > 2
 
 
+def test_waits_grow_from_refusal_to_refusal() -> None:
+    """Else a busy server is called again at the same pace until patience ends."""
+    function = RowFunction()
+    function.errors[0] = deque([refused(), refused(), refused(), refused()])
+    assert answered(function, retry=Retry(first_wait=0.02))[0].value == {"id": 0}
+    # A wait is at least half of what it may be: 0.02, 0.04, 0.08, 0.16.
+    assert function.times[4] - function.times[3] >= 0.08
+    assert function.times[4] - function.times[0] >= 0.15
+
+
 def test_after_a_refusal_no_row_of_the_task_is_called_before_the_pause_ends() -> None:
     """The server has asked for it: other rows would only be refused as well."""
     function = RowFunction()

@@ -215,6 +215,7 @@ def test_what_was_cut_before_a_failure_stays_done(storage: WatchedStorage) -> No
         replay(storage, spec, [one, two])
     done, last = replayed(storage)
     assert (done.supersedes, last.supersedes, last.end) == ((one.name,), (), "failed")
+    assert spec.opened[-1].abandons == 1  # No half of a file stays behind.
     work, refused = Work().plus([one, two, done, last])
     assert (refused, work.waiting) == ((), (two,))
 

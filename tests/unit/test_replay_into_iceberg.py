@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -33,6 +35,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from holdfast.errors import TableChangedError
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan, work_items
 from holdfast.worker.reports import TaskReport
@@ -58,6 +61,8 @@ COLUMNS = [
     NestedField(17, "map", MapType(18, StringType(), 19, LongType(), value_required=False)),
     NestedField(20, "parts", StructType(NestedField(21, "x y", LongType()))),
 ]
+# As files name what Avro does not allow.
+PARTS_X = "parts.x_x20y"
 ADDED = NestedField(30, "added later", StringType())
 FIRST: Row = {
     "id": 1,
@@ -81,11 +86,13 @@ FIRST: Row = {
 EMPTY: Row = dict.fromkeys(FIRST) | {"id": 2}
 
 
-def spec(folder: Path, *more: NestedField) -> IcebergWriterSpec:
+def spec(
+    folder: Path, *more: NestedField, columns: Sequence[NestedField] = COLUMNS
+) -> IcebergWriterSpec:
     """Return a writer of the table, with more columns than at first."""
     return IcebergWriterSpec(
         table="lake.db.t",
-        schema_json=Schema(*COLUMNS, *more).model_dump_json(),
+        schema_json=Schema(*columns, *more).model_dump_json(),
         spec_json=UNPARTITIONED_PARTITION_SPEC.model_dump_json(),
         sort_order_json=UNSORTED_SORT_ORDER.model_dump_json(),
         location=f"file://{folder}/t",
@@ -134,18 +141,64 @@ def run(storage: WatchedStorage, writer: IcebergWriterSpec, *ids: int, job: str)
     return plan.run([batch], place=PLACE, attempt=ATTEMPT)
 
 
+def replay(
+    storage: WatchedStorage, writer: IcebergWriterSpec, items: Sequence[str], *, job: str
+) -> None:
+    """Put the chunks of work items into files."""
+    plan = ReplayPlan(writer=writer, ledger=job_ledger(storage, job=job), job_nonce=job)
+    batch = pa.RecordBatch.from_pydict({ITEM_COLUMN: list(items)})
+    plan.run([batch], place=PLACE, attempt=ATTEMPT)
+
+
+def chunk_items(storage: WatchedStorage, folder: Path) -> list[str]:
+    """Leave a chunk of two rows behind, and return the work items of its replay."""
+    run(storage, spec(folder), 1, 2, 3, job="stopped")
+    (left,) = logged(job_ledger(storage, job="stopped"))
+    return work_items([left], 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("number", "column", "path"),
+    [
+        (3, NestedField(31, "flag", BooleanType()), "flag"),
+        (20, NestedField(20, "parts", StructType(NestedField(32, "x y", LongType()))), PARTS_X),
+    ],
+)
+def test_a_chunk_is_replayed_by_the_numbers_of_columns(
+    tmp_path: Path, number: int, column: NestedField, path: str
+) -> None:
+    """A column that was dropped and added again has its old name, and is another column."""
+    storage = WatchedStorage()
+    items = chunk_items(storage, tmp_path)
+    columns = [column if one.field_id == number else one for one in COLUMNS]
+    with pytest.raises(TableChangedError, match=f"column '{path}' was dropped"):
+        replay(storage, spec(tmp_path, columns=columns), items, job="other")
+
+
+def test_a_chunk_is_replayed_into_wider_types(tmp_path: Path) -> None:
+    """What Iceberg allows for files is done to the rows of a chunk: the values are the same."""
+    storage = WatchedStorage()
+    items = chunk_items(storage, tmp_path)
+    wide = {
+        4: NestedField(4, "int", LongType()),
+        5: NestedField(5, "float", DoubleType()),
+        7: NestedField(7, "decimal", DecimalType(30, 3)),
+    }
+    columns = [wide.get(one.field_id, one) for one in COLUMNS]
+    replay(storage, spec(tmp_path, columns=columns), items, job="wide")
+    rows = staged(storage, "wide")
+    assert [rows.field(name).type for name in ("int", "float")] == [pa.int64(), pa.float64()]
+    for name in ("int", "float", "decimal"):
+        assert rows[name].to_pylist() == [FIRST[name], None]
+
+
 def test_rows_of_every_type_are_the_same_through_a_chunk(tmp_path: Path) -> None:
     """A task that ends well and one whose chunk is replayed later stage equal rows."""
     storage = WatchedStorage()
     assert run(storage, spec(tmp_path), 1, 2, job="whole").problem is None
-    run(storage, spec(tmp_path), 1, 2, 3, job="stopped")
-    (left,) = logged(job_ledger(storage, job="stopped"))
-    items = work_items([left], 1 << 20)
+    items = chunk_items(storage, tmp_path)
     for job, writer in {"replay": spec(tmp_path), "later": spec(tmp_path, ADDED)}.items():
-        ledger = job_ledger(storage, job=job)
-        plan = ReplayPlan(writer=writer, ledger=ledger, job_nonce=job)
-        batch = pa.RecordBatch.from_pydict({ITEM_COLUMN: items})
-        plan.run([batch], place=PLACE, attempt=ATTEMPT)
+        replay(storage, writer, items, job=job)
     whole, replayed, later = (staged(storage, job) for job in ("whole", "replay", "later"))
     assert replayed.schema.equals(whole.schema, check_metadata=True)
     assert replayed.equals(whole)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine import passes
+from holdfast.engine.choices import VerifyInput
 from holdfast.errors import JobFailedError, TransformError
 from holdfast.model.records import Plan
 from holdfast.model.work import TaskRecord
@@ -77,7 +78,7 @@ def test_a_driver_that_dies_after_the_complete_seal_leaves_only_the_commit() -> 
     assert (rig.kinds(), rig.log().seals[3].complete) == (["Claim", "Plan", "Seal"], True)
     rig.storage.calls.clear()
     driven = rig.start(submitter)
-    assert (submitter.plans, driven.kept_rows, driven.input_compared) == ([], 20, True)
+    assert (submitter.plans, driven.kept_rows, driven.input_compared) == ([], 20, "keys")
     assert LAYOUT.claim_tasks(1) not in rig.storage.names_called("list")
     assert rig.kinds()[3:] == ["Claim", "Intent", "Receipt"]
     assert rig.table.ids == ALL
@@ -199,9 +200,9 @@ def test_rows_that_a_twin_has_done_too_are_dropped_and_reported() -> None:
     assert (driven.kept_rows, driven.tally.dropped_rows, rig.table.ids) == (20, 10, ALL)
 
 
-@pytest.mark.parametrize("verify_input", [True, False])
+@pytest.mark.parametrize("verify_input", ["keys", "rows", False])
 def test_a_second_attempt_leaves_a_place_with_durable_rows_to_the_next_pass(
-    *, verify_input: bool
+    *, verify_input: VerifyInput
 ) -> None:
     """Spark runs a task again that lost its store for a moment: what it had done is kept."""
     rig, transform = Rig(), WatchedTransform()

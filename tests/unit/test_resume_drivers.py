@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.engine.ports import Ports
+from holdfast.engine.sweep import sweep
 from holdfast.errors import (
     RunAbortedError,
     RunBusyError,
@@ -276,7 +277,7 @@ def test_a_landed_run_that_is_only_to_be_returned_reads_no_input(*, receipt_lost
         assert rig.kinds()[4] == "Receipt"
         del rig.storage.objects[LAYOUT.record(5)]
     driven = rig.start(submitter, if_committed="return")
-    assert (driven.was_landed, driven.input_compared) == (True, False)
+    assert (driven.was_landed, driven.input_compared) == (True, None)
     assert (driven.landed.receipt, submitter.key_reads) == (first.landed.receipt, 0)
     assert (submitter.plans, rig.table.ids) == ([], ALL)
 
@@ -289,3 +290,17 @@ def test_no_task_of_two_drivers_shares_a_log() -> None:
     rig.start()
     logs = [one.log for one in task_records(job_ledger(rig.storage))]
     assert len(logs) == len(set(logs)) == 2
+
+
+def test_a_driver_whose_task_logs_were_swept_is_told_that_another_has_taken_over() -> None:
+    """The other one has landed, and a sweep has deleted the logs: no object is damaged."""
+    rig, submitter = Rig(), two_partitions()
+
+    def land_and_sweep() -> None:
+        rig.start(ports=elsewhere(rig), takeover="now")
+        sweep(rig.ledger(), lambda _identity: rig.table)
+
+    submitter.after_job = land_and_sweep
+    with pytest.raises(RunFencedError):
+        rig.start(submitter)
+    assert rig.table.ids == ALL

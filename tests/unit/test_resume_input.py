@@ -15,6 +15,7 @@ from holdfast.errors import (
     RunMismatchError,
 )
 from tests.fakes.memory_submitter import MemorySubmitter, partition
+from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
 from tests.fakes.watched_transform import WatchedTransform
 
@@ -179,7 +180,7 @@ def test_without_an_input_check_a_run_still_ends_well() -> None:
     """The keys are not read before the job, and the report does not claim that they were."""
     rig, submitter = Rig(), two_partitions()
     driven = rig.start(submitter, **NO_CHECK)
-    assert (submitter.key_reads, driven.input_compared, rig.table.ids) == (0, False, ALL)
+    assert (submitter.key_reads, driven.input_compared, rig.table.ids) == (0, None, ALL)
     assert rig.log().seals[3].input is None
 
 
@@ -188,7 +189,7 @@ def test_without_an_input_check_a_landed_run_is_returned_unread() -> None:
     rig, submitter = Rig(), MemorySubmitter(range(99))
     rig.start(**NO_CHECK)
     driven = rig.start(submitter, **NO_CHECK)
-    assert (driven.was_landed, driven.input_compared, submitter.key_reads) == (True, False, 0)
+    assert (driven.was_landed, driven.input_compared, submitter.key_reads) == (True, None, 0)
     rig = Rig()
     rig.start()
     assert rig.start(submitter, **NO_CHECK).was_landed
@@ -202,7 +203,7 @@ def test_without_an_input_check_a_resume_computes_only_what_is_missing() -> None
     rig.start_and_die(submitter, transform=WatchedTransform(), **NO_CHECK)
     driven = rig.start(transform=transform, **NO_CHECK)
     assert (transform.ids, driven.kept_rows) == (list(range(10, 20)), 10)
-    assert (driven.input_compared, rig.table.ids) == (False, ALL)
+    assert (driven.input_compared, rig.table.ids) == (None, ALL)
 
 
 def test_without_an_input_check_chunks_and_unsealed_work_are_kept() -> None:
@@ -227,17 +228,36 @@ def test_without_an_input_check_a_key_that_stands_twice_is_still_found() -> None
     assert rig.table.data_snapshots == []
 
 
-def test_work_of_an_unmeasured_input_is_compared_by_what_it_covers() -> None:
-    """The first life did not measure: what the second one has more must not vanish unsaid."""
+def test_a_complete_run_goes_on_with_rows_that_came_since() -> None:
+    """As one that was killed half way: the finished rows are kept, and the new ones are done."""
     dry, rig = Rig(), Rig()
     dry.start(**NO_CHECK)
     rig.storage.writes_left = dry.storage.written.index(LAYOUT.record(4))
     rig.start_and_die(**NO_CHECK)
     assert rig.log().seals[3].complete
-    with pytest.raises(RunMismatchError, match="had 20 rows and now has 25: 5 more"):
-        rig.start(MemorySubmitter(range(25)))
+    driven = rig.start(MemorySubmitter(range(10), range(10, 25)))
+    assert rig.table.ids == list(range(25))
+    assert (driven.kept_rows, driven.input_compared) == (20, "keys")
+
+
+def test_a_complete_run_that_lost_rows_of_its_input_stops() -> None:
+    """What is staged would be committed, though its input is gone."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die()
+    with pytest.raises(InputChangedError, match="5 of 20 finished keys are not in it any more"):
+        rig.start(MemorySubmitter(range(15)))
     assert rig.table.data_snapshots == []
-    assert rig.start().input_compared
+
+
+def test_an_old_post_that_lands_late_without_the_new_rows_is_told() -> None:
+    """The run is in the table without them: "committed" would drop them without a word."""
+    rig = Rig()
+    rig.table.post_faults.append(PostFault.DIES_DELAYED)
+    rig.start_and_die()
+    with pytest.raises(RunMismatchError, match="had 20 rows and now has 25: 5 more"):
+        rig.start(MemorySubmitter(range(10), range(10, 25)))
+    assert rig.table.ids == list(range(20))
 
 
 def test_without_an_input_check_a_null_key_is_found_by_its_task() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.engine.choices import VerifyInput
 from holdfast.errors import HoldfastError, LedgerDamagedError
 from holdfast.storage.port import StorageError
 from tests.fakes.logs import job_ledger, task_records
@@ -67,8 +68,8 @@ def test_a_damaged_task_record_stops_the_start() -> None:
     assert rig.table.data_snapshots == []
 
 
-@pytest.mark.parametrize("verify_input", [True, False])
-def test_a_damaged_chunk_is_never_written_to_the_table(*, verify_input: bool) -> None:
+@pytest.mark.parametrize("verify_input", ["keys", False])
+def test_a_damaged_chunk_is_never_written_to_the_table(*, verify_input: VerifyInput) -> None:
     """Its digest stands in its record: its rows are computed again, and it is said so."""
     rig = rig_with_chunks()
     (chunk,) = [

@@ -138,6 +138,22 @@ def test_a_refusal_for_the_rate_ends_with_patience_not_with_attempts(error: Exce
     assert retry.wait_s(error, 0, 10.1) is None
 
 
+def test_a_wait_that_would_outlast_patience_is_not_begun() -> None:
+    """The row is given up at once, and not after a wait that cannot help it any more."""
+    retry = Retry(patience="10s")
+    assert retry.wait_s(refused(5), 0, 4.9) is not None
+    assert retry.wait_s(refused(5), 0, 5.1) is None
+    assert retry.wait_s(refused(60), 0, 0.0) is None
+
+
+def test_each_refusal_without_a_wait_of_its_own_lengthens_the_next_one() -> None:
+    """They are no attempts; a server that is busy must be left alone longer all the same."""
+    retry = Retry(first_wait=1, longest_wait=60)
+    waits = [retry.wait_s(refused(), 0, 0.0, refusals) for refusals in (1, 2, 3, 4)]
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+    assert retry.wait_s(TimeoutError(), 2, 0.0, 2) == 8.0
+
+
 def test_patience_does_not_hold_for_other_errors() -> None:
     """A row that fails by itself has its attempts, however slow they are."""
     assert Retry(patience="1s").wait_s(TimeoutError(), 1, 1000.0) is not None

@@ -127,8 +127,5 @@ def test_no_part_of_a_value_is_lost_on_the_way_to_the_tables_type(
 ) -> None:
     """A batch with the same values is refused: rows must not be treated worse."""
     schema = pa.schema([("column", kind)])
-    try:
-        found = as_batch([{"column": value}], schema)
-    except TransformOutputError:
-        return
+    found = as_batch([{"column": value}], schema)
     assert found.column("column").to_pylist() == [value]

@@ -146,3 +146,20 @@ def test_a_client_that_cannot_be_built_is_reported_as_the_transforms_failure() -
         Rig().start(two_partitions(), transform=per_worker(fails), retries=0)
     with pytest.raises(TransformError, match="no API key"):
         Rig().start(two_partitions(), transform=per_row(per_worker(fails)), retries=0)
+
+
+def test_a_row_that_python_cannot_hold_is_that_rows_failure(storage: WatchedStorage) -> None:
+    """Spark has dates after the year 9999: no call is made with such a row, and all others are."""
+    days = pa.array([0, 2_932_897, 1], pa.int32()).view(pa.date32())
+    rows = pa.RecordBatch.from_arrays([pa.array([0, 1, 2]), days], names=["id", "day"])
+    spec, seen = ListWriterSpec(TABLE), list[int]()
+
+    async def note(row: Row) -> Row:
+        seen.append(row["id"])
+        return {"id": row["id"]}
+
+    report = run_task(storage, rows, transform=rows_with(note), writer=spec, batch_rows=None)
+    assert (report.end, report.rows_in, report.failed_rows) == ("complete", 3, 1)
+    assert "OverflowError" in report.failed_example
+    assert "keys (id=1) to (id=1)" in report.failed_example
+    assert sorted(seen) == [0, 2]

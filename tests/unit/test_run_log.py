@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import RunAbortedError, RunFencedError
+from holdfast.errors import (
+    LedgerDamagedError,
+    RunAbortedError,
+    RunFencedError,
+    StoreUnavailableError,
+)
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.records import Abort
+from holdfast.model.records import Abort, Claim, Stop
 from tests.fakes.logs import CLAIM, INTENT, LAYOUT, RECEIPT, claimed, new_log, put_record
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import CreateFault, MemoryStorage
+from tests.fakes.rig import Rig
 
 
 def test_a_driver_claims_and_appends_in_a_gapless_row() -> None:
@@ -105,6 +111,31 @@ def test_a_rivals_record_just_before_the_claim_is_read() -> None:
     assert log.intents == {2: INTENT}
 
 
+def test_a_claim_finds_the_end_of_a_long_log() -> None:
+    """One listing after the first loss: not a lost create for each record that is there."""
+    storage = MemoryStorage()
+    for number in range(1, 151):
+        put_record(storage, number, CLAIM)
+    assert new_log(storage).claim(CLAIM).number == 151
+    assert len(storage.names_called("create")) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "error"), [(CLAIM, RunFencedError), (Abort(reason="enough"), RunAbortedError)]
+)
+def test_a_driver_can_look_whether_the_run_is_still_its_own(
+    body: Claim | Abort, error: type[Exception]
+) -> None:
+    """Its tasks were fenced: it stops before it counts what they have left."""
+    storage = MemoryStorage()
+    log = claimed(storage)
+    log.stop_if_taken_over()
+    put_record(storage, 2, body)
+    with pytest.raises(error):
+        log.stop_if_taken_over()
+    assert len(storage.objects) == 2
+
+
 def test_a_driver_without_a_claim_writes_nothing_into_anothers_run() -> None:
     """Reading the log is not owning it."""
     storage = MemoryStorage()
@@ -148,3 +179,44 @@ def test_own_landed_writes_are_found_by_reading_back(fault: CreateFault | None) 
     assert log.append(INTENT).number == 2
     assert log.append(RECEIPT).number == 3
     assert len(storage.objects) == 3
+
+
+def test_nothing_is_appended_to_a_log_that_lacks_a_record() -> None:
+    """A record at the missing number would make the log look whole (simulation, seed 474)."""
+    storage = MemoryStorage()
+    claimed(storage).append(INTENT)
+    storage.delete([LAYOUT.record(1)])
+    log = new_log(storage)
+    with pytest.raises(LedgerDamagedError):
+        log.refresh()
+    with pytest.raises(LedgerDamagedError):
+        log.append(RECEIPT)
+    with pytest.raises(LedgerDamagedError):
+        log.claim(CLAIM)
+    assert list(storage.objects) == [LAYOUT.record(2)]
+
+
+def test_a_log_that_does_not_begin_with_a_claim_is_damaged() -> None:
+    """What stands first has lost the claim that it was written under."""
+    storage = MemoryStorage()
+    put_record(storage, 1, INTENT)
+    with pytest.raises(LedgerDamagedError, match="the first record is no claim"):
+        new_log(storage).refresh()
+
+
+def test_a_start_that_fails_before_its_claim_writes_nothing() -> None:
+    """A first listing without an answer must not use the run id up (simulation, seed 459)."""
+    rig = Rig()
+    rig.ledger().stop(StoreUnavailableError(uri="s3://store", reason="no answer"))
+    assert rig.log().records == ()
+    rig.start()
+    assert rig.table.ids == list(range(20))
+
+
+def test_a_stop_before_the_first_claim_is_read() -> None:
+    """Earlier versions wrote one; the run goes on."""
+    storage = MemoryStorage()
+    put_record(storage, 1, Stop(reason="StoreUnavailableError"))
+    log = new_log(storage)
+    log.refresh()
+    assert log.claim(CLAIM).number == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 
@@ -110,3 +111,36 @@ def test_what_a_store_does_not_copy_is_read_and_written(monkeypatch: pytest.Monk
     storage.delete([URI])
     with pytest.raises(FileNotFoundError):
         storage.copy(COPY)
+
+
+TRUE, SPOILED = b"the object", b"the objecT"
+TRUE_TAG = f'"{hashlib.md5(TRUE, usedforsecurity=False).hexdigest()}"'
+
+
+def test_bytes_that_do_not_fit_their_tag_are_read_again(server: AnsweringS3) -> None:
+    """Over plain HTTP nothing below us finds bytes that were spoiled on the way."""
+    server.tag = TRUE_TAG
+    server.next_bodies.extend([SPOILED, TRUE, SPOILED])
+    assert server.storage().get(URI) == TRUE
+    assert len(server.conditions) == 2
+
+
+def test_bytes_that_no_tag_vouches_for_must_arrive_twice_where_it_counts(
+    server: AnsweringS3,
+) -> None:
+    """An encrypted object has a tag of other bytes, and some stores have tags of their own."""
+    server.next_bodies.extend([SPOILED, TRUE, TRUE, SPOILED])
+    assert server.storage().get_sure(URI) == TRUE
+    assert server.storage().get(URI) == SPOILED  # Its digest is in the ledger.
+    server.tag = TRUE_TAG.replace("0", "1")
+    server.next_bodies.extend([TRUE, SPOILED, TRUE])
+    assert server.storage().get(URI) == TRUE
+    assert len(server.conditions) == 7
+
+
+def test_bytes_that_never_arrive_alike_are_an_error(server: AnsweringS3) -> None:
+    """Nothing tells which of them is the object."""
+    server.tag = TRUE_TAG
+    server.next_bodies.extend(bytes([number]) for number in range(4))
+    with pytest.raises(StorageError, match="4 reads gave 4 different objects"):
+        server.storage().get_sure(URI)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger import task_log as task_log_module
-from holdfast.ledger.task_log import JobLedger, read_task_records, whole_prefixes
+from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
+from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.records import Record, Stop, encode_record, seal_json
+from holdfast.model.usage import NO_USAGE
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import Storage
+from tests.fakes.logs import CLAIM
 from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, truncated
 from tests.fakes.task_ledgers import (
     ATTEMPT,
     NEXT_NUMBER,
     PLACE,
+    ManualClock,
     group_of,
     job_ledger,
     logged,
@@ -111,8 +116,9 @@ def test_another_attempts_record_is_not_overwritten(
 
 
 def test_another_attempts_equal_record_is_not_taken_for_ones_own(ledger: JobLedger) -> None:
-    """Equal content from two writers is told apart as well."""
-    theirs, ours = task_log(ledger), task_log(ledger)
+    """Equal content from two writers is told apart as well, though both have used nothing yet."""
+    ports = TaskPorts(sleep=ManualClock().sleep, usage=lambda: NO_USAGE)
+    theirs, ours = (TaskLog(ledger.storage, ledger.layout, LOG, ports=ports) for _ in range(2))
     theirs.append(record(theirs.next_name, 1))
     with pytest.raises(LedgerDamagedError):
         ours.append(record(ours.next_name, 1))
@@ -148,6 +154,13 @@ def test_a_log_counts_up_to_its_first_gap() -> None:
     there = [record(f"{LOG}/{number:04d}", number) for number in (0, 1, 3, 4)]
     (only,) = whole_prefixes(there).values()
     assert only == there[:2]
+
+
+def test_the_order_of_records_is_that_of_their_numbers() -> None:
+    """From the ten thousandth on their names do not sort as text any more."""
+    there = [record(f"{LOG}/{number:04d}") for number in range(10_002)]
+    (only,) = whole_prefixes(there[::-1]).values()
+    assert only == there
 
 
 def test_a_log_without_its_first_record_does_not_count() -> None:
@@ -237,6 +250,19 @@ def test_a_job_is_fenced_by_whatever_stands_at_the_logs_next_number(any_ledger: 
     assert any_ledger.end() == ""
     storage.put(any_ledger.layout.record(NEXT_NUMBER), b"another's claim")
     assert any_ledger.end() == "fenced"
+
+
+def test_a_job_is_fenced_by_a_claim_and_not_stopped(any_ledger: JobLedger) -> None:
+    """Nothing of it counts any more: its tasks are not to write down what they have."""
+    claim = Record(number=NEXT_NUMBER, nonce="n", written_at="now", body=CLAIM)
+    any_ledger.storage.put(any_ledger.layout.record(NEXT_NUMBER), encode_record(claim))
+    assert any_ledger.end() == "fenced"
+
+
+def test_a_job_that_began_long_ago_is_stale(ledger: JobLedger) -> None:
+    """Then a task asks first whether the run has gone on without it."""
+    older = replace(ledger, planned_at=ledger.ports.now() - 10.0)
+    assert [older.is_stale(after_s) for after_s in (9.0, 11.0)] == [True, False]
 
 
 def test_a_job_whose_own_driver_gives_up_is_stopped_not_fenced(any_ledger: JobLedger) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
 from holdfast.model.input_sums import InputSums
-from holdfast.model.work import TaskRecord, Work
+from holdfast.model.ranges import Span
+from holdfast.model.work import Coverage, TaskRecord, Work
 from tests.fakes.task_ledgers import group_of, record
 
 A = record("00000003/rows/000000/000000000001/0000", 10, chunk=10)
@@ -24,6 +26,7 @@ REPLAY = record(
     groups=[group_of("replay", 14)],
     supersedes=[A.name, B.name],
 )
+SCANNED = Coverage(rows=5, low=0, high=0, keys_bytes=0, ranges=((0, 3), (7, 9)))
 NOTHING_REFUSED: tuple[str, ...] = ()
 
 
@@ -145,6 +148,7 @@ def test_a_record_is_accepted_once() -> None:
     work, refused = accepted(A, B, CUT).plus([A, B, CUT])
     assert refused == (A.name, B.name, CUT.name)
     assert names(work) == [A.name, B.name, CUT.name]
+    assert Work().plus([A, A])[1] == (A.name,)
 
 
 def test_a_record_cannot_supersede_itself() -> None:
@@ -157,6 +161,7 @@ def test_a_record_that_supersedes_files_is_refused() -> None:
     """Files are never put into files again: both would stand in the table."""
     twice = record("00000009/replay/000000/000000000008/0000", supersedes=[CUT.name])
     assert accepted(A, B, CUT).plus([twice])[1] == (twice.name,)
+    assert accepted(A, B).plus([CUT, twice])[1] == (twice.name,)
 
 
 def test_work_adds_up_what_it_cost() -> None:
@@ -188,6 +193,34 @@ def test_disjoint_spans_prove_that_no_key_is_there_twice(
     assert accepted(*records).proves_unique() is proven
 
 
+@pytest.mark.parametrize(
+    ("ranges", "proven"),
+    [
+        ([[(0, 5)], [(5, 9)]], True),
+        ([[(5, 9), (0, 2)], [(2, 5)]], True),
+        ([[(0, 5)], [(4, 9)]], False),
+        ([[(0, 1)], [(0, 1)]], False),
+        ([[(0, 9)], [(3, 4)]], False),
+    ],
+)
+def test_disjoint_ranges_prove_that_no_row_is_there_twice(
+    ranges: list[list[Span]], *, proven: bool
+) -> None:
+    """The end of a range is the first row behind it."""
+    records = [
+        TaskRecord(
+            name=f"1/rows/{i}/0/0000", coverage=replace(SCANNED, ranges=tuple(one)), seconds=0.0
+        )
+        for i, one in enumerate(ranges)
+    ]
+    assert accepted(*records).proves_unique() is proven
+
+
+def test_only_what_another_work_counts_is_left() -> None:
+    """A report that says what was kept must not count what was dropped since."""
+    assert names(accepted(A, B, CUT).only(accepted(B, A))) == [A.name, B.name]
+
+
 def test_a_record_without_rows_needs_no_span() -> None:
     """A replay has no keys that could be there twice."""
     one = record("1/rows/0/0/0000", 5, span=(1, 5))
@@ -208,6 +241,8 @@ def test_a_name_tells_claim_and_log() -> None:
         record("00000003/rows/000000/000000000001/0003", 3, span=(-(2**63), 2**63 - 1)),
         record("00000003/rows/000000/000000000001/0003", 0, end="failed", seconds=1.25),
         record("00000003/rows/000000/000000000001/0003", 2**40, end="complete"),
+        record("00000003/rows/000000/000000000001/0003", 2, quarantine=A.chunk, cost=0.25),
+        TaskRecord(name="1/rows/0/0/0000", coverage=SCANNED, seconds=0.0),
     ],
 )
 def test_a_record_comes_back_from_json_as_it_was(one: TaskRecord) -> None:

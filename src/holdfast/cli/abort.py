@@ -8,7 +8,7 @@ import sys
 from holdfast.cli import console
 from holdfast.cli.ledgers import open_known_ledger
 from holdfast.cli.tables import add_table_arguments, sink_opener
-from holdfast.engine.abort import abort
+from holdfast.engine.abort import Aborted, abort
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.errors import SettingsError
@@ -25,6 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run's id")
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for who reads the log")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--table-is-gone",
+        action="store_true",
+        help="say so if the table or the branch was dropped for good: then it is not asked what "
+        "became of a post",
+    )
     add_table_arguments(parser, of_run=True)
 
 
@@ -43,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
     if not given.yes and not has_ended and not _agreed(seen, ledger):
         console.make_console().print("Nothing was done.")
         return _REFUSED
-    abort(ledger, sink_opener(given), given.reason)
+    done = abort(ledger, sink_opener(given), given.reason, table_is_gone=given.table_is_gone)
     record = next(one for one in ledger.log.records if isinstance(one.body, Abort))
     facts = {
         "run_id": ledger.run_id,
@@ -53,11 +59,14 @@ def run(given: argparse.Namespace) -> int:
         "done_rows": seen.progress.done_rows,
         "files": seen.progress.files,
         "waiting_chunks": seen.progress.waiting_chunks,
+        "posts": done.posts,
+        "in_doubt": list(done.in_doubt),
+        "in_doubt_because": done.reason if done.in_doubt else "",
     }
     if given.json:
         console.print_json(facts)
     else:
-        _print(ledger.run_id, record.number, seen)
+        _print(ledger.run_id, record.number, seen, done)
     return 0
 
 
@@ -82,10 +91,22 @@ def _agreed(seen: Observation, ledger: Ledger) -> bool:
     return input("Abort it? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _print(run_id: str, number: int, seen: Observation) -> None:
+def _what_of_posts(done: Aborted) -> str:
+    """Say what the table has shown."""
+    if done.in_doubt:
+        posts = counted(len(done.in_doubt), "post")
+        return f"{posts} of this run may have landed, or may still land: {done.reason}"
+    if not done.posts:
+        return "nothing of this run was ever posted, and nothing can be any more"
+    return "no post of this run has landed, and none can land any more"
+
+
+def _print(run_id: str, number: int, seen: Observation, done: Aborted) -> None:
     out, progress = console.make_console(), seen.progress
     out.print(f"Run {run_id} is given up (log record {number}).")
-    lines = [("table", "no post of this run has landed, and none can land any more")]
+    lines = [("table", _what_of_posts(done))]
+    if done.in_doubt:
+        lines.append(("", "look for its rows before they are written again under a new run id"))
     left = []
     if progress.files:
         left.append(counted(progress.files, "staged file"))

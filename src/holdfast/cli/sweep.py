@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from holdfast.cli import console
@@ -59,10 +59,19 @@ def run(given: argparse.Namespace) -> int:
     ledger, open_sink = open_known_ledger(given), sink_opener(given)
     looks = open_sink if given.yes else _looking_only(ledger, open_sink)
     plan = plan_sweep(ledger, looks)
-    kinds = kinds_of(plan, _ledger_sizes(ledger))
-    safe, kept = why_safe(ledger), what_stays(ledger, plan)
+    sizes = _ledger_sizes(ledger)
+    safe, kept = why_safe(ledger, plan), what_stays(plan)
     if given.yes:
-        carry_out(ledger, open_sink, plan)
+        swept = carry_out(ledger, open_sink, plan)
+        if swept.out_of_reach:
+            plan = replace(
+                plan,
+                data_files={},
+                ledger_objects=[uri for uri in plan.ledger_objects if uri not in plan.listings],
+            )
+            files = counted(swept.out_of_reach, "staged file")
+            kept.append(f"{files}, and what lists them: {swept.reason}")
+    kinds = kinds_of(plan, sizes)
     if given.json:
         console.print_json(_json(ledger, kinds, safe, kept, deleted=given.yes))
     else:
@@ -94,13 +103,23 @@ def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
     return sorted(kinds, key=lambda one: -one.size_bytes)
 
 
-def why_safe(ledger: Ledger) -> str:
-    """Say what proves that nobody needs what is deleted."""
+def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
+    """Say what proves that nothing of what is deleted is needed."""
     receipt = ledger.log.receipt
+    if plan.in_doubt:
+        return (
+            "the run was given up; only files that this run's own records list are deleted, and "
+            "none of a post that is in doubt"
+        )
     if receipt is None and not ledger.log.intents:
         return (
             "the run was given up before anything was posted to the table, and nobody can post "
             "any more; only files that this run's own records list are deleted"
+        )
+    if receipt is None and not ledger.log.doubtful:
+        return (
+            "the run was given up, and every post of it was refused; only files that this run's "
+            "own records list are deleted"
         )
     if receipt is None:
         return (
@@ -114,11 +133,13 @@ def why_safe(ledger: Ledger) -> str:
     )
 
 
-def what_stays(ledger: Ledger, plan: SweepPlan) -> list[str]:
+def what_stays(plan: SweepPlan) -> list[str]:
     """Say what is kept, and why."""
     kept = ["the log and run.json: a later start is told by them how the run ended"]
     if plan.kept_files:
-        what = "are part of the snapshot" if ledger.log.receipt else "have landed, or may have"
+        what = "are part of the snapshot"
+        if plan.in_doubt:
+            what = f"may be part of the table: {plan.reason}"
         kept.append(f"{counted(len(plan.kept_files), 'file')} that {what}")
     failed = sum(1 for uri in plan.kept_objects if uri.endswith(".failed"))
     if failed:

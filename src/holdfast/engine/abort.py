@@ -4,70 +4,95 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from holdfast.engine.prepare import Ledger
-from holdfast.engine.resolve import refuse_landed
-from holdfast.errors import RunAbortedError, RunCommittedError, TableMissingError
+from holdfast.engine.resolve import Sight, record_landing, refuse_landed, resolve
+from holdfast.errors import RunAbortedError, RunCommittedError, TableOutOfSightError
 from holdfast.failpoints import failpoint
-from holdfast.ledger.run_file import RunFile, read_run_file
+from holdfast.ledger.run_file import read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.records import Abort
-from holdfast.sinks.base import Sink, TableView
+from holdfast.model.report import counted
+from holdfast.sinks.base import Sink
 
 
-def abort(ledger: Ledger, open_sink: Callable[[Identity], Sink], reason: str) -> None:
-    """Give the run up, and make sure that no post of it can land any more.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """A run was given up."""
 
-    Calling again is safe. Nothing is deleted here. Of a table that is gone nobody can tell whether
-    the run had landed there: then there is a warning.
+    # How many posts the run has made, or was about to make.
+    posts: int
+    # The intents of which it cannot be told whether they have landed or still can, and why.
+    # Their files are kept.
+    in_doubt: Sequence[int] = ()
+    reason: str = ""
+
+
+def abort(
+    ledger: Ledger,
+    open_sink: Callable[[Identity], Sink],
+    reason: str,
+    *,
+    table_is_gone: bool = False,
+) -> Aborted:
+    """Give the run up, and make posts that are under way fail, as far as the table lets us.
+
+    Calling again is safe. Nothing is deleted here. With the table in view it always ends: where
+    the table's history no longer tells what became of a post, it says so, with a warning.
 
     Args:
         ledger: The run's ledger.
         open_sink: Opens the table that the run is said to write.
         reason: Why, for whoever reads the log.
+        table_is_gone: The user's own word that table or branch are gone for good.
 
     Raises:
         RunCommittedError: The run has landed.
-        CommitUnknownError: The catalog gave no clear answer; call again.
+        TableOutOfSightError: A post is in doubt, and the table is not provably the run's.
+        CommitError: The catalog gave no clear answer; call again.
     """
     log = ledger.log
     log.refresh()
     if log.receipt is not None:
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
-    # First: a run that landed without living to say so is not given up, it is found.
+    # First: a run that landed without living to say so is not given up, it is found. And what
+    # cannot be judged is not given up either: the record is final.
     run_file = read_run_file(ledger.storage, ledger.layout)
-    if run_file is not None:
-        _refuse_known_landing(ledger, run_file, open_sink(run_file.identity))
+    if run_file is not None and log.doubtful:
+        sight = resolve(ledger, run_file, open_sink, may_post=False, is_gone=table_is_gone)
+        if sight.landed is not None:
+            if log.is_aborted:
+                record_landing(ledger, sight.landed)
+            raise RunCommittedError(run_id=ledger.run_id, snapshot_id=sight.landed.mark.snapshot_id)
+        _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
     if not log.is_aborted:
-        with contextlib.suppress(RunAbortedError):  # Somebody was faster, with the same wish.
-            log.claim(Abort(reason=reason))
-    refuse_landed(ledger, open_sink)
-    if run_file is not None and log.intents:
-        sink = open_sink(run_file.identity)
-        if _table_of(run_file, sink) is None:
-            warnings.warn(
-                f"run {ledger.run_id} was about to publish to {sink.name}, which is gone or was "
-                "made again: nobody can tell whether it had landed there. If the old table comes "
-                "back, look for the rows before they are written again.",
-                stacklevel=3,
-            )
+        with contextlib.suppress(RunAbortedError):  # Another abort was faster.
+            log.claim(Abort(reason=reason, table_is_gone=table_is_gone))
+    sight = refuse_landed(ledger, open_sink, is_gone=table_is_gone)
+    # A driver may have posted since the first look.
+    _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
+    if sight.doubtful:
+        warnings.warn(
+            f"run {ledger.run_id} was given up with {_posts(sight)} without an answer "
+            f"({sight.reason}): look for its rows before they are written again under a new run id",
+            stacklevel=3,
+        )
     failpoint("after-abort-is-resolved")
+    return Aborted(posts=len(log.intents), in_doubt=tuple(sight.doubtful), reason=sight.reason)
 
 
-def _refuse_known_landing(ledger: Ledger, run_file: RunFile, sink: Sink) -> None:
-    view = _table_of(run_file, sink) if ledger.log.intents else None
-    if view is None:
-        return
-    found = sink.find_mark(view, ledger.run_id, run_file.nonce, ledger.log.intents)
-    if found is not None:
-        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=found.mark.snapshot_id)
+def _refuse_out_of_sight(ledger: Ledger, sight: Sight, *, table_is_gone: bool) -> None:
+    if sight.out_of_sight and not table_is_gone:
+        run_file = read_run_file(ledger.storage, ledger.layout)
+        raise TableOutOfSightError(
+            table=run_file.identity.table if run_file else "",
+            run_id=ledger.run_id,
+            posts=_posts(sight),
+            reason=sight.reason,
+        )
 
 
-def _table_of(run_file: RunFile, sink: Sink) -> TableView | None:
-    """Return the run's table, None when it is gone or another stands in its place."""
-    try:
-        view = sink.load()
-    except TableMissingError:
-        return None
-    return view if view.uuid == run_file.identity.table_uuid else None
+def _posts(sight: Sight) -> str:
+    return counted(len(sight.doubtful), "post")

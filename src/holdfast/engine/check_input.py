@@ -8,9 +8,15 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Submitter
 from holdfast.engine.unique_keys import all_differ
 from holdfast.engine.workbook import Workbook
-from holdfast.errors import DuplicateKeyError, InputChangedError, JobFailedError, NullKeyError
+from holdfast.errors import (
+    DuplicateKeyError,
+    InputChangedError,
+    JobFailedError,
+    NullKeyError,
+    RunMismatchError,
+)
 from holdfast.ledger.key_files import KeyFiles
-from holdfast.model.input_sums import InputSums
+from holdfast.model.input_sums import InputSums, changed_columns
 from holdfast.model.work import Work
 
 # An input that differs each time it is read may settle; one that does not must not be paid for
@@ -53,11 +59,16 @@ class InputCheck:
             NullKeyError: Some rows have no key.
             DuplicateKeyError: Some rows share a key.
             InputChangedError: Finished and remaining rows do not add up to the input.
+            RunMismatchError: Values are to be compared, and were not noted for finished rows.
         """
         book = self._book
         if not self._choices.verify_input and not book.all_rows_seen:
             return True
-        if self._choices.verify_input and book.work.sums != self.measured():
+        if self._choices.compares_rows and book.work.rows_without_sums:
+            raise RunMismatchError(
+                run_id=book.run_id, differences=without_row_sums(book.work.rows_without_sums)
+            )
+        if self._choices.verify_input and not book.work.sums.matches(self.measured()):
             return self._remaining_rows() > 0
         clean = without_overlaps(book.work, self._source, book.finished)
         if clean is book.work:
@@ -77,16 +88,39 @@ class InputCheck:
             if self._choices.is_priced:  # Else it is told when all rows are done, and paid for.
                 refuse_duplicates(self._source)
             return self.measured().rows
-        remaining = self._submitter.measure(book.finished)
-        if book.work.sums.plus(remaining) != self.measured():
+        return self._rest_rows()
+
+    def _rest_rows(self) -> int:
+        """Return how many rows the input itself holds that are not finished.
+
+        Raises:
+            InputChangedError: Together with the finished ones they are not the input.
+        """
+        book = self._book
+        remaining = self._measure(book.finished)
+        together = book.work.sums.plus(remaining)
+        if not together.matches(self.measured()):
             clean = without_overlaps(book.work, self._source, book.finished)
             if clean is book.work and self._is_derived:
                 raise InputChangedError(what=_NOT_ALL_ARRIVED)
+            if clean is book.work and together.has_keys_of(self.measured()):
+                raise InputChangedError(what=self._changed_values())
             if clean is book.work:
                 refuse_mismatch(book.work, self._submitter, book.finished)
             self._drop(clean)
             return self._remaining_rows()
         return remaining.rows
+
+    def stop_if_rows_are_gone(self) -> None:
+        """Stop if a job went through the whole input, and missing rows are not in it.
+
+        A first job is planned from what was measured: of an input that is derived, the source.
+
+        Raises:
+            InputChangedError: They are not.
+        """
+        if self._choices.verify_input and self._book.all_rows_seen:
+            self._rest_rows()
 
     def _drop(self, clean: Work) -> None:
         """Leave out what is covered twice, and compute it again.
@@ -122,11 +156,31 @@ class InputCheck:
         """
         sums = self._book.input_sums
         if sums is None:
-            sums = self._submitter.measure(KeyFiles(storage=self._book.finished.storage))
+            sums = self._measure(KeyFiles(storage=self._book.finished.storage))
             self._book.input_sums = sums
         if sums.null_keys:
             raise NullKeyError(rows=sums.null_keys)
         return sums
+
+    def _measure(self, finished: KeyFiles) -> InputSums:
+        return self._submitter.measure(finished, whole_rows=self._choices.compares_rows)
+
+    def _changed_values(self) -> str:
+        """Say what has changed where finished and remaining rows have the input's keys."""
+        if changed := changed_columns(self._book.planned_columns, self.measured().columns):
+            return changed
+        return (
+            f"the keys are the same, but some of the {self._book.work.sums.rows:,} finished rows "
+            'have other values now (to keep them as they were done, pass verify_input="keys")'
+        )
+
+
+def without_row_sums(rows: int) -> str:
+    """Say why values cannot be compared."""
+    return (
+        f'verify_input is "rows", and {rows:,} rows were done without it: nothing was noted of '
+        'their values; verify_input="keys" compares their keys'
+    )
 
 
 def without_overlaps(work: Work, submitter: Submitter, finished: KeyFiles) -> Work:

@@ -17,6 +17,8 @@ from holdfast.worker.transforms import PerWorker, Transform
 
 Takeover = Literal["wait", "now", "never"]
 IfCommitted = Literal["compare", "return"]
+# What of a DataFrame's input is compared: "keys" reads the key columns, "rows" all of them.
+VerifyInput = Literal["keys", "rows", False]
 Duration = str | float | timedelta
 
 
@@ -27,7 +29,7 @@ class Choices:
     transform: Transform | PerWorker | PerRow | None = None
     batch_rows: int | None = None
     rows: RowCount = "same"
-    verify_input: bool = True
+    verify_input: VerifyInput = "keys"
     # How much work may be lost; None: only what is in closed table files is kept.
     checkpoint_every: Duration | None = "30s"
     # How many further passes a failing transform gets, as long as they add something.
@@ -53,6 +55,11 @@ class Choices:
         _one_of("on_error", self.on_error, OnError)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)
+        if self.verify_input not in ("keys", "rows") and self.verify_input is not False:
+            raise SettingsError(
+                what=f"verify_input={self.verify_input!r}",
+                cure='give "keys" to compare keys, "rows" to compare values too, or False',
+            )
         _ = self.checkpoint_every_s
         _number("max_errors", self.max_errors, "a number of rows (100) or a share (0.01)")
         if isinstance(self.max_errors, float) and self.max_errors > 1:
@@ -76,6 +83,11 @@ class Choices:
         if isinstance(self.max_errors, int):
             return self.max_errors
         return math.ceil(self.max_errors * rows)
+
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the input's values are compared, and not only its keys."""
+        return self.verify_input == "rows"
 
     @property
     def is_priced(self) -> bool:

@@ -7,6 +7,7 @@ append would put every row of the run into the table twice. Nothing is deleted h
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,14 +17,16 @@ from holdfast.engine.steps_log import say
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitConflictError,
+    CommitRefusedError,
     CommittedThenRemovedError,
     CommitUnknownError,
+    HoldfastError,
     TableChangedError,
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.run_file import RunFile
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.records import Intent, PartReference, Receipt
+from holdfast.model.records import Intent, PartReference, Receipt, Refused, intent_named
 from holdfast.model.staged import StagedGroup, StagedTotals
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, Sink, TableView
 
@@ -51,6 +54,8 @@ class _Tally:
 
     posts: int = 0
     unknown: int = 0
+    # The intent that was answered with a conflict, until a look at the table has confirmed it.
+    conflict: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,7 @@ class Commit:
         view = view or self.load()
         known = self.log.receipt
         try:
-            found = self.sink.find_mark(view, self.run_id, self.run_file.nonce, self.log.intents)
+            found = self.sink.find_mark(view, self.run_id, self.run_file.nonce, self.log.doubtful)
         except CommitUnknownError:
             if known is None:
                 raise
@@ -111,14 +116,17 @@ class Commit:
         return Landed(receipt=receipt, posts=0, present=found.present)
 
     def publish(
-        self, groups: Sequence[StagedGroup], reference: PartReference, schema: dict[str, Any]
+        self,
+        groups: Sequence[StagedGroup],
+        reference: PartReference,
+        schemas: Sequence[dict[str, Any]],
     ) -> Landed:
         """Post until the run has landed.
 
         Args:
             groups: What is staged.
             reference: Where the ledger keeps the list of them.
-            schema: The table's schema that they were written for.
+            schemas: Every schema of the table that they were written for.
 
         Raises:
             CommitConflictError: Other writers won every attempt.
@@ -131,7 +139,7 @@ class Commit:
         tally = _Tally()
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
-                landed = self._try_once(groups, reference, schema, tally)
+                landed = self._try_once(groups, reference, schemas, tally)
             except CatalogUnavailableError:
                 if not tally.posts:
                     raise
@@ -142,11 +150,13 @@ class Commit:
                 break
             self.ports.sleep(_pause_s(attempt, self.ports.jitter))
         try:
-            landed = self.look()
+            view = self.load()
+            landed = self.look(view)
         except CatalogUnavailableError as error:
             raise self._unknown(f"{tally.posts} posts, and then: {error.reason}") from error
         if landed is not None:
             return replace(landed, posts=tally.posts)
+        self._record_refusal(tally, view)
         if tally.unknown:
             raise self._unknown(f"{tally.unknown} posts without a clear answer")
         raise CommitConflictError(table=self.sink.name, attempts=_ATTEMPTS_MAX)
@@ -155,12 +165,18 @@ class Commit:
         self,
         groups: Sequence[StagedGroup],
         reference: PartReference,
-        schema: dict[str, Any],
+        schemas: Sequence[dict[str, Any]],
         tally: _Tally,
     ) -> Landed | None:
-        """Look, check, write an intent and post; None if nothing is known to have landed."""
+        """Look, check, write an intent and post; None if nothing is known to have landed.
+
+        Raises:
+            CommitRefusedError: The catalog refused for good.
+        """
         view = self.load()
         landed = self.look(view)
+        if landed is None:
+            self._record_refusal(tally, view)
         if landed is None and view.parent_snapshot_id is None:
             # A first commit has no parent, and only a parent's sequence number refuses a post
             # that was delayed. The data intent must have one.
@@ -171,7 +187,7 @@ class Commit:
             landed = self.look(view)
         if landed is not None or view.parent_snapshot_id is None:
             return landed
-        self.sink.check(view, schema, groups)
+        self.sink.check(view, schemas, groups)
         failpoint("after-file-check")
         number, intent = self._write_intent(view, groups, reference)
         mark = RunMark(
@@ -182,14 +198,46 @@ class Commit:
         )
         tally.posts += 1
         failpoint("before-post")
-        outcome = self.sink.post(view, self.run_id, mark, groups)
+        try:
+            outcome = self.sink.post(view, self.run_id, mark, groups)
+        except CommitRefusedError:
+            with contextlib.suppress(HoldfastError):  # The refusal says more than what follows it.
+                tally.conflict = number
+                view = self.load()
+                if (landed := self.look(view)) is not None:
+                    return landed
+                self._record_refusal(tally, view)
+            raise
         failpoint("after-post")
         say(self.run_id, f"posted intent {number} of {intent.rows:,} rows: {outcome.value}")
         if outcome is Outcome.LANDED:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
             return Landed(receipt=receipt, posts=tally.posts, present=True)
         tally.unknown += outcome is Outcome.UNKNOWN
+        if outcome is Outcome.CONFLICT:
+            tally.conflict = number
+        if outcome is Outcome.UNSENT:
+            self.log.append(Refused(intent_number=number))
         return None
+
+    def _record_refusal(self, tally: _Tally, view: TableView) -> None:
+        """Record that the last post was refused, if a look after it proves that it cannot land.
+
+        That no mark is there is no proof: the request may have been sent twice on its way, and one
+        copy be refused while the other is still to arrive. The table must have moved past it.
+
+        Args:
+            tally: Which post it was.
+            view: A look at the table that is later than the answer, and shows no mark.
+
+        Raises:
+            RunFencedError: Another driver has claimed the run.
+            StoreError: The ledger does not answer.
+        """
+        number, tally.conflict = tally.conflict, None
+        if number is None or view.settled_below <= self.log.intents[number].sequence_number:
+            return
+        self.log.append(Refused(intent_number=number))
 
     def _unknown(self, reason: str) -> CommitUnknownError:
         return CommitUnknownError(table=self.sink.name, run_id=self.run_id, reason=reason)
@@ -219,23 +267,38 @@ class Commit:
         """
         if found.mark.intent_number not in self.log.intents:
             self.log.refresh()  # Another driver's: then our next append is fenced.
-        intent = self.log.intents.get(found.mark.intent_number)
+        intent = landed_intent(self.log, found.mark)
         if intent is None:
             raise self._unknown(
                 f"the table names intent {found.mark.intent_number}, the ledger lacks it"
             )
-        receipt = Receipt(
-            intent_number=found.mark.intent_number,
-            snapshot_id=found.mark.snapshot_id,
-            sequence_number=found.mark.sequence_number,
-            staged=intent.staged,
-            rows=intent.rows,
-            files=intent.files,
-            size_bytes=intent.size_bytes,
-        )
+        receipt = receipt_of(found.mark, intent)
         self.log.append(receipt)
         say(self.run_id, f"landed: snapshot {receipt.snapshot_id}, {receipt.rows:,} rows")
         return receipt
+
+
+def landed_intent(log: RunLog, mark: RunMark) -> Intent | None:
+    """Return the intent that a mark names; None if the log lacks it."""
+    return intent_named(
+        log.intents,
+        mark.intent_number,
+        snapshot_id=mark.snapshot_id,
+        sequence_number=mark.sequence_number,
+    )
+
+
+def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
+    """Return the receipt of an intent that has landed."""
+    return Receipt(
+        intent_number=mark.intent_number,
+        snapshot_id=mark.snapshot_id,
+        sequence_number=mark.sequence_number,
+        staged=intent.staged,
+        rows=intent.rows,
+        files=intent.files,
+        size_bytes=intent.size_bytes,
+    )
 
 
 def _pause_s(attempt: int, jitter: Callable[[], float]) -> float:

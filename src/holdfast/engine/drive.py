@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from holdfast.engine.check_input import without_row_sums
 from holdfast.engine.choices import Choices
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.passes import Passes
 from holdfast.engine.prepare import Ledger, Prepared
 from holdfast.engine.renew import renew
-from holdfast.engine.resolve import refuse_landed
+from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.settled_input import SettledInput
 from holdfast.engine.steps_log import say
 from holdfast.engine.workbook import Tally, Workbook
@@ -25,7 +26,9 @@ from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.run_file import open_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
+from holdfast.model.input_sums import changed_columns
 from holdfast.model.records import Claim, PartReference, Seal
+from holdfast.model.report import Compared
 from holdfast.model.starts import starts_of
 from holdfast.model.work import Work
 from holdfast.sinks.base import Sink, TableView
@@ -41,8 +44,8 @@ class Driven:
     landed: Landed
     # True when an earlier start had already landed.
     was_landed: bool
-    # True when the input was measured, and compared with what an earlier start had read.
-    input_compared: bool
+    # By what the input was compared with what an earlier start had read; None if it was not.
+    input_compared: Compared
     tally: Tally = field(default_factory=Tally)
     # What earlier starts had done, and how long their tasks took for it.
     kept_rows: int = 0
@@ -119,7 +122,7 @@ class Driver:
         except RunAbortedError:
             # The abort may have come when a post was under way. Who is told "aborted" starts over
             # under another id: then the rows must not be in the table.
-            refuse_landed(ledger, lambda _identity: self.sink)
+            refuse_doubt(ledger, lambda _identity: self.sink)
             say(ledger.run_id, "stopped: the run was given up")
             raise
         except HoldfastError as error:
@@ -135,20 +138,22 @@ class Driver:
         claim: Claim,
         book: Workbook,
     ) -> Driven:
+        # The files of a scan are pinned, and their values with them.
+        by: Compared = (choices.verify_input or None) if key else "files"
         # Before any work: an earlier start may have landed without living to say so. Where it
         # got as far as an intent, only a look later than our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
             say(commit.run_id, f"had landed as snapshot {landed.receipt.snapshot_id}")
-            compared = choices.if_committed == "compare" and choices.verify_input
+            compared = choices.if_committed == "compare" and bool(choices.verify_input)
             if compared:
                 self.input.settle(self.ledger, compare=True)
-                compared = self._compare(book, landed.receipt.staged)
+                compared = self._compare(book, landed.receipt.staged, choices)
             seal = self._seal_of(landed.receipt.staged)
             return Driven(
                 landed=landed,
                 was_landed=True,
-                input_compared=compared,
+                input_compared=by if compared else None,
                 quarantined_rows=seal.quarantined_rows if seal is not None else 0,
             )
         self.input.settle(self.ledger, compare=True)
@@ -157,7 +162,7 @@ class Driver:
             book.inherit()
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
         say(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
-        self.sink.check(view, book.schema(view.schema), [])
+        self.sink.check(view, book.schemas, [])
         passes = Passes(
             book=book,
             log=commit.log,
@@ -174,14 +179,17 @@ class Driver:
         )
         passes.withdraw_lost()
         kept = book.work
-        if book.is_complete and choices.verify_input:
-            self._compare(book, book.seal())
-        landed = self._publish(commit, passes, book, view)
+        if book.is_complete and choices.verify_input and self._has_changed(book, choices):
+            book.reopen()  # The next pass takes the new rows, or says what is wrong.
+        landed = self._publish(commit, passes, book)
+        if choices.verify_input and landed.receipt.staged.name != book.seal().name:
+            # A post of an earlier start has arrived meanwhile. It knows no row that came since.
+            self._compare(book, landed.receipt.staged, choices)
         kept = kept.only(book.work)
         return Driven(
             landed=landed,
             was_landed=False,
-            input_compared=choices.verify_input,
+            input_compared=by,
             tally=book.tally,
             kept_rows=kept.sums.rows - kept.quarantined_rows,
             kept_seconds=kept.seconds,
@@ -192,36 +200,52 @@ class Driver:
             quarantined_rows=book.work.quarantined_rows,
         )
 
-    def _publish(self, commit: Commit, passes: Passes, book: Workbook, view: TableView) -> Landed:
+    def _publish(self, commit: Commit, passes: Passes, book: Workbook) -> Landed:
         for _ in range(_STAGINGS_MAX - 1):
             passes.run()
             try:
-                return self._publish_once(commit, book, view)
+                return self._publish_once(commit, book)
             except StagedFileMissingError:
                 # Somebody's clean-up took a file: its rows are computed again, which costs, but
                 # ends well. Publishing the rest would lose rows.
                 passes.withdraw_lost()
         passes.run()
-        return self._publish_once(commit, book, view)
+        return self._publish_once(commit, book)
 
-    def _publish_once(self, commit: Commit, book: Workbook, view: TableView) -> Landed:
-        schema = book.schema(view.schema)
-        renew(self.ledger, commit, book, schema)
-        return commit.publish(book.work.groups, book.seal(), schema)
+    def _publish_once(self, commit: Commit, book: Workbook) -> Landed:
+        renew(self.ledger, commit, book)
+        return commit.publish(book.work.groups, book.seal(), book.schemas)
 
-    def _compare(self, book: Workbook, reference: PartReference) -> bool:
+    def _has_changed(self, book: Workbook, choices: Choices) -> bool:
+        """Whether the input is another than what the run has covered, or cannot be compared."""
+        if book.input_sums is None:
+            nothing, whole_rows = KeyFiles(storage=self.ledger.storage), choices.compares_rows
+            book.input_sums = self.input.submitter.measure(nothing, whole_rows=whole_rows)
+        if choices.compares_rows and book.work.rows_without_sums:
+            return True
+        return bool(book.work.sums.difference(book.input_sums))
+
+    def _compare(self, book: Workbook, reference: PartReference, choices: Choices) -> bool:
         """Compare the input with what the run has covered.
 
         Raises:
-            RunMismatchError: It is another input: its rows would be dropped without a word.
+            RunMismatchError: It is another input: its rows would be dropped without a word. Or its
+                values are to be compared, and cannot be.
         """
         seal = self._seal_of(reference)
         if seal is None:
             return False
-        now = book.input_sums
+        covered, now = seal.covered, book.input_sums
+        if choices.compares_rows and not covered.has_row_sums:
+            raise RunMismatchError(
+                run_id=self.ledger.run_id, differences=without_row_sums(covered.rows)
+            )
         if now is None:
-            now = self.input.submitter.measure(KeyFiles(storage=self.ledger.storage))
-        if difference := seal.covered.difference(now):
+            nothing = KeyFiles(storage=self.ledger.storage)
+            now = self.input.submitter.measure(nothing, whole_rows=choices.compares_rows)
+        if difference := covered.difference(now):
+            if covered.has_keys_of(now):
+                difference = changed_columns(book.planned_columns, now.columns) or difference
             raise RunMismatchError(run_id=self.ledger.run_id, differences=difference)
         return True
 

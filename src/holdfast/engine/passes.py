@@ -19,7 +19,7 @@ from holdfast.engine.problems import raise_problems
 from holdfast.engine.steps_log import say
 from holdfast.engine.withdraw import without_lost
 from holdfast.engine.workbook import Workbook
-from holdfast.errors import JobFailedError, TransformError
+from holdfast.errors import JobFailedError, LedgerDamagedError, TransformError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
@@ -109,6 +109,7 @@ class Passes:
         Raises:
             JobError: The work could not be done; what is durable stays so.
             JobFailedError: A pass added nothing.
+            InputChangedError: The input does not hold the rows that are missing.
             RunFencedError: Another driver has claimed the run.
         """
         book = self._book
@@ -134,6 +135,7 @@ class Passes:
             # Without an input check a job over rows that are all finished adds nothing.
             done = job == "rows" and book.all_rows_seen and not self._choices.verify_input
             if book.progress == before and not done:
+                self._input.stop_if_rows_are_gone()
                 raise JobFailedError(reason=_nothing_added(reports))
         raise JobFailedError(reason=f"{_PASSES_MAX} passes did not finish the run")
 
@@ -142,12 +144,18 @@ class Passes:
 
         Raises:
             RunFencedError: Another driver has claimed the run.
+            LedgerDamagedError: A task's record is damaged, or was not found.
             JobFailedError: The input lacks the rows that are to be computed again.
         """
         book = self._book
         if any(report.end == "fenced" for report in reports):
             self._log.stop_if_taken_over()
-        book.take_tasks(reports)
+        try:
+            book.take_tasks(reports)
+        except LedgerDamagedError:
+            # Another driver may have landed meanwhile, and a sweep have deleted the task logs.
+            self._log.stop_if_taken_over()
+            raise
         book.tally.tasks += len(reports)
         for report in reports:
             book.tally.io.update(report.io)
@@ -217,6 +225,7 @@ class Passes:
             errors_max=self._errors_of_a_task(),
             cost=self._choices.cost,
             limits=self._choices.limits,
+            whole_rows=self._choices.compares_rows,
         )
         with interruptible(self._ask_to_stop):
             return self._submitter.submit(plan, book.finished)

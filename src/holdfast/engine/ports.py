@@ -98,8 +98,12 @@ class Submitter(Protocol):
             JobError: Nobody tells.
         """
 
-    def measure(self, finished: KeyFiles) -> InputSums:
-        """Read the key columns once and return the sums of the rows that are not finished.
+    def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:
+        """Read the input once and return the sums of the rows that are not finished.
+
+        Args:
+            finished: The keys of rows to leave out.
+            whole_rows: Sum whole rows as well; else only the key columns are read.
 
         Raises:
             JobError: The input could not be read.

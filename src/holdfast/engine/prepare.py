@@ -11,8 +11,9 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.steps_log import say
 from holdfast.engine.takeover import wait_for_other_driver
+from holdfast.engine.withdraw import without_lost_objects
 from holdfast.engine.workbook import Workbook
-from holdfast.errors import HoldfastError, NullKeyError, RunMismatchError
+from holdfast.errors import HoldfastError, NullKeyError, RunMismatchError, SettingsError
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.probe import probe_store
@@ -117,6 +118,8 @@ class Ledger:
     def stop(self, error: HoldfastError) -> None:
         """Say that this driver gives up, as far as that can be said: nobody needs to wait."""
         say(self.run_id, f"stopped: {type(error).__name__}")
+        if not self.log.own_claim:
+            return  # Nothing of this driver is in the log that another would wait for.
         with contextlib.suppress(HoldfastError):
             self.log.append(Stop(reason=type(error).__name__))
 
@@ -160,6 +163,20 @@ class Prepared:
     # The whole input, which knows more keys than what is made of its remaining rows.
     source: Submitter
 
+    @staticmethod
+    def check(choices: Choices) -> None:
+        """Refuse what cannot be done with rows that were made from those that remained.
+
+        Raises:
+            SettingsError: Whole rows are to be compared: those at hand are not the input's.
+        """
+        if choices.compares_rows:
+            raise SettingsError(
+                what='verify_input="rows" with run.remaining(): the rows that arrive are not '
+                "those of its input",
+                cure='leave it out ("keys" is the default), or append hf.materialize(df)',
+            )
+
 
 def prepare(
     ledger: Ledger, submitter: Submitter, key: tuple[str, ...], choices: Choices
@@ -186,6 +203,10 @@ def prepare(
             book.inherit()
             # Which failed rows this start would tolerate is not known yet: all are tried again.
             book.release(book.work.without(one.name for one in book.work.quarantined))
+            # Finished rows are told by their keys: those of a lost file remain to be done.
+            kept = without_lost_objects(book.work, ledger.storage, ledger.layout)
+            if kept is not book.work:
+                book.withdraw(kept)
         sums = submitter.measure(KeyFiles(storage=ledger.storage))
         if sums.null_keys:
             raise NullKeyError(rows=sums.null_keys)

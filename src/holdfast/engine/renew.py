@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from holdfast.engine.commit import Commit
 from holdfast.engine.prepare import Ledger
@@ -27,7 +26,7 @@ from holdfast.model.work import Work
 _OLD_AFTER_S = 48 * 3600.0
 
 
-def renew(ledger: Ledger, commit: Commit, book: Workbook, schema: dict[str, Any]) -> None:
+def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
     """Copy what is old among the staged files, and seal the work under its new names.
 
     A young run makes no request. Nothing is deleted here: an intent with the old names may be
@@ -37,7 +36,6 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook, schema: dict[str, Any]
         ledger: The run's ledger.
         commit: The run's commit step.
         book: What is to be published; it is complete.
-        schema: The table's schema that it was written for.
 
     Raises:
         StagedFileMissingError: A staged file is gone.
@@ -51,7 +49,7 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook, schema: dict[str, Any]
     view = commit.load()
     if commit.look(view) is not None:
         return  # A post of an earlier start has arrived meanwhile; who publishes finds it too.
-    commit.sink.check(view, schema, [])
+    commit.sink.check(view, book.schemas, [])
     old = commit.sink.old_groups(view, book.work.groups, before)
     if not old:
         return

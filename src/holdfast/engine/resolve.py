@@ -2,75 +2,224 @@
 
 A driver may be paused between its intent and its post. Before anything is deleted, that post
 must be shown to have landed, or be made to fail: the table's sequence number, once it has reached
-the intent's, refuses it for ever.
+the intent's, refuses it for ever. Only the run's own table can show it. One that is missing, has
+another UUID or lacks the branch proves nothing: the catalog may be the wrong one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from holdfast.engine.commit import landed_intent, receipt_of
 from holdfast.engine.prepare import Ledger
-from holdfast.errors import CommitUnknownError, RunCommittedError, TableMissingError
+from holdfast.errors import (
+    CatalogUnavailableError,
+    CommitRefusedError,
+    CommitUnknownError,
+    HoldfastError,
+    RunCommittedError,
+    RunMismatchError,
+    SettingsError,
+    StoreUnavailableError,
+    TableChangedError,
+    TableMissingError,
+    UnsupportedTableError,
+)
 from holdfast.failpoints import failpoint
 from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.model.identity import Identity
-from holdfast.sinks.base import MarkFound, Sink
+from holdfast.model.records import Intent
+from holdfast.sinks.base import MarkFound, Sink, TableView
 
+# The branch that a table always has, once something was written to it.
+_MAIN = "main"
+# The table is in view, but does not tell what became of a post: its history is gone, it was
+# rewound, or nothing can be posted to it that would settle the question.
+_SAYS_NOTHING = (
+    CommitUnknownError,
+    CommitRefusedError,
+    RunMismatchError,
+    TableChangedError,
+    UnsupportedTableError,
+)
 _ATTEMPTS_MAX = 20
 _PAUSE_S = 0.2
 
 
-def resolve(ledger: Ledger, run_file: RunFile, sink: Sink) -> MarkFound | None:
-    """Return the mark of the intent that landed, or None when none has and none can.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What the table shows of a run's posts. Without doubt and mark: none landed, none can."""
+
+    landed: MarkFound | None = None
+    # The intents of which it cannot be told, and why.
+    doubtful: Mapping[int, Intent]
+    reason: str = ""
+    # Whether the reason is that the table is not provably the run's.
+    out_of_sight: bool = False
+
+
+def own_table(
+    run_file: RunFile, open_sink: Callable[[Identity], Sink], *, is_gone: bool = False
+) -> tuple[Sink, TableView] | str:
+    """Look at the run's table; where it is not provably the run's, say why.
+
+    Args:
+        run_file: What the run is.
+        open_sink: Opens the table that it is said to write.
+        is_gone: Whether the user says that the table is gone: then its catalog may be, too.
 
     Raises:
-        CommitUnknownError: The catalog gave no clear answer.
+        UnsupportedTableError: The table is in view, but cannot be used.
+        SettingsError: It is not known how the catalog is reached.
+        CatalogUnavailableError: The catalog does not answer.
+        StoreUnavailableError: The dataset's store does not answer.
     """
-    intents = ledger.log.intents
-    if not intents:
-        return None
-    highest = max(intent.sequence_number for intent in intents.values())
+    try:
+        sink = open_sink(run_file.identity)
+        view = sink.load()
+    except TableMissingError as error:
+        return f"{error.table}: {error.what}"
+    except UnsupportedTableError:
+        raise
+    except (SettingsError, CatalogUnavailableError, StoreUnavailableError) as error:
+        if is_gone:
+            return in_one_line(error)
+        raise
+    if view.uuid != run_file.identity.table_uuid:
+        return (
+            f"{sink.name} is another table (its UUID is {view.uuid}, the run's is "
+            f"{run_file.identity.table_uuid})"
+        )
+    return sink, view
+
+
+def in_one_line(error: HoldfastError) -> str:
+    """Return what happened, without the advice: that is for another call."""
+    if isinstance(error, CommitUnknownError):
+        return error.reason
+    return str(error).partition("\n")[0]
+
+
+def resolve(
+    ledger: Ledger,
+    run_file: RunFile,
+    open_sink: Callable[[Identity], Sink],
+    *,
+    may_post: bool = True,
+    is_gone: bool = False,
+) -> Sight:
+    """Find out what became of the run's posts, and make those fail that are still under way.
+
+    Args:
+        ledger: The run's ledger, freshly read.
+        run_file: What the run is.
+        open_sink: Opens the table that it is said to write.
+        may_post: Whether empty snapshots may be posted, which make an older post fail.
+        is_gone: Whether the user says that the table is gone.
+
+    Raises:
+        CatalogUnavailableError: The catalog does not answer.
+    """
+    doubtful = ledger.log.doubtful
+    if not doubtful:
+        return Sight(doubtful={})
     for attempt in range(_ATTEMPTS_MAX):
         if attempt:
             ledger.ports.sleep(_PAUSE_S)
         try:
-            view = sink.load()
-        except TableMissingError:
-            return None
-        if view.uuid != run_file.identity.table_uuid:
-            return None  # Every post asserts the table's UUID: none can land on another table.
-        found = sink.find_mark(view, ledger.run_id, run_file.nonce, intents)
-        if found is not None:
-            return found
-        if view.settled_below > highest:
-            return None
-        failpoint("before-resolving-post")
-        sink.post_empty(view)
-        failpoint("after-resolving-post")
-    raise CommitUnknownError(
-        table=sink.name,
-        run_id=ledger.run_id,
-        reason=f"no clear answer in {_ATTEMPTS_MAX} looks at the table",
-    )
+            own = own_table(run_file, open_sink, is_gone=is_gone)
+            if isinstance(own, str):
+                return Sight(doubtful=doubtful, reason=own, out_of_sight=True)
+            sink, view = own
+            if (sight := _shown(ledger, run_file, sink, view)) is not None:
+                return sight
+            if not may_post:
+                return Sight(doubtful=doubtful, reason="a post of it may still be under way")
+            failpoint("before-resolving-post")
+            sink.post_empty(view)
+            failpoint("after-resolving-post")
+        except _SAYS_NOTHING as error:
+            return Sight(doubtful=doubtful, reason=in_one_line(error))
+    reason = f"no clear answer in {_ATTEMPTS_MAX} looks at the table"
+    return Sight(doubtful=doubtful, reason=reason)
 
 
-def refuse_landed(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
-    """Stop if a run that was given up has landed all the same.
+def _shown(ledger: Ledger, run_file: RunFile, sink: Sink, view: TableView) -> Sight | None:
+    """Return what one look at the table shows; None if a post may still be under way."""
+    doubtful, branch = ledger.log.doubtful, run_file.identity.branch
+    found = sink.find_mark(view, ledger.run_id, run_file.nonce, doubtful)
+    if found is not None:
+        return Sight(landed=found, doubtful={})
+    if view.settled_below > max(intent.sequence_number for intent in doubtful.values()):
+        return Sight(doubtful={})
+    if view.parent_snapshot_id is None and branch != _MAIN:
+        # A post asserts the branch's head, so none lands now; but a branch can come back.
+        reason = f"{sink.name} has no branch {branch!r}"
+        return Sight(doubtful=doubtful, reason=reason, out_of_sight=True)
+    return None
+
+
+def refuse_landed(
+    ledger: Ledger, open_sink: Callable[[Identity], Sink], *, is_gone: bool = False
+) -> Sight:
+    """Stop if a run that was given up has landed all the same, and record that it has.
 
     Called after the record that gives it up: before, a driver may still come, make the run and
     land. From there on none can.
 
+    Args:
+        ledger: The run's ledger.
+        open_sink: Opens the table that the run is said to write.
+        is_gone: Whether the user says that the table is gone.
+
+    Returns:
+        What the table shows otherwise: there may be doubt.
+
     Raises:
         RunCommittedError: It has.
-        CommitUnknownError: The catalog gave no clear answer.
+        CommitError: The catalog does not answer.
     """
     receipt = ledger.log.receipt
     if receipt is not None:
         # It came before the record that was to give the run up. The table may be gone since.
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=receipt.snapshot_id)
     run_file = read_run_file(ledger.storage, ledger.layout)
-    if run_file is None:
-        return
-    landed = resolve(ledger, run_file, open_sink(run_file.identity))
-    if landed is not None:
-        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=landed.mark.snapshot_id)
+    if run_file is None or not ledger.log.doubtful:
+        return Sight(doubtful={})
+    sight = resolve(ledger, run_file, open_sink, is_gone=is_gone)
+    if sight.landed is not None:
+        record_landing(ledger, sight.landed)
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=sight.landed.mark.snapshot_id)
+    return sight
+
+
+def record_landing(ledger: Ledger, found: MarkFound) -> None:
+    """Record that a run has landed though it was given up, if the log lists what was posted.
+
+    Raises:
+        StoreError: The ledger is damaged or does not answer.
+    """
+    intent = landed_intent(ledger.log, found.mark)
+    if intent is not None:
+        ledger.log.append_late_receipt(receipt_of(found.mark, intent))
+
+
+def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
+    """Stop a start of a run that was given up from saying "aborted" while a post is in doubt.
+
+    A user who reads "aborted" starts over under another id: then no row may be in the table.
+
+    Raises:
+        RunCommittedError: It has landed.
+        CommitUnknownError: It may have landed, or may still land.
+    """
+    is_gone = ledger.log.abort is not None and ledger.log.abort.table_is_gone
+    sight = refuse_landed(ledger, open_sink, is_gone=is_gone)
+    if sight.doubtful and not is_gone:
+        run_file = read_run_file(ledger.storage, ledger.layout)
+        raise CommitUnknownError(
+            table=run_file.identity.table if run_file else "",
+            run_id=ledger.run_id,
+            reason=f"it was given up with a post in doubt: {sight.reason}",
+        )

@@ -89,10 +89,10 @@ def state_of(log: RunLog, last: Seal | None) -> RunState:
         log: Its log, freshly read.
         last: The last seal in it.
     """
+    if log.receipt is not None:
+        return "committed"  # Also where it was found after the run was given up.
     if log.is_aborted:
         return "aborted"
-    if log.receipt is not None:
-        return "committed"
     if not log.records:
         return "new"
     if isinstance(log.records[-1].body, Stop):

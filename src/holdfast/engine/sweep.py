@@ -1,8 +1,8 @@
 """Sweep: delete what a finished or aborted run no longer needs.
 
 Works only after a receipt or an abort, and deletes only what this run's own records list. Data
-files stay if the intent that landed lists them, and the whole log stays: it is small, and says
-what happened.
+files stay if the intent that landed lists them, or one of which it is in doubt; and all of them do
+while the table is not provably the run's. The whole log stays: it is small, and says what happened.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from holdfast.engine.commit import landed_intent
 from holdfast.engine.prepare import Ledger
-from holdfast.engine.resolve import resolve
-from holdfast.errors import RunUnfinishedError
+from holdfast.engine.resolve import Sight, in_one_line, own_table, record_landing, resolve
+from holdfast.errors import CommitUnknownError, RunUnfinishedError, UnsupportedTableError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
@@ -22,7 +23,7 @@ from holdfast.ledger.task_log import read_task_records
 from holdfast.model.identity import Identity
 from holdfast.model.records import PartReference
 from holdfast.model.staged import sizes_of
-from holdfast.sinks.base import Sink
+from holdfast.sinks.base import MarkFound, Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,11 @@ class Swept:
 
     data_files: int
     ledger_objects: int
+    # Staged files that may be part of a snapshot: what became of their post is in doubt.
+    in_doubt: int = 0
+    # Staged files that are left because the table is not provably the run's, and why.
+    out_of_reach: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +44,20 @@ class SweepPlan:
     """What a sweep deletes, and what it leaves. Nothing is deleted by planning."""
 
     # What the run is; None if no driver got as far as to say so.
-    identity: Identity | None
+    run_file: RunFile | None
     # Staged files that did not become part of the table, with their sizes, in order.
     data_files: Mapping[str, int]
     ledger_objects: Sequence[str]
-    # Staged files that have landed, or of which nobody can tell; objects that are still of use.
+    # Staged files that have landed, or of which it is in doubt; objects that are still of use.
     kept_files: AbstractSet[str]
     kept_objects: AbstractSet[str]
+    # The post that was found in the table though the run was given up.
+    landed: MarkFound | None = None
+    # How many of the kept files are in doubt, and why.
+    in_doubt: int = 0
+    reason: str = ""
+    # Lists of staged files: they stay as long as the files do.
+    listings: AbstractSet[str] = frozenset()
 
 
 def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
@@ -58,7 +71,7 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
 
     Raises:
         RunUnfinishedError: The run may still go on.
-        CommitUnknownError: The catalog gave no clear answer; call again.
+        CatalogUnavailableError: The catalog does not answer; call again.
         StoreUnavailableError: The store did not answer.
         StoreError: The ledger is damaged.
     """
@@ -74,17 +87,20 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
 
     Raises:
         RunUnfinishedError: The run may still go on.
-        CommitUnknownError: The catalog gave no clear answer; call again.
+        CatalogUnavailableError: The catalog does not answer; call again.
+        CommitUnknownError: The log lacks the intent that has landed.
         StoreUnavailableError: The store did not answer.
         StoreError: The ledger is damaged.
     """
     log, layout, storage = ledger.log, ledger.layout, ledger.storage
     log.refresh()
-    if log.receipt is None and not log.is_aborted:
+    given_up = log.receipt is None
+    if given_up and not log.is_aborted:
         raise RunUnfinishedError(run_id=ledger.run_id)
     # Only now: before the run has ended, a driver may still come and say what it is.
     run_file = read_run_file(storage, layout)
-    references = _to_keep(ledger, run_file, open_sink)
+    sight = _sight(ledger, run_file, open_sink)
+    references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
     with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
         inputs = storage.list(layout.inputs)
@@ -98,6 +114,15 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         if layout.part(reference.name) in parts
         for group in read_work(storage, layout, reference).groups
     ]
+    # Files that an earlier sweep has kept as in doubt: no task's records list them any more.
+    intents = log.intents.values() if given_up else ()
+    doubted = {intent.staged.name: intent.staged for intent in intents}
+    staged += [
+        group
+        for reference in doubted.values()
+        if layout.part(reference.name) in parts
+        for group in read_work(storage, layout, reference).groups
+    ]
     works = [read_work(storage, layout, reference) for reference in references]
     landed = {path for work in works for path in sizes_of(work.groups)}
     sizes = {path: size for path, size in sizes_of(staged).items() if path not in landed}
@@ -106,12 +131,17 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     kept |= {layout.part(reference.name) for reference in references}
     if log.pinned is not None:  # A later start is compared with it.
         kept.add(layout.part(log.pinned.pins.name))
+    renewed = {layout.part(reference.name) for reference in log.renewals}
     return SweepPlan(
-        identity=run_file.identity if run_file else None,
+        run_file=run_file,
         data_files=dict(sorted(sizes.items())),
         ledger_objects=[uri for uri in (*parts, *tasks, *inputs) if uri not in kept],
         kept_files=landed,
         kept_objects=kept.intersection((*parts, *tasks)),
+        landed=sight.landed,
+        in_doubt=len(landed) if sight.doubtful else 0,
+        reason=sight.reason,
+        listings=renewed.union(uri for uri in tasks if uri.endswith(".json")),
     )
 
 
@@ -128,33 +158,75 @@ def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: Sweep
         LedgerDamagedError: A file is outside the table; nothing was deleted.
     """
     layout, storage = ledger.layout, ledger.storage
+    if plan.landed is not None:
+        record_landing(ledger, plan.landed)
     failpoint("before-files-are-swept")
-    if plan.identity is not None and plan.data_files:
-        sink = open_sink(plan.identity)
-        sink.delete_files(sink.load(), list(plan.data_files))
+    out_of_reach = _delete_files(ledger, plan, open_sink)
+    objects = plan.ledger_objects
+    if out_of_reach:
+        objects = [uri for uri in objects if uri not in plan.listings]
     # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
     failpoint("after-files-are-swept")
     with answers(layout.folder):
-        storage.delete(plan.ledger_objects)
+        storage.delete(objects)
     failpoint("after-ledger-is-swept")
-    return Swept(data_files=len(plan.data_files), ledger_objects=len(plan.ledger_objects))
+    return Swept(
+        data_files=0 if out_of_reach else len(plan.data_files),
+        ledger_objects=len(objects),
+        in_doubt=plan.in_doubt,
+        out_of_reach=len(plan.data_files) if out_of_reach else 0,
+        reason=out_of_reach or plan.reason,
+    )
 
 
-def _to_keep(
+def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity], Sink]) -> str:
+    """Delete staged files; where the table is not provably the run's, leave them and say why."""
+    if plan.run_file is None or not plan.data_files:
+        return ""
+    try:
+        own = own_table(plan.run_file, open_sink, is_gone=_is_gone(ledger))
+    except UnsupportedTableError as error:  # Upgraded since, for example.
+        return in_one_line(error)
+    if isinstance(own, str):
+        return own
+    sink, view = own
+    sink.delete_files(view, list(plan.data_files))
+    return ""
+
+
+def _is_gone(ledger: Ledger) -> bool:
+    """Whether the user has said that the table is gone."""
+    return ledger.log.abort is not None and ledger.log.abort.table_is_gone
+
+
+def _sight(
     ledger: Ledger, run_file: RunFile | None, open_sink: Callable[[Identity], Sink]
-) -> Sequence[PartReference]:
-    """Return the lists of the files that have landed, or of which nobody can tell."""
+) -> Sight:
+    """Ask the table what became of the posts of a run that was given up."""
+    if ledger.log.receipt is not None or run_file is None or not ledger.log.doubtful:
+        return Sight(doubtful={})
+    return resolve(ledger, run_file, open_sink, is_gone=_is_gone(ledger))
+
+
+def _to_keep(ledger: Ledger, sight: Sight, table: str) -> Sequence[PartReference]:
+    """Return the lists of the files that have landed, or of which it is in doubt.
+
+    Raises:
+        CommitUnknownError: The log lacks the intent that has landed.
+    """
     log = ledger.log
     if log.receipt is not None:
         return [log.receipt.staged]
-    if run_file is None or not log.intents:
-        return []
-    sink = open_sink(run_file.identity)
-    found = resolve(ledger, run_file, sink)
-    if found is not None:
-        return [log.intents[found.mark.intent_number].staged]
-    if sink.load().uuid != run_file.identity.table_uuid:
-        # The run's table was dropped, and another made under its name. What landed there may come
-        # back with it: a dropped table can be registered again.
-        return list({intent.staged.name: intent.staged for intent in log.intents.values()}.values())
-    return []
+    if sight.landed is not None:
+        landed = landed_intent(log, sight.landed.mark)
+        if landed is None:  # Another copy of this ledger has landed; which files is not known here.
+            raise CommitUnknownError(
+                table=table,
+                run_id=ledger.run_id,
+                reason=f"the table names intent {sight.landed.mark.intent_number}, the ledger "
+                "lacks it",
+            )
+        return [landed.staged]
+    # A table that is out of sight can come back, with the post in it.
+    doubtful = sight.doubtful.values()
+    return list({intent.staged.name: intent.staged for intent in doubtful}.values())

@@ -36,6 +36,19 @@ def without_lost(
         work = work.without(lost)
 
 
+def without_lost_objects(work: Work, storage: Storage, layout: RunLayout) -> Work:
+    """Return the work without the records that have lost an object of the ledger.
+
+    For a start that does not know the table yet.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    while lost := _without_objects(work, storage, layout):
+        work = work.without(lost)
+    return work
+
+
 def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str]:
     """Return the records whose keys, waiting chunk or failed rows are not there in full.
 

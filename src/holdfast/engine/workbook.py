@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from holdfast.engine.seal import gather
 from holdfast.engine.steps_log import say
+from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
@@ -77,20 +79,41 @@ class Workbook:
         return KeyFiles(storage=self._storage, uris=uris, rows=self.work.sums.rows, ranges=ranges)
 
     @property
+    def run_id(self) -> str:
+        """Whose work it is."""
+        return self._log.run_id
+
+    @property
+    def planned_columns(self) -> Sequence[str]:
+        """The input's columns at the last start that summed whole rows, each with its type."""
+        inputs = [plan.input for plan in self._log.plans.values() if plan.input is not None]
+        return next((one.columns for one in reversed(inputs) if one.columns), ())
+
+    @property
     def progress(self) -> tuple[int, int]:
         """What a pass must change to be worth anything."""
         return self.work.sums.rows, len(self.work.waiting)
 
-    def schema(self, now: dict[str, Any]) -> dict[str, Any]:
-        """Return the table's schema that the oldest accepted files were written for.
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """Every schema of the table that accepted files and waiting chunks were written for.
 
-        Later ones had to fit it when they were planned, so what fits the oldest fits them all.
+        Each start writes for the schema that it found, so there may be several. A table that fits
+        the oldest need not fit the others: a column that came in between may be gone again.
 
-        Args:
-            now: The table's schema now, which stands while nothing is accepted.
+        Raises:
+            LedgerDamagedError: The log lacks the plan that rows were written under.
         """
-        claims = {r.claim for r in self.work.records if r.groups or r.chunk is not None}
-        return self._log.plans[min(claims)].schema if claims else now
+        claims = {record.claim for record in self.work.records if record.groups}
+        claims |= {record.claim for record in self.work.waiting}
+        plans = self._log.plans
+        if strangers := claims - plans.keys():
+            raise LedgerDamagedError(
+                uri=self._layout.log, reason=f"claim {min(strangers)} has work, but no plan"
+            )
+        schemas = [plans[claim].schema for claim in sorted(claims)]
+        found = {json.dumps(schema, sort_keys=True): schema for schema in schemas}
+        return list(found.values())
 
     def inherit(self) -> None:
         """Take what earlier drivers have left: the last seal, and the tasks of later claims.
@@ -150,6 +173,10 @@ class Workbook:
         is_complete = self.is_complete
         self._replace(work)
         self.is_complete = is_complete
+
+    def reopen(self) -> None:
+        """Take back that nothing is left to do: the input has got rows since."""
+        self.is_complete = self.all_rows_seen = False
 
     def complete(self) -> PartReference:
         """Say that nothing is left to do, and return where the work is listed.

@@ -32,7 +32,9 @@ from holdfast.model.records import (
     RecordDamagedError,
     Renewal,
     Seal,
+    Stop,
     decode_record,
+    doubtful_intents,
     encode_record,
     kind_of,
 )
@@ -63,6 +65,8 @@ class RunLog:
         self._sleep = sleep
         self._records: list[Record] = []
         self._own_claim = 0
+        # What made the log unreadable: then nothing is appended, which could hide the damage.
+        self._damage: LedgerDamagedError | None = None
 
     @property
     def run_id(self) -> str:
@@ -88,6 +92,11 @@ class RunLog:
             for record in self._records
             if isinstance(record.body, Intent)
         }
+
+    @property
+    def doubtful(self) -> dict[int, Intent]:
+        """The intents that may have landed, or may still land, as far as the log tells."""
+        return doubtful_intents(self._records)
 
     @property
     def seals(self) -> dict[int, Seal]:
@@ -146,6 +155,13 @@ class RunLog:
             LedgerDamagedError: A record is damaged, or a number is missing.
             StoreUnavailableError: The store did not answer.
         """
+        try:
+            self._read_on()
+        except LedgerDamagedError as error:
+            self._damage = error
+            raise
+
+    def _read_on(self) -> None:
         there = set(list_objects(self._storage, self._layout.log))
         numbers = range(len(self._records) + 1, len(there) + 1)
         new = [self._layout.record(number) for number in numbers]
@@ -160,9 +176,15 @@ class RunLog:
             self._records.append(self._decode(uri, number, data))
 
     @property
+    def abort(self) -> Abort | None:
+        """The record that gave the run up."""
+        bodies = (record.body for record in self._records)
+        return next((body for body in bodies if isinstance(body, Abort)), None)
+
+    @property
     def is_aborted(self) -> bool:
         """Whether the run was given up."""
-        return any(isinstance(record.body, Abort) for record in self._records)
+        return self.abort is not None
 
     def claim(self, body: Claim | Abort) -> Record:
         """Take the run over, or give it up: append behind whatever stands there.
@@ -220,7 +242,21 @@ class RunLog:
             uri=self._layout.record(record.number), reason="a record that no claim allows"
         )
 
+    def append_late_receipt(self, receipt: Receipt) -> None:
+        """Record that a run has landed though it was given up; the first to find it does.
+
+        Raises:
+            LedgerDamagedError: Something else stands behind the abort.
+            StoreUnavailableError: The store did not answer.
+        """
+        if self.receipt is None and not self._try_append(receipt)[1] and self.receipt is None:
+            raise LedgerDamagedError(
+                uri=self._layout.record(len(self._records)), reason="a record behind an abort"
+            )
+
     def _try_append(self, body: Body) -> tuple[Record, bool]:
+        if self._damage is not None:
+            raise self._damage
         number = len(self._records) + 1
         ours = Record(
             number=number,
@@ -258,4 +294,7 @@ class RunLog:
             raise LedgerDamagedError(uri=uri, reason=str(error)) from error
         if record.number != number:
             raise LedgerDamagedError(uri=uri, reason=f"it says number {record.number}")
+        # Earlier versions let a driver say that it stops before it had claimed the run.
+        if number == 1 and not isinstance(record.body, Claim | Abort | Stop):
+            raise LedgerDamagedError(uri=uri, reason="the first record is no claim")
         return record

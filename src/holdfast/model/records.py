@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -110,6 +111,13 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """An intent was refused: it is not in the table, and never will be."""
+
+    intent_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What landed: the intent that the table's mark names, whoever wrote it."""
 
@@ -124,9 +132,11 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """The run is given up. Final, and fences like a claim."""
+    """The run is given up. Final, and fences like a claim; only a receipt can follow it."""
 
     reason: str
+    # The user's own word that the table is gone: nothing in it shows what became of a post.
+    table_is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +147,7 @@ class Pinned:
     rows: int
 
 
-Body = Claim | Plan | Seal | Renewal | Stop | Intent | Receipt | Abort | Pinned
+Body = Claim | Plan | Seal | Renewal | Stop | Intent | Refused | Receipt | Abort | Pinned
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
     "plan": Plan,
@@ -145,6 +155,7 @@ _KINDS: dict[str, type[Body]] = {
     "renewal": Renewal,
     "stop": Stop,
     "intent": Intent,
+    "refused": Refused,
     "receipt": Receipt,
     "abort": Abort,
     "pinned": Pinned,
@@ -161,6 +172,38 @@ class Record:
     nonce: str
     written_at: str
     body: Body
+
+
+def doubtful_intents(records: Iterable[Record]) -> dict[int, Intent]:
+    """Return the intents, by number, of which no record says that they were refused."""
+    found: dict[int, Intent] = {}
+    for record in records:
+        if isinstance(record.body, Intent):
+            found[record.number] = record.body
+        elif isinstance(record.body, Refused):
+            found.pop(record.body.intent_number, None)
+    return found
+
+
+def intent_named(
+    intents: Mapping[int, Intent], number: int, *, snapshot_id: int, sequence_number: int
+) -> Intent | None:
+    """Return the intent that a mark in the table names; None if the log holds another there.
+
+    A ledger that was copied or restored goes on with numbers that its other copy has used too.
+
+    Args:
+        intents: All intents of the log, by number.
+        number: Which one the mark names.
+        snapshot_id: The snapshot that landed.
+        sequence_number: Its sequence number.
+    """
+    intent = intents.get(number)
+    if intent is None or intent.sequence_number != sequence_number:
+        return None
+    # Where versions are counted (Lance), settings in between may have used the planned one up.
+    is_counted = intent.snapshot_id == intent.sequence_number
+    return intent if is_counted or intent.snapshot_id == snapshot_id else None
 
 
 class RecordDamagedError(ValueError):

@@ -8,7 +8,15 @@ from typing import Literal
 
 Outcome = Literal["committed", "already_committed"]
 Presence = Literal["yes", "unknown"]
+# "keys" and "rows": see `verify_input=`. "files": those of a scan are pinned.
+Compared = Literal["keys", "rows", "files"] | None
 
+_COMPARED: Mapping[Compared, str] = {
+    "keys": "compared by its keys",
+    "rows": "compared row by row, values and all",
+    "files": "the files that were pinned",
+    None: "not compared",
+}
 _KILO = 1000
 _MINUTE_S = 60
 _SHORT_S = 10
@@ -57,8 +65,8 @@ class Report:
     lost_cost: float = 0.0
     # How many rows each index of the table does not know yet, by its name.
     unindexed_rows: Mapping[str, int] = field(default_factory=dict)
-    # False when nobody looked whether the input is the one that an earlier start has read.
-    input_compared: bool = True
+    # By what the input was compared with what an earlier start has read; None if it was not.
+    input_compared: Compared = "keys"
     still_in_table: Presence = "yes"
 
     @property
@@ -120,8 +128,7 @@ class Report:
         ]
         if self.advice:
             lines.append(("advice", self.advice))
-        if not self.input_compared:
-            lines.append(("input", "not compared"))
+        lines.append(("input", _COMPARED[self.input_compared]))
         if self.still_in_table != "yes":
             lines.append(("in table", "unknown: the table's history does not tell any more"))
         lines.append(("time", f"{self.seconds:.1f} s"))

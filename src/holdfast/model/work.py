@@ -34,6 +34,9 @@ class Coverage:
     high: int
     # The size of the object with the keys; 0 when there is none.
     keys_bytes: int
+    # The same over the hashes of whole rows; None where these are not compared.
+    row_low: int | None = None
+    row_high: int | None = None
     # First and last key, if it is one whole number that grows from row to row: then no key is
     # there twice, and disjoint spans share none.
     span: tuple[int, int] | None = None
@@ -97,6 +100,8 @@ class TaskRecord:
             "rows": coverage.rows,
             "low": coverage.low,
             "high": coverage.high,
+            "row_low": coverage.row_low,
+            "row_high": coverage.row_high,
             "keys_bytes": coverage.keys_bytes,
             "span": coverage.span,
             "ranges": coverage.ranges,
@@ -120,6 +125,9 @@ class TaskRecord:
                 rows=value["rows"],
                 low=value["low"],
                 high=value["high"],
+                # Ledgers of 0.1 have no sums of rows.
+                row_low=value.get("row_low"),
+                row_high=value.get("row_high"),
                 keys_bytes=value["keys_bytes"],
                 span=None if span is None else (span[0], span[1]),
                 ranges=None if ranges is None else tuple((one[0], one[1]) for one in ranges),
@@ -183,12 +191,21 @@ class Work:
     def sums(self) -> InputSums:
         """All input rows that are done. Superseded records count: their coverage has moved."""
         parts = [record.coverage for record in self.records]
+        is_known = not self.rows_without_sums
         return InputSums(
             rows=sum(part.rows for part in parts),
             null_keys=0,
             low=sum(part.low for part in parts),
             high=sum(part.high for part in parts),
+            row_low=sum(part.row_low or 0 for part in parts) if is_known else None,
+            row_high=sum(part.row_high or 0 for part in parts) if is_known else None,
         )
+
+    @property
+    def rows_without_sums(self) -> int:
+        """How many input rows are done whose values nothing was noted of."""
+        parts = (record.coverage for record in self.records)
+        return sum(part.rows for part in parts if part.row_low is None)
 
     @property
     def seconds(self) -> float:

@@ -14,6 +14,7 @@ from holdfast.model.records import (
     Plan,
     Receipt,
     Record,
+    Refused,
     Renewal,
     Seal,
     Stop,
@@ -67,8 +68,10 @@ def _(body: Plan) -> str:
         return f"a job puts {counted(body.chunks, 'chunk')} of ended tasks into table files"
     if body.remaining_rows is None:
         return "a job does all rows that are not done; how many is not known"
-    of = "" if body.input is None else f" of {body.input.rows:,}"
-    return f"a job does {body.remaining_rows:,}{of} rows"
+    if body.input is None:
+        return f"a job does {body.remaining_rows:,} rows"
+    compared = "; values were compared too" if body.input.has_row_sums else ""
+    return f"a job does {body.remaining_rows:,} of {body.input.rows:,} rows{compared}"
 
 
 @words_of.register
@@ -105,6 +108,11 @@ def _(body: Intent) -> str:
 
 
 @words_of.register
+def _(body: Refused) -> str:
+    return f"the post of record {body.intent_number} was refused, and cannot land any more"
+
+
+@words_of.register
 def _(body: Receipt) -> str:
     return (
         f"landed: the post of record {body.intent_number} is snapshot {body.snapshot_id}, with "
@@ -114,7 +122,8 @@ def _(body: Receipt) -> str:
 
 @words_of.register
 def _(body: Abort) -> str:
-    return f"given up for good: {body.reason or 'no reason given'}"
+    gone = "; the user says that the table is gone" if body.table_is_gone else ""
+    return f"given up for good: {body.reason or 'no reason given'}{gone}"
 
 
 @words_of.register

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.engine.ports import Ports
 from holdfast.engine.takeover import quiet_after_s
 from holdfast.engine.watch import Observation
-from holdfast.model.records import Intent, Seal
+from holdfast.model.records import Abort, Seal, doubtful_intents
 from holdfast.model.report import counted
 from holdfast.pages.wording import age, command
 
@@ -60,16 +60,12 @@ def after_abort(seen: Observation) -> NextStep:
     """
     run_id = seen.progress.run_id
     refuses = "refuse, as the run was given up, which is final"
-    if seen.receipt is not None:
-        return NextStep(
-            advice="do not do the work again: the run had landed before it was given up, as "
-            f"snapshot {seen.receipt.snapshot_id}",
-            start_would=("refuse, and say that the run has landed",),
-        )
-    if any(isinstance(one.body, Intent) for one in seen.log):
+    bodies = (record.body for record in seen.log)
+    abort = next((body for body in bodies if isinstance(body, Abort)), None)
+    if doubtful_intents(seen.log) and not (abort and abort.table_is_gone):
         return NextStep(
             advice=f"call {command('abort', run_id)} again before you start over: a post was "
-            "under way, and it tells from the table whether that has landed",
+            "under way, and the table may show by now whether it has landed",
             start_would=("look at the table, and say so if the run has landed", refuses),
         )
     return NextStep(
@@ -107,7 +103,7 @@ def _advice(seen: Observation, ports: Ports) -> str:
 def _steps(seen: Observation) -> tuple[str, ...]:
     """Say what a start that has the run to itself would do, and why."""
     progress, steps = seen.progress, []
-    posts = [one.number for one in seen.log if isinstance(one.body, Intent)]
+    posts = list(doubtful_intents(seen.log))
     if posts:
         steps.append(
             "look at the table first: whether the post of record "

@@ -67,6 +67,10 @@ class Outcome(Enum):
     """How a post ended, as far as its answer tells."""
 
     LANDED = "landed"
+    # It was not sent: nothing can land of it. Needs no look at the table.
+    UNSENT = "unsent"
+    # The answer says that the table had changed. A later look must show that it has: a request that
+    # something on the way has sent twice can be refused and land all the same.
     CONFLICT = "conflict"
     UNKNOWN = "unknown"
 
@@ -143,8 +147,16 @@ class Sink(Protocol):
             LedgerDamagedError: A path is outside the table.
         """
 
-    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+    def check(
+        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+    ) -> None:
         """Stop if staged files are gone or no longer fit the table.
+
+        Args:
+            view: A fresh look at the table.
+            schemas: Every schema of the table that staged rows were written for, as `view.schema`
+                gave it then. Each must fit: starts of one run may have written for several.
+            groups: What is staged.
 
         Raises:
             TableChangedError: The schema or the layout has changed.

@@ -23,6 +23,10 @@ Convert = Callable[[pa.Array], pa.Array]
 _UUID_BYTES = 16
 
 
+class ValueMisfitError(SchemaMismatchError):
+    """A value of some row does not fit: other rows of the same columns may."""
+
+
 class Conformer:
     """Turns batches of one schema into the table's."""
 
@@ -58,7 +62,7 @@ class Conformer:
         """Return the batch in the table's schema, in the names that files use.
 
         Raises:
-            SchemaMismatchError: A value does not fit.
+            ValueMisfitError: A value does not fit.
         """
         arrays = []
         for name, field, index, convert in self._columns:
@@ -69,7 +73,7 @@ class Conformer:
                 array = _apply(convert, batch.column(index))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
                 reason = str(error).splitlines()[0]
-                raise self._plans.mismatch(name, f"a value: {reason}") from error
+                raise self._plans.misfit(name, f"a value: {reason}") from error
             if not field.nullable:
                 self._plans.refuse_null(name, array.is_null())
             arrays.append(array)
@@ -84,6 +88,9 @@ class _Plans:
 
     def mismatch(self, path: str, problem: str) -> SchemaMismatchError:
         return SchemaMismatchError(table=self._table, column=path, problem=problem)
+
+    def misfit(self, path: str, problem: str) -> ValueMisfitError:
+        return ValueMisfitError(table=self._table, column=path, problem=problem)
 
     def refuse_strangers(self, path: str, fields: list[pa.Field], target: pa.DataType) -> None:
         names = [field.name for field in fields]
@@ -100,7 +107,7 @@ class _Plans:
     def refuse_null(self, path: str, missing: pa.Array) -> None:
         if pc.any(missing).as_py():
             row = pc.index(missing, value=True).as_py()
-            raise self.mismatch(path, f"required, but NULL in row {row} of a batch")
+            raise self.misfit(path, f"required, but NULL in row {row} of a batch")
 
     def plan(
         self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType

@@ -1,12 +1,18 @@
-"""Staged files as storage sees them: which are gone, and which have waited for long."""
+"""Staged files as storage sees them: which are gone, which are old, which may be deleted."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from urllib.parse import unquote
 
-from holdfast.errors import StagedFileMissingError
+from holdfast.errors import LedgerDamagedError, StagedFileMissingError
 from holdfast.model.staged import StagedGroup, sizes_of
 from holdfast.storage.port import Storage
+
+# What a path's segment must not be: a file system or a server resolves these.
+_UNRESOLVED = ("", ".", "..")
+_SEPARATORS = re.compile(r"[/\\]")
 
 
 def missing_paths(storage: Storage, groups: Sequence[StagedGroup]) -> list[str]:
@@ -55,3 +61,35 @@ def refuse_missing(table: str, paths: Sequence[str]) -> None:
     """
     if paths:
         raise StagedFileMissingError(table=table, count=len(paths), path=paths[0])
+
+
+def refuse_outside(table: str, folders: Sequence[str], paths: Sequence[str]) -> None:
+    """Stop unless every path is a plain one inside one of the folders.
+
+    All paths are checked before the caller deletes the first. A path that has to be resolved is
+    refused even where it would end inside: no writer of ours makes one.
+
+    Args:
+        table: The table's name, for the error.
+        folders: Where the table's files are, with or without a trailing slash.
+        paths: What the run's records name.
+
+    Raises:
+        LedgerDamagedError: A path is outside, or has empty, `.` or `..` segments, plain or encoded.
+    """
+    prefixes = [f"{folder.rstrip('/')}/" for folder in folders]
+    for path in paths:
+        inside = [path.removeprefix(prefix) for prefix in prefixes if path.startswith(prefix)]
+        if not any(all(map(_is_plain, rest.split("/"))) for rest in inside):
+            raise LedgerDamagedError(
+                uri=path, reason=f"a staged file that is outside of {table}, or may lead there"
+            )
+
+
+def _is_plain(segment: str) -> bool:
+    """Whether a segment of a path names one folder or file, however often it is decoded."""
+    if "=" in segment:  # The value of a partition, which may be any text; storage decodes no key.
+        return True
+    while (decoded := unquote(segment)) != segment:
+        segment = decoded
+    return not any(part in _UNRESOLVED for part in _SEPARATORS.split(segment))

@@ -15,8 +15,10 @@ from holdfast.model.pins import FileSlice, Pins
 from holdfast.model.ranges import Span
 
 # What Holdfast must know of each input row: Spark's hash of its key where that is not computed
-# here, or the numbers of the rows of a scan that it stands for.
+# here, or the numbers of the rows of a scan that it stands for. Where values are compared it is a
+# struct: Spark's hash of the whole row, and beside it that of the key, if it is needed.
 TAG_COLUMN = "__holdfast_tag"
+ROW_HASH, KEY_HASH = "row", "key"
 
 
 class ScanReader(Protocol):

@@ -12,12 +12,15 @@ from typing import Any
 REPORT_SCHEMA = "report string"
 
 
-def bootstrap(payload: bytes, version: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def bootstrap(
+    payload: bytes, version: str, names: tuple[str, ...] = ()
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the function that Spark runs for each task.
 
     Args:
         payload: The pickled task plan. Unpickled only by an executor of the same version.
         version: The driver's version of Holdfast.
+        names: What the columns are called, if they travel under other names.
     """
     # All imports happen on the executor, and the payload comes from Spark, not from storage.
     # ruff: noqa: PLC0415, S301, ICN001, BLE001
@@ -63,6 +66,8 @@ def bootstrap(payload: bytes, version: str) -> Callable[[Iterator[Any]], Iterato
             problem = {"kind": "setup", "host": host, "facts": {"what": what, "cure": cure}}
             report = json.dumps({"place": place, "problem": problem})
         else:
+            if names:
+                batches = (batch.rename_columns(names) for batch in batches)
             report = plan.run(batches, place=place, attempt=attempt).to_json()
         yield pyarrow.RecordBatch.from_pydict({"report": [report]})
 

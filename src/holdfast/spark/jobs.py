@@ -122,8 +122,20 @@ def reports_of(
     if len(payload) > _PAYLOAD_MAX_MB * _MEGABYTE:
         raise TransformTooLargeError(size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB)
     with spark_errors():
-        rows = df.mapInArrow(bootstrap(payload, __version__), REPORT_SCHEMA).collect()
+        df, names = _without_paths(df)
+        rows = df.mapInArrow(bootstrap(payload, __version__, names), REPORT_SCHEMA).collect()
     return [row["report"] for row in rows]
+
+
+def _without_paths(df: SparkDataFrame) -> tuple[SparkDataFrame, tuple[str, ...]]:
+    """Return the DataFrame with numbered columns if one's name reads as a path, and the names.
+
+    `mapInArrow` of PySpark 4.1 looks each column up by its name, without quoting it.
+    """
+    names = tuple(df.columns)
+    if not any(sign in name for name in names for sign in ".`"):
+        return df, ()
+    return df.toDF(*(f"c{number}" for number in range(len(names)))), names
 
 
 @contextlib.contextmanager

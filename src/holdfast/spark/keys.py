@@ -20,6 +20,7 @@ from holdfast.spark.session import arrow_schema
 _EXAMPLES = 3
 # Names that no input has.
 _NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
+_ROW = "__holdfast_row"
 _FILES_PER_TASK = 64
 # All of them stand in the memory of the driver and of each executor.
 _BROADCAST_ROWS_MAX = 10_000_000
@@ -35,16 +36,32 @@ def hash_sql(key: Sequence[str]) -> str:
     return f"xxhash64({', '.join(map(quoted, key))})"
 
 
-def sums_of(df: SparkDataFrame, key: Sequence[str]) -> SparkDataFrame:
-    """Return the four numbers that say what the input is, as one row."""
-    digest = hash_sql(key)
+def sums_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDataFrame:
+    """Return the numbers that say what the input is, as one row.
+
+    Args:
+        df: The rows.
+        key: The key columns.
+        row: The SQL expression of a whole row's hash, to sum that as well.
+    """
     nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
+    sums = _halves(hash_sql(key), "")
+    if row:
+        # A column first, so that it is computed once for both halves.
+        columns = [quoted(name) for name in key]
+        df = df.selectExpr(*columns, f"{row} AS {quoted(_ROW)}")
+        sums += _halves(quoted(_ROW), "row_")
     return df.selectExpr(
-        "count(*) AS rows",
-        f"count(CASE WHEN {nulls} THEN 1 END) AS null_keys",
-        f"coalesce(sum({digest} & 4294967295), 0) AS low",
-        f"coalesce(sum(shiftrightunsigned({digest}, 32)), 0) AS high",
+        "count(*) AS rows", f"count(CASE WHEN {nulls} THEN 1 END) AS null_keys", *sums
     )
+
+
+def _halves(digest: str, prefix: str) -> list[str]:
+    """Return the sums of a hash's low and high 32 bits."""
+    return [
+        f"coalesce(sum({digest} & 4294967295), 0) AS {prefix}low",
+        f"coalesce(sum(shiftrightunsigned({digest}, 32)), 0) AS {prefix}high",
+    ]
 
 
 def finished_frame(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.model.input_sums import InputSums
 from holdfast.model.key_examples import KeyExamples
-from holdfast.sources.base import TAG_COLUMN
+from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
 from holdfast.spark import keys
 from holdfast.spark.frames import SparkDataFrame
 from holdfast.spark.jobs import SparkJobs, run_plan, spark_errors
 from holdfast.spark.keys import quoted
+from holdfast.spark.row_hash import column_types, row_hash_sql
 from holdfast.spark.session import arrow_schema
 from holdfast.worker.covered_keys import needs_hash_column
 from holdfast.worker.replay import ReplayPlan
@@ -36,16 +37,26 @@ class DataFrameSubmitter:
         """
         return SparkJobs(self._df.sparkSession).slots
 
-    def measure(self, finished: KeyFiles) -> InputSums:
-        """Read the key columns once and return the sums of the rows that are not finished.
+    def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:
+        """Read the input once and return the sums of the rows that are not finished.
+
+        Args:
+            finished: The keys of rows to leave out.
+            whole_rows: Sum whole rows as well; else only the key columns are read.
 
         Raises:
-            JobFailedError: Spark could not read the input.
+            JobFailedError: Spark could not read the input, or cannot hash its rows.
         """
-        keys_only = self._df.select(*(quoted(name) for name in self._key))
-        left = keys.without_finished(keys_only, self._key, finished)
+        if not whole_rows:
+            keys_only = self._df.select(*(quoted(name) for name in self._key))
+            left = keys.without_finished(keys_only, self._key, finished)
+            with spark_errors():
+                return InputSums(**keys.sums_of(left, self._key).collect()[0].asDict())
+        left = keys.without_finished(self._df, self._key, finished)
         with spark_errors():
-            return InputSums(**keys.sums_of(left, self._key).collect()[0].asDict())
+            rows, key, row = self._numbered(left)
+            sums = keys.sums_of(rows, key, row=row).collect()[0].asDict()
+        return InputSums(**sums, columns=column_types(self._df.schema))
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over the partitions of the rows that are not finished; wait for all.
@@ -59,9 +70,27 @@ class DataFrameSubmitter:
         """
         left = keys.without_finished(self._df, self._key, finished)
         types = [arrow_schema(self._df).field(name).type for name in self._key]
-        if needs_hash_column(types):
+        needs_hash = needs_hash_column(types)
+        if plan.whole_rows:
+            with spark_errors():
+                rows, key, row = self._numbered(left)
+                hashes = f"'{ROW_HASH}', {row}"
+                if needs_hash:
+                    hashes += f", '{KEY_HASH}', {keys.hash_sql(key)}"
+                tagged = rows.selectExpr("*", f"named_struct({hashes})")
+                left = tagged.toDF(*self._df.columns, TAG_COLUMN)
+        elif needs_hash:
             left = left.selectExpr("*", f"{keys.hash_sql(self._key)} AS {quoted(TAG_COLUMN)}")
         return run_plan(left, plan)
+
+    def _numbered(self, df: SparkDataFrame) -> tuple[SparkDataFrame, list[str], str]:
+        """Return the rows with columns named by position, the key, and the hash of a whole row.
+
+        Names may differ in case alone, or not at all: then Spark cannot tell them apart.
+        """
+        names = [f"_{index}" for index in range(len(self._df.columns))]
+        key = [names[self._df.columns.index(name)] for name in self._key]
+        return df.toDF(*names), key, row_hash_sql(self._df.schema, names)
 
     def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
         """Run the replay of work items, each in a task of its own.

@@ -74,6 +74,17 @@ def expect_landed(attempt: Attempt) -> None:
     expect(attempt.post(), Outcome.LANDED, "a post that nothing stands against")
 
 
+def expect_refused(outcome: Outcome, why: str) -> None:
+    """Make sure that a post was refused: by the table, or before it was sent.
+
+    Raises:
+        AssertionError: It has landed, or nothing tells.
+    """
+    __tracebackhide__ = True
+    if outcome not in {Outcome.CONFLICT, Outcome.UNSENT}:
+        raise AssertionError(f"{why}: expected a refusal, got {outcome!r}")
+
+
 def expect_no_landing(table: TableUnderTest, post: Callable[[], Outcome], why: str) -> None:
     """Post, and find the same rows as before, whatever the words of the refusal.
 

@@ -21,6 +21,9 @@ from holdfast.testing.mark_cases import MarkCases
 from holdfast.testing.post_cases import PostCases
 from holdfast.testing.table_under_test import IDS, OTHER_IDS, Attempt, Cases
 
+# What a path can have between folder and name that a file system or a server resolves.
+_WAYS_OUT = ("../", "../../", "./", "/", "%2e%2e/", "%252E%252e/", "..%2f", "x/../../", "..\\")
+
 
 class _FileCases(Cases):
     """What writers, `missing_files`, `check`, `copy_groups` and `delete_files` must do."""
@@ -32,7 +35,7 @@ class _FileCases(Cases):
         view = sink.load()
         spec = pickle.loads(pickle.dumps(sink.writer_spec(view)))  # noqa: S301 - our own bytes.
         groups = table.stage(IDS, spec)
-        sink.check(view, view.schema, groups)
+        sink.check(view, [view.schema], groups)
         expect(sum(file.rows for group in groups for file in group.files), len(IDS), "staged rows")
 
     def test_a_task_without_rows_stages_nothing(self) -> None:
@@ -50,12 +53,12 @@ class _FileCases(Cases):
             attempt = table.attempt(IDS)
             sink, view, groups = attempt.sink, attempt.view, attempt.groups
             expect(sink.missing_files(view, groups), [], "missing files while all are there")
-            sink.check(view, view.schema, groups)
+            sink.check(view, [view.schema], groups)
             table.remove_file(attempt.paths[index])
             expect(sink.missing_files(view, groups), [attempt.paths[index]], "missing files")
             error = expect_error(
                 StagedFileMissingError,
-                partial(sink.check, view, view.schema, groups),
+                partial(sink.check, view, [view.schema], groups),
                 "a check while a staged file is gone",
             )
             expect((error.path, error.count), (attempt.paths[index], 1), "what the error names")
@@ -75,12 +78,12 @@ class _FileCases(Cases):
         table = self.table()
         attempt = table.attempt(IDS)
         began = json.loads(json.dumps(attempt.view.schema))  # The ledger keeps it as JSON.
-        attempt.sink.check(attempt.sink.load(), began, attempt.groups)
+        attempt.sink.check(attempt.sink.load(), [began], attempt.groups)
         table.change_schema()
         view = attempt.sink.load()
         expect_error(
             TableChangedError,
-            lambda: attempt.sink.check(view, began, attempt.groups),
+            lambda: attempt.sink.check(view, [began], attempt.groups),
             "a check after the schema has changed",
         )
 
@@ -94,7 +97,7 @@ class _FileCases(Cases):
         expect([one.paths for one in copies], [one.paths for one in targets], "the copies' names")
         _expect_missing(attempt, [], "files that were copied")
         sink.delete_files(view, attempt.paths)
-        sink.check(view, view.schema, copies)
+        sink.check(view, [view.schema], copies)
         expect_landed(replace(attempt, groups=copies))
         expect(our_rows(table), IDS, "rows of copies")
 
@@ -152,6 +155,24 @@ class _FileCases(Cases):
             lambda: attempt.sink.delete_files(attempt.view, [outside]),
             "a path outside the table",
         )
+
+    def test_a_path_that_has_to_be_resolved_is_refused(self) -> None:
+        """Such a path can lead out of the table, and no writer makes one: nothing is deleted."""
+        table = self.table()
+        attempt = table.attempt(IDS)
+        for path in attempt.paths:
+            folder, _, name = path.rpartition("/")
+            for way in _WAYS_OUT:
+                expect_error(
+                    LedgerDamagedError,
+                    partial(
+                        attempt.sink.delete_files,
+                        attempt.view,
+                        [*attempt.paths, f"{folder}/{way}{name}"],
+                    ),
+                    f"a list with a path that has {way!r} inside",
+                )
+        _expect_missing(attempt, [], "files that stand before such a path")
 
     def test_a_list_with_a_path_outside_deletes_nothing(self) -> None:
         """One foreign path makes the whole list worthless: the files before it stay as well."""

@@ -246,8 +246,11 @@ class Cases(ABC):
 
         Raises:
             unittest.SkipTest: The format has none.
+            AssertionError: It is said to have none, and this one is.
         """
         table = self.table(empty=True)
         if table.counts_versions:
+            if table.sink().load().parent_snapshot_id is None:
+                raise AssertionError("a new table has no version, though its format counts them")
             table.cannot("be without a version")
         return table

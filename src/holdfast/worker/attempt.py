@@ -26,7 +26,7 @@ from holdfast.worker.problems import TransformFailedError, problem_of
 from holdfast.worker.reports import TaskProblem, TaskReport, transform_example
 from holdfast.worker.row_steps import RowSteps
 from holdfast.worker.row_window import RowWindow
-from holdfast.worker.steps import FailedRow, Step, apply_to, batch_steps, halving_steps
+from holdfast.worker.steps import FailedRow, Step, apply_to, batch_steps, fitting_to, halving_steps
 
 if TYPE_CHECKING:  # The plan starts the attempt.
     from holdfast.worker.task import TaskPlan
@@ -104,7 +104,8 @@ class Attempt:
         apply = partial(apply_to, plan.transform, same=plan.rows == "same")
         if plan.on_error == "quarantine":
             keyed = _with_keys(batches, plan.key)
-            return halving_steps(keyed, apply, batch_rows=plan.batch_rows, pace=pace)
+            fitting = partial(fitting_to, apply, self._writer.fit)
+            return halving_steps(keyed, fitting, batch_rows=plan.batch_rows, pace=pace)
         return batch_steps(batches, apply, batch_rows=plan.batch_rows, pace=pace)
 
     def _row_steps(self, transform: PerRow) -> RowSteps:

@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 
 from holdfast.ledger.key_files import KeyFile
 from holdfast.model.work import NOTHING, Coverage
+from holdfast.sources.base import KEY_HASH, ROW_HASH
 from holdfast.storage.port import Storage
 from holdfast.worker.key_hash import hash_sums, hashable, key_hashes
+from holdfast.worker.tags import hashes_of
 
 
 class NullKeysError(Exception):
@@ -47,6 +49,8 @@ class CoveredKeys:
         self._key = tuple(key)
         self._file = KeyFile(storage, uri)
         self._rows = self._low = self._high = 0
+        self._row_low: int | None = None
+        self._row_high: int | None = None
         self._span: tuple[int, int] | None = None
         self._grows = True
 
@@ -60,15 +64,15 @@ class CoveredKeys:
 
         Args:
             batch: The rows.
-            tags: Spark's own hash of each row's key; None to compute it here.
+            tags: What Spark itself has hashed of each row; None to hash the key here.
         """
         columns = [batch.column(name) for name in self._key]
-        found = (
-            key_hashes(columns)
-            if tags is None
-            else tags.to_numpy(zero_copy_only=False).view("uint64")
-        )
-        low, high = hash_sums(found)
+        hashed = hashes_of(tags)
+        low, high = hash_sums(hashed[KEY_HASH] if KEY_HASH in hashed else key_hashes(columns))
+        if ROW_HASH in hashed:
+            row_low, row_high = hash_sums(hashed[ROW_HASH])
+            self._row_low = (self._row_low or 0) + row_low
+            self._row_high = (self._row_high or 0) + row_high
         self._rows += batch.num_rows
         self._low += low
         self._high += high
@@ -83,6 +87,8 @@ class CoveredKeys:
             rows=self._rows,
             low=self._low,
             high=self._high,
+            row_low=self._row_low,
+            row_high=self._row_high,
             keys_bytes=self._file.finish(),
             span=self._span if self._grows else None,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, LedgerDamagedError
+from holdfast.errors import HoldfastError, LedgerDamagedError, TableChangedError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import read_whole
 from holdfast.ledger.chunks import decode_chunk
@@ -30,6 +30,8 @@ from holdfast.worker.twins import reason_to_do_nothing
 
 # The one column of the work items' DataFrame: a JSON list of chunks.
 ITEM_COLUMN = "chunks"
+# How Arrow names a column's number, which a writer of numbered columns has put there.
+_FIELD_ID = b"PARQUET:field_id"
 
 
 def work_items(records: Sequence[TaskRecord], item_bytes: int) -> list[str]:
@@ -108,19 +110,16 @@ class _ReplayTask:
         return io_runtime().read(lambda: read_whole(storage, uri, chunk.digest), chunk.size_bytes)
 
     def replay(self, name: str, chunk: Chunk, data: Future[bytes]) -> None:
-        stored = self._writer.stored_schema
+        stored, uri = self._writer.stored_schema, self._ledger.layout.chunk(name)
         try:
-            batches = decode_chunk(self._ledger.layout.chunk(name), chunk, data.result())
+            batches = decode_chunk(uri, chunk, data.result())
         except LedgerDamagedError:
             # The other chunks are whole; the rows of this one are computed again.
             self.damaged.append(name)
             return
         failpoint("after-chunk-is-read")
         for batch in batches:
-            same = batch.schema.equals(stored)
-            # The table may have got columns since the chunk was written.
-            rows = batch if same else Conformer("a chunk", batch.schema, stored)(batch)
-            self._writer.write(rows)
+            self._writer.write(_for_the_table(uri, batch, stored))
         self._done.append(name)
         if self._writer.fullness >= 1:
             self.cut("")
@@ -142,6 +141,42 @@ class _ReplayTask:
             TaskRecord(name=self._log.next_name, coverage=NOTHING, seconds=0.0, **facts)  # type: ignore[arg-type]
         )
         self.records += 1
+
+
+def _for_the_table(uri: str, batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
+    """Return rows of a chunk as the table stores them now.
+
+    The table may have got columns or wider types since. Columns are matched by name; where the
+    format numbers them, a name that has another number now is another column.
+
+    Raises:
+        TableChangedError: A column of the chunk is not in the table any more.
+    """
+    if batch.schema.equals(stored, check_metadata=True):
+        return batch
+    numbers = dict(_numbers(stored))
+    for path, number in _numbers(batch.schema):
+        if numbers.get(path) != number:
+            raise TableChangedError(
+                table=uri, change=f"column {path!r} was dropped, or another has its name now"
+            )
+    if batch.schema.equals(stored):
+        return batch
+    return Conformer("a chunk", batch.schema, stored)(batch)
+
+
+def _numbers(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, bytes]]:
+    """Give the number of each column that has one, by its path."""
+    for field in fields:
+        path = above + field.name
+        if number := (field.metadata or {}).get(_FIELD_ID):
+            yield path, number
+        kind = field.type
+        if pa.types.is_map(kind):
+            yield from _numbers((kind.key_field, kind.item_field), f"{path}.")
+        elif pa.types.is_nested(kind):
+            below = (kind.field(position) for position in range(kind.num_fields))
+            yield from _numbers(below, f"{path}.")
 
 
 def _chunks(batch: pa.RecordBatch) -> Iterator[tuple[str, Chunk]]:

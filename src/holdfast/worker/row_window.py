@@ -75,7 +75,13 @@ class RowWindow:
             while self._calls.in_flight >= self._concurrency:
                 yield from self._wait()
             self._slots[slot.position] = slot
-            self._calls.start(slot.position, slot.row.to_pylist()[0])
+            try:
+                row = slot.row.to_pylist()[0]
+            except (OverflowError, ValueError) as error:  # As of a date after the year 9999.
+                self._settle([Answer(number=slot.position, error=error)])
+                yield from self._take(self._done())
+            else:
+                self._calls.start(slot.position, row)
         while self._calls.in_flight:
             yield from self._wait()
         yield from self._take(self._done())

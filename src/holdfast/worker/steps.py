@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from holdfast.sinks.conform import ValueMisfitError
 from holdfast.worker.batches import resize
 from holdfast.worker.pace import Pace, paced
 from holdfast.worker.problems import TransformFailedError
@@ -84,6 +85,28 @@ def apply_to(
             'if it is meant to drop or multiply rows, pass rows="any"'
         )
         raise TransformFailedError(TransformOutputError(complaint))
+
+
+def fitting_to(
+    apply: Apply, fit: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch
+) -> Iterator[pa.RecordBatch]:
+    """Hand output on that the table can take: a row that it cannot is that row's failure.
+
+    Args:
+        apply: Calls the transform.
+        fit: Raises where output rows do not fit the table.
+        batch: The transform's input.
+
+    Raises:
+        TransformFailedError: Some of these rows have failed.
+        SchemaMismatchError: No row of this transform can fit the table.
+    """
+    for output in apply(batch):
+        try:
+            fit(output)
+        except ValueMisfitError as error:
+            raise TransformFailedError(error) from error
+        yield output
 
 
 def batch_steps(

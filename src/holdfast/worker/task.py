@@ -56,6 +56,8 @@ class TaskPlan:
     # What a row's answer costs: a number, or a function of the answer or the output batch.
     cost: float | Callable[[Any], float] = 0.0
     limits: Limits = DEFAULT_LIMITS
+    # Whether Spark adds the hash of each whole row, for the records to sum.
+    whole_rows: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
         """Do one task's work. Runs on an executor.

@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
 from holdfast.model.staged import StagedGroup
+from holdfast.sinks.iceberg.manifest_reads import manifest_entries
 from holdfast.sinks.iceberg.manifests import listed_manifest, write_staged_manifest
 from holdfast.storage.port import Storage
 
@@ -52,8 +53,7 @@ def _names(group: StagedGroup, target: StagedGroup) -> dict[str, str]:
 
 
 def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> StagedGroup:
-    manifest = listed_manifest(group, _NO_SNAPSHOT)
-    entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+    entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
     data_files, names = [entry.data_file for entry in entries], _names(group, target)
     if sorted(file.file_path for file in data_files) != sorted(names):
         raise LedgerDamagedError(uri=group.path, reason="it lists other files than the ledger")

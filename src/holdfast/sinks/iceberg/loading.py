@@ -22,6 +22,7 @@ from pyiceberg.table import Table
 from holdfast.errors import CatalogUnavailableError, TableMissingError
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.manifest_reads import ExactTable
 from holdfast.sinks.wording import in_short
 from holdfast.storage.locations import storage_options
 
@@ -53,8 +54,7 @@ def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
     vendor = _vendor(catalog, identifier, table.metadata_location, options)
     if vendor is not None:
         options = {k: v for k, v in options.items() if k not in (_KEY, _SECRET, _TOKEN)}
-    table.io = HoldfastFileIO(options, vendor)
-    return table
+    return ExactTable.of(table, HoldfastFileIO(options, vendor))
 
 
 def io_of(table: Table) -> HoldfastFileIO:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from pyiceberg.avro.codecs import AvroCompressionCodec
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
@@ -24,6 +25,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
+from pyiceberg.types import DoubleType, FloatType, IcebergType
 
 from holdfast.model.staged import StagedFile, StagedGroup
 
@@ -83,7 +85,12 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
         ),
         detail={
             "spec_id": spec.spec_id,
-            "partitions": [_summary_json(one) for one in manifest.partitions or []],
+            "partitions": [
+                _summary_json(one, field.field_type)
+                for one, field in zip(
+                    manifest.partitions or [], spec.partition_type(schema).fields, strict=True
+                )
+            ],
         },
     )
 
@@ -109,12 +116,20 @@ def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
     )
 
 
-def _summary_json(summary: PartitionFieldSummary) -> dict[str, Any]:
+def _summary_json(summary: PartitionFieldSummary, kind: IcebergType) -> dict[str, Any]:
+    lower, upper = summary.lower_bound, summary.upper_bound
+    if isinstance(kind, FloatType | DoubleType):
+        # -0.0 precedes 0.0 for readers that prune, and PyIceberg takes whichever comes first.
+        zeros = [to_bytes(kind, -0.0), to_bytes(kind, 0.0)]
+        lower, upper = (
+            (zeros[0] if lower in zeros else lower),
+            (zeros[1] if upper in zeros else upper),
+        )
     return {
         "contains_null": summary.contains_null,
         "contains_nan": summary.contains_nan,
-        "lower": None if summary.lower_bound is None else summary.lower_bound.hex(),
-        "upper": None if summary.upper_bound is None else summary.upper_bound.hex(),
+        "lower": None if lower is None else lower.hex(),
+        "upper": None if upper is None else upper.hex(),
     }
 
 

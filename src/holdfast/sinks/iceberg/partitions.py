@@ -7,17 +7,27 @@ partitions in a batch.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote_plus
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_record_value
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, VoidTransform
+from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import NestedField
+from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType, NestedField
+from pyiceberg.utils.decimal import unscaled_to_decimal
+
+from holdfast.sinks.conform import ValueMisfitError
+
+# Stores take 255 bytes for one name, or 1,024 for all of them.
+_FOLDER_MAX = 200
+_FOLDER_KEPT = 160
 
 
 class PartitionSplitter:
@@ -55,7 +65,7 @@ class PartitionSplitter:
 
     def _transformed(self, batch: pa.RecordBatch, field: PartitionField) -> pa.Array:
         source = self._schema.find_field(field.source_id)
-        column = self._source_column(batch, field.source_id)
+        column = _source_column(self._schema, batch, field.source_id)
         if isinstance(field.transform, VoidTransform):
             return pa.nulls(batch.num_rows, pa.int32())
         if isinstance(column, pa.ExtensionArray):
@@ -69,22 +79,107 @@ class PartitionSplitter:
         result = field.transform.pyarrow_transform(source.field_type)(column)
         return result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
 
-    def _source_column(self, batch: pa.RecordBatch, field_id: int) -> pa.Array:
-        # Walk down by id and position, not by name: a name may itself contain a dot.
-        for index, field in enumerate(self._schema.fields):
-            path = _path_to(field, field_id)
-            if path is not None:
-                column = batch.column(index)
-                return pc.struct_field(column, indices=path) if path else column
-        raise KeyError(f"partition source {field_id}")  # The spec was made for this schema.
-
     def _record(self, columns: list[pa.Array], row: int) -> Record:
-        return Record(
-            *(
-                partition_record_value(field, column[row].as_py(), self._schema)
-                for field, column in zip(self._spec.fields, columns, strict=True)
-            )
+        return Record(*(_plain(column[row]) for column in columns))
+
+
+class PartitionLimits:
+    """Finds rows whose partition value the table has no room for.
+
+    `truncate` rounds down, and below the smallest numbers there is nothing. By a width of 50 the
+    decimal -9999999.99 becomes -10000000.00, one digit more than decimal(9, 2) has: Java refuses
+    to write the file's manifest then, with all other rows in it. The smallest int becomes one of
+    the largest in Java and in pyiceberg-core: written so, `WHERE d < 0` does not find it.
+    """
+
+    def __init__(self, table: str, schema: Schema, spec: PartitionSpec) -> None:
+        """Work out the least value of each column.
+
+        Args:
+            table: The table's name, for errors.
+            schema: The table's schema.
+            spec: The spec that files are written with.
+        """
+        self._table = table
+        self._schema = schema
+        self._fields: list[tuple[PartitionField, pa.Scalar]] = []
+        for field in spec.fields:
+            kind = schema.find_field(field.source_id).field_type
+            if isinstance(field.transform, TruncateTransform):
+                least = _least(kind, field.transform.width)
+                if least is not None:
+                    self._fields.append((field, least))
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """Look at rows before they share a file with others.
+
+        Raises:
+            ValueMisfitError: A row is in no partition.
+        """
+        for field, least in self._fields:
+            column = _source_column(self._schema, rows, field.source_id)
+            below = pc.less(column, least)
+            if pc.any(below).as_py():
+                row = pc.index(below, value=True).as_py()
+                raise ValueMisfitError(
+                    table=self._table,
+                    column=self._schema.find_column_name(field.source_id) or field.name,
+                    problem=(
+                        f"a value: {column[row].as_py()} in row {row} of a batch has no partition: "
+                        f"{field.transform} makes it smaller than {column.type} can hold"
+                    ),
+                )
+
+
+def _least(kind: IcebergType, width: int) -> pa.Scalar | None:
+    """Return the smallest number that `truncate` leaves in its type; None for other types."""
+    if isinstance(kind, DecimalType):
+        least = -((10**kind.precision - 1) // width * width)
+        arrow = pa.decimal128(kind.precision, kind.scale)
+        return pa.scalar(unscaled_to_decimal(least, kind.scale), arrow)
+    if isinstance(kind, IntegerType | LongType):
+        arrow = pa.int32() if isinstance(kind, IntegerType) else pa.int64()
+        return pa.scalar(-(2 ** (arrow.bit_width - 1) // width * width), arrow)
+    return None
+
+
+def partition_path(spec: PartitionSpec, record: Record, schema: Schema) -> str:
+    """Return the folders of a partition's files. Readers do not look at their names."""
+    try:
+        path = spec.partition_to_path(record, schema)
+    except OverflowError:  # Python writes no date outside the years 1 to 9999: its number, then.
+        values = (record[position] for position in range(len(record)))
+        pairs = zip(spec.fields, values, strict=True)
+        path = "/".join(
+            f"{quote_plus(field.name)}={quote_plus('null' if value is None else str(value))}"
+            for field, value in pairs
         )
+    return "/".join(_short(folder) for folder in path.split("/"))
+
+
+def _short(folder: str) -> str:
+    """Return a name that every store takes: a long text as partition must not end the job."""
+    if len(folder) <= _FOLDER_MAX:
+        return folder
+    return f"{folder[:_FOLDER_KEPT]}-{hashlib.sha256(folder.encode()).hexdigest()[:16]}"
+
+
+def _source_column(schema: Schema, batch: pa.RecordBatch, field_id: int) -> pa.Array:
+    # Walk down by id and position, not by name: a name may itself contain a dot.
+    for index, field in enumerate(schema.fields):
+        path = _path_to(field, field_id)
+        if path is not None:
+            column = batch.column(index)
+            return pc.struct_field(column, indices=path) if path else column
+    raise KeyError(f"partition source {field_id}")  # The spec was made for this schema.
+
+
+def _plain(value: pa.Scalar) -> Any:  # noqa: ANN401 - of whatever type the partition is.
+    """Return a value as manifests hold it: dates and times as the numbers that stand for them.
+
+    Python has no objects for those outside the years 1 to 9999.
+    """
+    return value.value if pa.types.is_temporal(value.type) else value.as_py()
 
 
 def _path_to(field: NestedField, field_id: int) -> list[int] | None:

@@ -9,7 +9,18 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, _index_parents, index_by_id, sanitize_column_names
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+)
+
+# Format v2 lets a column's type become another one in these ways, and in a decimal's precision.
+_PROMOTIONS = {(IntegerType, LongType), (FloatType, DoubleType)}
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -36,7 +47,9 @@ def schema_json(schema: Schema) -> dict[str, Any]:
 def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Name every change that files staged for the first schema would not survive.
 
-    Added optional columns are fine: files without them read as NULL. Comments do not matter.
+    What Iceberg allows for files that are in a table is fine for staged ones: added optional
+    columns read as NULL, a wider type holds every value, a column need no longer be filled.
+    Comments do not matter.
 
     Args:
         began: The schema that files were staged for, as JSON.
@@ -53,12 +66,10 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
             continue
         if (new_name := new.find_column_name(field_id)) != name:
             found.append(f"column {name!r} was renamed to {new_name!r}")
-        if _kind(current.field_type) != _kind(field.field_type):
+        if not _reads_as(field.field_type, current.field_type):
             found.append(f"column {name!r} was {field.field_type} and is {current.field_type}")
-        if current.required != field.required:
-            found.append(
-                f"column {name!r} is {'now' if current.required else 'no longer'} required"
-            )
+        if current.required and not field.required:
+            found.append(f"column {name!r} is now required")
     parents = _index_parents(new)
     found.extend(
         f"required column {new.find_column_name(field_id)!r} was added"
@@ -71,9 +82,14 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return found
 
 
-def _kind(field_type: Any) -> str:  # noqa: ANN401 - PyIceberg's union of types.
+def _reads_as(old: IcebergType, new: IcebergType) -> bool:
+    """Whether readers of the new type read values that were written as the old one."""
+    if isinstance(old, PrimitiveType) and isinstance(new, PrimitiveType):
+        if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+            return old.scale == new.scale and old.precision <= new.precision
+        return old == new or (type(old), type(new)) in _PROMOTIONS
     # Nested types are compared field by field; here only their kind matters.
-    return str(field_type) if isinstance(field_type, PrimitiveType) else type(field_type).__name__
+    return type(old) is type(new)
 
 
 def _small_field(field: pa.Field) -> pa.Field:

@@ -22,7 +22,6 @@ from pyiceberg.table.update import (
 
 from holdfast.errors import (
     CommitRefusedError,
-    LedgerDamagedError,
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
@@ -40,7 +39,12 @@ from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sinks.mark_text import MARK_PREFIX, mark_text
-from holdfast.sinks.staged_files import groups_before, missing_paths, refuse_missing
+from holdfast.sinks.staged_files import (
+    groups_before,
+    missing_paths,
+    refuse_missing,
+    refuse_outside,
+)
 from holdfast.sinks.wording import in_short
 from holdfast.storage.port import Storage, StorageError
 
@@ -142,7 +146,9 @@ class IcebergSink:
                 intents=intents,
             )
 
-    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+    def check(
+        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+    ) -> None:
         """Stop if staged files are gone or no longer fit the table.
 
         Raises:
@@ -154,8 +160,9 @@ class IcebergSink:
         table: Table = view.handle
         self._refuse_format(table)
         self._refuse_missing_branch(view)
-        if changes := schema_changes(schema, view.schema):
-            raise TableChangedError(table=self._name, change="; ".join(changes))
+        for schema in schemas:
+            if changes := schema_changes(schema, view.schema):
+                raise TableChangedError(table=self._name, change="; ".join(changes))
         self._refuse_lost_specs(table, groups)
         self._refuse_missing(view, groups)
 
@@ -211,11 +218,7 @@ class IcebergSink:
         """
         table: Table = view.handle
         named = [table.properties.get(name) for name in _FOLDER_PROPERTIES]
-        folders = tuple(f"{one.rstrip('/')}/" for one in (table.location(), *named) if one)
-        if strangers := [path for path in paths if not path.startswith(folders)]:
-            raise LedgerDamagedError(
-                uri=strangers[0], reason=f"a staged file that is outside of {self._name}"
-            )
+        refuse_outside(self._name, [one for one in (table.location(), *named) if one], paths)
         with _storage_of(table) as storage:
             storage.delete(paths)
 

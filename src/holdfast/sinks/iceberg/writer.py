@@ -30,6 +30,7 @@ from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.kept_rows import KeptRows, Partition
 from holdfast.sinks.iceberg.manifests import write_staged_manifest
+from holdfast.sinks.iceberg.partitions import PartitionLimits, partition_path
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sorting import RowSorter
 from holdfast.sinks.iceberg.write_options import WriteOptions
@@ -92,6 +93,7 @@ class IcebergTaskWriter:
         self._target = arrow_schema(self._schema)
         self._written = self._layout.schema
         self._conformer: tuple[pa.Schema, Conformer] | None = None
+        self._limits = PartitionLimits(spec.table, self._schema, self._spec)
         self._kept = KeptRows(self._schema, self._spec, self._options)
         # Partitions that have a file; the first one was written to longest ago.
         self._open: list[Partition] = []
@@ -120,11 +122,14 @@ class IcebergTaskWriter:
 
         Raises:
             SchemaMismatchError: They do not fit the table.
+            ValueMisfitError: Some of them do not.
         """
         if self._conformer is None or self._conformer[0] != batch.schema:
             conformer = Conformer(self._table, batch.schema, self._target, self._written)
             self._conformer = (batch.schema, conformer)
-        return self._conformer[1](batch)
+        rows = self._conformer[1](batch)
+        self._limits.check(rows)
+        return rows
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows that `fit` has returned."""
@@ -210,7 +215,7 @@ class IcebergTaskWriter:
         name = f"{self._task_name}-{self._files_begun:05d}.parquet"
         self._files_begun += 1
         if not self._spec.is_unpartitioned():
-            path: Any = _PartitionPath(self._spec.partition_to_path(record, self._schema))
+            path: Any = _PartitionPath(partition_path(self._spec, record, self._schema))
             uri = self._locations.new_data_location(name, path)
         else:
             uri = self._locations.new_data_location(name)

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from lance import blob_array
 from lance.blob import BlobType
 
-from holdfast.errors import SchemaMismatchError
+from holdfast.sinks.conform import ValueMisfitError
 
 
 def has_blobs(schema: pa.Schema) -> bool:
@@ -47,7 +47,7 @@ def plain_schema(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
         table: The dataset's name for people.
 
     Raises:
-        SchemaMismatchError: A blob names bytes that stand elsewhere.
+        ValueMisfitError: A blob names bytes that stand elsewhere.
     """
     if not has_blobs(batch.schema):
         return batch
@@ -58,7 +58,7 @@ def plain_schema(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
             continue
         data = column.storage.field(0)
         if pc.any(pc.and_(data.is_null(), column.is_valid())).as_py():
-            raise SchemaMismatchError(
+            raise ValueMisfitError(
                 table=table, column=name, problem="a blob that names another file; give its bytes"
             )
         columns.append(pc.if_else(column.is_valid(), data, None))

@@ -165,14 +165,14 @@ class History:
             return is_marked(self.dataset)
         if self.step(landed + 1).kind in _ANEW:
             return True  # It would hold neither: whatever came before it, no rows are there.
-        after = self._open(landed + 1)
+        after = self.opened(landed + 1)
         if is_marked(after):
             return True
-        files = _files(self._open(landed))
+        files = _files(self.opened(landed))
         if not files <= _files(after):
             return False
         # Of a version that has added none, its files prove nothing.
-        return files != _files(self._open(landed - 1))
+        return files != _files(self.opened(landed - 1))
 
     def is_present(self, landed: int) -> bool | None:
         """Whether what a version added has been neither overwritten nor rolled back since.
@@ -195,7 +195,13 @@ class History:
             return None
         return present[self.dataset.version]
 
-    def _open(self, version: int) -> lance.LanceDataset:
+    def opened(self, version: int) -> lance.LanceDataset:
+        """Return the dataset as it was in a version.
+
+        Raises:
+            GoneError: It was cleaned away.
+            StoreUnavailableError: The store does not answer.
+        """
         with self._answers():
             return self.dataset.checkout_version(version)
 

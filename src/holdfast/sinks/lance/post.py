@@ -63,7 +63,7 @@ class Post:
         # Right before: Lance itself notices neither what was cleaned away since, nor when another
         # dataset stands in its place.
         if not self._lets_pass(dataset.version) or read_identity(self.place) != self.view.uuid:
-            return Outcome.CONFLICT, 0
+            return Outcome.UNSENT, 0
         failpoint("before-lance-commit")
         try:
             landed = LanceDataset.commit(dataset, transaction, max_retries=0)

@@ -3,21 +3,78 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import lance
 
+from holdfast.sinks.lance.history import GoneError, History
+
+# How many versions are looked through for a column that was dropped and added again.
+_LOOKED_THROUGH_MAX = 1000
+# Transactions that leave the columns as they are. Of any other the schema is looked at.
+_SAME_COLUMNS = frozenset(
+    {
+        "Append",
+        "CreateIndex",
+        "DataReplacement",
+        "Delete",
+        "ReserveFragments",
+        "Rewrite",
+        "Update",
+        "UpdateConfig",
+    }
+)
+
 
 def schema_json(dataset: lance.LanceDataset) -> dict[str, Any]:
-    """Return the dataset's schema as plain JSON values."""
-    return {"fields": [_field_json(one) for one in dataset.lance_schema.fields()]}
+    """Return the dataset's schema as plain JSON values, with the version that it was read from."""
+    fields = [_field_json(field) for field in dataset.lance_schema.fields()]
+    return {"fields": fields, "version": dataset.version}
+
+
+def changes_since(
+    history: History, schemas: Sequence[Mapping[str, Any]], now: Mapping[str, Any]
+) -> list[str]:
+    """Name every change since files were staged that they would not survive.
+
+    Lance gives the number of a dropped column to the next one that is added, so the newest schema
+    alone does not tell a column from its successor: name, number and type may all be the same.
+    Every version in between that may have changed the columns is looked at too. Versions that were
+    cleaned away, and all but the newest thousand, tell nothing: then name, number and type decide.
+
+    Args:
+        history: The dataset's versions.
+        schemas: The schemas that files were staged for, as JSON.
+        now: The dataset's schema now, as JSON.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    for schema in schemas:
+        if found := schema_changes(schema, now):
+            return found
+    newest = int(now["version"])
+    since = {schema.get("version", newest): schema for schema in schemas}
+    first = max(min(since, default=newest), newest - _LOOKED_THROUGH_MAX)
+    for version in range(first + 1, newest):
+        try:
+            if history.step(version).kind in _SAME_COLUMNS:
+                continue
+            between = schema_json(history.opened(version))
+        except GoneError:
+            continue
+        for began, schema in since.items():
+            if began < version and (found := schema_changes(schema, between)):
+                return [f"in version {version}: {change}" for change in found]
+    return []
 
 
 def schema_changes(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name every change that files staged for the first schema would not survive.
 
-    Added optional columns are fine: fragments without them read as NULL.
+    Added optional columns are fine: fragments without them read as NULL. So is a column that need
+    no longer be filled.
 
     Args:
         began: The schema that files were staged for, as JSON.
@@ -35,9 +92,8 @@ def schema_changes(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
             found.append(f"column {path!r} was renamed to {path_now!r}")
         if field_now["type"] != field["type"]:
             found.append(f"column {path!r} was {field['type']} and is {field_now['type']}")
-        if field_now["nullable"] != field["nullable"]:
-            word = "no longer" if field_now["nullable"] else "now"
-            found.append(f"column {path!r} is {word} required")
+        if field["nullable"] and not field_now["nullable"]:
+            found.append(f"column {path!r} is now required")
     found.extend(
         f"required column {path!r} was added"
         for number, (path, field) in new.items()

@@ -12,7 +12,6 @@ from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
 from holdfast.errors import (
-    LedgerDamagedError,
     StoreUnavailableError,
     TableChangedError,
 )
@@ -26,10 +25,15 @@ from holdfast.sinks.lance.identity import give_identity, read_identity
 from holdfast.sinks.lance.indices import unindexed_rows
 from holdfast.sinks.lance.marks import NOTE, find_mark, mark_changes, metadata_of
 from holdfast.sinks.lance.post import Post
-from holdfast.sinks.lance.schemas import schema_changes, schema_json, with_metadata
+from holdfast.sinks.lance.schemas import changes_since, schema_json, with_metadata
 from holdfast.sinks.lance.writer import LanceWriterSpec
 from holdfast.sinks.mark_text import mark_text
-from holdfast.sinks.staged_files import groups_before, missing_paths, refuse_missing
+from holdfast.sinks.staged_files import (
+    groups_before,
+    missing_paths,
+    refuse_missing,
+    refuse_outside,
+)
 from holdfast.sinks.wording import in_short
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
@@ -105,14 +109,16 @@ class LanceSink:
             intents=intents,
         )
 
-    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+    def check(
+        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+    ) -> None:
         """Stop if staged files are gone or no longer fit the dataset.
 
         Raises:
             TableChangedError: The schema has changed.
             StagedFileMissingError: A staged file is gone.
         """
-        if changes := schema_changes(schema, view.schema):
+        if changes := changes_since(view.handle, schemas, view.schema):
             raise TableChangedError(table=self.name, change="; ".join(changes))
         refuse_missing(self.name, self.missing_files(view, groups))
 
@@ -177,10 +183,7 @@ class LanceSink:
             LedgerDamagedError: A path is outside the dataset.
             StoreUnavailableError: The store does not answer.
         """
-        if strangers := [one for one in paths if not one.startswith(f"{self._place.data}/")]:
-            raise LedgerDamagedError(
-                uri=strangers[0], reason=f"a staged file that is outside of {self.name}"
-            )
+        refuse_outside(self.name, [self._place.data], paths)
         with self._storage() as storage:
             storage.delete(paths)
 

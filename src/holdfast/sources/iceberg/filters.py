@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow.compute as pc
 from pyiceberg.expressions import (
+    AlwaysFalse,
     AlwaysTrue,
     And,
     BooleanExpression,
@@ -17,14 +20,27 @@ from pyiceberg.expressions import (
     In,
     LessThan,
     LessThanOrEqual,
+    LiteralPredicate,
+    Not,
     NotEqualTo,
     NotIn,
+    NotNaN,
+    NotNull,
     Or,
+    Reference,
+    SetPredicate,
 )
+from pyiceberg.expressions.literals import AboveMax, BelowMin, FloatLiteral
 from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import bind, extract_field_ids
+from pyiceberg.expressions.visitors import (
+    BooleanExpressionVisitor,
+    bind,
+    extract_field_ids,
+    visit,
+)
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
+from pyiceberg.types import FloatType, IcebergType, UUIDType
 
 from holdfast.errors import SettingsError
 from holdfast.sources.iceberg.scan import Triples
@@ -40,6 +56,8 @@ _OPERATORS: dict[str, Any] = {
     "in": In,
     "not in": NotIn,
 }
+_PRESENT: tuple[Any, ...] = (NotNull, NotNaN)
+_FLOAT = struct.Struct("<f")
 _CURE = 'give a text ("price > 3") or a list of triples (("price", ">", 3))'
 
 
@@ -77,12 +95,88 @@ def for_rows(where: BooleanExpression, schema: Schema) -> tuple[pc.Expression | 
     if isinstance(where, AlwaysTrue):
         return None, set()
     try:
-        bound = bind(schema, where, case_sensitive=True)
+        bound = bind(schema, for_columns(where, schema), case_sensitive=True)
         return expression_to_pyarrow(bound, schema), extract_field_ids(bound)
     except (ValueError, TypeError) as error:
         raise SettingsError(
             what=f"where={where}: {error}", cure=f"the columns are {schema.column_names}"
         ) from error
+
+
+def for_columns(where: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """Return a filter whose values are those that the columns can hold.
+
+    PyIceberg compares a float column with a double when it looks for files, so `f = 0.1` finds
+    none; takes infinity for a value that no float has; and lets NULL pass where a value is beyond
+    the column's type.
+
+    Raises:
+        SettingsError: It asks for values that cannot be compared.
+        ValueError: There is no such column.
+    """
+    return visit(where, _ForColumns(schema))
+
+
+class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        return Not(child_result)
+
+    def visit_and(self, left_result: Any, right_result: Any) -> BooleanExpression:  # noqa: ANN401
+        return And(left_result, right_result)
+
+    def visit_or(self, left_result: Any, right_result: Any) -> BooleanExpression:  # noqa: ANN401
+        return Or(left_result, right_result)
+
+    def visit_bound_predicate(self, predicate: Any) -> BooleanExpression:  # noqa: ANN401
+        bound: BooleanExpression = predicate
+        return bound
+
+    def visit_unbound_predicate(self, predicate: Any) -> BooleanExpression:  # noqa: ANN401
+        given: BooleanExpression = predicate
+        if not isinstance(given, LiteralPredicate | SetPredicate):
+            return given
+        term: Any = given.term
+        if not isinstance(term, Reference):
+            return given
+        kind = self._schema.find_field(term.name).field_type
+        if isinstance(kind, UUIDType):
+            raise SettingsError(
+                what=f"where: {term.name!r} is a uuid, and Arrow cannot compare them",
+                cure="leave it out of the filter, and drop rows in the transform",
+            )
+        make: Any = type(given)
+        if isinstance(given, SetPredicate):
+            held = {_held(one, kind) for one in given.literals}
+            # No row has what is beyond the type; PyIceberg would look for the type's last value.
+            held = {one for one in held if not isinstance(one.to(kind), AboveMax | BelowMin)}
+            return make(term, held)  # type: ignore[no-any-return]
+        if isinstance(given.literal.to(kind), AboveMax | BelowMin) and isinstance(
+            make(term, _held(given.literal, kind)).bind(self._schema), AlwaysTrue
+        ):
+            # All values are on one side of it; NULL and NaN are on none.
+            has_order = not isinstance(given, NotEqualTo) and isinstance(kind, FloatType)
+            return _joined(And, [one(term) for one in (_PRESENT if has_order else _PRESENT[:1])])
+        return make(term, _held(given.literal, kind))  # type: ignore[no-any-return]
+
+
+def _held(value: Any, kind: IcebergType) -> Any:  # noqa: ANN401 - a literal of any type.
+    """Return a literal as a float column holds it; of other columns as it is."""
+    number = value.value
+    if not isinstance(kind, FloatType) or not isinstance(number, int | float | Decimal):
+        return value
+    try:
+        return FloatLiteral(_FLOAT.unpack(_FLOAT.pack(float(number)))[0])
+    except OverflowError:  # No float is as large: PyIceberg knows what that means.
+        return value
 
 
 def _all_of(triples: Sequence[Any]) -> BooleanExpression:

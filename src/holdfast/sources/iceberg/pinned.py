@@ -33,7 +33,7 @@ from holdfast.sources.iceberg.fields import (
     FieldsDifferError,
     without_metadata,
 )
-from holdfast.sources.iceberg.filters import as_expression, for_rows, text_of
+from holdfast.sources.iceberg.filters import as_expression, for_columns, for_rows, text_of
 from holdfast.sources.iceberg.scan import IcebergScan
 from holdfast.sources.parquet.footers import parse_footer
 from holdfast.sources.parquet.pinning import footers, pinned_file
@@ -228,7 +228,7 @@ class PinnedIcebergScan:
         """
         # PyIceberg looks for files by the names that columns have now.
         is_current = schema.schema_id == table.metadata.current_schema_id
-        where = self._where if is_current else AlwaysTrue()
+        where = for_columns(self._where, schema) if is_current else AlwaysTrue()
         try:
             tasks = table.scan(row_filter=where, snapshot_id=snapshot_id).plan_files()
             return sorted(tasks, key=lambda task: str(task.file.file_path))
