@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check both models with spin: as they are, and with each guard removed.
+# Check the models with spin: as they are, and with each guard removed.
 #
 #   model/check.sh            everything
 #   model/check.sh commit     only what has "commit" in its line; also a guard's name
@@ -74,22 +74,30 @@ hole() { # model, switch, switches: what the protocol does not survive; see READ
 one_place="-DROWS_0=3 -DROWS_1=0 -DMOVES=0"
 two_places="-DROWS_0=1 -DROWS_1=2"
 
-full commit "two starts, abort, sweep, 2 acts of others" "-DACTS=2 -DTRIES=1"
-full commit "two starts that post twice, 3 acts" "-DACTS=3 -DTRIES=2 -DSTARTS_ONLY"
+all="-DACTS=1 -DTRIES=1"
+given_up="-DACTS=2 -DTRIES=1 -DUNSWEPT"
+swept="-DACTS=2 -DTRIES=1 -DONE_START -DUNSENT"
+posts="-DACTS=3 -DTRIES=2 -DSTARTS_ONLY"
+
+full commit "two starts, abort, sweep, 1 act of others" "$all"
+full commit "two starts, abort, 2 acts" "$given_up"
+full commit "one start, abort, sweep, 2 acts" "$swept"
+full commit "two starts that post twice, 3 acts" "$posts"
+full commit "the same with posts not sent, 2 acts" "-DACTS=2 -DTRIES=2 -DSTARTS_ONLY -DUNSENT"
+full schema "three starts, 5 changes of others" ""
+full schema "the same without the first check" "-DNO_FIRST_CHECK"
 full tasks_and_seal "a second attempt, 2 rows" "$one_place -DCLAIMS=2 -DTWINS=1 -DLOSSES=0"
 full tasks_and_seal "a lost object, 2 rows, 4 claims" "$one_place -DCLAIMS=4 -DTWINS=0 -DLOSSES=1"
 full tasks_and_seal "two places, 3 claims" "$two_places -DCLAIMS=3 -DTWINS=0 -DLOSSES=0 -DMOVES=0"
 full tasks_and_seal "2+1 rows, input moves, a loss, one start" "-DONE_START -DCLAIMS=4 -DTWINS=1 -DLOSSES=1 -DMOVES=1"
 full tasks_and_seal "two places, a replay is dealt anew" "$two_places -DCLAIMS=3 -DTWINS=1 -DLOSSES=0 -DMOVES=1 -DREPLAYS_ONLY"
 
-for model in commit tasks_and_seal; do
+for model in commit schema tasks_and_seal; do
   [ ! -f "$work/$model.unreached" ] || sed 's/^/unreached: /' "$work/$model.unreached"
 done
 
-all="-DACTS=2 -DTRIES=1"
-posts="-DACTS=3 -DTRIES=2 -DSTARTS_ONLY"
 without commit NO_FENCE "$posts"
-without commit NO_ABORT_FENCE "$all"
+without commit NO_ABORT_FENCE "$given_up"
 without commit NO_LOOK "$posts"
 without commit NO_REMOVED_CHECK "$posts"
 without commit NO_HORIZON "$posts"
@@ -97,14 +105,22 @@ without commit NO_ATOMIC_MARK "$posts"
 without commit NO_UUID "$posts"
 without commit NO_REF_CONDITION "$posts"
 without commit NO_SEQ_CONDITION "$posts"
-without commit NO_FIRST_EMPTY "-DACTS=2 -DTRIES=1"
-without commit NO_FRESH_INTENT "-DACTS=1 -DTRIES=2"
+without commit NO_FIRST_EMPTY "$given_up"
+without commit NO_FRESH_INTENT "-DACTS=1 -DTRIES=2 -DUNSWEPT"
 without commit NO_MARK_RECEIPT "$posts"
-without commit NO_RESOLVE "$all"
-without commit NO_TOLD_ABORTED "$all"
-without commit NO_EMPTY_POST "$all"
-without commit NO_SWEEP_WAITS "$all"
-without commit NO_KEEP_LANDED "$all"
+without commit NO_RESOLVE "$given_up"
+without commit NO_TOLD_ABORTED "$given_up"
+without commit NO_EMPTY_POST "$given_up"
+without commit NO_SWEEP_WAITS "$swept"
+without commit NO_KEEP_LANDED "$swept"
+without commit NO_REFUSED "$swept"
+without commit NO_REFUSED_LOOK "$posts"
+without commit NO_REFUSED_SETTLED "$swept"
+without commit NO_FAIL_CLOSED "$swept -DRENAMED"
+without commit NO_KEEP_DOUBT "$swept"
+without schema NO_SCHEMA_CHECK ""
+without schema NO_SCHEMA_ASSERT ""
+without schema NO_REPLAY_BY_ID "-DNO_FIRST_CHECK"
 
 quiet="-DTWINS=0 -DLOSSES=0"
 moving="$two_places -DTWINS=1 -DLOSSES=0 -DMOVES=1"
@@ -124,7 +140,6 @@ without tasks_and_seal NO_DROP_WHOLE "$moving -DCLAIMS=3 -DMOVES_FIRST"
 without tasks_and_seal NO_WITHDRAW "$one_place -DCLAIMS=2 -DTWINS=0 -DLOSSES=1"
 without tasks_and_seal NO_STAND_AGAIN "$one_place -DCLAIMS=3 -DTWINS=0 -DLOSSES=1"
 
-hole commit HOLE_RENAME "-DACTS=2 -DTRIES=1"
 hole commit HOLE_REWIND "$posts"
 
 exit $failed

@@ -1,4 +1,4 @@
-/* The commit: claim, intent, post, receipt, abort, resolve and sweep against one table.
+/* The commit: claim, intent, post, refusal, receipt, abort, resolve and sweep against one table.
  *
  * Two starts of the run, one abort and one sweep work at the same time, beside a catalog that
  * delivers each post whenever it likes, or never, and others who use the same table. A process that
@@ -15,10 +15,10 @@
 #define TRIES 2     /* How often one start posts its data. */
 #endif
 #ifndef LOOKS
-#define LOOKS 1     /* How often resolve posts an empty snapshot before it gives up. */
+#define LOOKS 1     /* How many empty snapshots are posted by all who resolve; then they give up. */
 #endif
 #define SLOTS 9    /* Snapshots that exist, or are about to. Slot 0 is "none". */
-#define LOG 10      /* Records of the run log. Number 0 is "none". */
+#define LOG 11      /* Records of the run log. Number 0 is "none". */
 
 /* What a look at the table tells. */
 #define NOTHING 0
@@ -26,12 +26,14 @@
 #define REMOVED 2   /* Landed, and rolled back or replaced. */
 #define UNSURE  3   /* Landed; history no longer tells whether it is still there. */
 #define RAISES  4   /* Rewound, beyond the horizon, or another table: stop with an error. */
+#define OUT     5   /* In resolve: the table is not provably the run's. RAISES: it does not tell. */
 
 /* Kinds of records. */
 #define CLAIM 1
 #define INTENT 2
 #define RECEIPT 3
 #define ABORT 4
+#define REFUSED 5
 
 /* ---- The run log. A reader knows a prefix of it; what stands there never changes. ---- */
 byte loglen;
@@ -40,11 +42,12 @@ byte claim_at;          /* Number of the last claim. */
 byte receipt_at;        /* Number of the first receipt, and the snapshot that it names. */
 byte receipt_slot;
 byte abort_at;
+bool abort_word;        /* It says that the table is gone for good: the user's own word. */
 byte intent_at[SLOTS];  /* Number of a data snapshot's intent. */
+byte refused_at[SLOTS]; /* Number of the record that says that it was refused. */
 
 /* ---- The table. ---- */
 bool ours = 1;          /* The name leads to the run's table (its UUID is the one we know). */
-bool gone;              /* The run's table was dropped for good. */
 byte head;              /* The branch's snapshot; 0: the branch has none. */
 byte last_seq;          /* last-sequence-number. */
 byte mark;              /* The snapshot that the run's mark names. */
@@ -61,8 +64,9 @@ bool holds[SLOTS];      /* Ghost: our data snapshot is in its true history. */
 
 /* ---- Ghosts, for the assertions. ---- */
 byte landed;            /* The run's data snapshot that landed. */
-bool given_up;          /* abort() has returned without an error. */
+bool given_up;          /* "Aborted" was said, without doubt. */
 bool deleted[3];        /* Which sets of staged files a sweep has deleted. */
+byte looks;             /* Empty snapshots that were posted to resolve. */
 
 /* Scratch, used inside single steps only, and no part of a state. */
 hidden byte i, j, ended;
@@ -77,6 +81,14 @@ hidden byte i, j, ended;
 #define FENCED 0
 #else
 #define FENCED (claim_at > own && claim_at <= known || KNOWS_ABORT)
+#endif
+
+/* Posts that may have landed, or may still land, as far as the log tells (doubtful_intents). */
+#define ANSWERED(slot) (refused_at[slot] != 0 && refused_at[slot] <= known)
+#ifdef NO_REFUSED
+#define DOUBTED(slot) (intent_at[slot] != 0 && intent_at[slot] <= known)
+#else
+#define DOUBTED(slot) (intent_at[slot] != 0 && intent_at[slot] <= known && !ANSWERED(slot))
 #endif
 
 /* ---- One look: load the table afresh, and find the mark (commit.py look, marks.py). ---- */
@@ -100,7 +112,7 @@ inline look() {
           do
           :: i < SLOTS ->
              if
-             :: intent_at[i] != 0 && intent_at[i] <= known ->
+             :: DOUBTED(i) ->
                 if
                 :: listed[i] || (landed == i && head != 0 && traced[head]) -> found = i
                 :: else ->
@@ -172,7 +184,7 @@ inline look() {
 }
 
 /* ---- Append a record of one's own claim (run_log.py append): create-if-absent decides. ----
- * `slot` is the snapshot that an intent or a receipt is about. Used inside `atomic`.
+ * `slot` is the snapshot that an intent, refusal or receipt is about. Used inside `atomic`.
  */
 inline append(what, slot) {
 #ifdef NO_FENCE
@@ -200,26 +212,55 @@ inline append(what, slot) {
        fi
     :: !FENCED && loglen == known && loglen < LOG - 1 ->
        assert(claim_at == own);         /* A fenced driver does not append. */
-       loglen++; known = loglen; kind[loglen] = what;
-       printf("%d appends kind %d, snapshot %d\n", _pid, what, slot);
+       assert(abort_at == 0);           /* Behind an abort: nothing but a late receipt. */
+       write(what, slot)
+    fi
+}
+inline write(what, slot) {
+    d_step {
+    printf("%d appends kind %d, snapshot %d\n", _pid, what, slot);
+#ifdef NO_REFUSED
+    if
+    :: what == REFUSED                  /* A ghost then: it would have been written here. */
+    :: else -> loglen++; known = loglen; kind[loglen] = what
+    fi;
+#else
+    loglen++; known = loglen; kind[loglen] = what;
+#endif
+    if
+    :: what == INTENT -> intent_at[slot] = loglen
+    :: what == REFUSED ->
+       assert(landed != slot);          /* It says: not in the table. Catalog checks "and never". */
+       refused_at[slot] = loglen
+    :: what == RECEIPT ->
+       /* A receipt names the snapshot that landed, and each the same. */
+       assert(slot == landed);
+       receipt_slot = slot;
        if
-       :: what == INTENT -> intent_at[slot] = loglen
-       :: what == RECEIPT ->
-          /* A receipt names the snapshot that landed, and each the same. */
-          assert(slot == landed);
-          receipt_slot = slot;
-          if
-          :: receipt_at == 0 -> receipt_at = loglen
-          :: else
-          fi
+       :: receipt_at == 0 -> receipt_at = loglen
+       :: else
        fi
+    fi
+    }
+}
+
+/* A run that was given up has landed all the same (run_log.py append_late_receipt): who finds it
+ * first says so. Used inside `atomic`.
+ */
+inline late_receipt(slot) {
+    assert(intent_at[slot] <= known);
+    if
+    :: KNOWS_RECEIPT
+    :: !KNOWS_RECEIPT && loglen > known ->
+       known++;
+       assert(kind[known] == RECEIPT)   /* Nothing else may be behind an abort. */
+    :: !KNOWS_RECEIPT && loglen == known && loglen < LOG - 1 -> write(RECEIPT, slot)
     fi
 }
 
 /* A new post: its snapshot builds on what the last look saw. A driver that is paused before it
  * sends cannot be told from a request that is late, so writing the intent and sending is one step;
- * the step that counts is Catalog's. A post that is refused is one that never lands: the driver
- * looks again after either. Used inside `atomic`.
+ * the step that counts is Catalog's. Used inside `atomic`.
  */
 #define FREE(slot) (!sent[slot] && !listed[slot] && seq[slot] == 0)
 inline new_slot() {
@@ -232,6 +273,33 @@ inline new_slot() {
     };
     FREE(s)                             /* Out of bounds: this process goes no further. */
 }
+/* A post whose number is taken can never land: forget it, so that equal states are one. */
+inline bury() {
+#ifndef NO_SEQ_CONDITION
+#ifndef HOLE_REWIND
+    i = 1;
+    do
+    :: i < SLOTS ->
+       if
+       :: sent[i] && seq[i] <= last_seq && (parent[i] != 0 || files[i] == 0) ->
+          sent[i] = 0; parent[i] = 0;
+          if
+          :: files[i] == 0 -> seq[i] = 0
+          :: else
+          fi
+       :: else
+       fi;
+       i++
+    :: else -> break
+    od;
+    i = 0
+#else
+    skip
+#endif
+#else
+    skip
+#endif
+}
 inline post(set) {
     d_step {
     parent[s] = v_head; seq[s] = v_next; files[s] = set; sent[s] = 1;
@@ -240,14 +308,17 @@ inline post(set) {
     }
 }
 
-/* ---- resolve.py: has an intent landed, or can one still land? Result: `found`, or none. ---- */
-inline highest_intent() {
+/* ---- resolve.py: has a post landed that is in doubt, or can one still land? ----
+ * Result: `found`; or else `state`: NOTHING none has and none can, RAISES doubt, OUT doubt, since
+ * the table is not provably the run's.
+ */
+inline highest_doubted() {
   skip; d_step {
-    i = 1;
+    i = 1; highest = 0;
     do
     :: i < SLOTS ->
        if
-       :: intent_at[i] != 0 && intent_at[i] <= known && seq[i] > highest -> highest = seq[i]
+       :: DOUBTED(i) && seq[i] > highest -> highest = seq[i]
        :: else
        fi;
        i++
@@ -259,6 +330,18 @@ inline highest_intent() {
     i = 0
   }
 }
+inline doubt_remains() {
+  d_step {
+    /* No run is stuck: what is in doubt has a post without an answer. */
+    i = 1;
+    do
+    :: i < SLOTS && !(intent_at[i] != 0 && intent_at[i] <= known && !ANSWERED(i)) -> i++
+    :: else -> break
+    od;
+    assert(i < SLOTS);
+    i = 0; highest = 0
+  }
+}
 inline resolve() {
   do
   :: highest == 0 -> break
@@ -266,29 +349,80 @@ inline resolve() {
        highest != 0 ->
        look();
        if
-       :: state == RAISES && ours -> goto stop
+       :: state == RAISES && ours -> doubt_remains()
+#ifdef NO_FAIL_CLOSED
        :: state == RAISES && !ours -> highest = 0; state = NOTHING   /* Posts assert the UUID. */
-       :: state != RAISES && found != 0 -> highest = 0
-       :: state == NOTHING && v_next > highest -> highest = 0
-       :: state == NOTHING && v_next <= highest
+#else
+       :: state == RAISES && !ours -> doubt_remains(); state = OUT
+#endif
+       :: state != RAISES && found != 0 -> highest = 0; state = NOTHING
+       :: state == NOTHING && found == 0 && v_next > highest -> highest = 0
+       :: state == NOTHING && found == 0 && v_next <= highest ->
+#ifdef NO_EMPTY_POST
+          highest = 0
+#else
+          if
+          :: looks == LOOKS -> doubt_remains(); state = RAISES
+          :: looks < LOOKS
+          fi
+#endif
        fi;
        if
-       :: highest == 0 -> v_head = 0; v_next = 0; state = NOTHING; break
+       :: highest == 0 -> v_head = 0; v_next = 0; break
        :: highest != 0
        fi
      };
-#ifdef NO_EMPTY_POST
-     break
-#else
      /* Its answer, if any, does not matter: the next look tells. */
-     atomic { looks < LOOKS -> looks++; new_slot(); post(0); s = 0 }
-#endif
+     atomic { looks++; new_slot(); post(0); s = 0 }
   od
 }
 
+/* ---- When the catalog lets a post land. ---- */
+#ifdef NO_UUID
+#define SAME_TABLE 1
+#else
+#define SAME_TABLE ours
+#endif
+#ifdef NO_REF_CONDITION
+#define SAME_HEAD(s) 1
+#else
+#define SAME_HEAD(s) (head == parent[s])
+#endif
+#ifdef NO_SEQ_CONDITION
+#define NEW_SEQ(s) 1
+#else
+/* Catalogs do not compare the sequence number of a snapshot without a parent, and take it as the
+ * table's last. For empty snapshots the model leaves that out: see HOLE_REWIND in README.md.
+ */
+#ifdef HOLE_REWIND
+#define NEW_SEQ(s) (parent[s] == 0 || seq[s] > last_seq)
+#else
+#define NEW_SEQ(s) (parent[s] == 0 && files[s] != 0 || seq[s] > last_seq)
+#endif
+#endif
+#define CAN_LAND(s) (sent[s] && SAME_TABLE && SAME_HEAD(s) && NEW_SEQ(s))
+
+/* A conflict is recorded once a look has shown no mark, and that the table has moved past it. */
+#ifdef NO_REFUSED_LOOK
+#define CONFLICT goto unsent
+#else
+#define CONFLICT goto again
+#endif
+#ifdef NO_REFUSED_SETTLED
+#define PAST(slot) 1
+#else
+#define PAST(slot) (v_next > seq[slot])
+#endif
+#define TOLD_ABORTED printf("%d says aborted\n", _pid); assert(landed == 0); given_up = 1
+#ifdef NO_KEEP_DOUBT
+#define KEPT_IN_DOUBT(slot) 0
+#else
+#define KEPT_IN_DOUBT(slot) (found == 0 && state != NOTHING && DOUBTED(slot))
+#endif
+
 /* ---- One start of the run: drive.py and commit.py. ---- */
 proctype Start(byte set) {
-  byte known, own, tries, s, v_head, v_next, found, state, highest, looks;
+  byte known, own, tries, s, refused, v_head, v_next, found, state, highest;
 
   /* Ledger.claim. A number that is lost to a rival is followed by a refresh, so the claim stands
    * behind whatever is there; a receipt that came after the first refresh is not asked for.
@@ -306,8 +440,12 @@ proctype Start(byte set) {
   };
 
 again:
-  if
+  if                                            /* The answer, if any. Else: a look. */
   :: atomic { s != 0 && landed == s -> found = s; s = 0; goto landed_already }
+  /* "Conflict". Something on the way may have sent it twice: one copy was refused, the other has
+   * landed, or may yet. A post that never lands is one that Catalog never comes to.
+   */
+  :: atomic { s != 0 -> refused = s; s = 0; CONFLICT }
   :: atomic {                                   /* Before any work, and before each post. */
     s = 0;
     look();
@@ -320,7 +458,7 @@ again:
     if
     :: state == RAISES || state == REMOVED -> goto stop      /* An error that says why. */
     :: found != 0 && state != RAISES && state != REMOVED ->
-       v_head = 0; v_next = 0; state = NOTHING;
+       v_head = 0; v_next = 0; state = NOTHING; refused = 0;
        assert(landed != 0);                     /* "Committed" is never said unless it is so. */
        if
        :: KNOWS_RECEIPT -> goto stop
@@ -331,12 +469,26 @@ again:
        goto stop                                /* The receipt is trusted: "unknown". */
     :: found == 0 && state == NOTHING && !KNOWS_RECEIPT ->
        if
-       :: tries == TRIES -> goto stop           /* Conflict or unknown: an error. */
-       :: tries < TRIES -> tries++
+       :: refused == 0 && tries == TRIES -> goto stop        /* Conflict or unknown: an error. */
+       :: refused == 0 && tries < TRIES -> tries++; goto build
+       :: refused != 0
        fi
     fi
   }
   fi;
+  atomic {
+    if
+    :: PAST(refused) -> append(REFUSED, refused)
+    :: !PAST(refused)                           /* It stays in doubt. */
+    fi;
+    refused = 0;
+    if
+    :: tries == TRIES -> goto stop
+    :: tries < TRIES -> tries++
+    fi
+  };
+
+build:
 #ifndef NO_FIRST_EMPTY
   if
   :: v_head == 0 ->
@@ -361,9 +513,16 @@ again:
 #else
     append(INTENT, s);
 #endif
-    post(set);
-    goto again                                  /* The answer says that it landed, or look. */
+    if
+    :: post(set); goto again
+#ifdef UNSENT
+    :: seq[s] = v_next; files[s] = set; refused = s; s = 0; v_head = 0; v_next = 0;
+       printf("%d does not send %d\n", _pid, refused)
+#endif
+    fi
   };
+unsent:                                         /* Recorded at once: nothing can land of it. */
+  atomic { append(REFUSED, refused); refused = 0; goto again };
 
 landed_already:
   /* The receipt copies the intent that the mark names. One that this driver has not read is
@@ -393,67 +552,89 @@ landed_already:
   goto stop;
 
 aborted:
-  /* resolve.py refuse_landed: who is told "aborted" starts over under another id. */
+  /* resolve.py refuse_doubt: who is told "aborted" starts over under another id. */
+  atomic {
+    s = 0; refused = 0; found = 0; v_head = 0; v_next = 0; state = NOTHING;
 #ifndef NO_TOLD_ABORTED
-  atomic { s = 0; found = 0; v_head = 0; v_next = 0; known = loglen; highest_intent() };
-  resolve();
+    if
+    :: KNOWS_RECEIPT -> goto stop               /* RunCommittedError. */
+    :: !KNOWS_RECEIPT -> highest_doubted()
+    fi
 #endif
+  };
+  resolve();
   atomic {
     if
-    :: found != 0                               /* RunCommittedError. */
-    :: found == 0 -> assert(landed == 0 || gone)
+    :: found != 0 -> late_receipt(found)        /* RunCommittedError. */
+    :: found == 0 && state == NOTHING -> TOLD_ABORTED
+    :: found == 0 && state != NOTHING           /* An error; "aborted" only on the user's word. */
     fi
   };
 stop:
   atomic { skip; d_step {
-    known = 0; own = 0; tries = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0;
-    highest = 0; looks = 0
+    known = 0; own = 0; tries = 0; s = 0; refused = 0; v_head = 0; v_next = 0; found = 0;
+    state = 0; highest = 0
   } }
 }
 
 /* ---- abort.py: the record fences like a claim; then no post may land any more. ---- */
 proctype Abort() {
-  byte known, s, v_head, v_next, found, state, highest, looks;
+  byte known, s, v_head, v_next, found, state, highest;
 
   atomic {
     receipt_at == 0;                            /* Else RunCommittedError. */
-    known = loglen
+    known = loglen; highest_doubted()
   };
-  atomic {
-    look();
-    if
-    :: found != 0 || (state == RAISES && ours) -> goto stop
-    :: else -> v_head = 0; v_next = 0; state = NOTHING
-    fi
-  };
+  if
+  :: highest == 0
+  :: atomic {                                   /* A look first; it posts nothing. */
+       highest != 0 -> highest = 0;
+       look();
+       if
+       :: found != 0 -> goto stop               /* RunCommittedError. */
+#ifndef NO_FAIL_CLOSED
+       :: found == 0 && state == RAISES && !ours ->
+          doubt_remains();
+          if
+          :: goto stop                          /* TableOutOfSightError: not recorded. */
+          :: abort_word = 1                     /* Unless the user says that it is gone. */
+          fi
+       :: found == 0 && !(state == RAISES && !ours)
+#else
+       :: found == 0
+#endif
+       fi;
+       v_head = 0; v_next = 0; state = NOTHING
+     }
+  fi;
   atomic {                                      /* Like a claim: behind whatever stands there. */
     loglen < LOG - 1;
     loglen++; known = loglen; abort_at = loglen; kind[loglen] = ABORT;
-    printf("%d appends the abort\n", _pid);
+    printf("%d appends the abort, word %d\n", _pid, abort_word);
     if
     :: receipt_at != 0 -> goto stop             /* RunCommittedError: the log tells. */
     :: else
     fi;
-    highest_intent()
+    highest_doubted()
   };
   resolve();
   atomic {
     if
-    :: found != 0                               /* RunCommittedError: it landed meanwhile. */
-    :: found == 0 ->
-       printf("abort is done\n");
-       assert(landed == 0 || gone && receipt_at == 0); given_up = 1
+    :: found != 0 -> late_receipt(found)        /* RunCommittedError: it landed meanwhile. */
+    :: found == 0 && state == NOTHING -> TOLD_ABORTED
+    /* TableOutOfSightError, or a warning: which posts are in doubt, and why. */
+    :: found == 0 && state != NOTHING
     fi
   };
 stop:
   atomic { skip; d_step {
-    known = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0; highest = 0; looks = 0
+    known = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0; highest = 0
   } }
 }
 
-/* ---- sweep.py: after a receipt or an abort, delete what no landed snapshot refers to. ---- */
+/* ---- sweep.py: after a receipt or an abort, delete what no snapshot refers to, or may. ---- */
 proctype Sweep() {
-  byte known, s, v_head, v_next, found, state, highest, looks;
+  byte known, s, v_head, v_next, found, state, highest;
 
   atomic {
 #ifndef NO_SWEEP_WAITS
@@ -462,58 +643,54 @@ proctype Sweep() {
     known = loglen;
     if
     :: KNOWS_RECEIPT -> found = receipt_slot
-    :: !KNOWS_RECEIPT -> highest_intent()
+    :: !KNOWS_RECEIPT -> highest_doubted()
     fi
   };
   resolve();
+  atomic {
+    if
+    :: found != 0 && !KNOWS_RECEIPT && abort_at != 0 -> late_receipt(found)
+    :: else
+    fi
+  };
 #ifdef NO_KEEP_LANDED
   found = 0;
 #endif
-  do
-  :: atomic {
-       s < 2 -> s++;
+  atomic {
+    if
+    :: ours                                     /* Else everything is left as it is. */
+    :: !ours -> goto stop
+    fi;
+    d_step {
+    s = 1;
+    do
+    :: s <= 2 ->
+       i = 1;                                   /* Is it a set that has landed, or may? */
+       do
+       :: i < SLOTS && !(files[i] == s && (found == i || KEPT_IN_DOUBT(i))) -> i++
+       :: else -> break
+       od;
        if
-       :: found != 0 && files[found] == s
-       :: found == 0 || files[found] != s ->
+       :: i == SLOTS ->
           /* No file of a landed snapshot is deleted; Catalog checks those that land later. */
-          assert(landed == 0 || files[landed] != s || gone);
+          assert(landed == 0 || files[landed] != s);
           printf("sweep deletes files %d\n", s);
           deleted[s] = 1
-       fi
-     }
-  :: s == 2 -> break
-  od;
+       :: else
+       fi;
+       s++
+    :: else -> break
+    od;
+    i = 0
+    }
+  };
 stop:
   atomic { skip; d_step {
-    known = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0; highest = 0; looks = 0
+    known = 0; s = 0; v_head = 0; v_next = 0; found = 0; state = 0; highest = 0
   } }
 }
 
 /* ---- The catalog: lets what was sent land, in any order, at any time, or never. ---- */
-#ifdef NO_UUID
-#define SAME_TABLE 1
-#else
-#define SAME_TABLE ours
-#endif
-#ifdef NO_REF_CONDITION
-#define SAME_HEAD(s) 1
-#else
-#define SAME_HEAD(s) (head == parent[s])
-#endif
-#ifdef NO_SEQ_CONDITION
-#define NEW_SEQ(s) 1
-#else
-/* Catalogs do not compare the sequence number of a snapshot without a parent, and take it as the
- * table's last. For empty snapshots the model leaves that out: see HOLE_REWIND in README.md.
- */
-#ifdef HOLE_REWIND
-#define NEW_SEQ(s) (parent[s] == 0 || seq[s] > last_seq)
-#else
-#define NEW_SEQ(s) (parent[s] == 0 && files[s] != 0 || seq[s] > last_seq)
-#endif
-#endif
-#define CAN_LAND(s) (sent[s] && SAME_TABLE && SAME_HEAD(s) && NEW_SEQ(s))
-
 active proctype Catalog() {
   byte s;
 
@@ -538,7 +715,8 @@ active proctype Catalog() {
        :: files[s] != 0 ->
           assert(landed == 0);                  /* At most one data snapshot, ever. */
           assert(ours);                         /* Only in the run's own table. */
-          assert(!given_up);                    /* After an abort nothing lands. */
+          assert(!given_up);                    /* After an abort without doubt nothing lands. */
+          assert(refused_at[s] == 0);           /* Nor does what is recorded as refused. */
           assert(!deleted[files[s]]);           /* Its files are all there. */
           landed = s; holds[s] = 1; traced[s] = 1;
 #ifndef NO_ATOMIC_MARK
@@ -546,7 +724,8 @@ active proctype Catalog() {
 #endif
        :: else
        fi;
-       listed[s] = 1; last_seq = seq[s]; head = s; s = 0
+       listed[s] = 1; last_seq = seq[s]; head = s; s = 0;
+       bury()
        }
      }
 #ifdef NO_ATOMIC_MARK
@@ -559,9 +738,7 @@ active proctype Catalog() {
 active proctype Others() {
   byte s, acts;
   bool replaced, rolled;
-#ifdef HOLE_RENAME
   bool renamed;
-#endif
 
   do
   :: atomic {                                   /* Append, or rewrite the manifests. */
@@ -569,6 +746,7 @@ active proctype Others() {
        new_slot();
        parent[s] = head; seq[s] = last_seq + 1; last_seq = seq[s];
        listed[s] = 1; holds[s] = holds[head];
+       d_step { bury() };
        if
        :: traced[s] = traced[head]
        :: traced[head] -> traced[s] = 0
@@ -618,26 +796,26 @@ active proctype Others() {
        fi;
        s = 0
      }
+#ifndef RENAMED
   :: d_step {                                   /* Drop the table, and make it again. */
        acts < ACTS && ours -> acts = ACTS;
        printf("others drop the table and make it again\n");
-       ours = 0; gone = 1;
+       ours = 0;
        head = 0; last_seq = 0; mark = 0; horizon = 0; s = 1;
        do
-       :: s < SLOTS -> listed[s] = 0; s++
+       :: s < SLOTS -> listed[s] = 0; sent[s] = 0; parent[s] = 0; s++
        :: s == SLOTS -> break
        od;
        s = 0
      }
-#ifdef HOLE_RENAME
+#endif
   /* Renamed, and another table has its name; and renamed back. */
   :: atomic { acts < ACTS && ours && !renamed ->
        printf("others rename the table, and another gets its name\n");
        acts++; ours = 0; renamed = 1 }
-  :: atomic { acts < ACTS && !ours && !gone ->
+  :: atomic { acts < ACTS && !ours ->
        printf("others give the table its name back\n");
        acts++; ours = 1 }
-#endif
   :: acts == ACTS -> break
   od
 }
@@ -649,10 +827,15 @@ init {
     :: true                                     /* A table without any snapshot. */
     fi;
     run Start(1);
-    run Start(2)                                /* It has staged some files again. */
-#ifndef STARTS_ONLY
-    ; run Abort();
-    run Sweep()
+#ifndef ONE_START
+    run Start(2);                               /* It has staged some files again. */
 #endif
+#ifndef STARTS_ONLY
+    run Abort();
+#ifndef UNSWEPT
+    run Sweep();
+#endif
+#endif
+    skip
   }
 }
