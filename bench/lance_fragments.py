@@ -90,7 +90,7 @@ def _ours(folder: Path, groups: list[StagedGroup]) -> dict[str, float]:
     groups = list(read_work(place.storage, layout, reference).groups)
     times["ledger_s"], started = time.monotonic() - started, time.monotonic()
     view = sink.load()
-    sink.check(view, view.schema, groups)
+    sink.check(view, [view.schema], groups)
     times["check_s"], started = time.monotonic() - started, time.monotonic()
     mark = RunMark(
         run_nonce="nonce",

@@ -39,6 +39,7 @@ def alternate(
     clean_up: Callable[[str], object],
     *,
     is_warm: bool = False,
+    rounds: int = ROUNDS,
 ) -> Times:
     """Run all sides in turns; a first round that does not count warms the session up.
 
@@ -47,9 +48,10 @@ def alternate(
         prepare: Makes what a side needs, by a name of its own, outside of the measured time.
         clean_up: Takes it away again.
         is_warm: Whether the session has done such work before: then every round counts.
+        rounds: How many rounds count.
     """
     times = Times({side: [] for side in sides})
-    for number in range(int(is_warm), ROUNDS + 1):
+    for number in range(int(is_warm), rounds + 1):
         # Each side goes first as often as the others: a machine that slows down favours none.
         order = list(sides.items())
         for side, action in order[number % len(order) :] + order[: number % len(order)]:
