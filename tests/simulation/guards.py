@@ -7,19 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import check_input, drive, passes, resolve, sweep
+from holdfast.engine import abort, check_input, commit, drive, passes, resolve, sweep
 from holdfast.engine.check_input import InputCheck
 from holdfast.engine.commit import Commit
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.resolve import Sight
 from holdfast.engine.scan_rows import ScanRows
 from holdfast.engine.workbook import Workbook
+from holdfast.errors import RunMismatchError
 from holdfast.ledger import run_file, run_log, task_log
 from holdfast.ledger.run_log import RunLog
+from holdfast.model.records import Abort, Record, Refused, encode_record
 from holdfast.model.work import Work
-from holdfast.sinks.base import TableView
+from holdfast.sinks.base import Outcome, TableView
 from holdfast.storage.port import StorageError
+from holdfast.worker import replay
 from tests.fakes.memory_table import MemorySnapshot
 from tests.simulation.lance_guards import LANCE_GUARDS
 from tests.simulation.table import SimTable
@@ -131,6 +137,52 @@ def _sweeps_at_once(log: RunLog) -> bool:
     return True
 
 
+def _spoils_aborts(record: Record) -> bytes:
+    """Stand for an abort whose record cannot be read back."""
+    return b"given up" if isinstance(record.body, Abort) else encode_record(record)
+
+
+def _schemas_of_files(book: Workbook) -> list[dict[str, Any]]:
+    """Stand for a check that does not mind chunks which wait to be put into files."""
+    claims = {one.claim for one in book.work.records if one.groups}
+    return [book._log.plans[claim].schema for claim in claims]
+
+
+_answered = SimTable._answered
+
+
+def _takes_conflict_for_unsent(table: SimTable, outcome: Outcome) -> Outcome:
+    """Stand for a commit that records a refusal without a look at the table."""
+    told = _answered(table, outcome)
+    return Outcome.UNSENT if told is Outcome.CONFLICT else told
+
+
+def _records_at_once(commit: Commit, tally: Any, _view: TableView) -> None:
+    """Stand for a commit that takes a look without a mark for proof of a refusal."""
+    number, tally.conflict = tally.conflict, None
+    if number is not None:
+        commit.log.append(Refused(intent_number=number))
+
+
+def _keeps_what_landed(ledger: Ledger, sight: Sight, table: str) -> Any:
+    """Stand for a sweep that takes a post in doubt for one that has not landed."""
+    return _to_keep(ledger, replace(sight, doubtful={}), table)
+
+
+_to_keep = sweep._to_keep
+
+
+def _refuses_new_rows(book: Workbook) -> None:
+    """Stand for a complete run that does not go on with rows that came since."""
+    raise RunMismatchError(run_id=book._log.run_id, differences="new rows")
+
+
+def _oldest_schema(book: Workbook) -> list[dict[str, Any]]:
+    """Stand for a check of the schema that the oldest accepted files were written for."""
+    claims = {one.claim for one in book.work.records if one.groups or one.chunk is not None}
+    return [book._log.plans[min(claims)].schema] if claims else []
+
+
 Patches = Callable[[], list[Any]]
 
 GUARDS: dict[str, Patches] = {
@@ -169,10 +221,26 @@ GUARDS: dict[str, Patches] = {
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
     "old files": lambda: [mock.patch.object(drive, "renew", lambda *_arguments: None)],
     "copies in the log": lambda: [mock.patch.object(RunLog, "renewals", ())],
-    "told aborted": lambda: [mock.patch.object(drive, "refuse_landed", lambda *_arguments: None)],
+    "told aborted": lambda: [mock.patch.object(drive, "refuse_doubt", lambda *_arguments: None)],
     "resolve": lambda: [
-        mock.patch.object(module, "resolve", lambda *_arguments: None)
-        for module in (resolve, sweep)
+        mock.patch.object(module, "resolve", lambda *_all, **_named: Sight(doubtful={}))
+        for module in (abort, resolve, sweep)
+    ],
+    "abort fails closed": lambda: [
+        mock.patch.object(abort, "_refuse_out_of_sight", lambda *_all, **_named: None)
+    ],
+    "refusals": lambda: [mock.patch.object(Commit, "_record_refusal", lambda *_arguments: None)],
+    "looked after": lambda: [mock.patch.object(SimTable, "_answered", _takes_conflict_for_unsent)],
+    "moved past": lambda: [mock.patch.object(Commit, "_record_refusal", _records_at_once)],
+    "doubt keeps files": lambda: [mock.patch.object(sweep, "_to_keep", _keeps_what_landed)],
+    "doubt is told": lambda: [mock.patch.object(drive, "refuse_doubt", resolve.refuse_landed)],
+    "new rows": lambda: [mock.patch.object(Workbook, "reopen", _refuses_new_rows)],
+    "many attempts": lambda: [mock.patch.object(commit, "_ATTEMPTS_MAX", 1)],
+    "readable abort": lambda: [mock.patch.object(run_log, "encode_record", _spoils_aborts)],
+    "each schema": lambda: [mock.patch.object(Workbook, "schemas", property(_oldest_schema))],
+    "chunks by number": lambda: [
+        mock.patch.object(replay, "_numbers", lambda *_arguments: ()),
+        mock.patch.object(Workbook, "schemas", property(_schemas_of_files)),
     ],
     **LANCE_GUARDS,
 }

@@ -14,17 +14,20 @@ from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, prepare
 from holdfast.engine.report import report_of
-from holdfast.engine.resolve import refuse_landed
+from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.sweep import sweep
-from holdfast.errors import RunAbortedError
+from holdfast.errors import HoldfastError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
 from holdfast.model.usage import Usage
+from holdfast.sinks.base import Sink, TableView
 from holdfast.worker.per_row import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance
+from tests.simulation.columns import filled
+from tests.simulation.deeds import DEEDS
 from tests.simulation.lance_table import LanceSimTable
 from tests.simulation.scale import scaled_down
 from tests.simulation.setting import Setting, TableFormat
@@ -38,6 +41,11 @@ from tests.simulation.world import Actor, DiedError, Faults, World
 STORE, RUN_ID = "s3://store", "r"
 LAYOUT = RunLayout.of(STORE, RUN_ID)
 _STARTS_MAX = 3
+# Off: an abort or a sweep of a ledger that was restored, copied or cut deletes files of the table.
+# Waits for a sweep that asks the table which files its snapshots and versions reach.
+JUDGES_SWEEPS_OF_MOVED_LEDGERS = False
+# Before which call somebody may stand still: most histories have ended then.
+_STALLS_BEFORE = 300
 # How long it takes until somebody starts a job again that was left alone.
 LONG_S = 5_000.0
 
@@ -86,15 +94,25 @@ class History:
     # What stood there when all was done, and nothing swept.
     before_sweep: SimStorage = field(init=False)
     table: SimTable = field(init=False)
+    uuid_began: str = field(init=False)
     starts: list[Start] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    # In which step an abort came to its end, and whether somebody rolled back or replaced.
+    # What others have done, by its name in `DEEDS`, and which errors they got for an answer.
+    deeds: set[str] = field(default_factory=set)
+    refusals: list[HoldfastError] = field(default_factory=list)
+    # What was seen to be wrong while it happened.
+    wrong: list[str] = field(default_factory=list)
+    # In which step an abort came to its end without doubt, and whether somebody rolled back or
+    # replaced.
     aborted_at: int | None = None
     is_disturbed: bool = False
     files_removed: bool = False
     versions_removed: bool = False
     is_damaged: bool = False
     is_rewound: bool = False
+    # Whether the ledger is not what drivers have written: restored, cut, or used in two places.
+    is_ledger_moved: bool = False
+    copies: list[SimStorage] = field(default_factory=list)
     # Whether the last sweep has come to its end.
     is_swept: bool = False
     # Whether nothing goes wrong any more.
@@ -118,12 +136,16 @@ class History:
         )
         faults = Faults(deaths=chance.of(4), calls=chance.of(6))
         self.world = World(chance, faults, is_traced=self.is_traced)
+        for _ in range(chance.of(3, 0.4)):
+            step = chance.of(_STALLS_BEFORE)
+            self.world.stalls[step] = (20.0, 300.0, LONG_S)[chance.of(3)]
         self.storage, self.before_sweep = SimStorage(self.world), SimStorage(self.world)
         self.storage.overwrites = self.setting.unsafe_store
         kind = LanceSimTable if self.setting.format == "lance" else SimTable
         self.table = kind(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
         )
+        self.uuid_began = self.table.uuid
 
     def run(self) -> None:
         """Let it happen; then, with nothing going wrong any more, bring it to its end."""
@@ -137,28 +159,62 @@ class History:
                 self.world.spawn(kind, lambda act=act: act(self))  # type: ignore[misc]
             self.world.go_on()
             self.world.faults, self.is_ending = Faults(), True
+            self.world.stalls = {}
             self.is_mended = self.setting.is_mended
             for _ in range(2):
-                self.world.spawn("last", self._start_and_wait)
+                self.world.spawn("last", self.start_and_wait)
                 self.world.go_on()
             self.before_sweep.objects = dict(self.storage.objects)
             self.before_sweep.written_at = dict(self.storage.written_at)
-            self.world.spawn("sweep", self.sweep)
-            self.world.go_on()
+            if self.may_give_up:
+                self.world.spawn("sweep", self.sweep)
+                self.world.go_on()
 
     @property
     def has_users(self) -> bool:
         """Whether somebody may still start the script."""
         return any(not user.is_done for user in self._users)
 
-    def sweep(self) -> None:
+    def did(self, deed: str, what: str = "") -> None:
+        """Write down what somebody has done."""
+        self.deeds.add(deed)
+        self.world.note(f"{deed} {what}".rstrip())
+
+    def is_harmless(self, *, in_doubt: bool) -> bool:
+        """Whether nothing was done for which the last start may fail.
+
+        Args:
+            in_doubt: Whether the log has an intent that was posted and not answered.
+        """
+        return all(
+            DEEDS[deed].is_harmless or (DEEDS[deed].needs_doubt and not in_doubt)
+            for deed in self.deeds
+        )
+
+    def sweep(self, open_sink: Callable[[Identity], Sink] | None = None) -> None:
         """Sweep the run, as a user does."""
         self.is_swept = False
-        sweep(self.ledger(), lambda _identity: self.table)
+        sweep(self.ledger(), open_sink or (lambda _identity: self.table))
         self.is_swept = True
 
-    def ledger(self) -> Ledger:
-        """Open the run's ledger, as a process of its own does."""
+    @property
+    def may_give_up(self) -> bool:
+        """Whether abort and sweep are to be judged."""
+        return JUDGES_SWEEPS_OF_MOVED_LEDGERS or not self.is_ledger_moved
+
+    def some_time(self) -> None:
+        """Let others act first: for a while, for long, or until a driver is about to publish."""
+        world, chance = self.world, self.world.chance
+        if chance.happens(0.2):
+            world.wait_for(lambda: self.table.posts_begun > 0 or not self.has_users)
+            steps = chance.of(8)
+        else:
+            steps = chance.of(40) * (1, 5)[chance.of(2)]
+        for _ in range(1 + steps):
+            world.pause("-")
+
+    def ledger(self, storage: SimStorage | None = None) -> Ledger:
+        """Open the run's ledger, or a copy of it, as a process of its own does."""
         world, process_id = self.world, next(self._names)
         self._processes[process_id] = world.current
 
@@ -187,15 +243,16 @@ class History:
             is_running=is_running,
             tasks=tasks,
         )
-        return Ledger.open(RUN_ID, STORE, self.storage, ports)
+        return Ledger.open(RUN_ID, STORE, storage or self.storage, ports)
 
     def _user(self) -> None:
         for _ in range(1 + self.world.chance.of(_STARTS_MAX)):
-            self._start_and_wait()
+            self.start_and_wait()
             if self.world.chance.happens(0.3):
                 self.world.sleep((5.0, LONG_S)[self.world.chance.of(2)])
 
-    def _start_and_wait(self) -> None:
+    def start_and_wait(self, copy: SimStorage | None = None) -> None:
+        """Start the script, on the ledger or on a copy of it, and wait for its end."""
         start = Start(name=f"driver {next(self._names)}")
         self.starts.append(start)
         ids = self.setting.ids(len(self.starts))
@@ -213,12 +270,12 @@ class History:
             if driven is not None:
                 str(report_of(RUN_ID, self.table.name, driven, 1.0))
 
-        actor = self.world.spawn(start.name, lambda: self._drive(spark, ids), ended=ended)
+        actor = self.world.spawn(start.name, lambda: self._drive(spark, ids, copy), ended=ended)
         spark.driver = actor
         self.world.wait_for(lambda: actor.is_done)
 
-    def _drive(self, spark: SimSpark, ids: Sequence[int | None]) -> Driven:
-        setting, ledger = self.setting, self.ledger()
+    def _drive(self, spark: SimSpark, ids: Sequence[int | None], copy: SimStorage | None) -> Driven:
+        setting, ledger = self.setting, self.ledger(copy)
         view = self.table.load()
         identity = Identity(
             table=self.table.name,
@@ -232,7 +289,7 @@ class History:
             version="",
         )
 
-        choices = self._choices(ledger)
+        choices = self._choices(ledger, view)
         if setting.is_scan:
             pause = self.world.pause
             scan = MemoryScan(ids, left_out=setting.left_out, before_listing=pause)
@@ -244,7 +301,7 @@ class History:
         try:
             prepared = prepare(ledger, spark, ("id",), choices)
         except RunAbortedError:  # As `Run.remaining` does.
-            refuse_landed(ledger, lambda _identity: self.table)
+            refuse_doubt(ledger, lambda _identity: self.table)
             raise
         left = spark.left(prepared.book.finished) if not prepared.has_landed else []
         derived = SimSpark(self.world, left[setting.loses_a_row :], setting, spark.tasks)
@@ -252,16 +309,20 @@ class History:
         driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(derived), prepared=prepared)
         return driver.append(view, identity, choices)
 
-    def _choices(self, ledger: Ledger) -> Choices:
+    def _choices(self, ledger: Ledger, view: TableView) -> Choices:
         setting, chance = self.setting, self.world.chance
+        columns = self.table.columns_seen(view)
+        if len(columns) > 1 and chance.of(2, 0.3):
+            columns = ()  # The script is as old as it was, and knows of none.
 
-        def called(batch: pa.RecordBatch, is_mended: bool) -> None:  # noqa: FBT001 - as it is called.
+        def called(batch: pa.RecordBatch, is_mended: bool) -> dict[str, pa.Array]:  # noqa: FBT001
             self._called(ledger, batch, is_mended=is_mended)
+            return filled(columns, batch["id"].cast(pa.int64()).to_pylist()) if columns else {}
 
         faulty = Misfit if setting.misfit else Transform
         chosen: dict[str, Any] = {
             "transform": (Mended if self.is_mended else faulty)(called),
-            "verify_input": setting.verify_input,
+            "verify_input": "keys" if setting.verify_input else False,
             "batch_rows": setting.batch_rows,
             "checkpoint_every": setting.checkpoint_every,
             "takeover": ("now", "wait", "never")[chance.of(2 if self.is_ending else 3)],

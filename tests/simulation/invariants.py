@@ -17,44 +17,77 @@ from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_file import read_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
-from holdfast.model.records import PartReference, Receipt
+from holdfast.model.records import PartReference, Receipt, Refused
 from holdfast.model.work import TaskRecord
 from tests.simulation.history import LAYOUT, History
+from tests.simulation.store import SimStorage
 from tests.simulation.world import DiedError
 
+# What others do after which a table no longer names the run that has landed there.
+_TAKE_THE_MARK = {"drop marks", "rewind", "make again", "restore", "replace"}
+# Off: of two copies of a ledger each has an intent of the same number, and the table's mark names
+# that. Waits for a receipt that is written only if the mark fits the intent.
+JUDGES_RECEIPTS_OF_MOVED_LEDGERS = False
 _KEYS = pa.schema([("id", pa.int64())])
 
 
 def violations(history: History) -> list[str]:
     """Return what is not as it must be."""
+    return history.wrong + _left_wrong(history)
+
+
+def _left_wrong(history: History) -> list[str]:
     log = history.ledger().log
     try:
         log.refresh()
-    except LedgerDamagedError:
-        return _at_most_one_snapshot(history) + _ended_well(history)
-    found = _at_most_one_snapshot(history) + _honest_receipts(history, log)
-    found += _ended_well(history)
+    except LedgerDamagedError as error:
+        found = [] if _may_be_damaged(history) else [f"the ledger is damaged: {error}"]
+        return found + _at_most_one_snapshot(history) + _ended_well(history, in_doubt=True)
+    found = _at_most_one_snapshot(history) + _honest_receipts(history, history.storage, log)
+    for copy in history.copies:
+        log_of_copy = history.ledger(copy).log
+        log_of_copy.refresh()
+        found += _honest_receipts(history, copy, log_of_copy)
+    # A driver that was fenced before it could record an unsent post leaves it in doubt, too.
+    in_doubt = log.doubtful
+    found += _ended_well(history, in_doubt=bool(in_doubt)) + _true_refusals(history, log)
     if history.table.ever:
         found += _whole_content(history, log)
+    if history.is_ledger_moved:
+        return found + _values_where_they_belong(history)
     if history.aborted_at is not None and _has_landed_in_sight(history):
         found.append("a run that was aborted has landed")
+    found += _values_where_they_belong(history)
     if history.table.undone:
         found.append(f"versions {history.table.undone} undid what others had done")
     if history.setting.must_not_land and history.table.ids_ever:
         found.append("it landed, and must not")
-    return found + _no_copies_left(history) + _paid_once(history)
+    return found + _no_copies_left(history, log) + _paid_once(history)
+
+
+def _values_where_they_belong(history: History) -> list[str]:
+    """Readers of the landing find each value in the column that it was computed for.
+
+    Where the table's history is gone, a column that was dropped and added again looks the same.
+    """
+    is_blind = history.versions_removed or history.is_rewound
+    wrong = [one for one in history.table.misread if not (is_blind and one.looks_right)]
+    return [str(wrong[0])] if wrong else []
 
 
 def _at_most_one_snapshot(history: History) -> list[str]:
     ever = history.table.ever
+    if history.is_ledger_moved and history.deeds & _TAKE_THE_MARK:
+        return []  # Neither the table nor the ledger knows any more.
     found = [f"{len(ever)} data snapshots of one run"] if len(ever) > 1 else []
-    run_file = None if history.is_damaged else read_run_file(history.storage, LAYOUT)
+    is_lost = history.is_damaged or history.is_ledger_moved
+    run_file = None if is_lost else read_run_file(history.storage, LAYOUT)
     if run_file is not None and set(history.table.landed_in) - {run_file.identity.table_uuid}:
         found.append("it landed in another table than the run's")
     return found
 
 
-def _honest_receipts(history: History, log: RunLog) -> list[str]:
+def _honest_receipts(history: History, storage: SimStorage, log: RunLog) -> list[str]:
     receipts = [record.body for record in log.records if isinstance(record.body, Receipt)]
     landed = {one.mark.intent_number for one in history.table.ever if one.mark is not None}
 
@@ -63,8 +96,25 @@ def _honest_receipts(history: History, log: RunLog) -> list[str]:
         by_mark = history.versions_removed and receipt.intent_number in landed
         return receipt.snapshot_id in history.table.ids_ever or by_mark
 
-    wrong = [one for one in receipts if not is_honest(one)]
-    return ["a receipt for what never landed"] if wrong else []
+    if any(not is_honest(one) for one in receipts):
+        return ["a receipt for what never landed"]
+    return _receipts_of_other_files(history, storage, receipts)
+
+
+def _receipts_of_other_files(
+    history: History, storage: SimStorage, receipts: Sequence[Receipt]
+) -> list[str]:
+    """A receipt lists the files of the snapshot that it names: a sweep keeps only those."""
+    if history.is_ledger_moved and not JUDGES_RECEIPTS_OF_MOVED_LEDGERS:
+        return []
+    landed = {one.snapshot_id: one.groups for one in history.table.ever}
+    for receipt in receipts:
+        is_there = LAYOUT.part(receipt.staged.name) in storage.objects
+        if receipt.snapshot_id in landed and is_there and not history.is_damaged:
+            listed = {p for g in read_work(storage, LAYOUT, receipt.staged).groups for p in g.paths}
+            if listed != {p for group in landed[receipt.snapshot_id] for p in group.paths}:
+                return [f"the receipt of snapshot {receipt.snapshot_id} lists other files"]
+    return []
 
 
 def _has_landed_in_sight(history: History) -> bool:
@@ -73,7 +123,22 @@ def _has_landed_in_sight(history: History) -> bool:
     return table.landed_in == [table.uuid] and not table.is_gone and not history.is_rewound
 
 
-def _ended_well(history: History) -> list[str]:
+def _may_be_damaged(history: History) -> bool:
+    """Whether the ledger was damaged: an object was spoiled, removed, or written over."""
+    removed = history.is_ledger_moved or "remove a ledger object" in history.deeds
+    return history.is_damaged or removed or history.setting.unsafe_store
+
+
+def _true_refusals(history: History, log: RunLog) -> list[str]:
+    """An intent that is recorded as refused has not landed, and does not."""
+    refused = {one.body.intent_number for one in log.records if isinstance(one.body, Refused)}
+    landed = {one.mark.intent_number for one in history.table.ever if one.mark is not None}
+    is_known = not history.is_ledger_moved and not history.is_rewound
+    wrong = refused & landed if is_known else ()
+    return [f"intent {one} was refused, says the log, and it landed" for one in wrong]
+
+
+def _ended_well(history: History, *, in_doubt: bool) -> list[str]:
     """The last starts, with nothing going wrong, end in a commit or in an error that says why."""
     found = []
     for start in history.starts:
@@ -81,11 +146,19 @@ def _ended_well(history: History) -> list[str]:
         if error is not None and not isinstance(error, HoldfastError | DiedError):
             found.append(f"{start.name} raised {error!r}")
         # "Aborted" makes a user start over under another id: then no row may be in the table.
-        if isinstance(error, RunAbortedError) and _has_landed_in_sight(history):
+        is_known = not history.is_ledger_moved
+        if isinstance(error, RunAbortedError) and is_known and _has_landed_in_sight(history):
             found.append(f"{start.name} was told that the run is aborted, and it has landed")
+    errors = [start.error for start in history.starts[-2:]]
+    if "sweep" not in history.deeds:  # Else it may have taken what a driver was about to read.
+        errors += [*(start.error for start in history.starts), *history.refusals]
+    damage = [one for one in errors if isinstance(one, LedgerDamagedError)]
+    if damage and not _may_be_damaged(history):
+        found.append(f"damage that nothing did: {damage[0]}")
     last = history.starts[-1]
     setting = history.setting
-    if not setting.others and not setting.may_not_end_well and last.driven is None:
+    may_fail = setting.may_not_end_well(has_landed=bool(history.table.ids_ever))
+    if history.is_harmless(in_doubt=in_doubt) and not may_fail and last.driven is None:
         found.append(f"the last start ended in {last.error!r}")
     if last.driven is not None and not history.table.ids_ever:
         found.append("a start says that it has landed, and nothing has")
@@ -99,14 +172,17 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     paths = [file.path for group in snapshot.groups for file in group.files]
     gone = [path for path in paths if path not in table.files]
     if gone:
-        # A rewound catalog may take what was given up for good.
-        return [] if history.is_rewound else [f"files of the snapshot are gone: {gone}"]
+        # A rewound catalog may take what was given up for good, and so may a restored ledger.
+        is_undone = history.is_rewound or (history.is_ledger_moved and "sweep" in history.deeds)
+        # Between the last look at the files and the post nothing protects them: see promises.md.
+        is_undone |= "remove old orphans" in history.deeds and bool(history.world.counts["stalls"])
+        return [] if is_undone else [f"files of the snapshot are gone: {gone}"]
     ids = sorted(one for path in paths for one in table.files[path]["id"].to_pylist())
     # Without an input check, a source that gives other rows each time is the user's own risk.
     is_sure = history.setting.verify_input or not history.setting.is_risky
     if is_sure and len(set(ids)) < len(ids):
         return [f"rows have landed twice: {ids}"]
-    if history.is_damaged:
+    if history.is_damaged or history.is_ledger_moved:
         return []  # What stands aside cannot be told any more.
     found: list[str] = []
     if snapshot.mark is None or snapshot.mark.intent_number not in log.intents:
@@ -121,12 +197,14 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     return found
 
 
-def _no_copies_left(history: History) -> list[str]:
+def _no_copies_left(history: History, log: RunLog) -> list[str]:
     """A sweep leaves no copy that has not landed, wherever the driver that made it has died.
 
-    Unless there was a sweep before: then a driver that nobody could stop may have copied after it.
+    Unless there was a sweep before: then a driver that could not be stopped may have copied after
+    it. And a post in doubt keeps its files.
     """
-    if not history.is_swept or history.is_disturbed or "sweeper" in history.setting.others:
+    is_in_doubt = log.receipt is None and bool(log.doubtful)
+    if not history.is_swept or history.is_disturbed or "sweep" in history.deeds or is_in_doubt:
         return []
     landed = {path for one in history.table.ever for group in one.groups for path in group.paths}
     left = sorted(path for path in history.table.files if "-copy-" in path and path not in landed)
@@ -193,8 +271,8 @@ def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[
                     covered.setdefault(one, []).append(record.claim)
         elif record.coverage.rows:
             uri = LAYOUT.keys(record.name)
-            if history.aborted_at is not None and uri not in history.before_sweep.objects:
-                continue  # The sweep of a run that was given up came before the task's record.
+            if "sweep" in history.deeds and uri not in history.before_sweep.objects:
+                continue  # It takes keys first, or leaves the records; a task may write after it.
             for batch in read_keys(history.before_sweep, uri, _KEYS):
                 for one in batch["id"].to_pylist():
                     covered.setdefault(one, []).append(record.claim)

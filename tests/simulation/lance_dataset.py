@@ -10,28 +10,42 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from lance.fragment import DataFile, FragmentMetadata
 
 from holdfast.model.staged import StagedGroup
+from tests.simulation.columns import Column, Columns, key_column, widened
 
-_COLUMNS = {0: "id"}
+
+class SimFile(NamedTuple):
+    """A fragment's file; those of other writers have no name."""
+
+    path: str
+    # The numbers of the columns that it holds, dropped ones too, and of those that were written
+    # anew beside it, each into a file that goes when its column is dropped.
+    numbers: tuple[int, ...]
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimSchema:
     """What stands for Lance's own schema: columns by number, and texts beside them."""
 
-    columns: Mapping[int, str] = field(default_factory=lambda: dict(_COLUMNS))
+    columns: Columns = field(default_factory=lambda: key_column(0))
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the columns."""
+        return tuple(column.number for column in self.columns)
 
     def fields(self) -> list[_Field]:
         """Return the columns."""
-        return [_Field(number, name) for number, name in self.columns.items()]
+        return [_Field(column) for column in self.columns]
 
-    def __reduce__(self) -> tuple[Callable[..., SimSchema], tuple[str, Mapping[int, str]]]:
+    def __reduce__(self) -> tuple[Callable[..., SimSchema], tuple[str, Columns]]:
         """Return what Lance gives to whoever copies a schema."""
         texts = {name: list(text.encode()) for name, text in self.metadata.items()}
         return _rebuilt, (json.dumps(texts), self.columns)
@@ -39,23 +53,22 @@ class SimSchema:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    number: int
-    label: str
+    column: Column
 
     def id(self) -> int:
-        return self.number
+        return self.column.number
 
     def name(self) -> str:
-        return self.label
+        return self.column.name
 
     def children(self) -> list[_Field]:
         return []
 
     def to_arrow(self) -> pa.Field:
-        return pa.field(self.label, pa.int64())
+        return self.column.arrow
 
 
-def _rebuilt(text: str, columns: Mapping[int, str]) -> SimSchema:
+def _rebuilt(text: str, columns: Columns) -> SimSchema:
     texts = {name: bytes(value).decode() for name, value in json.loads(text).items()}
     return SimSchema(columns=columns, metadata=texts)
 
@@ -71,7 +84,7 @@ class SimVersion:
     properties: Mapping[str, str] = field(default_factory=dict)
     schema: SimSchema = field(default_factory=SimSchema)
     # Data files by the numbers of their fragments, and what of ours is in them, here or rewritten.
-    fragments: Mapping[int, str] = field(default_factory=dict)
+    fragments: Mapping[int, SimFile] = field(default_factory=dict)
     groups: tuple[StagedGroup, ...] = ()
     # Whether it came so late that younger versions stood there, and its number had been cleaned up.
     is_stray: bool = False
@@ -111,20 +124,55 @@ class SimFolder:
         made = replace(self.head, operation=operation(kind), stops=stops, properties={})
         self.put(self.newest + 1, replace(made, **changes))
 
-    def new_fragments(self, paths: Sequence[str] = ("",)) -> dict[int, str]:
-        """Return fragments of files; those of other writers have no name."""
+    def new_fragments(self, files: Sequence[SimFile]) -> dict[int, SimFile]:
+        """Return fragments of files."""
         first = self.fragments
-        self.fragments += len(paths)
-        return {first + number: path for number, path in enumerate(paths)}
+        self.fragments += len(files)
+        return {first + number: file for number, file in enumerate(files)}
+
+    def new_number(self) -> int:
+        """Return the number of the next column: above those in the schema and in files.
+
+        So that of a dropped column is given away again, unless a file holds its values.
+        """
+        files = self.head.fragments.values()
+        held = [number for file in files for number in (*file.numbers, *file.beside)]
+        return 1 + max((*self.head.schema.numbers, *held))
 
     def append(self) -> None:
-        """Make a version with another writer's rows."""
-        self.change("Append", fragments={**self.head.fragments, **self.new_fragments()})
+        """Make a version with another writer's rows, in all columns."""
+        made = self.new_fragments([SimFile("", self.head.schema.numbers)])
+        self.change("Append", fragments={**self.head.fragments, **made})
+
+    def add_column(self, column: Column) -> None:
+        """Make a version with one column more, of which no file holds values."""
+        self.change_columns("Merge", (*self.head.schema.columns, column))
+
+    def change_columns(self, kind: str, columns: Columns) -> None:
+        """Make a version with other columns."""
+        head, live = self.head, {column.number for column in columns}
+        files = {
+            fragment: file._replace(beside=tuple(one for one in file.beside if one in live))
+            for fragment, file in head.fragments.items()
+        }
+        self.change(kind, schema=replace(head.schema, columns=columns), fragments=files)
+
+    def cast_column(self, number: int) -> None:
+        """Make a version in which a column is of a wider type: its values are written anew."""
+        head, number_now = self.head, self.new_number()
+        columns = widened(head.schema.columns, number, number_now)
+        files = {
+            fragment: file._replace(
+                beside=(*(one for one in file.beside if one != number), number_now)
+            )
+            for fragment, file in head.fragments.items()
+        }
+        self.change("Merge", schema=replace(head.schema, columns=columns), fragments=files)
 
     def delete(self) -> None:
         """Make a version without one of other writers' files."""
-        others = [number for number, path in self.head.fragments.items() if not path]
-        kept = {one: path for one, path in self.head.fragments.items() if one not in others[:1]}
+        others = [number for number, file in self.head.fragments.items() if not file.path]
+        kept = {one: file for one, file in self.head.fragments.items() if one not in others[:1]}
         self.change("Delete", fragments=kept)
 
     def create(self) -> None:
@@ -134,13 +182,16 @@ class SimFolder:
 
     def overwrite(self) -> None:
         """Make a version without anything that was there."""
-        made = SimVersion(operation=operation("Overwrite"), fragments=self.new_fragments())
+        fragments = self.new_fragments([SimFile("", SimSchema().numbers)])
+        made = SimVersion(operation=operation("Overwrite"), fragments=fragments)
         self.put(self.newest + 1, made)
 
     def compact(self) -> None:
         """Write small files into larger ones, whose numbers are taken first."""
         self.change("ReserveFragments", stops=False)
-        self.change("Rewrite", fragments=self.new_fragments())
+        self.change(
+            "Rewrite", fragments=self.new_fragments([SimFile("", self.head.schema.numbers)])
+        )
 
     def restore(self, version: int) -> None:
         """Make a version with the rows, the columns and the texts of an older one."""
@@ -160,6 +211,11 @@ class SimFolder:
     def lacks(self, fragments: Iterable[int]) -> bool:
         """Whether a merge does not name every fragment that is there, which Lance demands."""
         return bool(set(self.head.fragments) - set(fragments))
+
+
+def _data_files(file: SimFile) -> list[DataFile]:
+    beside = [DataFile("", [number]) for number in file.beside]
+    return [DataFile(file.path, [*file.numbers]), *beside]
 
 
 class SimDataset:
@@ -182,14 +238,14 @@ class SimDataset:
     @property
     def schema(self) -> pa.Schema:
         """The schema in Arrow's terms."""
-        columns = [(name, pa.int64()) for name in self.lance_schema.columns.values()]
+        columns = [column.arrow for column in self.lance_schema.columns]
         return pa.schema(columns, metadata=dict(self.lance_schema.metadata))
 
     def get_fragments(self) -> Sequence[SimpleNamespace]:
         """Return the version's fragments."""
         return [
-            SimpleNamespace(metadata=FragmentMetadata(number, [DataFile(path, [0])], 1))
-            for number, path in self._fragments.items()
+            SimpleNamespace(metadata=FragmentMetadata(number, _data_files(file), 1))
+            for number, file in self._fragments.items()
         ]
 
     def checkout_version(self, version: int) -> SimDataset:

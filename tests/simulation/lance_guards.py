@@ -12,6 +12,8 @@ from holdfast.sinks.lance import marks
 from holdfast.sinks.lance import post as lance_post
 from holdfast.sinks.lance.history import GoneError, History, Step
 from holdfast.sinks.lance.post import Post
+from holdfast.sinks.lance.schemas import schema_changes
+from tests.simulation import lance_table
 from tests.simulation.lance_table import LanceSimTable
 
 # ruff: noqa: PT008 - the product is taken apart on purpose.
@@ -60,6 +62,11 @@ def _is_always_followed(*_arguments: object) -> bool:
     return True
 
 
+def _looks_at_the_newest(_history: History, schemas: Any, now: Any) -> list[str]:  # noqa: ANN401
+    """Stand for a check that takes a column for the same by number, name and type."""
+    return [change for schema in schemas for change in schema_changes(schema, now)]
+
+
 LANCE_GUARDS: dict[str, Callable[[], list[Any]]] = {
     "lance settled": lambda: [mock.patch.object(History, "settled_below", _settled_below_the_next)],
     "lance identity": lambda: [mock.patch.object(LanceSimTable, "send", _sends_to_any)],
@@ -67,6 +74,9 @@ LANCE_GUARDS: dict[str, Callable[[], list[Any]]] = {
     "lance cleaned": lambda: [mock.patch.object(History, "landing", _takes_gone_for_never)],
     "lance since": lambda: [mock.patch.object(Post, "_lets_pass", _passes_what_is_gone)],
     "lance stray": lambda: [mock.patch.object(History, "is_followed", _is_always_followed)],
+    "lance columns": lambda: [
+        mock.patch.object(lance_table, "changes_since", _looks_at_the_newest)
+    ],
     "lance merge": lambda: [
         mock.patch.object(LanceSimTable, "refuses", lambda *_arguments: False),
         mock.patch.object(Post, "_lets_pass", _passes_what_is_gone),

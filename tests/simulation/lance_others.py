@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.simulation.history import History
 from tests.simulation.lance_table import LanceSimTable
-from tests.simulation.others import OTHERS, quietly, some_time
+from tests.simulation.others import OTHERS, quietly
 
 _UPKEEP_MAX = 6
 _SETTINGS_MAX = 8
@@ -18,6 +18,10 @@ def _dataset(history: History) -> LanceSimTable:
     return table
 
 
+def _did(history: History, deed: str) -> None:
+    history.did(deed, f"version {_dataset(history).folder.newest}")
+
+
 def _restore(history: History) -> None:
     """Go back to an older version, whichever is there."""
     table = _dataset(history)
@@ -27,13 +31,13 @@ def _restore(history: History) -> None:
         history.is_disturbed = True
         version = older[history.world.chance.of(min(3, len(older)))]
         table.roll_back(version)
-        history.world.note(f"restore version {version} as version {table.folder.newest}")
+        history.did("restore", f"version {version} as version {table.folder.newest}")
 
 
 def _overwrite(history: History) -> None:
     history.is_disturbed = True
     _dataset(history).replace()
-    history.world.note(f"overwrite: version {_dataset(history).folder.newest}")
+    _did(history, "replace")
 
 
 def _clean_up(history: History) -> None:
@@ -42,54 +46,44 @@ def _clean_up(history: History) -> None:
     kept = 1 + history.world.chance.of(3, 0.5)
     folder.clean_up(folder.newest - kept + 1)
     history.versions_removed = True
-    history.world.note(f"clean up: versions {sorted(folder.there)} are left")
+    history.did("clean up", f"versions {sorted(folder.there)} are left")
 
 
 def _clean_up_from_now_on(history: History) -> None:
     _dataset(history).folder.cleans_up = history.versions_removed = True
     _configure(history)
-    history.world.note("clean up at each commit from now on")
+    history.did("clean up", "at each commit from now on")
 
 
 def _compact(history: History) -> None:
     _dataset(history).folder.compact()
-    history.world.note(f"compact: version {_dataset(history).folder.newest}")
+    _did(history, "compact")
 
 
 def _delete(history: History) -> None:
     _dataset(history).folder.delete()
-    history.world.note(f"delete others' rows: version {_dataset(history).folder.newest}")
+    _did(history, "delete")
 
 
 def _configure(history: History) -> None:
     _dataset(history).folder.change("UpdateConfig", stops=False)
-    history.world.note(f"change a setting: version {_dataset(history).folder.newest}")
+    _did(history, "configure")
 
 
 def _index(history: History) -> None:
     _dataset(history).folder.change("CreateIndex", stops=False)
-    history.world.note(f"make an index: version {_dataset(history).folder.newest}")
-
-
-def _change_columns(history: History) -> None:
-    """Add a column, or rename the one that is there."""
-    history.is_disturbed = True
-    kind, columns = (("Merge", {0: "id", 1: "new"}), ("Project", {0: "number"}))[
-        history.world.chance.of(2)
-    ]
-    _dataset(history).change_columns(kind, columns)
-    history.world.note(f"columns {columns}: version {_dataset(history).folder.newest}")
+    _did(history, "index")
 
 
 def _drop_marks(history: History) -> None:
     _dataset(history).drop_marks()
-    history.world.note(f"remove all marks: version {_dataset(history).folder.newest}")
+    _did(history, "drop marks")
 
 
 def _configure_often(history: History) -> None:
     """Change settings again and again."""
     for _ in range(1 + history.world.chance.of(_SETTINGS_MAX)):
-        some_time(history)
+        history.some_time()
         (_configure, _index)[history.world.chance.of(2)](history)
 
 
@@ -111,6 +105,8 @@ def _keep_up(history: History) -> None:
 _SAME = (
     *("abort", "sweeper", "writer", "busy writer", "dropped", "made again", "orphans"),
     *("old orphans", "onlooker", "damage", "interrupt", "store outage", "catalog outage"),
+    *("column", "owner", "abort elsewhere", "sweep elsewhere", "no such table"),
+    *("ledger restored", "ledger cut", "ledger copied", "forgotten"),
 )
 
 LANCE_OTHERS: dict[str, Callable[[History], None]] = {
@@ -120,7 +116,6 @@ LANCE_OTHERS: dict[str, Callable[[History], None]] = {
     "clean-up": quietly(_clean_up),
     "compaction": quietly(_compact),
     "settings": quietly(_configure_often),
-    "column": quietly(_change_columns),
     "marks": quietly(_drop_marks),
     "upkeep": quietly(_keep_up),
 }

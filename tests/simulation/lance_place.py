@@ -16,6 +16,7 @@ class Dataset(Protocol):
 
     uuid: str
     is_gone: bool
+    is_hidden: bool
 
     def opened(self) -> SimDataset:
         """Open the newest version.
@@ -55,7 +56,7 @@ class _Identity:
     table: Dataset
 
     def get_sure(self, uri: str) -> bytes:
-        if self.table.is_gone:
+        if self.table.is_gone or self.table.is_hidden:
             raise FileNotFoundError(uri)
         return json.dumps({"format": 1, "id": self.table.uuid}).encode()
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, cast
 from unittest import mock
 
-import pyarrow as pa
 from lance import Transaction
 from lance.commit import CommitConflictError
 
@@ -21,13 +20,15 @@ from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
 from holdfast.sinks.lance import post as lance_post
-from holdfast.sinks.lance.schemas import schema_changes
+from holdfast.sinks.lance.schemas import changes_since
 from holdfast.sinks.lance.sink import LanceSink
 from tests.fakes.memory_table import MemorySnapshot
-from tests.simulation.lance_dataset import SimDataset, SimFolder, SimVersion
+from tests.simulation.columns import Columns
+from tests.simulation.lance_dataset import SimDataset, SimFile, SimFolder, SimVersion
 from tests.simulation.lance_place import SimPlace
-from tests.simulation.table import SimTable, SimWriterSpec
+from tests.simulation.table import SimTable
 from tests.simulation.world import World
+from tests.simulation.writer import SimWriterSpec
 
 _READ_FAULTS = 0.004
 
@@ -37,6 +38,9 @@ _Posting = tuple[RunMark, tuple[StagedGroup, ...]]
 class LanceSimTable(SimTable):
     """One dataset for all drivers and other writers."""
 
+    # A version that is sent again meets the first only when that is there: then it is a conflict.
+    locks = False
+
     def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
         """Start with a version of somebody else's rows, or with one without rows."""
         self._began_empty = empty
@@ -45,6 +49,7 @@ class LanceSimTable(SimTable):
         # What is about to be committed: Lance itself knows fragments only.
         self._posting: _Posting | None = None
         self._is_sending = False
+        self._commits = 0
         super().__init__(world, empty=empty, file_rows=file_rows)
         place = SimPlace(uri=self.name, options={}, table=self)
         self._sink = LanceSink(place, rows_per_file=1, bytes_per_file=1)
@@ -56,8 +61,12 @@ class LanceSimTable(SimTable):
 
     def writer_spec(self, view: TableView) -> WriterSpec:
         """Return a writer whose files are closed one by one."""
-        schema = pa.schema([(one["name"], pa.int64()) for one in view.schema["fields"]])
-        return SimWriterSpec(schema, self._world, self)
+        return SimWriterSpec(self.columns_seen(view), self._world, self, is_numbered=False)
+
+    def columns_seen(self, view: TableView) -> Columns:
+        """Return the columns that a look has seen, for a job that fills them."""
+        columns: Columns = view.handle.dataset.lance_schema.columns
+        return columns
 
     def find_mark(
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
@@ -65,9 +74,11 @@ class LanceSimTable(SimTable):
         """Look for the run's mark, and into the history where it is gone."""
         return self._sink.find_mark(view, run_id, run_nonce, intents)
 
-    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+    def check(
+        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+    ) -> None:
         """Stop if staged files are gone or the schema has changed."""
-        if changes := schema_changes(schema, view.schema):
+        if changes := changes_since(view.handle, schemas, view.schema):
             raise TableChangedError(table=self.name, change="; ".join(changes))
         self._refuse_missing(view, groups)
         self.checked |= {path for group in groups for path in group.paths}
@@ -88,7 +99,11 @@ class LanceSimTable(SimTable):
     ) -> Outcome:
         """Publish the groups."""
         self._before_post(f"post intent {mark.intent_number}")
-        return self._answered(self.send(view, run_id, mark, groups))
+        sent = self._commits
+        outcome = self.send(view, run_id, mark, groups)
+        if self._commits == sent:
+            self.unsent.add(mark.intent_number)
+        return self._answered(outcome)
 
     def send(
         self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
@@ -117,6 +132,7 @@ class LanceSimTable(SimTable):
             CommitConflictError: It is refused, or said to be.
             OSError: There is no answer.
         """
+        self._commits += 1
         posting, uuid, folder = self._posting, self.uuid, self.folder
         made: list[SimDataset] = []
         # As Lance does it: see what has come since, then put the next version if there is none.
@@ -156,7 +172,7 @@ class LanceSimTable(SimTable):
             self._read("load the table")
         except OSError as error:
             raise StoreUnavailableError(uri=self.name, reason=str(error)) from error
-        if self.is_gone:
+        if self.is_gone or self.is_hidden:
             raise TableMissingError(table=self.name, what="there is no such dataset")
         return self._look()
 
@@ -185,10 +201,22 @@ class LanceSimTable(SimTable):
         schema = replace(self.folder.head.schema, metadata={})
         self.folder.change("UpdateConfig", schema=schema)
 
-    def change_columns(self, kind: str, columns: Mapping[int, str]) -> None:
-        """Add or rename columns."""
-        schema = replace(self.folder.head.schema, columns=dict(columns))
-        self.folder.change(kind, schema=schema)
+    @property
+    def columns(self) -> Columns:
+        """The dataset's columns now."""
+        return self.folder.head.schema.columns
+
+    def change_columns(self, columns: Columns) -> None:
+        """Rename or drop columns."""
+        self.folder.change_columns("Project", columns)
+
+    def add_column(self, name: str) -> None:
+        """Let others add a column; Lance may give it the number of one that was dropped."""
+        self.folder.add_column(self._new_column(self.folder.new_number(), name))
+
+    def widen_column(self, number: int) -> None:
+        """Let others give a column a wider type, which gives it another number too."""
+        self.folder.cast_column(number)
 
     def make_again(self) -> None:
         """Drop the dataset, and make one of the same name."""
@@ -215,8 +243,17 @@ class LanceSimTable(SimTable):
         """Put a version of ours, on top or where somebody has cleaned up."""
         folder, merge = self.folder, cast("Any", transaction.operation)
         mark, groups = posting or (None, ())
-        below = {one.id: one.files[0].path for one in merge.fragments}
-        files = [file.path for group in groups for file in group.files]
+        below = {
+            one.id: SimFile(
+                one.files[0].path,
+                tuple(one.files[0].fields),
+                tuple(file.fields[0] for file in one.files[1:]),
+            )
+            for one in merge.fragments
+        }
+        paths = [file.path for group in groups for file in group.files]
+        numbers = [tuple(one.number for one in self.written_for[path]) for path in paths]
+        files = [SimFile(*one) for one in zip(paths, numbers, strict=True)]
         version = SimVersion(
             operation=merge,
             properties=transaction.transaction_properties or {},
@@ -234,6 +271,7 @@ class LanceSimTable(SimTable):
             self.undone.append(number)
         if mark is None:
             return
+        self._read_landing(groups)
         self.ids_ever.add(number)
         self.landed_in.append(self.uuid)
         self.ever.append(

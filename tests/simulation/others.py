@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable
+from typing import cast
 
 from holdfast.engine.abort import abort
 from holdfast.engine.quarantined import quarantine_chunks
 from holdfast.engine.status import run_folders, status
-from holdfast.errors import HoldfastError, RunCommittedError
+from holdfast.errors import HoldfastError, RunCommittedError, TableMissingError
+from holdfast.model.identity import Identity
+from holdfast.sinks.base import Sink, TableView
 from tests.simulation.history import LAYOUT, LONG_S, STORE, History
+from tests.simulation.lance_table import LanceSimTable
+from tests.simulation.ledger_others import copy_ledger, cut_ledger, restore_ledger
+from tests.simulation.schema_others import own
 from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
 
@@ -23,46 +30,88 @@ def quietly(act: Callable[[History], None]) -> Callable[[History], None]:
     """Return what a user does who takes no for an answer."""
 
     def done(history: History) -> None:
-        some_time(history)
+        history.some_time()
         try:
             act(history)
         except HoldfastError as error:
+            history.refusals.append(error)
             history.world.note(f"refused: {error!r}")
 
     return done
 
 
-def some_time(history: History) -> None:
-    """Let others act first: for a while, for long, or until a driver is about to publish."""
-    world, chance = history.world, history.world.chance
-    if chance.happens(0.2):
-        world.wait_for(lambda: history.table.posts_begun > 0 or not history.has_users)
-        steps = chance.of(8)
-    else:
-        steps = chance.of(40) * (1, 5)[chance.of(2)]
-    for _ in range(1 + steps):
-        world.pause("-")
+class _Elsewhere:
+    """What an abort or a sweep finds that asks another catalog than the run's."""
+
+    name = "lake.db.t"
+
+    def load(self) -> TableView:
+        """Find no table.
+
+        Raises:
+            TableMissingError: Always.
+        """
+        raise TableMissingError(table=self.name, what="there is no such table")
 
 
-def _abort(history: History) -> None:
+def _sink(history: History, *, elsewhere: bool) -> Callable[[Identity], Sink]:
+    found = cast("Sink", _Elsewhere()) if elsewhere else history.table
+    return lambda _identity: found
+
+
+def _abort(history: History, *, elsewhere: bool = False) -> None:
+    if not history.may_give_up:
+        return
+    history.did("abort", "elsewhere" if elsewhere else "")
+    table = history.table
+    # A user says that the table is gone only if it is.
+    is_gone = table.is_gone or table.uuid != history.uuid_began
+    is_said = is_gone and history.world.chance.of(2) == 1
     try:
-        abort(history.ledger(), lambda _identity: history.table, "why not")
+        given_up = abort(
+            history.ledger(),
+            _sink(history, elsewhere=elsewhere),
+            "why not",
+            table_is_gone=is_said,
+        )
     except RunCommittedError:
+        return
+    if given_up.in_doubt:  # It may land later, and is then shown as landed.
+        if elsewhere and not is_said:
+            history.wrong.append("a run was given up in doubt, with its table out of sight")
+        history.world.note(f"aborted, with doubt: {given_up.reason}")
         return
     history.aborted_at = history.world.steps
     history.world.note("aborted")
 
 
+def _sweep(history: History, *, elsewhere: bool = False) -> None:
+    if history.may_give_up:
+        history.did("sweep", "elsewhere" if elsewhere else "")
+        history.sweep(_sink(history, elsewhere=elsewhere))
+
+
+def _hide(history: History) -> None:
+    """Let the catalog say for a while that there is no such table."""
+    history.did("hide the table")
+    history.table.is_hidden = True
+    try:
+        history.world.rest()
+    finally:
+        history.table.is_hidden = False
+        history.world.note("the table is there again")
+
+
 def _append(history: History) -> None:
     history.table.foreign_append()
-    history.world.note("append")
+    history.did("append")
 
 
 def _append_often(history: History) -> None:
     """Be faster than a driver, more often than it tries."""
     history.is_disturbed = True
     history.table.rivals = _RIVAL_POSTS
-    history.world.note("append before each post")
+    history.did("append before each post")
 
 
 def _roll_back(history: History) -> None:
@@ -71,31 +120,25 @@ def _roll_back(history: History) -> None:
     if parent is not None:
         history.is_disturbed = True
         table.roll_back(parent)
-        history.world.note("roll back one snapshot")
+        history.did("roll back")
 
 
 def _replace(history: History) -> None:
     history.is_disturbed = True
     history.table.replace()
-    history.world.note("replace the table")
+    history.did("replace")
 
 
 def _drop(history: History) -> None:
     history.is_disturbed = True
     history.table.is_gone = True
-    history.world.note("drop the table")
+    history.did("drop")
 
 
 def _make_again(history: History) -> None:
     history.is_disturbed = True
     history.table.make_again()
-    history.world.note("drop the table and make it again")
-
-
-def _add_column(history: History) -> None:
-    history.is_disturbed = True
-    history.table.schema = {"columns": ["id", "new"]}
-    history.world.note("add a column")
+    history.did("make again")
 
 
 def _rewind(history: History) -> None:
@@ -105,17 +148,32 @@ def _rewind(history: History) -> None:
         history.is_disturbed = history.is_rewound = True
         back = 1 + history.world.chance.of(min(3, table.versions))
         table.rewind_to(table.versions - back)
-        history.world.note(f"rewind the catalog by {back} versions")
+        history.did("rewind", f"by {back} versions")
 
 
 def _expire(history: History) -> None:
     history.table.history_hidden = True
-    history.world.note("hide the history")
+    history.did("hide the history")
+
+
+def _forget(history: History) -> None:
+    """Let the table forget the run as soon as it has landed; then give it up, in doubt or not."""
+    world, table = history.world, history.table
+    world.wait_for(lambda: bool(table.ever) or not history.has_users)
+    for _ in range(world.chance.of(3)):
+        world.pause("-")
+    _drop_marks(history)
+    if isinstance(table, LanceSimTable):
+        table.folder.clean_up(table.folder.newest)
+        history.versions_removed = True
+        history.did("clean up")
+    history.some_time()
+    _abort(history)
 
 
 def _drop_marks(history: History) -> None:
     history.table.drop_marks()
-    history.world.note("forget all marks")
+    history.did("drop marks")
 
 
 def _remove_orphans(history: History) -> None:
@@ -129,13 +187,14 @@ def _remove_orphans(history: History) -> None:
     free = sorted({*table.files, *mine} - table.checked)
     if free:
         path = free[history.world.chance.of(len(free))]
+        history.files_removed = True
         if path in objects:
             del objects[path]
-        else:
-            table.lost_files.append(path)
-            del table.files[path]
-        history.files_removed = True
-        history.world.note(f"remove {path}")
+            history.did("remove a ledger object", path)
+            return
+        table.lost_files.append(path)
+        del table.files[path]
+        history.did("remove a staged file", path)
 
 
 def _remove_old_orphans(history: History) -> None:
@@ -151,10 +210,11 @@ def _remove_old_orphans(history: History) -> None:
         del table.files[path]
         history.files_removed = True
         world.counts["old orphans"] += 1
-        world.note(f"remove {path}, which was old and an orphan")
+        history.did("remove old orphans", path)
 
 
 def _look_on(history: History) -> None:
+    history.did("look on")
     ledger = history.ledger()
     str(status(ledger))
     quarantine_chunks(history.ledger())
@@ -170,7 +230,7 @@ def _damage(history: History) -> None:
         data[history.world.chance.of(len(data))] ^= 1
         history.storage.objects[uri] = bytes(data)
         history.is_damaged = history.is_disturbed = True
-        history.world.note(f"damage {uri}")
+        history.did("damage", uri)
 
 
 def _interrupt(history: History) -> None:
@@ -181,7 +241,7 @@ def _interrupt(history: History) -> None:
         driver = drivers[world.chance.of(len(drivers))]
         number = (signal.SIGINT, signal.SIGTERM)[world.chance.of(2)]
         for _ in range(1 + world.chance.of(2, 0.4)):
-            world.note(f"{number.name} to {driver.name}")
+            history.did("interrupt", f"{number.name} to {driver.name}")
             world.counts["signals"] += 1
             world.signal(driver, number)
             world.pause("-")
@@ -189,7 +249,7 @@ def _interrupt(history: History) -> None:
 
 def _outage(history: History, what: SimStorage | SimTable) -> None:
     """Let nothing arrive for a while; a catalog may still answer questions."""
-    history.world.note("an outage begins")
+    history.did("store outage" if isinstance(what, SimStorage) else "catalog outage")
     what.is_down = True
     if isinstance(what, SimTable):
         what.can_be_read = history.world.chance.of(2) == 1
@@ -202,16 +262,24 @@ def _outage(history: History, what: SimStorage | SimTable) -> None:
 
 OTHERS: dict[str, Callable[[History], None]] = {
     "abort": quietly(_abort),
-    "sweeper": quietly(History.sweep),
+    "sweeper": quietly(_sweep),
+    "abort elsewhere": quietly(functools.partial(_abort, elsewhere=True)),
+    "sweep elsewhere": quietly(functools.partial(_sweep, elsewhere=True)),
+    "no such table": quietly(_hide),
+    "ledger restored": restore_ledger,
+    "ledger cut": cut_ledger,
+    "ledger copied": copy_ledger,
     "writer": quietly(_append),
     "busy writer": quietly(_append_often),
     "rollback": quietly(_roll_back),
     "replace": quietly(_replace),
     "dropped": quietly(_drop),
     "made again": quietly(_make_again),
-    "column": quietly(_add_column),
+    "column": own,
+    "owner": own,
     "rewound": quietly(_rewind),
     "expiry": quietly(_expire),
+    "forgotten": quietly(_forget),
     "marks": quietly(_drop_marks),
     "orphans": quietly(_remove_orphans),
     "old orphans": quietly(_remove_old_orphans),

@@ -34,15 +34,27 @@ def _portion(job: tuple[int, int, str | None]) -> tuple[Counter[str], Verdict | 
                     bad.append(verdict)
                     return
 
-    _apart(run)
+    apart(run)
     return counts, bad[0] if bad else None
 
 
-def _apart(run: Callable[[], None]) -> None:
-    """Run in a thread of its own: signals reach the main thread only, and are not simulated."""
-    thread = threading.Thread(target=run)
+def apart(run: Callable[[], None]) -> None:
+    """Run in a thread of its own: signals reach the main thread only, and are not simulated.
+
+    Raises:
+        RuntimeError: It broke off, so that what it has not come to is not judged.
+    """
+    ended: list[bool] = []
+
+    def run_all() -> None:
+        run()
+        ended.append(True)
+
+    thread = threading.Thread(target=run_all)
     thread.start()
     thread.join()
+    if not ended:
+        raise RuntimeError("the histories broke off")
 
 
 def _portions(
@@ -78,4 +90,4 @@ def show(seed: int, guard: str | None, *, is_shrunk: bool) -> None:
         print("\n".join(line for line in verdict.trace if not line.endswith(" -")))
         print(f"seed {seed}: {'; '.join(verdict.wrong) or 'nothing wrong'}", flush=True)
 
-    _apart(run)
+    apart(run)

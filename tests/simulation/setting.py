@@ -124,14 +124,20 @@ class Setting:
         """The type of the key column."""
         return pa.decimal128(9, 0) if self.decimal_keys else pa.int64()
 
-    @property
-    def may_not_end_well(self) -> bool:
-        """Whether the last start may fail although nobody has disturbed anything."""
+    def may_not_end_well(self, *, has_landed: bool) -> bool:
+        """Whether the last start may fail although nobody has disturbed anything.
+
+        Args:
+            has_landed: Whether the run has: then rows that came since are an error. Else a run
+                goes on with them, unless its files are pinned.
+        """
         fails = bool(self.poison) and not self.max_errors and not self.is_mended
         fails |= self.misfit and not self.is_mended
         fails |= self.strict_code and self.is_mended
         fails |= self.is_derived and self.loses_a_row
-        return fails or self.unstable or self.unsafe_store or self.input != "steady"
+        goes_on = self.input == "grows" and not self.is_scan and not has_landed
+        is_steady = self.input == "steady" or goes_on
+        return fails or self.unstable or self.unsafe_store or not is_steady
 
     @property
     def is_risky(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import functools
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +20,12 @@ from tests.simulation.world import World
 
 _READ_FAULTS = 0.004
 _WRITE_FAULTS = 0.012
+_DELETE_FAULTS = 0.03
+# How likely a listing of the run log or of runs is stale, and how young is what it may miss. Task
+# logs must be listed whole: that is asked of a store. Of the run log a listing only saves requests,
+# for the create decides; when the newest object of a folder was written is advice.
+_STALE = 0.01
+_YOUNG_S = 30.0
 
 
 class SimStorage:
@@ -105,14 +113,20 @@ class SimStorage:
     def folders(self, prefix_uri: str) -> builtins.list[str]:
         """Return the names of the folders right inside a folder."""
         self._read(f"folders {_short(prefix_uri)}")
-        inside = [uri.removeprefix(f"{prefix_uri}/") for uri in self._inside(prefix_uri)]
+        found = self._inside(prefix_uri) if not self._is_stale() else []
+        inside = [uri.removeprefix(f"{prefix_uri}/") for uri in found]
         return sorted({path.split("/", 1)[0] for path in inside if "/" in path})
 
     def list(self, prefix_uri: str) -> builtins.list[str]:
         """Return the URIs of all objects in a folder."""
         self._read(f"list {_short(prefix_uri)}")
         self.listed_at.setdefault(prefix_uri, self._world.clock)
-        return self._inside(prefix_uri)
+        found = self._inside(prefix_uri)
+        if prefix_uri.endswith("/log") and self._is_stale():
+            old = self._world.clock - _YOUNG_S
+            # It ends sooner than it should: the log's names are in the order of its numbers.
+            return [*itertools.takewhile(lambda uri: self.written_at[uri] < old, found)]
+        return found
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
         """Return what is known of all objects in a folder, or of the one object."""
@@ -131,15 +145,16 @@ class SimStorage:
     def newest(self, prefix_uri: str) -> float | None:
         """Return when the newest object of a folder was written."""
         self._read(f"newest in {_short(prefix_uri)}")
+        if self._is_stale():
+            return None
         return max((self.written_at[uri] for uri in self._inside(prefix_uri)), default=None)
 
     def delete(self, uris: Iterable[str]) -> None:
         """Delete the objects one by one, as far as the process lives."""
         for uri in uris:
-            self._world.pause(f"delete {_short(uri)}")
-            if self.is_down:
-                raise StorageError(f"delete {_short(uri)}: the store is down")
-            self.objects.pop(uri, None)
+            # By value: another may be deleted when it arrives.
+            gone = functools.partial(self.objects.pop, uri, None)
+            self._write(f"delete {_short(uri)}", gone, faults=_DELETE_FAULTS)
 
     def open_sink(self, uri: str) -> ObjectSink:
         """Start an object that is written piece by piece."""
@@ -166,7 +181,12 @@ class SimStorage:
             raise StorageError(f"{label}: no answer")
 
     def _write(
-        self, label: str, effect: Callable[[], Any], *, hides: bool = False
+        self,
+        label: str,
+        effect: Callable[[], Any],
+        *,
+        hides: bool = False,
+        faults: float = _WRITE_FAULTS,
     ) -> tuple[Any, bool]:
         """Do a write, unless something goes wrong; say whether a landing is hidden."""
         world = self._world
@@ -175,7 +195,7 @@ class SimStorage:
             raise StorageError(f"{label}: the store is down")
         if not world.faults.calls:
             return effect(), False
-        fault = world.chance.of(5 if hides else 4, _WRITE_FAULTS)
+        fault = world.chance.of(5 if hides else 4, faults)
         if fault == 1:
             self._fault("it does not arrive")
             raise StorageError(f"{label}: it does not arrive")
@@ -190,6 +210,13 @@ class SimStorage:
         if fault == 4:
             self._fault("it lands, and a retry inside the client hides it")
         return landed, fault == 4
+
+    def _is_stale(self) -> bool:
+        world = self._world
+        if not world.faults.calls or not world.chance.happens(_STALE):
+            return False
+        self._fault("the answer is stale")
+        return True
 
     def _arrive(self, label: str, effect: Callable[[], Any]) -> None:
         self._world.rest()

@@ -6,22 +6,37 @@ table of the same name do is in `MemoryTable`; here every call is a step of the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
-from holdfast.errors import CatalogUnavailableError, TableMissingError
-from holdfast.model.limits import DEFAULT_LIMITS, Limits
+from holdfast.errors import (
+    CatalogUnavailableError,
+    StoreUnavailableError,
+    TableChangedError,
+    TableMissingError,
+)
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView, WriterSpec
 from tests.fakes.memory_table import MemorySnapshot, MemoryTable
-from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec
+from tests.simulation.columns import (
+    Column,
+    Columns,
+    Misread,
+    dropped,
+    key_column,
+    misread,
+    renamed,
+    widened,
+)
 from tests.simulation.world import World
+from tests.simulation.writer import SimWriterSpec, changes_between, columns_of, schema_of
 
 _READ_FAULTS = 0.01
 _POST_FAULTS = 0.25
 _STALLS = 0.12
+_DELETE_FAULTS = 0.03
 
 
 class _Backup(NamedTuple):
@@ -32,15 +47,29 @@ class _Backup(NamedTuple):
     head: int | None
     horizon: int
     last_sequence_number: int
+    columns: Columns
+    last_number: int
 
 
 class SimTable(MemoryTable):
     """One table for all drivers and other writers."""
 
+    # Whether a client that sends a post again may be told that its first try is in the way.
+    locks = True
+
     def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
         """Start with a snapshot of somebody else's, or with none."""
         self._backups: list[_Backup] = []
+        # The columns of an Iceberg table, the highest number that one has had, and each column
+        # that ever was, by its origin.
+        self._columns = key_column(1)
+        self._last_number = 1
+        self.known_columns: dict[int, Column] = {}
+        # For which columns each file was written, and what readers of a landing do not find.
+        self.written_for: dict[str, Columns] = {}
+        self.misread: list[Misread] = []
         super().__init__(empty=empty)
+        self.schema = schema_of(self._columns)
         self._world = world
         self.files.now = world.now
         self.file_rows = file_rows
@@ -52,8 +81,12 @@ class SimTable(MemoryTable):
         # Files that a driver has looked for before its post: after that nobody can help.
         self.checked: set[str] = set()
         self.is_down = self.can_be_read = self.is_gone = False
+        # Whether the catalog says for a while that there is no such table.
+        self.is_hidden = False
         # Versions of ours that undid what others had done meanwhile.
         self.undone: list[int] = []
+        # Intents whose post a sink did not send, and said so.
+        self.unsent: set[int] = set()
         # How many posts drivers were about to make.
         self.posts_begun = 0
         # How many of the next posts find that somebody was faster.
@@ -68,14 +101,48 @@ class SimTable(MemoryTable):
         if world.faults.calls and world.chance.happens(_READ_FAULTS):
             self._fault("no answer")
             raise CatalogUnavailableError(table=self.name, reason="503")
-        if self.is_gone:
+        if self.is_gone or self.is_hidden:
             raise TableMissingError(table=self.name, what="there is no such table")
         return super().load()
 
     def writer_spec(self, view: TableView) -> WriterSpec:
         """Return a writer whose files are closed one by one."""
-        schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])
-        return SimWriterSpec(schema, self._world, self)
+        return SimWriterSpec(columns_of(view.schema), self._world, self, is_numbered=True)
+
+    def columns_seen(self, view: TableView) -> Columns:
+        """Return the columns that a look has seen, for a job that fills them."""
+        return columns_of(view.schema)
+
+    @property
+    def columns(self) -> Columns:
+        """The table's columns now."""
+        return self._columns
+
+    def change_columns(self, columns: Columns) -> None:
+        """Let others give the table other columns."""
+        self._columns, self.schema = columns, schema_of(columns)
+
+    def add_column(self, name: str) -> None:
+        """Let others add an optional column; Iceberg gives it a number that none has had."""
+        self._last_number += 1
+        self.change_columns((*self.columns, self._new_column(self._last_number, name)))
+
+    def drop_column(self, number: int) -> None:
+        """Let others drop a column."""
+        self.change_columns(dropped(self.columns, number))
+
+    def rename_column(self, number: int, name: str) -> None:
+        """Let others rename a column."""
+        self.change_columns(renamed(self.columns, number, name))
+
+    def widen_column(self, number: int) -> None:
+        """Let others give a column a wider type, which files of the old type still fit."""
+        self.change_columns(widened(self.columns, number, number))
+
+    def _new_column(self, number: int, name: str) -> Column:
+        column = Column(number=number, name=name, origin=len(self.known_columns) + 1)
+        self.known_columns[column.origin] = column
+        return column
 
     def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
         """Return the paths of files that somebody has removed."""
@@ -93,11 +160,17 @@ class SimTable(MemoryTable):
         """Copy one file, as far as the process lives."""
         self._world.pause(f"copy {source} to {target}")
         super().copy_file(source, target)
+        self.written_for[target] = self.written_for[source]
         self._world.counts["copies"] += 1
 
-    def check(self, view: TableView, schema: dict[str, Any], groups: Sequence[StagedGroup]) -> None:
+    def check(
+        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+    ) -> None:
         """Stop if staged files are gone or the schema has changed."""
-        super().check(view, schema, groups)
+        for schema in schemas:
+            if changes := changes_between(json.dumps(schema), json.dumps(view.schema)):
+                raise TableChangedError(table=self.name, change=changes)
+        self._refuse_missing(view, groups)
         self.checked |= {path for group in groups for path in group.paths}
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
@@ -105,7 +178,7 @@ class SimTable(MemoryTable):
         self.refuse_outside(paths)
         for path in paths:
             self._world.pause(f"delete {path}")
-            super().delete_files(view, [path])
+            self._deleted(view, path)
 
     def post_empty(self, view: TableView) -> Outcome:
         """Give the table a first, empty snapshot."""
@@ -121,6 +194,7 @@ class SimTable(MemoryTable):
                 return False
             if super(SimTable, self).post(view, run_id, mark, groups) is not Outcome.LANDED:
                 return False
+            self._read_landing(groups)
             self.ever.append(self.snapshots[mark.snapshot_id])
             self.ids_ever.add(mark.snapshot_id)
             self.landed_in.append(self.uuid)
@@ -139,6 +213,8 @@ class SimTable(MemoryTable):
         self._backups = []
         self.snapshots, self.marks, self.head = {}, {}, None
         self.last_sequence_number = self.horizon = 0
+        self._last_number = 1
+        self.change_columns(key_column(1))
         self.foreign_append()
 
     def rewind_to(self, version: int) -> None:
@@ -148,6 +224,8 @@ class SimTable(MemoryTable):
         self.snapshots, self.marks = dict(backup.snapshots), dict(backup.marks)
         self.head, self.horizon = backup.head, backup.horizon
         self.last_sequence_number = backup.last_sequence_number
+        self._last_number = backup.last_number
+        self.change_columns(backup.columns)
         self.ever = [one for one in self.ever if one.snapshot_id in self.snapshots]
         self.landed_in = self.landed_in[: len(self.ever)]
 
@@ -164,9 +242,21 @@ class SimTable(MemoryTable):
                 self.head,
                 self.horizon,
                 self.last_sequence_number,
+                self._columns,
+                self._last_number,
             )
         )
         super()._add(snapshot)
+
+    def _read_landing(self, groups: Sequence[StagedGroup]) -> None:
+        """Read what has just landed, as any reader does: by the numbers of the columns."""
+        for group in groups:
+            for path in (file.path for file in group.files):
+                if path in self.files:
+                    written = self.written_for[path]
+                    self.misread += misread(
+                        path, self.files[path], written, self.columns, self.known_columns
+                    )
 
     def _arrives_empty(self, view: TableView) -> bool:
         if view.uuid != self.uuid or self.is_gone or self.head != view.handle.head:
@@ -196,19 +286,14 @@ class SimTable(MemoryTable):
         """Let a post arrive, or something go wrong with it."""
         world = self._world
         world.counts["posts"] += 1
-        if self.is_down:
-            return Outcome.UNKNOWN
+        if self.is_down or self.is_hidden:
+            return Outcome.UNKNOWN if self.is_down else Outcome.CONFLICT
         if self.rivals:
             self.rivals -= 1
             self.foreign_append()
-        fault = world.chance.of(5, _POST_FAULTS) if world.faults.calls else 0
-        if fault == 1:
-            self._fault("it does not arrive")
-            return Outcome.UNKNOWN
-        if fault == 2:
-            self._fault("it arrives late")
-            world.spawn(f"late: {label}", lambda: self._late_post(label, arrives))
-            return Outcome.UNKNOWN
+        fault = world.chance.of(6, _POST_FAULTS) if world.faults.calls else 0
+        if what := self._UNSEEN.get(fault):
+            return self._unseen(label, arrives, fault, what)
         landed = arrives()
         world.note(f"  {'landed' if landed else 'refused'}")
         if fault == 3:
@@ -219,6 +304,42 @@ class SimTable(MemoryTable):
             return Outcome.CONFLICT
         return Outcome.LANDED if landed else Outcome.CONFLICT
 
+    _UNSEEN = MappingProxyType(
+        {
+            1: "it does not arrive",
+            2: "it arrives late",
+            5: "the answer is a conflict, with its own first try that is under way",
+        }
+    )
+
+    def _unseen(self, label: str, arrives: Callable[[], bool], fault: int, what: str) -> Outcome:
+        """Return the answer to a post that does not arrive, or not yet."""
+        self._fault(what)
+        if fault != 1:
+            self._world.spawn(f"late: {label}", lambda: self._late_post(label, arrives))
+        return Outcome.CONFLICT if fault == 5 and self.locks else Outcome.UNKNOWN
+
+    def _deleted(self, view: TableView, path: str) -> None:
+        """Delete one file, unless the call goes wrong."""
+        world = self._world
+        fault = world.chance.of(4, _DELETE_FAULTS) if world.faults.calls else 0
+        if fault == 1:
+            self._fault("it does not arrive")
+            raise StoreUnavailableError(uri=path, reason="no answer")
+        if fault == 2:
+            self._fault("it arrives late")
+            world.spawn(f"late: delete {path}", lambda: self._late_delete(view, path))
+            raise StoreUnavailableError(uri=path, reason="no answer yet")
+        super().delete_files(view, [path])
+        if fault == 3:
+            self._fault("the answer is lost")
+            raise StoreUnavailableError(uri=path, reason="the answer is lost")
+
+    def _late_delete(self, view: TableView, path: str) -> None:
+        self._world.rest()
+        self._world.pause(f"delete {path}")
+        super().delete_files(view, [path])
+
     def _late_post(self, label: str, arrives: Callable[[], bool]) -> None:
         self._world.rest()
         self._world.pause(label)
@@ -228,26 +349,3 @@ class SimTable(MemoryTable):
         self._world.faults.calls -= 1
         self._world.counts["lost answers"] += 1
         self._world.note(f"  fault: {what}")
-
-
-class SimWriterSpec(MemoryWriterSpec):
-    """Opens writers that a kill can meet between two files."""
-
-    def __init__(self, schema: pa.Schema, world: World, table: SimTable) -> None:
-        """Write into the table's storage."""
-        super().__init__(schema, files=table.files, file_rows=table.file_rows)
-        self._world = world
-
-    def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002
-        """Start a writer."""
-        return _SimWriter(self, task_name, self._world)
-
-
-class _SimWriter(MemoryWriter):
-    def __init__(self, spec: SimWriterSpec, task_name: str, world: World) -> None:
-        super().__init__(spec, task_name)
-        self._world = world
-
-    def cut(self) -> list[StagedGroup]:
-        self._world.pause("close the files")
-        return super().cut()

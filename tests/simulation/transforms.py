@@ -14,14 +14,13 @@ class Transform:
     this, not the simulation.
     """
 
-    def __init__(self, called: Callable[[pa.RecordBatch, bool], None]) -> None:
-        """Take what is to be called."""
+    def __init__(self, called: Callable[[pa.RecordBatch, bool], dict[str, pa.Array]]) -> None:
+        """Take what is to be called: it returns the values of columns that the table has got."""
         self._called = called
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Work on a batch."""
-        self._called(batch, False)  # noqa: FBT003 - not mended.
-        return fitted(batch)
+        return fitted(batch, self._called(batch, False))  # noqa: FBT003 - not mended.
 
 
 class Mended(Transform):
@@ -29,8 +28,7 @@ class Mended(Transform):
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Work on a batch."""
-        self._called(batch, True)  # noqa: FBT003 - mended.
-        return fitted(batch)
+        return fitted(batch, self._called(batch, True))  # noqa: FBT003 - mended.
 
 
 class Misfit(Transform):
@@ -42,6 +40,6 @@ class Misfit(Transform):
         return batch.rename_columns(["unknown"])
 
 
-def fitted(batch: pa.RecordBatch) -> pa.RecordBatch:
+def fitted(batch: pa.RecordBatch, more: dict[str, pa.Array]) -> pa.RecordBatch:
     """Return rows as the table has them: keys are numbers there."""
-    return pa.RecordBatch.from_arrays([batch["id"].cast(pa.int64())], names=["id"])
+    return pa.RecordBatch.from_pydict({"id": batch["id"].cast(pa.int64()), **more})

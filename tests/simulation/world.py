@@ -67,6 +67,8 @@ class World:
     actors: list[Actor] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    # Whoever makes the call of such a number stands still before it, for so many seconds.
+    stalls: dict[int, float] = field(default_factory=dict)
     # Who dies with whom: called when an actor is killed.
     killed: Callable[[Actor], None] = lambda _actor: None
     _current: Actor | None = None
@@ -99,6 +101,7 @@ class World:
         while True:
             waiting = [actor for actor in self.actors if not actor.is_done]
             if not waiting:
+                self._current = None  # Whoever looks from outside now is none of them.
                 return
             ready = [actor for actor in waiting if self._is_ready(actor)]
             if not ready:
@@ -134,6 +137,10 @@ class World:
         self.clock += _STEP_S
         if self.steps > _STEPS_MAX:
             raise EndlessError(f"more than {_STEPS_MAX} calls")
+        if self.steps in self.stalls:
+            self.note(f"stands still before {label}")
+            self.counts["stalls"] += 1
+            self.sleep(self.stalls.pop(self.steps))
         if self.faults.deaths and self.chance.happens(0.012):
             self.faults.deaths -= 1
             self.note(f"dies before {label}")

@@ -1,0 +1,125 @@
+"""Columns: what others do to a table's schema, and what readers find of the values of a run.
+
+A column is more than its number: Lance gives the number of a dropped column to the next that is
+added, and so does an Iceberg catalog that was restored from a backup. Each column that ever was has
+an origin of its own here, of which the product knows nothing, and each value says for which origin
+it was computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pyarrow as pa
+
+KEY = "id"
+# How far apart the values of two columns are: more than a history has rows.
+_APART = 1_000
+_ARROW = {"int": pa.int32(), "long": pa.int64()}
+
+Kind = Literal["int", "long"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table at some time."""
+
+    number: int
+    name: str
+    kind: Kind = "int"
+    origin: int = 0
+
+    @property
+    def arrow(self) -> pa.Field:
+        """The column in Arrow's terms."""
+        return pa.field(self.name, _ARROW[self.kind])
+
+
+Columns = tuple[Column, ...]
+
+
+def key_column(number: int) -> Columns:
+    """Return the one column that a table begins with."""
+    return (Column(number=number, name=KEY, kind="long"),)
+
+
+def renamed(columns: Columns, number: int, name: str) -> Columns:
+    """Return the columns, one of them under another name."""
+    return tuple(replace(one, name=name) if one.number == number else one for one in columns)
+
+
+def widened(columns: Columns, number: int, number_now: int) -> Columns:
+    """Return the columns, one of them of a wider type and maybe under another number."""
+    return tuple(
+        replace(one, kind="long", number=number_now) if one.number == number else one
+        for one in columns
+    )
+
+
+def dropped(columns: Columns, number: int) -> Columns:
+    """Return the columns without one."""
+    return tuple(one for one in columns if one.number != number)
+
+
+def filled(columns: Iterable[Column], ids: Sequence[int]) -> dict[str, pa.Array]:
+    """Return what a job computes for each column but the key, by name."""
+    return {
+        one.name: pa.array([_APART * one.origin + id_ for id_ in ids], _ARROW[one.kind])
+        for one in columns
+        if one.name != KEY
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misread:
+    """Values that readers do not find in the column that they were computed for."""
+
+    path: str
+    written: Column
+    # Under which column readers find them; None where they find none.
+    read: Column | None
+
+    @property
+    def looks_right(self) -> bool:
+        """Whether number, name and type are as they were: only the table's history tells."""
+        now, then = self.read, self.written
+        return now is not None and (now.number, now.name, now.kind) == (
+            then.number,
+            then.name,
+            then.kind,
+        )
+
+    def __str__(self) -> str:
+        """Say what readers see."""
+        if self.read is None:
+            return f"values of {self.written} are lost in {self.path}"
+        return f"values of {self.written} landed in {self.read}, in {self.path}"
+
+
+def misread(
+    path: str, rows: pa.Table, written: Columns, now: Columns, known: Mapping[int, Column]
+) -> list[Misread]:
+    """Return what readers of a file do not find where it belongs.
+
+    Args:
+        path: The file's path.
+        rows: What is in it.
+        written: The columns that it was written for.
+        now: The table's columns, by whose numbers readers find values.
+        known: Each column that ever was, by its origin.
+    """
+    if len(now) == 1 and written == now:
+        return []
+    by_number = {column.number: column for column in now}
+    found = []
+    for column in written:
+        values = rows[column.name].drop_null().to_pylist()
+        read = by_number.get(column.number)
+        origins = {0} if column.name == KEY else {value // _APART for value in values}
+        for origin in origins if values else ():
+            if read is None or read.origin != origin:
+                meant = column if column.origin == origin else known[origin]
+                found.append(Misread(path=path, written=meant, read=read))
+    return found

@@ -1,0 +1,101 @@
+"""Schemas as the tables tell them, and writers that note for which columns a file was written."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
+from holdfast.model.staged import StagedGroup
+from holdfast.sinks.iceberg.schemas import schema_changes
+from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec, TimedFiles
+from tests.simulation.columns import Column, Columns
+from tests.simulation.world import World
+
+
+@functools.cache
+def changes_between(began: str, now: str) -> str:
+    """Return which changes files for an Iceberg schema would not survive, as the sink has it."""
+    return "; ".join(schema_changes(json.loads(began), json.loads(now)))
+
+
+@functools.cache
+def _schema_text(columns: Columns) -> str:
+    fields = [
+        {"id": one.number, "name": one.name, "type": one.kind, "required": False}
+        | {"doc": str(one.origin)}
+        for one in columns
+    ]
+    return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
+
+
+def schema_of(columns: Columns) -> dict[str, Any]:
+    """Return columns as an Iceberg schema; their origins are comments, which nothing reads."""
+    return dict(json.loads(_schema_text(columns)))
+
+
+def columns_of(schema: Mapping[str, Any]) -> Columns:
+    """Return the columns of a schema from `schema_of`."""
+    return tuple(
+        Column(number=one["id"], name=one["name"], kind=one["type"], origin=int(one["doc"]))
+        for one in schema["fields"]
+    )
+
+
+class Written(Protocol):
+    """What a writer needs of its table."""
+
+    files: TimedFiles
+    file_rows: int | None
+    # For which columns each file was written.
+    written_for: dict[str, Columns]
+
+
+class SimWriterSpec(MemoryWriterSpec):
+    """Opens writers that a kill can meet between two files."""
+
+    def __init__(
+        self, columns: Columns, world: World, table: Written, *, is_numbered: bool
+    ) -> None:
+        """Write into the table's storage.
+
+        Args:
+            columns: The columns to write for.
+            world: Where the writers' tasks live.
+            table: The table.
+            is_numbered: Whether rows carry the numbers of their columns, as Iceberg's do.
+        """
+        super().__init__(
+            _arrow_schema(columns, is_numbered), files=table.files, file_rows=table.file_rows
+        )
+        self.columns, self.written_for = columns, table.written_for
+        self._world = world
+
+    def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002
+        """Start a writer."""
+        return _SimWriter(self, task_name, self._world)
+
+
+@functools.cache
+def _arrow_schema(columns: Columns, is_numbered: bool) -> pa.Schema:  # noqa: FBT001 - cached.
+    numbers = ({"PARQUET:field_id": str(one.number)} if is_numbered else None for one in columns)
+    fields = zip((one.arrow for one in columns), numbers, strict=True)
+    return pa.schema([field.with_metadata(number) for field, number in fields])
+
+
+class _SimWriter(MemoryWriter):
+    def __init__(self, spec: SimWriterSpec, task_name: str, world: World) -> None:
+        super().__init__(spec, task_name)
+        self._columns, self._written_for = spec.columns, spec.written_for
+        self._world = world
+
+    def cut(self) -> list[StagedGroup]:
+        self._world.pause("close the files")
+        groups = super().cut()
+        for group in groups:
+            self._written_for.update({file.path: self._columns for file in group.files})
+        return groups

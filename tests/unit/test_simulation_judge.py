@@ -1,0 +1,86 @@
+"""The simulation's judge: it sees starts that fail without excuse, and damage of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.deeds import DEEDS
+from tests.simulation.guards import without
+from tests.simulation.history import History
+from tests.simulation.invariants import violations
+from tests.simulation.judge import KINDS_OF_OTHERS
+from tests.simulation.search import apart
+from tests.simulation.setting import TableFormat
+from tests.simulation.world import DiedError
+
+_FORMATS: tuple[TableFormat, ...] = ("iceberg", "lance")
+
+
+def _wrong(
+    table_format: TableFormat, others: Sequence[str], guard: str | None = None
+) -> tuple[list[str], History]:
+    """Return what is wrong with the plainest history in which others act, and the history."""
+    # Decision 0 is "nothing special" everywhere; 1 as the first of them is Lance.
+    history = History(0, KINDS_OF_OTHERS, [int(table_format == "lance")])
+    history.setting = replace(history.setting, others=tuple(others))
+    found: list[str] = []
+
+    def run() -> None:
+        with without(guard):
+            history.run()
+            found.extend(violations(history))
+
+    apart(run)
+    return found, history
+
+
+@pytest.mark.parametrize("table_format", _FORMATS)
+def test_a_start_that_gives_up_too_soon_is_a_violation(table_format: TableFormat) -> None:
+    """Other writers are no excuse: a start that posts only once is found."""
+    assert _wrong(table_format, ["busy writer"])[0] == []
+    found, _ = _wrong(table_format, ["busy writer"], "many attempts")
+    assert found == ["the last start ended in CommitConflictError()"]
+
+
+@pytest.mark.parametrize("table_format", _FORMATS)
+def test_a_damaged_ledger_is_a_violation_where_nothing_was_damaged(
+    table_format: TableFormat,
+) -> None:
+    """An abort that writes an unreadable record is found."""
+    assert _wrong(table_format, ["abort"])[0] == []
+    found, _ = _wrong(table_format, ["abort"], "readable abort")
+    assert any("the ledger is damaged" in one for one in found)
+    assert any("damage that nothing did" in one for one in found)
+
+
+@pytest.mark.parametrize("table_format", _FORMATS)
+def test_each_deed_of_others_is_in_the_table(table_format: TableFormat) -> None:
+    """Each kind of other does only what the table of deeds knows, alone on a plain history."""
+    for kind in KINDS_OF_OTHERS[table_format]:
+        found, history = _wrong(table_format, [kind])
+        assert not found
+        assert history.deeds <= DEEDS.keys()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_histories_that_break_off_are_an_error() -> None:
+    """What a search has not come to does not count as judged."""
+
+    def breaks_off() -> None:
+        raise DiedError
+
+    with pytest.raises(RuntimeError, match="broke off"):
+        apart(breaks_off)
+
+
+@pytest.mark.skip(reason="moved ledgers are not drawn until records carry the run's nonce")
+@pytest.mark.parametrize("kind", ["ledger restored", "ledger copied"])
+def test_a_moved_ledger_is_judged_though_no_sweep_follows(kind: str) -> None:
+    """The judge acts for itself, not as the last actor, which may have been killed."""
+    found, history = _wrong("iceberg", [kind])
+    assert not found
+    assert history.is_ledger_moved
+    assert history.world.current is None
