@@ -6,6 +6,7 @@ from tests.guards.guard import Guard
 
 _HOSTILE = "tests/unit/test_lance_hostile.py"
 _CLEANED = "tests/unit/test_lance_cleaned.py"
+_ANSWERS = "tests/unit/test_lance_post.py"
 _CONTRACT = "tests/contract/test_lance_tables.py -k LocalFiles"
 
 LANCE_GUARDS = (
@@ -59,6 +60,41 @@ LANCE_GUARDS = (
         test=_HOSTILE,
     ),
     Guard(
+        name="Lance: a dataset whose versions went back is not believed",
+        file="sinks/lance/marks.py",
+        before="    if mark.sequence_number > history.dataset.version:\n",
+        after="    if False:\n",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: rows that were overwritten and restored are there",
+        file="sinks/lance/history.py",
+        before="present.get(step.restored, False)\n",
+        after="False\n",
+        test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: what Lance refuses as a conflict is one",
+        file="sinks/lance/post.py",
+        before="        except CommitConflictError:\n            return Outcome.CONFLICT, 0\n",
+        after="        except CommitConflictError:\n            return Outcome.UNKNOWN, 0\n",
+        test=_ANSWERS,
+    ),
+    Guard(
+        name="Lance: a post onto a version that was cleaned away is a conflict",
+        file="sinks/lance/post.py",
+        before="            return Outcome.CONFLICT  # The version",
+        after="            return Outcome.UNKNOWN  # The version",
+        test=_ANSWERS,
+    ),
+    Guard(
+        name="Lance: a refusal of a dataset that has changed proves nothing",
+        file="sinks/lance/post.py",
+        before="        if isinstance(error, ValueError) and not self._has_changed():\n",
+        after="        if isinstance(error, ValueError):\n",
+        test=_ANSWERS,
+    ),
+    Guard(
         name="Lance: a setting or an index does not settle an older post",
         file="sinks/lance/history.py",
         before="            while version > 0 and self.step(version).lets_pass:\n",
@@ -93,14 +129,14 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: no path outside the dataset is deleted",
         file="sinks/lance/sink.py",
-        before='if not one.startswith(f"{self._place.data}/")]:',
-        after="if False]:",
+        before="refuse_outside(self.name, [self._place.data], paths)",
+        after="pass",
         test=_CONTRACT,
     ),
     Guard(
         name="Lance: a changed schema stops the commit",
         file="sinks/lance/sink.py",
-        before="        if changes := schema_changes(schema, view.schema):\n",
+        before="        if changes := changes_since(view.handle, schemas, view.schema):\n",
         after="        if changes := []:\n",
         test=_CONTRACT,
     ),

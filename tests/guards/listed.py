@@ -6,7 +6,13 @@
 from __future__ import annotations
 
 from tests.guards.guard import Guard
+from tests.guards.iceberg import ICEBERG_GUARDS
+from tests.guards.inputs import INPUT_GUARDS
 from tests.guards.lance import LANCE_GUARDS
+from tests.guards.ledger import LEDGER_GUARDS
+from tests.guards.storage import STORAGE_GUARDS
+from tests.guards.tables import TABLE_GUARDS
+from tests.guards.values import VALUE_GUARDS
 
 
 def _requirement(name: str, line: str, test: str) -> Guard:
@@ -61,8 +67,8 @@ GUARDS = (
     Guard(
         name="finished and remaining rows are the input",
         file="engine/check_input.py",
-        before="        if self._choices.verify_input and book.work.sums != self.measured():\n",
-        after="        if False:\n",
+        before="_choices.verify_input and not book.work.sums.matches(self.measured()):\n",
+        after="_choices.verify_input and False:\n",
         test="tests/unit/test_resume_input.py",
     ),
     Guard(
@@ -152,8 +158,8 @@ GUARDS = (
     Guard(
         name="the table is looked at before each post",
         file="engine/commit.py",
-        before="        landed = self.look(view)\n        if landed is None and",
-        after="        landed = None\n        if landed is None and",
+        before="        landed = self.look(view)\n        if landed is None:\n",
+        after="        landed = None\n        if landed is None:\n",
         test="tests/unit/test_commit_lands_once.py",
     ),
     Guard(
@@ -175,14 +181,14 @@ GUARDS = (
     Guard(
         name="the receipt follows the mark",
         file="engine/commit.py",
-        before="            intent_number=found.mark.intent_number,\n            snapshot_id=found",
-        after="            intent_number=max(self.log.intents),\n            snapshot_id=found",
+        before="        log.intents,\n        mark.intent_number,\n",
+        after="        log.intents,\n        max(log.intents),\n",
         test="tests/unit/test_commit_lands_once.py",
     ),
     Guard(
         name="staged files are looked for before the post",
         file="engine/commit.py",
-        before="        self.sink.check(view, schema, groups)\n",
+        before="        self.sink.check(view, schemas, groups)\n",
         after="",
         test="tests/unit/test_commit_stops.py",
     ),
@@ -196,8 +202,8 @@ GUARDS = (
     Guard(
         name="nothing is deleted before every post is resolved",
         file="engine/sweep.py",
-        before="    found = resolve(ledger, run_file, sink)\n",
-        after="    found = None\n",
+        before="    return resolve(ledger, run_file, open_sink, is_gone=_is_gone(ledger))\n",
+        after="    return Sight(doubtful={})\n",
         test="tests/unit/test_abort_races.py",
     ),
     Guard(
@@ -210,14 +216,14 @@ GUARDS = (
     Guard(
         name="a sweep waits for the end of the run",
         file="engine/sweep.py",
-        before="    if log.receipt is None and not log.is_aborted:\n",
+        before="    if given_up and not log.is_aborted:\n",
         after="    if False:\n",
         test="tests/unit/test_abort_races.py",
     ),
     Guard(
         name="nobody is told aborted of a run that landed",
         file="engine/drive.py",
-        before="            refuse_landed(ledger, lambda _identity: self.sink)\n",
+        before="            refuse_doubt(ledger, lambda _identity: self.sink)\n",
         after="",
         test="tests/unit/test_abort_races.py",
     ),
@@ -236,6 +242,13 @@ GUARDS = (
         test="tests/unit/test_resume_derived.py",
     ),
     Guard(
+        name="rows of a damaged chunk that are out of a derived input's reach are an error",
+        file="engine/passes.py",
+        before="without(damaged))\n            self._input.stop_if_out_of_reach()\n",
+        after="without(damaged))\n",
+        test="tests/unit/test_resume_derived.py",
+    ),
+    Guard(
         name="an object is what its digest says",
         file="ledger/answers.py",
         before="    if hashlib.sha256(data).hexdigest() != digest:\n",
@@ -245,7 +258,7 @@ GUARDS = (
     Guard(
         name="old staged files are copied before an intent",
         file="engine/drive.py",
-        before="        renew(self.ledger, commit, book, schema)\n",
+        before="        renew(self.ledger, commit, book)\n",
         after="",
         test="tests/unit/test_renew.py",
     ),
@@ -315,8 +328,23 @@ GUARDS = (
     Guard(
         name="no path outside the table is deleted",
         file="sinks/iceberg/sink.py",
-        before="if strangers := [path for path in paths if not path.startswith(folders)]:",
-        after="if strangers := [path for path in paths if False]:",
+        before="refuse_outside(self._name, [one for one in (table.location(), *named) if one], "
+        "paths)",
+        after="pass",
+        test="tests/contract/test_iceberg_tables.py -k Sqlite",
+    ),
+    Guard(
+        name="no path that leads out of the table is deleted",
+        file="sinks/staged_files.py",
+        before='        if not any(all(map(_is_plain, rest.split("/"))) for rest in inside):\n',
+        after="        if not inside:\n",
+        test="tests/contract/test_iceberg_tables.py -k Sqlite",
+    ),
+    Guard(
+        name="no path beside the table is deleted",
+        file="sinks/staged_files.py",
+        before="    prefixes = [f\"{folder.rstrip('/')}/\" for folder in folders]\n",
+        after="    prefixes = [folder.rstrip('/') for folder in folders]\n",
         test="tests/contract/test_iceberg_tables.py -k Sqlite",
     ),
     Guard(
@@ -326,5 +354,11 @@ GUARDS = (
         after="            if False:\n",
         test="tests/unit/test_create_once.py",
     ),
+    *ICEBERG_GUARDS,
+    *INPUT_GUARDS,
     *LANCE_GUARDS,
+    *LEDGER_GUARDS,
+    *STORAGE_GUARDS,
+    *TABLE_GUARDS,
+    *VALUE_GUARDS,
 )

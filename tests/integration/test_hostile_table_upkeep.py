@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.errors import CommittedThenRemovedError
+from holdfast.errors import CommittedThenRemovedError, StoreUnavailableError
 from holdfast.sinks.base import Outcome
 from tests.integration.hostile import ROWS, RUN, HostileTable
 from tests.integration.hostile_catalogs import (
-    NO_EXPIRY,
     NO_REFS,
     NO_ROLL_BACK,
     NO_WAP,
@@ -90,8 +89,6 @@ UPKEEP: dict[str, Callable[[HostileTable], object]] = {
 ELSEWHERE = ("commit to a branch", "commit for write-audit-publish")
 REFUSED = ("data files rewritten", "manifests rewritten", *ELSEWHERE)
 NOT_APPLICABLE = {
-    ("snapshots expired", "nessie"): NO_EXPIRY,
-    ("orphans removed", "nessie"): NO_EXPIRY,
     ("tag created", "nessie"): NO_REFS,
     ("branch created", "nessie"): NO_REFS,
     ("commit to a branch", "nessie"): NO_REFS,
@@ -142,7 +139,7 @@ def test_a_commit_elsewhere_between_two_posts_costs_one_more_post(
     hostile.assert_each_row_once(foreign=(-3, -2, -1))
 
 
-@pytest.mark.parametrize("hostile", on_catalogs(nessie=NO_EXPIRY), indirect=True)
+@pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_orphan_removal_that_takes_a_staged_file_costs_the_work_but_no_row(
     hostile: HostileTable,
 ) -> None:
@@ -153,7 +150,14 @@ def test_orphan_removal_that_takes_a_staged_file_costs_the_work_but_no_row(
         hostile.insert(-3)
         removed.extend(remove_orphans(hostile))
 
-    report = hostile.append_while(clean_up)
+    if hostile.hides_history:
+        # Iceberg takes what belongs to a hidden snapshot for an orphan: the post's own parent too.
+        with pytest.raises(StoreUnavailableError, match="no such object") as caught:
+            hostile.append_while(clean_up)
+        assert caught.value.retry_safe
+        report = hostile.append()
+    else:
+        report = hostile.append_while(clean_up)
     assert any(path.endswith(".parquet") for path in removed)  # It took a staged file.
     assert (report.outcome, report.withdrawn_rows) == ("committed", ROWS)
     hostile.assert_each_row_once(foreign=(-3, -2, -1))

@@ -33,7 +33,7 @@ KEYS: dict[str, dict[str, str]] = {
 NAMES = [
     "with space",
     "Ümläut-ß",
-    pytest.param("with`tick", marks=pytest.mark.xfail(strict=True, reason="mapInArrow parses it")),
+    "with`tick",
     "k0",
     "count",
 ]
@@ -70,7 +70,6 @@ def test_a_key_column_may_have_any_name(watched: WatchedTable, name: str) -> Non
     half_then_whole(watched, watched.input(f"concat('x', n) AS {quoted}"), [name])
 
 
-@pytest.mark.xfail(strict=True, reason="PySpark's mapInArrow takes it for a path")
 def test_a_key_column_may_have_a_dot_in_its_name(watched: WatchedTable) -> None:
     """A dot is no path into a struct here, even where a struct with that path stands beside it."""
     watched.lake.sql(f"CREATE TABLE {watched.name} (`a.b` string, n bigint) USING iceberg")

@@ -96,11 +96,7 @@ def test_a_udf_that_failed_goes_on_with_the_rows_that_are_left(watched: WatchedT
     [
         pytest.param(lambda df: df.where("n != 7"), id="one row"),
         pytest.param(lambda df: df.where("n = 7"), id="all but one"),
-        pytest.param(
-            lambda df: df.where("false"),
-            id="all rows",
-            marks=pytest.mark.xfail(strict=True, reason="JobFailedError: a pass added nothing"),
-        ),
+        pytest.param(lambda df: df.where("false"), id="all rows"),
     ],
 )
 def test_rows_lost_after_remaining_are_an_error(

@@ -23,6 +23,7 @@ HARMLESS = {
     "optional column added": ["ALTER TABLE {t} ADD COLUMN extra string"],
     "partition spec changed": ["ALTER TABLE {t} ADD PARTITION FIELD bucket(4, id)"],
     "sort order changed": ["ALTER TABLE {t} WRITE ORDERED BY id"],
+    "column promoted": ["ALTER TABLE {t} ALTER COLUMN n TYPE bigint"],
     "rows appended": ["INSERT INTO {t} VALUES (-2, 'foreign', 2)"],
 }
 HARMFUL = {
@@ -34,7 +35,6 @@ HARMFUL = {
         ["ALTER TABLE {t} RENAME COLUMN label TO name"],
         "'label' was renamed to 'name'",
     ),
-    "column promoted": (["ALTER TABLE {t} ALTER COLUMN n TYPE bigint"], "'n' was int"),
     "dropped and made again": (
         ["DROP TABLE {t}", "CREATE TABLE {t} (id bigint, label string, n int) USING iceberg"],
         "made again",

@@ -12,6 +12,12 @@ from tests.conftest import PYTHON_PATH
 from tests.crash.started_jobs import kill_process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# Where `make example-envs` puts what the development set lacks.
+INSTALLED = (
+    Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast") / "examples"
+)
+# The model of embed_to_lance, and what it is loaded with.
+MODEL = INSTALLED / "model"
 START_TIMEOUT_S = 600.0
 
 
@@ -21,7 +27,11 @@ def run_script(script: Path, *arguments: str, folder: Path) -> subprocess.Comple
     with subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{PYTHON_PATH}{os.pathsep}{MODEL}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

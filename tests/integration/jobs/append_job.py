@@ -59,10 +59,11 @@ def main(settings: dict[str, Any]) -> None:
             store_options=settings.get("store_options"),
         )
         report = run.append(
-            rows.selectExpr("id", "concat('row ', id) AS label"),
+            rows.selectExpr("id", settings.get("label", "concat('row ', id) AS label")),
             to=to,
             key="id",
             transform=hf.per_worker(Stamp, settings.get("pause_s", 0.0)),
+            verify_input=settings.get("verify_input", "keys"),
         )
         sys.stdout.write(f"{report}\n")
     finally:

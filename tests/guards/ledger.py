@@ -1,0 +1,89 @@
+"""More guards of the commit, of the logs, and of which task records count."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_COMMIT = "tests/unit/test_commit_lands_once.py -k empty"
+_FAILED = "tests/unit/test_quarantine_records.py"
+_WORK = "tests/unit/test_work_superseding.py"
+
+LEDGER_GUARDS = (
+    Guard(
+        name="commit: the table is looked at again after its empty snapshot",
+        file="engine/commit.py",
+        before="            landed = self.look(view)\n        if landed is not None or",
+        after="        if landed is not None or",
+        test=_COMMIT,
+    ),
+    Guard(
+        name="commit: without the empty snapshot no rows are posted",
+        file="engine/commit.py",
+        before="        if landed is not None or view.parent_snapshot_id is None:\n",
+        after="        if landed is not None:\n",
+        test=_COMMIT,
+    ),
+    Guard(
+        name="logs: a driver whose tasks were fenced looks whether it still has the run",
+        file="ledger/run_log.py",
+        before="        self.refresh()\n        self._stop_if_fenced()\n",
+        after="        self.refresh()\n",
+        test="tests/unit/test_run_log.py",
+    ),
+    Guard(
+        name="logs: a claim fences the tasks of an older job",
+        file="ledger/task_log.py",
+        before='        return "stopped" if isinstance(body, Stop) else "fenced"\n',
+        after='        return "stopped"\n',
+        test="tests/unit/test_task_log.py",
+    ),
+    Guard(
+        name="logs: an equal record of another attempt is not taken for one's own",
+        file="ledger/task_log.py",
+        before='{**record.to_json(), "nonce": self._nonce}',
+        after="record.to_json()",
+        test="tests/unit/test_task_log.py",
+    ),
+    Guard(
+        name="logs: records are put in the order of their numbers",
+        file="ledger/task_log.py",
+        before="key=lambda record: (record.log, record.number)",
+        after="key=lambda record: record.name",
+        test="tests/unit/test_task_log.py",
+    ),
+    Guard(
+        name="checkpoints: rows without output are covered beside failed ones",
+        file="worker/checkpoints.py",
+        before="        if self._keys.rows or any(where.values()) or not self._quarantine:\n",
+        after="        if any(where.values()) or not self._quarantine:\n",
+        test=_FAILED,
+    ),
+    Guard(
+        name="checkpoints: files are named though only failed rows came after their chunk",
+        file="worker/checkpoints.py",
+        before="        if self._keys.rows or any(where.values()) or not self._quarantine:\n",
+        after="        if self._keys.rows or not self._quarantine:\n",
+        test=_FAILED,
+    ),
+    Guard(
+        name="work: ranges that share a row prove nothing",
+        file="model/work.py",
+        before="((start, stop - 1) for start, stop in coverage.ranges)",
+        after="((start, stop - 2) for start, stop in coverage.ranges)",
+        test=_WORK,
+    ),
+    Guard(
+        name="work: files are never put into files again",
+        file="model/work.py",
+        before="if record.chunk is not None:\n                chunks.add(record.name)\n",
+        after="chunks.add(record.name)\n",
+        test=_WORK,
+    ),
+    Guard(
+        name="work: a record counts once",
+        file="model/work.py",
+        before="            known.add(record.name)\n",
+        after="",
+        test=_WORK,
+    ),
+)

@@ -1,0 +1,68 @@
+"""The guards around calls that fail: of the store's, and of the user's own row function."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_UPLOADS = "tests/unit/test_io_upload.py"
+_ANSWERS = "tests/unit/test_storage_answers.py -k bytes"
+_RETRIES = "tests/unit/test_retry.py"
+
+STORAGE_GUARDS = (
+    Guard(
+        name="storage: an object of another size is not the upload that had no answer",
+        file="storage/upload.py",
+        before='        return bool(found["size"] == self._position)\n',
+        after="        return bool(found)\n",
+        test=_UPLOADS,
+    ),
+    Guard(
+        name="storage: an upload that has landed without an answer is no error",
+        file="storage/upload.py",
+        before="            if not self._is_there():\n                raise\n",
+        after="            raise\n",
+        test=_UPLOADS,
+    ),
+    Guard(
+        name="storage: no part is sent after one that failed",
+        file="storage/upload.py",
+        before="        if self._error or self._is_abandoned:\n",
+        after="        if self._is_abandoned:\n",
+        test=_UPLOADS,
+    ),
+    Guard(
+        name="storage: bytes that do not fit their tag are read again",
+        file="storage/objects.py",
+        before="if tag is None else _md5(data) == tag[1]\n",
+        after="if tag is None else True\n",
+        test=_ANSWERS,
+    ),
+    Guard(
+        name="storage: bytes that no tag vouches for must arrive twice",
+        file="storage/objects.py",
+        before="        fits = not is_sure if tag is None else ",
+        after="        fits = tag is None or ",
+        test=_ANSWERS,
+    ),
+    Guard(
+        name="calls: a wait that would outlast patience is not begun",
+        file="worker/retry.py",
+        before="            if since_s + asked > seconds_of(self.patience):\n",
+        after="            if since_s > seconds_of(self.patience):\n",
+        test=_RETRIES,
+    ),
+    Guard(
+        name="calls: each refusal lengthens the wait",
+        file="worker/retry.py",
+        before="        calls = max(attempts + refusals, 1)\n",
+        after="        calls = max(attempts, 1)\n",
+        test=_RETRIES,
+    ),
+    Guard(
+        name="calls: refusals are counted",
+        file="worker/calls.py",
+        before="self._loop.time() - began, refusals)\n",
+        after="self._loop.time() - began)\n",
+        test="tests/unit/test_rate_limits.py",
+    ),
+)

@@ -1,0 +1,145 @@
+"""Guards against what others do to a table while a run is under way."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_SCHEMAS = "tests/unit/test_schema_in_mid_run.py"
+_DOUBT = "tests/unit/test_abort_in_doubt.py"
+_LANDS_ONCE = "tests/unit/test_commit_lands_once.py"
+
+TABLE_GUARDS = (
+    Guard(
+        name="each schema that rows were staged for is held against the table",
+        file="engine/workbook.py",
+        before="        return list(found.values())\n",
+        after="        return list(found.values())[:1]\n",
+        test=_SCHEMAS,
+    ),
+    Guard(
+        name="a chunk is replayed by the numbers of columns",
+        file="worker/replay.py",
+        before="        if numbers.get(path) != number:\n",
+        after="        if False:\n",
+        test="tests/unit/test_replay_into_iceberg.py",
+    ),
+    Guard(
+        name="Lance: a column that was dropped and added again is another one",
+        file="sinks/lance/schemas.py",
+        before="            if began < version and (found := schema_changes(schema, between)):\n",
+        after="            if False and (found := schema_changes(schema, between)):\n",
+        test=_SCHEMAS,
+    ),
+    Guard(
+        name="Lance: a number with another name is another column",
+        file="sinks/lance/schemas.py",
+        before="        if path_now != path:\n",
+        after="        if False:\n",
+        test=_SCHEMAS,
+    ),
+    Guard(
+        name="an abort with a post in doubt needs the run's own table",
+        file="engine/abort.py",
+        before="    if sight.out_of_sight and not table_is_gone:\n",
+        after="    if False:\n",
+        test=_DOUBT,
+    ),
+    Guard(
+        name="a branch that is gone proves nothing",
+        file="engine/resolve.py",
+        before="    if view.parent_snapshot_id is None and branch != _MAIN:\n",
+        after="    if False:\n",
+        test=_DOUBT,
+    ),
+    Guard(
+        name="a sweep asks for the table's UUID",
+        file="engine/resolve.py",
+        before="    if view.uuid != run_file.identity.table_uuid:\n",
+        after="    if False:\n",
+        test="tests/unit/test_abort_races.py",
+    ),
+    Guard(
+        name="a sweep keeps the files of a post that is in doubt",
+        file="engine/sweep.py",
+        before="    doubtful = sight.doubtful.values()\n",
+        after="    doubtful = {}.values()\n",
+        test=_DOUBT,
+    ),
+    Guard(
+        name="a start of a run that was given up in doubt does not say aborted",
+        file="engine/resolve.py",
+        before="    if sight.doubtful and not is_gone:\n",
+        after="    if False:\n",
+        test=_DOUBT,
+    ),
+    Guard(
+        name="a post that lands after an abort gets its receipt",
+        file="engine/resolve.py",
+        before="        ledger.log.append_late_receipt(receipt_of(found.mark, intent))\n",
+        after="        pass\n",
+        test=f"{_DOUBT} tests/unit/test_abort_races.py",
+    ),
+    Guard(
+        name="a conflict is recorded as a refusal only after a look",
+        file="engine/commit.py",
+        before="        if outcome is Outcome.UNSENT:\n            self.log.append",
+        after="        if outcome is not Outcome.UNKNOWN:\n            self.log.append",
+        test=_LANDS_ONCE,
+    ),
+    Guard(
+        name="a refusal is recorded only once the table has moved past the post",
+        file="engine/commit.py",
+        before=" or view.settled_below <= self.log.intents[number].sequence_number:\n",
+        after=":\n",
+        test="tests/unit/test_commit_stops.py",
+    ),
+    Guard(
+        name="a post that was never sent is recorded before the next look",
+        file="engine/commit.py",
+        before="        if outcome is Outcome.UNSENT:\n            self.log.append",
+        after="        if False:\n            self.log.append",
+        test=_DOUBT,
+    ),
+    Guard(
+        name="nothing is appended to a log that cannot be read",
+        file="ledger/run_log.py",
+        before="            self._damage = error\n",
+        after="            pass\n",
+        test="tests/unit/test_run_log.py",
+    ),
+    Guard(
+        name="a refusal for good is looked up before it is believed",
+        file="engine/commit.py",
+        before="                if (landed := self.look(view)) is not None:\n",
+        after="                if False:\n",
+        test="tests/unit/test_commit_stops.py",
+    ),
+    Guard(
+        name="a complete run is compared with its input before it is published",
+        file="engine/drive.py",
+        before="            book.reopen()",
+        after="            pass",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="an older post that lands in between is compared with the input",
+        file="engine/drive.py",
+        before="            self._compare(book, landed.receipt.staged, choices)\n        kept",
+        after="            pass\n        kept",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="a start that fails before its claim writes nothing",
+        file="engine/prepare.py",
+        before="        if not self.log.own_claim:\n",
+        after="        if False:\n",
+        test="tests/unit/test_run_log.py",
+    ),
+    Guard(
+        name="a receipt is written for the very intent that landed",
+        file="model/records.py",
+        before="    return intent if is_counted or intent.snapshot_id == snapshot_id else None\n",
+        after="    return intent\n",
+        test="tests/unit/test_commit_stops.py",
+    ),
+)

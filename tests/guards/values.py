@@ -1,0 +1,120 @@
+"""Guards of single values: what a row holds is what its readers find."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_READS = "tests/unit/test_iceberg_manifest_reads.py"
+_FILTERS = "tests/unit/test_scan_iceberg_filters.py"
+_VALUES = "tests/unit/test_iceberg_values.py"
+
+VALUE_GUARDS = (
+    Guard(
+        name="doubles in manifests are not read through a float",
+        file="sinks/iceberg/manifest_reads.py",
+        before="value: float = _DOUBLE.unpack(decoder.read(_DOUBLE.size))[0]",
+        after="value = super().read(decoder)",
+        test=_READS,
+    ),
+    Guard(
+        name="scans of a loaded table are planned by exact values",
+        file="sinks/iceberg/manifest_reads.py",
+        before="planner.plan_files([_exact(one) for one in snapshot.manifests(self.io)])",
+        after="planner.plan_files(snapshot.manifests(self.io))",
+        test=_READS,
+    ),
+    Guard(
+        name="a copied manifest has the values of its original",
+        file="sinks/iceberg/copies.py",
+        before="manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)",
+        after=(
+            "listed_manifest(group, _NO_SNAPSHOT).fetch_manifest_entry("
+            "table.io, discard_deleted=False)"
+        ),
+        test="tests/unit/test_iceberg_copies.py",
+    ),
+    Guard(
+        name="deletes in the partition of NaN are found",
+        file="sinks/iceberg/manifest_reads.py",
+        before="return _NAN if math.isnan(value) else value",
+        after="return value",
+        test=_READS,
+    ),
+    Guard(
+        name="the upper bound of a text is no surrogate",
+        file="sinks/iceberg/statistics.py",
+        before="if code == _SURROGATES.start:",
+        after="if False:",
+        test=_VALUES,
+    ),
+    Guard(
+        name="bounds of times do not go through Python's dates",
+        file="sinks/iceberg/statistics.py",
+        before="stats_columns=plan | {one: replace(plan[one], mode=counted) for one in temporal},",
+        after="stats_columns=plan,",
+        test=_VALUES,
+    ),
+    Guard(
+        name="partition values of times do not go through Python's dates",
+        file="sinks/iceberg/partitions.py",
+        before="return value.value if pa.types.is_temporal(value.type) else value.as_py()",
+        after="return value.as_py()",
+        test=_VALUES,
+    ),
+    Guard(
+        name="a decimal that truncate has no room for is refused before it is written",
+        file="sinks/iceberg/writer.py",
+        before="        self._limits.check(rows)\n",
+        after="",
+        test=_VALUES,
+    ),
+    Guard(
+        name="both zeros are within the bounds of a manifest",
+        file="sinks/iceberg/manifests.py",
+        before="    if isinstance(kind, FloatType | DoubleType):\n",
+        after="    if False:\n",
+        test=_VALUES,
+    ),
+    Guard(
+        name="a partition's text makes no name that stores refuse",
+        file="sinks/iceberg/partitions.py",
+        before="    if len(folder) <= _FOLDER_MAX:\n",
+        after="    if True:\n",
+        test=_VALUES,
+    ),
+    Guard(
+        name="a row that the table cannot take is set aside, not the job",
+        file="worker/attempt.py",
+        before="return halving_steps(keyed, fitting, batch_rows",
+        after="return halving_steps(keyed, apply, batch_rows",
+        test="tests/unit/test_halving.py",
+    ),
+    Guard(
+        name="a row that Python cannot hold is set aside, not the job",
+        file="worker/row_window.py",
+        before="except (OverflowError, ValueError) as error:",
+        after="except ZeroDivisionError as error:",
+        test="tests/unit/test_row_tasks.py",
+    ),
+    Guard(
+        name="a float column is compared with floats, for files as for rows",
+        file="sources/iceberg/filters.py",
+        before="return FloatLiteral(_FLOAT.unpack(_FLOAT.pack(float(number)))[0])",
+        after="return value",
+        test=_FILTERS,
+    ),
+    Guard(
+        name="files are found by the values that columns can hold",
+        file="sources/iceberg/pinned.py",
+        before="for_columns(self._where, schema) if is_current",
+        after="self._where if is_current",
+        test=_FILTERS,
+    ),
+    Guard(
+        name="a filter on a uuid is refused, and does not find nothing",
+        file="sources/iceberg/filters.py",
+        before="        if isinstance(kind, UUIDType):\n",
+        after="        if False:\n",
+        test=_FILTERS,
+    ),
+)

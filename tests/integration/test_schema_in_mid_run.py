@@ -1,0 +1,115 @@
+"""Through real Spark: the owner of a table changes its columns between the starts of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.errors import TableChangedError, TransformError
+from tests.integration.lance_desk import LanceDesk
+from tests.integration.process_watched import ROWS, WatchedTable
+
+pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
+WARNS = pytest.mark.filterwarnings("ignore:run .* code has changed:UserWarning")
+
+ALL = list(range(ROWS))
+# A row of each task: neither comes to its end before the last start.
+FIRST_STOP, SECOND_STOP = (4, 14), (8, 18)
+
+
+class Scored:
+    """Gives each row a score once the table has the column, and fails at some rows."""
+
+    def __init__(self, key: str, *, fails_at: Collection[int] = (), column: str = "") -> None:
+        """Take the key's name, the rows to fail at, and the column to fill."""
+        self.key, self.fails_at, self.column = key, fails_at, column
+
+    def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        """Return the rows."""
+        keys = batch[self.key].to_pylist()
+        if bad := set(self.fails_at).intersection(keys):
+            raise LookupError(f"no answer for {sorted(bad)}")
+        more: dict[str, Any] = {self.column: [f"paid-{key}" for key in keys]} if self.column else {}
+        if self.key == "n":  # The Iceberg table has a narrow column, by which it is partitioned.
+            more["v"] = pa.array([key % 3 for key in keys], pa.int32())
+        return {self.key: keys, **more}
+
+
+def fail(append: Any, transform: Scored) -> None:  # noqa: ANN401 - of either desk.
+    """Start the job, which keeps what it has done before it fails."""
+    with pytest.raises(TransformError):
+        append(transform=transform)
+
+
+def three_starts_of_iceberg(watched: WatchedTable, last_change: list[str]) -> hf.Report:
+    """Start, add a column, start and fill it, change the table again, start to the end."""
+    watched.lake.sql(
+        f"CREATE TABLE {watched.name} (n BIGINT, v INT) USING iceberg PARTITIONED BY (v)"
+    )
+    fail(watched.append, Scored("n", fails_at=FIRST_STOP))
+    watched.lake.sql(f"ALTER TABLE {watched.name} ADD COLUMN score STRING")
+    fail(watched.append, Scored("n", fails_at=SECOND_STOP, column="score"))
+    for change in last_change:
+        watched.lake.sql(f"ALTER TABLE {watched.name} {change}")
+    return watched.append(transform=Scored("n", column="score"))
+
+
+@WARNS
+def test_a_column_that_is_dropped_and_added_again_between_starts_stops_the_run(
+    watched: WatchedTable,
+) -> None:
+    """The second start's values belong to a column that is gone: they would read as NULL."""
+    with pytest.raises(TableChangedError, match="column 'score' was dropped"):
+        three_starts_of_iceberg(watched, ["DROP COLUMN score", "ADD COLUMN score STRING"])
+    assert watched.snapshots() == []
+    assert watched.numbers() == []
+
+
+@WARNS
+def test_a_column_that_is_added_and_one_that_is_widened_between_starts_do_not(
+    watched: WatchedTable,
+) -> None:
+    """Spark reads every value that was paid for, and NULL where the column was not there yet."""
+    report = three_starts_of_iceberg(watched, ["ALTER COLUMN v TYPE BIGINT"])
+    table = watched.lake.table(watched.name)
+    rows = table.orderBy("n").collect()
+    assert [(row["n"], row["v"]) for row in rows] == [(n, n % 3) for n in ALL]
+    for value in range(3):  # By what the manifests say of partitions and bounds.
+        found = sorted(row["n"] for row in table.where(f"v = {value}L").collect())
+        assert found == [n for n in ALL if n % 3 == value]
+    without = [row["n"] for row in rows if row["score"] is None]
+    assert 0 < len(without) < ROWS
+    assert all(row["score"] in (None, f"paid-{row['n']}") for row in rows)
+    assert report.kept_rows > len(without) > 0
+
+
+@WARNS
+@pytest.mark.parametrize(
+    ("successor", "said"),
+    [
+        (pa.field("note", pa.string()), "renamed to 'note'"),
+        (pa.field("rank", pa.int64()), "renamed to 'rank'"),
+        (pa.field("score", pa.string()), "column 'score' was dropped"),
+    ],
+    ids=["another name", "another type", "the same name"],
+)
+def test_on_lance_no_value_lands_in_the_column_that_got_the_number_of_another(
+    lake: SparkSession, tmp_path: Path, successor: pa.Field, said: str
+) -> None:
+    """Lance gives the number of a dropped column to the next: three starts, one column each."""
+    desk = LanceDesk.below(lake, tmp_path)
+    desk.make(pa.table({"id": pa.array([-1], pa.int64())}))
+    fail(desk.append, Scored("id", fails_at=FIRST_STOP))
+    desk.dataset().add_columns(pa.field("score", pa.string()))
+    fail(desk.append, Scored("id", fails_at=SECOND_STOP, column="score"))
+    desk.dataset().drop_columns(["score"])
+    desk.dataset().add_columns(successor)
+    with pytest.raises(TableChangedError, match=said):
+        desk.append(transform=Scored("id"))
+    assert desk.dataset().to_table().to_pylist() == [{"id": -1, successor.name: None}]
