@@ -28,7 +28,7 @@ PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup lock simulate soak guards check check-format check-lint check-types check-imports check-unit check-more-unit format \
-	stack stack-stop test crash bench plots docs test-matrix wheel clean
+	stack stack-stop example-envs test crash bench plots docs test-matrix wheel clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -88,6 +88,9 @@ format: setup ## Rewrite the code in the house format
 stack: setup ## Install and start the test servers; WITH="nessie minio" adds to the usual ones
 	dev/stack/install.sh $(WITH)
 	$(BIN)/python dev/stack/stack.py start $(foreach part,$(WITH),--with $(part))
+
+example-envs: setup ## Install what the tests of some examples need: Airflow, Dagster, a model (2 GB)
+	dev/example_envs.sh
 
 stack-stop: ## Stop the test servers
 	$(BIN)/python dev/stack/stack.py stop
