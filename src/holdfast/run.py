@@ -19,7 +19,6 @@ from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import Swept, sweep
 from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import open_input
-from holdfast.ledger.run_file import read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.report import Report
@@ -224,7 +223,7 @@ class Run:
         """
         ledger = self._ledger(active_session())
         ledger.log.refresh()
-        run_file = read_run_file(ledger.storage, ledger.layout)
+        run_file = ledger.run_file()
         if run_file is None or ledger.log.receipt is None:
             raise RunUnfinishedError(run_id=self._run_id)
         if not quarantine_chunks(ledger):

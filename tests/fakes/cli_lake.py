@@ -23,7 +23,7 @@ from holdfast.engine.prepare import Ledger
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
-from holdfast.model.records import Body, Receipt, Record
+from holdfast.model.records import Body, Receipt, Record, open_json, seal_json
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog
@@ -122,6 +122,8 @@ class CliLake:
         for uri, data in rig.storage.objects.items():
             file = Path(f"{folder}{uri.removeprefix(LAYOUT.folder)}")
             file.parent.mkdir(parents=True, exist_ok=True)
+            if uri == LAYOUT.identity:  # It says whose folder it is.
+                data = seal_json({**open_json(data), "run_id": run_id})  # noqa: PLW2901
             file.write_bytes(data)
 
     def damage(self, run_id: str, number: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.layout import RunLayout, tasks_name
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger, read_task_records
 from holdfast.model.records import (
@@ -81,6 +81,7 @@ def job_ledger(storage: Storage | None = None, layout: RunLayout = LAYOUT) -> Jo
         storage=storage or MemoryStorage(),
         layout=layout,
         claim=1,
+        tasks=tasks_name(1),
         job="rows",
         next_number=3,
         planned_at=time.time(),

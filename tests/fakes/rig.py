@@ -78,6 +78,7 @@ class Rig:
             nonce=ledger.ports.new_nonce(),
             sleep=ledger.ports.sleep,
         )
+        ledger.log.belongs_to(run_file)
         ledger.log.claim(CLAIM)
         return Commit(
             run_id=RUN_ID, run_file=run_file, log=ledger.log, sink=self.table, ports=ledger.ports
@@ -130,9 +131,10 @@ class Rig:
 
     def log(self) -> RunLog:
         """Return the run log as it stands."""
-        log = self.ledger().log
-        log.refresh()
-        return log
+        ledger = self.ledger()
+        ledger.log.refresh()
+        ledger.run_file()
+        return ledger.log
 
     def kinds(self) -> list[str]:
         """Return the kinds of all records in the run log, in order."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.layout import RunLayout, tasks_name
 from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
@@ -114,6 +114,7 @@ def job_ledger(
         storage=storage,
         layout=layout,
         claim=CLAIM,
+        tasks=tasks_name(CLAIM),
         job=job,
         next_number=NEXT_NUMBER,
         planned_at=time.time() if planned_at is None else planned_at,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.engine.ports import Ports
 from holdfast.ledger.chunks import ChunkFile, read_chunk
 from holdfast.ledger.key_files import KeyFile, read_keys
-from holdfast.ledger.layout import RunLayout, task_log_name
+from holdfast.ledger.layout import RunLayout, task_log_name, tasks_name
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.run_file import open_run_file, read_run_file
 from holdfast.ledger.run_log import RunLog
@@ -30,7 +30,7 @@ CLAIM = Claim(
 )
 ROWS = pa.RecordBatch.from_pydict({"id": list(range(50)), "text": [f"row {n}" for n in range(50)]})
 KEYS = pa.schema([("id", pa.int64())])
-_TASK = task_log_name(1, "rows", 0, 7)
+_TASK = task_log_name(tasks_name(1), "rows", 0, 7)
 _RECORD = TaskRecord(
     name=f"{_TASK}/0000",
     coverage=Coverage(rows=50, low=1, high=2, keys_bytes=3, span=(0, 49)),

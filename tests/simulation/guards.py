@@ -5,7 +5,7 @@ A simulation that finds nothing proves little unless it finds what was broken on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,8 +20,9 @@ from holdfast.engine.scan_rows import ScanRows
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import RunMismatchError
 from holdfast.ledger import run_file, run_log, task_log
+from holdfast.ledger.layout import tasks_name
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.records import Abort, Record, Refused, encode_record
+from holdfast.model.records import Abort, Intent, Record, Refused, encode_record
 from holdfast.model.work import Work
 from holdfast.sinks.base import Outcome, TableView
 from holdfast.storage.port import StorageError
@@ -185,6 +186,12 @@ def _oldest_schema(book: Workbook) -> list[dict[str, Any]]:
 
 Patches = Callable[[], list[Any]]
 
+
+def _named_by_number(intents: Mapping[int, Intent], number: int, **_facts: Any) -> Intent | None:
+    """Stand for a look at the mark that takes any intent of its number."""
+    return intents.get(number)
+
+
 GUARDS: dict[str, Patches] = {
     "mark": lambda: [mock.patch.object(Commit, "look", _finds_nothing)],
     "removed": lambda: [mock.patch.object(Commit, "look", _takes_gone_for_never)],
@@ -242,6 +249,10 @@ GUARDS: dict[str, Patches] = {
         mock.patch.object(replay, "_numbers", lambda *_arguments: ()),
         mock.patch.object(Workbook, "schemas", property(_schemas_of_files)),
     ],
+    "folders of tasks": lambda: [
+        mock.patch.object(passes, "tasks_name", lambda claim, _nonce: tasks_name(claim))
+    ],
+    "named intents": lambda: [mock.patch.object(commit, "intent_named", _named_by_number)],
     **LANCE_GUARDS,
 }
 

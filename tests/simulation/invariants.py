@@ -25,9 +25,6 @@ from tests.simulation.world import DiedError
 
 # What others do after which a table no longer names the run that has landed there.
 _TAKE_THE_MARK = {"drop marks", "rewind", "make again", "restore", "replace"}
-# Off: of two copies of a ledger each has an intent of the same number, and the table's mark names
-# that. Waits for a receipt that is written only if the mark fits the intent.
-JUDGES_RECEIPTS_OF_MOVED_LEDGERS = False
 _KEYS = pa.schema([("id", pa.int64())])
 
 
@@ -105,8 +102,6 @@ def _receipts_of_other_files(
     history: History, storage: SimStorage, receipts: Sequence[Receipt]
 ) -> list[str]:
     """A receipt lists the files of the snapshot that it names: a sweep keeps only those."""
-    if history.is_ledger_moved and not JUDGES_RECEIPTS_OF_MOVED_LEDGERS:
-        return []
     landed = {one.snapshot_id: one.groups for one in history.table.ever}
     for receipt in receipts:
         is_there = LAYOUT.part(receipt.staged.name) in storage.objects
@@ -248,7 +243,9 @@ def _paid_once(history: History) -> list[str]:
     records = [record for one in logs.values() for record in one]
 
     def in_time(record: TaskRecord) -> bool:
-        sealed = history.storage.listed_at.get(LAYOUT.claim_tasks(record.claim), float("inf"))
+        sealed = history.storage.listed_at.get(
+            LAYOUT.job_tasks(record.name.split("/")[0]), float("inf")
+        )
         return storage.written_at[LAYOUT.task_record(record.name)] < sealed
 
     covered = _covered(history, [record for record in records if in_time(record)])

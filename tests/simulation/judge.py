@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.simulation.history import History
@@ -13,19 +13,9 @@ from tests.simulation.others import OTHERS
 from tests.simulation.setting import TableFormat
 
 _TRIALS_MAX = 3_000
-# Off: records do not name their run, so a log that is begun anew takes the task records of the
-# lost one for its own (seeds 5855, 300014264). Waits for records that carry the run's nonce.
-JUDGES_MOVED_LEDGERS = False
-_MOVED = ("ledger restored", "ledger cut", "ledger copied")
-
-
-def _drawn(others: Mapping[str, Callable[[History], None]]) -> dict[str, Callable[[History], None]]:
-    return {one: act for one, act in others.items() if JUDGES_MOVED_LEDGERS or one not in _MOVED}
-
-
 KINDS_OF_OTHERS: dict[TableFormat, dict[str, Callable[[History], None]]] = {
-    "iceberg": _drawn(OTHERS),
-    "lance": _drawn(LANCE_OTHERS),
+    "iceberg": OTHERS,
+    "lance": LANCE_OTHERS,
 }
 
 

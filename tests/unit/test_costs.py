@@ -15,14 +15,14 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven
 from holdfast.engine.report import report_of
 from holdfast.errors import SettingsError, TransformError
+from holdfast.ledger.layout import task_log_name
 from holdfast.ledger.task_log import TaskLog
 from holdfast.model.report import Report
 from holdfast.model.work import Work
 from holdfast.worker.checkpoints import Checkpoints
-from tests.fakes.logs import job_ledger as run_ledger
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter, partition
-from tests.fakes.rig import LAYOUT, Rig, two_partitions
+from tests.fakes.rig import Rig, two_partitions
 from tests.fakes.row_functions import QUICK, RowFunction, batch, run_task
 from tests.fakes.task_ledgers import (
     ListWriterSpec,
@@ -204,7 +204,9 @@ def lost_by(
     submitter = two_partitions()
     submitter.before_task[0] = rig.storage.kill
     rig.start_and_die(submitter, checkpoint_every=every)
-    log = TaskLog(rig.storage, LAYOUT, run_ledger(rig.storage).log_name(0, 0))
+    run_log = rig.log()
+    name = task_log_name(run_log.task_folders[1], "rows", 0, 0)
+    log = TaskLog(rig.storage, run_log.layout, name)
     log.append(record(log.next_name, seconds=seconds, cost=cost, end=end))
 
 

@@ -38,6 +38,7 @@ def mark(sequence_number: int, *, nonce: str = "ours") -> RunMark:
     return RunMark(
         run_nonce=nonce,
         intent_number=2,
+        intent_nonce="its own",
         snapshot_id=1000 + sequence_number,
         sequence_number=sequence_number,
     )
@@ -56,7 +57,13 @@ def test_a_mark_is_set_with_all_its_facts() -> None:
     changes = mark_changes({"owner": "me", **marks(3)}, "r/1", mark(9))
     assert changes.removals == []
     assert {name: json.loads(text) for name, text in changes.updates.items()} == {
-        "holdfast.run.r=2F1": {"nonce": "ours", "intent": 2, "snapshot": 1009, "sequence": 9},
+        "holdfast.run.r=2F1": {
+            "nonce": "ours",
+            "intent": 2,
+            "intent_nonce": "its own",
+            "snapshot": 1009,
+            "sequence": 9,
+        },
         COUNT: 4,
     }
 

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.model.input_sums import InputSums
 from holdfast.model.records import (
+    FORMAT_VERSION,
     Abort,
     Body,
     Claim,
@@ -121,7 +122,7 @@ def test_the_hand_that_seals_anew_seals_well() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.update(format=2), "format 2"),
+        (lambda c: c.update(format=3), "format 3"),
         (lambda c: c.update(kind="later"), "later"),
         (lambda c: c.pop("kind"), "kind"),
         (lambda c: c.pop("nonce"), "nonce"),
@@ -152,9 +153,9 @@ def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
 
 
 def test_sealed_json_gives_back_its_content() -> None:
-    """Format and digest are added and taken away again; the content is untouched."""
+    """Format and digest are added, the digest is taken away again; the content is untouched."""
     content = {"b": [1, {"c": None}], "a": "ü"}
-    assert open_json(seal_json(content)) == content
+    assert open_json(seal_json(content)) == {"format": FORMAT_VERSION, **content}
 
 
 def test_two_writers_never_write_equal_bytes() -> None:

@@ -52,7 +52,8 @@ def test_a_task_that_writes_is_a_sign_of_life() -> None:
     """The driver itself writes nothing while its job runs."""
     rig = rig_with_dead_driver()
     rig.time.now_s += 55
-    rig.storage.put(f"{LAYOUT.claim_tasks(1)}/rows/000001/000000000001/0000.keys", b"")
+    tasks = LAYOUT.job_tasks(rig.log().task_folders[1])
+    rig.storage.put(f"{tasks}/rows/000001/000000000001/0000.keys", b"")
     with pytest.warns(UserWarning, match="wrote 0 s ago"):
         rig.start(ports=elsewhere(rig))
     assert sum(rig.time.sleeps) == pytest.approx(WAIT_S)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.seal import gather
 from holdfast.errors import StoreUnavailableError
-from holdfast.ledger.layout import task_log_name
+from holdfast.ledger.layout import task_log_name, tasks_name
 from holdfast.ledger.task_log import TaskLog
 from holdfast.model.work import Chunk, Coverage, TaskEnd, TaskRecord, Work
 from tests.fakes.logs import LAYOUT
@@ -18,7 +18,7 @@ CHUNK = Chunk(rows=1, size_bytes=1, digest="d")
 
 def log(claim: int = 1, job: str = "rows", place: int = 0, attempt: int = 0) -> str:
     """Return the name of a task log."""
-    return task_log_name(claim, job, place, attempt)
+    return task_log_name(tasks_name(claim), job, place, attempt)
 
 
 def write(
@@ -50,7 +50,7 @@ def accepted(
     storage: MemoryStorage, *claims: int, work: Work | None = None
 ) -> tuple[set[str], int]:
     """Return the logs that count, and how many rows were left out."""
-    found = gather(storage, LAYOUT, work or Work(), claims)
+    found = gather(storage, LAYOUT, work or Work(), map(tasks_name, claims))
     return {record.log for record in found.work.records}, found.dropped_rows
 
 
@@ -84,7 +84,7 @@ def test_of_two_replays_the_one_that_put_most_into_files_counts() -> None:
     """A replay covers no rows of its own."""
     storage, rows = MemoryStorage(), log()
     chunks = [write(storage, rows, 2) for _ in range(3)]
-    work = gather(storage, LAYOUT, Work(), [1]).work
+    work = gather(storage, LAYOUT, Work(), [tasks_name(1)]).work
     first, second = log(2, "replay", attempt=1), log(2, "replay", attempt=2)
     write(storage, first, 0, supersedes=(chunks[0],))
     write(storage, second, 0, supersedes=(chunks[0], chunks[1]))
@@ -113,7 +113,7 @@ def test_records_behind_a_gap_do_not_count() -> None:
     storage = MemoryStorage()
     names = [write(storage, log(), 2) for _ in range(3)]
     del storage.objects[LAYOUT.task_record(names[1])]
-    found = gather(storage, LAYOUT, Work(), [1])
+    found = gather(storage, LAYOUT, Work(), [tasks_name(1)])
     assert [record.name for record in found.work.records] == names[:1]
 
 

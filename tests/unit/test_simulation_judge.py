@@ -76,7 +76,6 @@ def test_histories_that_break_off_are_an_error() -> None:
         apart(breaks_off)
 
 
-@pytest.mark.skip(reason="moved ledgers are not drawn until records carry the run's nonce")
 @pytest.mark.parametrize("kind", ["ledger restored", "ledger copied"])
 def test_a_moved_ledger_is_judged_though_no_sweep_follows(kind: str) -> None:
     """The judge acts for itself, not as the last actor, which may have been killed."""

@@ -98,9 +98,9 @@ def task_logs(ledger: Ledger, most: int) -> tuple[list[list[TaskRecord]], int]:
 
 def task_line(log: Sequence[TaskRecord]) -> TaskLine:
     """Add up what a task attempt has written."""
-    claim, job, place, attempt = log[0].log.split("/")
+    _, job, place, attempt = log[0].log.split("/")
     return TaskLine(
-        claim=int(claim),
+        claim=log[0].claim,
         job=job,
         place=int(place),
         attempt=int(attempt),

@@ -11,7 +11,6 @@ from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import Sight, record_landing, refuse_landed, resolve
 from holdfast.errors import RunAbortedError, RunCommittedError, TableOutOfSightError
 from holdfast.failpoints import failpoint
-from holdfast.ledger.run_file import read_run_file
 from holdfast.model.identity import Identity
 from holdfast.model.records import Abort
 from holdfast.model.report import counted
@@ -59,7 +58,7 @@ def abort(
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
     # First: a run that landed without living to say so is not given up, it is found. And what
     # cannot be judged is not given up either: the record is final.
-    run_file = read_run_file(ledger.storage, ledger.layout)
+    run_file = ledger.run_file()
     if run_file is not None and log.doubtful:
         sight = resolve(ledger, run_file, open_sink, may_post=False, is_gone=table_is_gone)
         if sight.landed is not None:
@@ -85,7 +84,7 @@ def abort(
 
 def _refuse_out_of_sight(ledger: Ledger, sight: Sight, *, table_is_gone: bool) -> None:
     if sight.out_of_sight and not table_is_gone:
-        run_file = read_run_file(ledger.storage, ledger.layout)
+        run_file = ledger.run_file()
         raise TableOutOfSightError(
             table=run_file.identity.table if run_file else "",
             run_id=ledger.run_id,

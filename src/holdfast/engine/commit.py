@@ -193,6 +193,7 @@ class Commit:
         mark = RunMark(
             run_nonce=self.run_file.nonce,
             intent_number=number,
+            intent_nonce=intent.nonce,
             snapshot_id=intent.snapshot_id,
             sequence_number=intent.sequence_number,
         )
@@ -256,6 +257,7 @@ class Commit:
             rows=totals.rows,
             files=totals.files,
             size_bytes=totals.size_bytes,
+            nonce=self.ports.new_nonce(),
         )
         return self.log.append(intent).number, intent
 
@@ -283,6 +285,7 @@ def landed_intent(log: RunLog, mark: RunMark) -> Intent | None:
     return intent_named(
         log.intents,
         mark.intent_number,
+        nonce=mark.intent_nonce,
         snapshot_id=mark.snapshot_id,
         sequence_number=mark.sequence_number,
     )

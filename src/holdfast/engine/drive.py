@@ -105,6 +105,7 @@ class Driver:
             nonce=nonce,
             sleep=ledger.ports.sleep,
         )
+        ledger.log.belongs_to(run_file)
         commit = Commit(
             run_id=ledger.run_id,
             run_file=run_file,
@@ -167,7 +168,6 @@ class Driver:
             book=book,
             log=commit.log,
             storage=self.ledger.storage,
-            layout=self.ledger.layout,
             sink=self.sink,
             view=view,
             submitter=self.input.submitter,

@@ -21,7 +21,7 @@ from holdfast.engine.withdraw import without_lost
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import JobFailedError, LedgerDamagedError, TransformError
 from holdfast.failpoints import failpoint
-from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.layout import tasks_name
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger
 from holdfast.model.progress import pass_reason
@@ -52,7 +52,6 @@ class Passes:
         book: Workbook,
         log: RunLog,
         storage: Storage,
-        layout: RunLayout,
         sink: Sink,
         view: TableView,
         submitter: Submitter,
@@ -70,7 +69,6 @@ class Passes:
         self._book = book
         self._log = log
         self._storage = storage
-        self._layout = layout
         self._sink = sink
         self._view = view
         self._submitter = submitter
@@ -95,7 +93,7 @@ class Passes:
             sink=self._sink,
             view=self._view,
             storage=self._storage,
-            layout=self._layout,
+            layout=self._log.layout,
         )
         if kept is not self._book.work:
             self._book.withdraw(kept)
@@ -180,6 +178,8 @@ class Passes:
         book = self._book
         waiting = book.work.waiting if job == "replay" else ()
         known = book.input_sums.rows - book.work.sums.rows if book.input_sums else None
+        nonce = self._ports.new_nonce()
+        tasks = tasks_name(self._log.own_claim, nonce)
         self._log.append(
             Plan(
                 job=job,
@@ -187,19 +187,21 @@ class Passes:
                 remaining_rows=known,
                 chunks=len(waiting),
                 schema=self._view.schema,
+                tasks=tasks,
             )
         )
         self._say_pass(job, known)
         ledger = JobLedger(
             storage=self._storage,
-            layout=self._layout,
+            layout=self._log.layout,
             claim=self._log.own_claim,
+            tasks=tasks,
             job=job,
             next_number=self._log.next_number,
             planned_at=self._ports.now(),
             ports=self._ports.tasks,
         )
-        writer, nonce = self._sink.writer_spec(self._view), self._ports.new_nonce()
+        writer = self._sink.writer_spec(self._view)
         every_s = self._choices.checkpoint_every_s
         if job == "replay":
             replay = ReplayPlan(

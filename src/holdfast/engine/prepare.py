@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, NullKeyError, RunMismatchError, Setti
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.probe import probe_store
-from holdfast.ledger.run_file import read_run_file
+from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Claim, Stop
 from holdfast.storage.port import Storage
@@ -50,7 +50,19 @@ class Ledger:
     @property
     def layout(self) -> RunLayout:
         """Where the run stands."""
-        return RunLayout.of(self.store, self.run_id)
+        return self.log.layout
+
+    def run_file(self) -> RunFile | None:
+        """Read what the run is, if any driver has got so far; records must then name it.
+
+        Raises:
+            LedgerDamagedError: run.json is damaged, or a record is another run's.
+            StoreUnavailableError: The store did not answer.
+        """
+        found = read_run_file(self.storage, self.layout)
+        if found is not None:
+            self.log.belongs_to(found)
+        return found
 
     def probe(self) -> None:
         """Refuse a store that cannot hold a ledger.
@@ -65,7 +77,6 @@ class Ledger:
         return Workbook(
             log=self.log,
             storage=self.storage,
-            layout=self.layout,
             new_nonce=self.ports.new_nonce,
         )
 
@@ -189,7 +200,7 @@ def prepare(
         HoldfastError: Any other; what is durable stays so.
     """
     ledger.probe()
-    found = read_run_file(ledger.storage, ledger.layout)
+    found = ledger.run_file()
     if found is not None and found.identity.key != key:
         raise RunMismatchError(
             run_id=ledger.run_id,

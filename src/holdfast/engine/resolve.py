@@ -27,7 +27,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.ledger.run_file import RunFile, read_run_file
+from holdfast.ledger.run_file import RunFile
 from holdfast.model.identity import Identity
 from holdfast.model.records import Intent
 from holdfast.sinks.base import MarkFound, Sink, TableView
@@ -184,7 +184,7 @@ def refuse_landed(
     if receipt is not None:
         # It came before the record that was to give the run up. The table may be gone since.
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=receipt.snapshot_id)
-    run_file = read_run_file(ledger.storage, ledger.layout)
+    run_file = ledger.run_file()
     if run_file is None or not ledger.log.doubtful:
         return Sight(doubtful={})
     sight = resolve(ledger, run_file, open_sink, is_gone=is_gone)
@@ -217,7 +217,7 @@ def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
     is_gone = ledger.log.abort is not None and ledger.log.abort.table_is_gone
     sight = refuse_landed(ledger, open_sink, is_gone=is_gone)
     if sight.doubtful and not is_gone:
-        run_file = read_run_file(ledger.storage, ledger.layout)
+        run_file = ledger.run_file()
         raise CommitUnknownError(
             table=run_file.identity.table if run_file else "",
             run_id=ledger.run_id,

@@ -34,7 +34,7 @@ def gather(
     storage: Storage,
     layout: RunLayout,
     work: Work,
-    claims: Iterable[int],
+    folders: Iterable[str],
     reports: Sequence[TaskReport] = (),
 ) -> Gathered:
     """Read the task logs of the claims and accept what counts.
@@ -43,7 +43,7 @@ def gather(
         storage: How the store is reached.
         layout: Where the run stands.
         work: What earlier seals have accepted.
-        claims: Whose task logs to read, in order.
+        folders: What the folders of the task logs to read are called, in order.
         reports: What the tasks themselves say, where they lived to say it.
 
     Raises:
@@ -53,8 +53,8 @@ def gather(
     gathered = accept(
         work,
         (
-            read_task_records(storage, layout, list_objects(storage, layout.claim_tasks(claim)))
-            for claim in claims
+            read_task_records(storage, layout, list_objects(storage, layout.job_tasks(folder)))
+            for folder in folders
         ),
     )
     for report in reports:

@@ -6,7 +6,6 @@ from holdfast.engine.prepare import Ledger
 from holdfast.engine.seal import gather
 from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
-from holdfast.ledger.run_file import read_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.input_sums import InputSums
 from holdfast.model.records import Plan, Seal, Stop
@@ -27,7 +26,7 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
     """
     log = ledger.log
     log.refresh()
-    run_file = read_run_file(ledger.storage, ledger.layout)
+    run_file = ledger.run_file()
     last = last_seal(log)
     done = last.covered.rows if last else 0
     if with_tasks and log.receipt is None and not log.is_aborted:
@@ -64,7 +63,8 @@ def accepted_work(ledger: Ledger) -> Work:
     last = last_seal(log)
     work = Work() if last is None else read_work(storage, layout, last.work)
     sealed = last.through_claim if last else 0
-    return gather(storage, layout, work, [claim for claim in log.plans if claim > sealed]).work
+    folders = [name for claim, name in log.task_folders.items() if claim > sealed]
+    return gather(storage, layout, work, folders).work
 
 
 def last_seal(log: RunLog) -> Seal | None:

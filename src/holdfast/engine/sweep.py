@@ -18,7 +18,7 @@ from holdfast.errors import CommitUnknownError, RunUnfinishedError, UnsupportedT
 from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
-from holdfast.ledger.run_file import RunFile, read_run_file
+from holdfast.ledger.run_file import RunFile
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.identity import Identity
 from holdfast.model.records import PartReference
@@ -92,13 +92,13 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         StoreUnavailableError: The store did not answer.
         StoreError: The ledger is damaged.
     """
-    log, layout, storage = ledger.log, ledger.layout, ledger.storage
+    log, storage = ledger.log, ledger.storage
     log.refresh()
     given_up = log.receipt is None
     if given_up and not log.is_aborted:
         raise RunUnfinishedError(run_id=ledger.run_id)
     # Only now: before the run has ended, a driver may still come and say what it is.
-    run_file = read_run_file(storage, layout)
+    run_file, layout = ledger.run_file(), ledger.layout
     sight = _sight(ledger, run_file, open_sink)
     references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
     with answers(layout.folder):

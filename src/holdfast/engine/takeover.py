@@ -96,7 +96,9 @@ def _age_s(log: RunLog, storage: Storage, layout: RunLayout, claim: int, ports: 
         StoreUnavailableError: The store did not answer.
     """
     written = datetime.fromisoformat(log.records[-1].written_at).timestamp()
-    folder = layout.claim_tasks(claim)
-    with answers(folder):
-        newest = storage.newest(folder)
+    newest = None
+    if (tasks := log.task_folders.get(claim)) is not None:
+        folder = layout.job_tasks(tasks)
+        with answers(folder):
+            newest = storage.newest(folder)
     return max(0.0, ports.now() - max(written, newest or 0.0))

@@ -11,7 +11,6 @@ from holdfast.engine.seal import Gathered, accept
 from holdfast.engine.status import last_input, last_seal, state_of
 from holdfast.ledger.answers import list_objects
 from holdfast.ledger.parts import read_work
-from holdfast.ledger.run_file import read_run_file
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.identity import Identity
 from holdfast.model.progress import Progress, progress_of
@@ -59,7 +58,7 @@ class Watcher:
         ledger, log = self.ledger, self.ledger.log
         log.refresh()
         if self._identity is None:
-            found = read_run_file(ledger.storage, ledger.layout)
+            found = ledger.run_file()
             self._identity = found.identity if found else None
         last, starts = last_seal(log), starts_of(log.records)
         work, through = Work(), 0
@@ -105,7 +104,8 @@ class Watcher:
     def _of_claim(self, claim: int) -> list[TaskRecord]:
         storage, layout = self.ledger.storage, self.ledger.layout
         known = self._records.setdefault(claim, {})
-        uris = list_objects(storage, layout.claim_tasks(claim))
+        folder = self.ledger.log.task_folders[claim]
+        uris = list_objects(storage, layout.job_tasks(folder))
         new = [uri for uri in uris if layout.task_record_name(uri) not in known]
         known |= {one.name: one for one in read_task_records(storage, layout, new)}
         return list(known.values())

@@ -12,7 +12,6 @@ from holdfast.engine.seal import gather
 from holdfast.engine.steps_log import say
 from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.key_files import KeyFiles
-from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.input_sums import InputSums
@@ -47,13 +46,11 @@ class Workbook:
         *,
         log: RunLog,
         storage: Storage,
-        layout: RunLayout,
         new_nonce: Callable[[], str],
     ) -> None:
         """Start empty; the run is claimed already."""
         self._log = log
         self._storage = storage
-        self._layout = layout
         self._new_nonce = new_nonce
         self.work = Work()
         self.tally = Tally()
@@ -73,7 +70,7 @@ class Workbook:
         ranges: dict[str, Sequence[Span]] = {}
         for record in self.work.with_keys:
             if record.coverage.ranges is None:
-                uris[record.name] = self._layout.keys(record.name)
+                uris[record.name] = self._log.layout.keys(record.name)
             else:
                 ranges[record.name] = record.coverage.ranges
         return KeyFiles(storage=self._storage, uris=uris, rows=self.work.sums.rows, ranges=ranges)
@@ -109,7 +106,7 @@ class Workbook:
         plans = self._log.plans
         if strangers := claims - plans.keys():
             raise LedgerDamagedError(
-                uri=self._layout.log, reason=f"claim {min(strangers)} has work, but no plan"
+                uri=self._log.layout.log, reason=f"claim {min(strangers)} has work, but no plan"
             )
         schemas = [plans[claim].schema for claim in sorted(claims)]
         found = {json.dumps(schema, sort_keys=True): schema for schema in schemas}
@@ -124,7 +121,7 @@ class Workbook:
         seals = self._log.seals
         if seals:
             last = seals[max(seals)]
-            self.work = read_work(self._storage, self._layout, last.work)
+            self.work = read_work(self._storage, self._log.layout, last.work)
             self._reference = last.work
             self._through_claim = last.through_claim
             self.tally.dropped_cost = last.dropped_cost
@@ -141,10 +138,12 @@ class Workbook:
         Raises:
             StoreError: The ledger is damaged or does not answer.
         """
-        claims = [claim for claim in self._log.plans if claim > self._through_claim]
+        folders = self._log.task_folders
+        claims = [claim for claim in folders if claim > self._through_claim]
         if not claims:
             return
-        found = gather(self._storage, self._layout, self.work, claims, reports)
+        unread = [folders[claim] for claim in claims]
+        found = gather(self._storage, self._log.layout, self.work, unread, reports)
         self._through_claim = claims[-1]
         self.tally.dropped_rows += found.dropped_rows
         self.tally.dropped_cost += found.dropped_cost
@@ -199,7 +198,7 @@ class Workbook:
         if self._reference is not None and not self._changed:
             return self._reference
         name = f"work-{self._new_nonce()}.parquet"
-        reference = write_work(self._storage, self._layout, name, self.work)
+        reference = write_work(self._storage, self._log.layout, name, self.work)
         self._log.append(
             Seal(
                 through_claim=self._through_claim,

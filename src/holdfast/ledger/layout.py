@@ -5,7 +5,7 @@
   log/00000001.json   claim, plan, seal, renewal, stop, intent, receipt, abort
   parts/...           large bodies that those records point to
   input/<nonce>/...   the rows of a materialized input, as Parquet
-  tasks/<claim>/<job>/<place>/<attempt>/
+  tasks/<claim>-<nonce>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt
     0000.keys         the keys of the input rows that it covers, as Parquet
     0000.chunk        finished output rows that are in no table file yet, as Arrow IPC
@@ -24,14 +24,24 @@ RECORD_SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
-    """The names of one run's objects."""
+    """The names of one run's objects, and whose they are."""
 
     folder: str
+    # The run's own nonce, once run.json was read: every record carries it. A ledger that was begun
+    # in format 1 has records that carry none.
+    nonce: str = ""
+    has_unnamed: bool = False
 
     @classmethod
     def of(cls, store: str, run_id: str) -> RunLayout:
         """Return the layout of a run in a store."""
         return cls(folder=f"{normalise(store)}/{encode_run_id(run_id)}")
+
+    def owns(self, run: str) -> bool:
+        """Whether a record that carries this nonce is the run's; not known without run.json."""
+        if not self.nonce:
+            return True
+        return run == self.nonce if run else self.has_unnamed
 
     @property
     def identity(self) -> str:
@@ -70,13 +80,13 @@ class RunLayout:
         """The folder of all task logs."""
         return f"{self.folder}/tasks"
 
-    def claim_tasks(self, claim: int) -> str:
-        """The folder of the task logs that were written under one claim."""
-        return f"{self.tasks}/{claim:08d}"
+    def job_tasks(self, tasks: str) -> str:
+        """The folder of the task logs of one job, by the name that its plan gives it."""
+        return f"{self.tasks}/{tasks}"
 
-    def place(self, claim: int, job: str, place: int) -> str:
+    def place(self, tasks: str, job: str, place: int) -> str:
         """The folder of all attempts at one place of a job."""
-        return f"{self.claim_tasks(claim)}/{job}/{place:06d}"
+        return f"{self.job_tasks(tasks)}/{job}/{place:06d}"
 
     def task_record(self, name: str) -> str:
         """The object of one record of a task log."""
@@ -102,9 +112,14 @@ class RunLayout:
         return inside.removesuffix(RECORD_SUFFIX)
 
 
-def task_log_name(claim: int, job: str, place: int, attempt: int) -> str:
+def tasks_name(claim: int, nonce: str = "") -> str:
+    """Return what the folder of a job's task logs is called; without a nonce, as in format 1."""
+    return f"{claim:08d}-{nonce[:12]}" if nonce else f"{claim:08d}"
+
+
+def task_log_name(tasks: str, job: str, place: int, attempt: int) -> str:
     """Return the name of one attempt's log: sorted by age of the claim."""
-    return f"{claim:08d}/{job}/{place:06d}/{attempt:012d}"
+    return f"{tasks}/{job}/{place:06d}/{attempt:012d}"
 
 
 def probe_uri(store: str, nonce: str) -> str:

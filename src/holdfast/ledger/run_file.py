@@ -1,7 +1,8 @@
 """run.json: what a run is, created once by its first driver.
 
-Its nonce is the run's own: the mark inside the table carries it, so that the same run id from
-a second store is told apart.
+Its nonce is the run's own. The mark inside the table carries it, so that the same run id from a
+second store is told apart, and so does every record. It names the run id too: a folder that was
+copied to another id is known as a copy.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
 from holdfast.model.records import RecordDamagedError, open_json, seal_json
+from holdfast.model.run_id import encode_run_id
 from holdfast.storage.port import Storage, StorageError
 
 
@@ -24,6 +26,8 @@ class RunFile:
 
     nonce: str
     identity: Identity
+    # Whether it is of format 1, whose records carry no nonce of their run.
+    has_unnamed: bool = False
 
 
 def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so that tests see each.
@@ -49,7 +53,7 @@ def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so tha
         RunMismatchError: The id belongs to another job.
         LedgerDamagedError: run.json is damaged.
     """
-    data = seal_json({"nonce": nonce, "identity": identity.to_json()})
+    data = seal_json({"run_id": run_id, "nonce": nonce, "identity": identity.to_json()})
     failpoint("before-run-file")
     run_file = _decoded(layout, create_once(storage, layout.identity, data, sleep=sleep))
     failpoint("after-run-file")
@@ -77,9 +81,16 @@ def read_run_file(storage: Storage, layout: RunLayout) -> RunFile | None:
 def _decoded(layout: RunLayout, data: bytes) -> RunFile:
     try:
         content = open_json(data)
-        return RunFile(
+        found = RunFile(
             nonce=content["nonce"],
             identity=Identity.from_json(content["identity"]),
+            has_unnamed=content["format"] == 1,
         )
+        run_id = None if found.has_unnamed else content["run_id"]
     except (RecordDamagedError, KeyError, TypeError) as error:
         raise LedgerDamagedError(uri=layout.identity, reason=str(error)) from error
+    if run_id is not None and encode_run_id(run_id) != layout.folder.rsplit("/", 1)[1]:
+        raise LedgerDamagedError(
+            uri=layout.identity, reason=f"the folder was copied: this is run {run_id!r}"
+        )
+    return found

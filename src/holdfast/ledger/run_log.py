@@ -6,7 +6,8 @@ it is fenced. So a claim fixes everything before it, and a fenced driver can cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from holdfast.errors import (
@@ -18,7 +19,8 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers, list_objects
 from holdfast.ledger.create_once import create_once
-from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.layout import RunLayout, tasks_name
+from holdfast.ledger.run_file import RunFile
 from holdfast.model.records import (
     Abort,
     Body,
@@ -30,6 +32,7 @@ from holdfast.model.records import (
     Receipt,
     Record,
     RecordDamagedError,
+    Refused,
     Renewal,
     Seal,
     Stop,
@@ -41,6 +44,8 @@ from holdfast.model.records import (
 from holdfast.storage.port import Storage
 
 _CLAIM_ATTEMPTS_MAX = 100
+# What a driver may write before it is known which table the run writes. Such a seal is empty.
+_EARLY = (Claim, Seal, Stop, Abort)
 
 
 class RunLog:
@@ -72,6 +77,21 @@ class RunLog:
     def run_id(self) -> str:
         """Whose log it is."""
         return self._run_id
+
+    @property
+    def layout(self) -> RunLayout:
+        """Where the run's objects are, and, once run.json was read, how they are told."""
+        return self._layout
+
+    def belongs_to(self, run_file: RunFile) -> None:
+        """Take records for the run's only if they name it, those that were read before as well.
+
+        Raises:
+            LedgerDamagedError: One of them is another run's.
+        """
+        self._layout = replace(self._layout, nonce=run_file.nonce, has_unnamed=run_file.has_unnamed)
+        for at, record in enumerate(self._records):
+            self._check_owner(record, self._records[:at])
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -142,6 +162,11 @@ class RunLog:
             elif isinstance(record.body, Plan):
                 found[claim] = record.body
         return found
+
+    @property
+    def task_folders(self) -> dict[int, str]:
+        """What the folder of each job's task logs is called, by the claim's number."""
+        return {claim: plan.tasks or tasks_name(claim) for claim, plan in self.plans.items()}
 
     @property
     def pinned(self) -> Pinned | None:
@@ -263,6 +288,9 @@ class RunLog:
             nonce=self._new_nonce(),
             written_at=datetime.fromtimestamp(self._now(), tz=timezone.utc).isoformat(),
             body=body,
+            # Another driver may have made run.json since this one has looked for it.
+            run=self._layout.nonce or _named_run(self._records),
+            previous=self._records[-1].nonce if self._records else "",
         )
         uri = self._layout.record(number)
         data = encode_record(ours)
@@ -297,4 +325,36 @@ class RunLog:
         # Earlier versions let a driver say that it stops before it had claimed the run.
         if number == 1 and not isinstance(record.body, Claim | Abort | Stop):
             raise LedgerDamagedError(uri=uri, reason="the first record is no claim")
+        self._check_owner(record, self._records)
         return record
+
+    def _check_owner(self, record: Record, before: Sequence[Record]) -> None:
+        """Refuse a record that is another run's, or that does not follow the one before.
+
+        Raises:
+            LedgerDamagedError: It is.
+        """
+        uri, named = self._layout.record(record.number), _named_run(before)
+        # Before run.json there is no nonce. That may stay so until the first record that has one.
+        is_early = not record.run and not named and isinstance(record.body, _EARLY)
+        is_own = self._layout.owns(record.run) and (not named or record.run in {named, ""})
+        if not is_own and not is_early:
+            raise LedgerDamagedError(uri=uri, reason="it is a record of another run")
+        follows = before[-1].nonce if before else ""
+        if record.previous != follows and not (
+            record.previous is None and (self._layout.has_unnamed or not self._layout.nonce)
+        ):
+            raise LedgerDamagedError(uri=uri, reason="it follows a record that is not there")
+        body = record.body
+        if isinstance(body, Receipt | Refused):
+            intents = {one.number: one.body for one in before if isinstance(one.body, Intent)}
+            intent = intents.get(body.intent_number)
+            if intent is None or (isinstance(body, Receipt) and body.staged != intent.staged):
+                raise LedgerDamagedError(
+                    uri=uri, reason=f"the log has no such intent {body.intent_number}"
+                )
+
+
+def _named_run(records: Sequence[Record]) -> str:
+    """Return the nonce of the run that records carry; empty if none does."""
+    return next((one.run for one in reversed(records) if one.run), "")

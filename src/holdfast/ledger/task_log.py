@@ -41,6 +41,8 @@ class JobLedger:
     storage: Storage
     layout: RunLayout
     claim: int
+    # The folder of the job's logs: see `Plan.tasks`.
+    tasks: str
     job: str
     # The run log's next number when the job began: whatever stands there ends the job's tasks.
     next_number: int
@@ -75,7 +77,7 @@ class JobLedger:
 
     def log_name(self, place: int, attempt: int) -> str:
         """Return the name of one attempt's log."""
-        return task_log_name(self.claim, self.job, place, attempt)
+        return task_log_name(self.tasks, self.job, place, attempt)
 
     def log(self, place: int, attempt: int) -> TaskLog:
         """Start the log of one attempt; nothing is written yet."""
@@ -121,7 +123,8 @@ class TaskLog:
             raise LedgerDamagedError(uri=uri, reason=f"{self.next_name} was to come next")
         used = self._usage()
         record = replace(record, usage=used.since(self._used))
-        data = seal_json({**record.to_json(), "nonce": self._nonce})
+        named = {"run": self._layout.nonce, "nonce": self._nonce}
+        data = seal_json({**record.to_json(), **named})
         kind = _kind(record)
         failpoint(f"before-{kind}-record")
         if create_once(self._storage, uri, data, sleep=self._sleep) != data:
@@ -143,7 +146,9 @@ def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) 
         return []
     with answers(layout.tasks):
         found = storage.get_many([uri for _, uri in named])
-    return [_decoded(name, uri, data) for (name, uri), data in zip(named, found, strict=True)]
+    return [
+        _decoded(layout, name, uri, data) for (name, uri), data in zip(named, found, strict=True)
+    ]
 
 
 def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
@@ -167,13 +172,16 @@ def _kind(record: TaskRecord) -> str:
     return "last" if record.end else "first"
 
 
-def _decoded(name: str, uri: str, data: bytes | None) -> TaskRecord:
+def _decoded(layout: RunLayout, name: str, uri: str, data: bytes | None) -> TaskRecord:
     if data is None:
         raise LedgerDamagedError(uri=uri, reason="listed, but gone when read")
     try:
-        record = TaskRecord.from_json(open_json(data))
+        content = open_json(data)
+        record, run = TaskRecord.from_json(content), content.get("run", "")
     except (RecordDamagedError, KeyError, TypeError, ValueError) as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
     if record.name != name:
         raise LedgerDamagedError(uri=uri, reason=f"it says that it is {record.name}")
+    if not layout.owns(run):
+        raise LedgerDamagedError(uri=uri, reason="it is a record of another run")
     return record

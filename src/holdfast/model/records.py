@@ -2,7 +2,8 @@
 
 A record is one JSON object: a format version, a number, a kind, a nonce, a body and a digest
 over all of these. The nonce tells one writer's record from another's; the digest tells a whole
-record from a damaged one.
+record from a damaged one. Which run it belongs to and which record it follows stand in it too: a
+ledger that was restored, cut or copied can hold records that no longer belong together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 from holdfast.model.input_sums import InputSums
 
-FORMAT_VERSION = 1
+# Format 1 had no `run`, `previous` and `tasks`, and its intents no nonce: such ledgers are read.
+FORMAT_VERSION = 2
+_FORMATS_READ = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,9 @@ class Plan:
     chunks: int
     # The table's schema that the job's files are written for, in the sink's own JSON.
     schema: dict[str, Any]
+    # The folder of its task logs, a name that no other job gets: after the log has lost its end,
+    # numbers are given a second time. Empty in format 1, where the claim's number was the name.
+    tasks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,8 @@ class Intent:
     rows: int
     files: int
     size_bytes: int
+    # Tells it from an intent of the same number in another copy of the ledger.
+    nonce: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +180,10 @@ class Record:
     nonce: str
     written_at: str
     body: Body
+    # The nonce of the run, as run.json has it; empty as long as there is none.
+    run: str = ""
+    # The nonce of the record before; None in format 1.
+    previous: str | None = None
 
 
 def doubtful_intents(records: Iterable[Record]) -> dict[int, Intent]:
@@ -186,7 +198,12 @@ def doubtful_intents(records: Iterable[Record]) -> dict[int, Intent]:
 
 
 def intent_named(
-    intents: Mapping[int, Intent], number: int, *, snapshot_id: int, sequence_number: int
+    intents: Mapping[int, Intent],
+    number: int,
+    *,
+    nonce: str,
+    snapshot_id: int,
+    sequence_number: int,
 ) -> Intent | None:
     """Return the intent that a mark in the table names; None if the log holds another there.
 
@@ -195,11 +212,12 @@ def intent_named(
     Args:
         intents: All intents of the log, by number.
         number: Which one the mark names.
+        nonce: The intent's, as the mark has it.
         snapshot_id: The snapshot that landed.
         sequence_number: Its sequence number.
     """
     intent = intents.get(number)
-    if intent is None or intent.sequence_number != sequence_number:
+    if intent is None or (intent.nonce, intent.sequence_number) != (nonce, sequence_number):
         return None
     # Where versions are counted (Lance), settings in between may have used the planned one up.
     is_counted = intent.snapshot_id == intent.sequence_number
@@ -211,13 +229,16 @@ class RecordDamagedError(ValueError):
 
 
 def seal_json(content: dict[str, Any]) -> bytes:
-    """Return the content as JSON bytes with format version and, last, the digest of all before."""
+    """Return the content as JSON bytes with format version and, last, the digest of all before.
+
+    A content that names its format keeps it.
+    """
     text = _text({"format": FORMAT_VERSION, **content})
     return text[:-1] + _last(_digest(text))
 
 
 def open_json(data: bytes) -> dict[str, Any]:
-    """Return the content of what `seal_json` wrote.
+    """Return the content of what `seal_json` wrote, its format among it.
 
     Raises:
         RecordDamagedError: The bytes are not JSON, of another format, or not as written.
@@ -225,12 +246,12 @@ def open_json(data: bytes) -> dict[str, Any]:
     try:
         content = json.loads(data)
         digest = content.pop("digest")
-        version = content.pop("format")
+        version = content["format"]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise RecordDamagedError(f"not a record: {error}") from error
-    if version != FORMAT_VERSION:
-        raise RecordDamagedError(f"format {version}; this version of holdfast reads 1")
-    if not _is_of(digest, data) and digest != _digest(_text({"format": version, **content})):
+    if version not in _FORMATS_READ:
+        raise RecordDamagedError(f"format {version}; this version of holdfast reads 1 and 2")
+    if not _is_of(digest, data) and digest != _digest(_text(content)):
         raise RecordDamagedError("the digest does not fit the content")
     return dict(content)
 
@@ -249,6 +270,8 @@ def encode_record(record: Record) -> bytes:
             "kind": kind,
             "nonce": record.nonce,
             "written_at": record.written_at,
+            "run": record.run,
+            "previous": record.previous,
             "body": asdict(record.body),
         }
     )
@@ -274,6 +297,8 @@ def decode_record(data: bytes) -> Record:
             nonce=content["nonce"],
             written_at=content["written_at"],
             body=body,
+            run=content.get("run", ""),
+            previous=content.get("previous"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RecordDamagedError(f"unknown content: {error}") from error

@@ -60,7 +60,8 @@ class Chunk:
 class TaskRecord:
     """One durable step of one task attempt."""
 
-    # <claim>/<job>/<place>/<attempt>/<number>: unique in the run, and sorted by age of the claim.
+    # <tasks>/<job>/<place>/<attempt>/<number>: unique in the run, and sorted by age of the claim,
+    # whose number is the first part of the folder's name: see `Plan.tasks`.
     name: str
     coverage: Coverage
     # What it cost to compute the rows that it covers, and is saved by not doing it again.
@@ -80,7 +81,7 @@ class TaskRecord:
     @property
     def claim(self) -> int:
         """The number of the claim under which it was written."""
-        return int(self.name.split("/", 1)[0])
+        return int(self.name.split("/", 1)[0].split("-", 1)[0])
 
     @property
     def log(self) -> str:

@@ -98,6 +98,8 @@ class RunMark:
     intent_number: int
     snapshot_id: int
     sequence_number: int
+    # Copies of a ledger give their intents the same numbers. Empty in marks of format 1.
+    intent_nonce: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

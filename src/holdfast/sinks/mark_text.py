@@ -24,6 +24,7 @@ def mark_text(mark: RunMark, **more: str) -> str:
         {
             "nonce": mark.run_nonce,
             "intent": mark.intent_number,
+            "intent_nonce": mark.intent_nonce,
             "snapshot": mark.snapshot_id,
             "sequence": mark.sequence_number,
             **more,
@@ -63,8 +64,9 @@ def parse_mark(name: str, text: str) -> RunMark:
             intent_number=value["intent"],
             snapshot_id=value["snapshot"],
             sequence_number=value["sequence"],
+            intent_nonce=value.get("intent_nonce", ""),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnsupportedTableError(
             table=name,
             what=f"the table property with this run's mark cannot be read: {text[:80]!r}",

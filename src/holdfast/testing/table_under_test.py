@@ -179,10 +179,12 @@ class TableUnderTest(ABC):
             rows=totals.rows,
             files=totals.files,
             size_bytes=totals.size_bytes,
+            nonce=f"of {nonce}",
         )
         mark = RunMark(
             run_nonce=nonce,
             intent_number=number,
+            intent_nonce=intent.nonce,
             snapshot_id=intent.snapshot_id,
             sequence_number=intent.sequence_number,
         )

@@ -96,4 +96,4 @@ def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control i
 
 
 def _list(ledger: JobLedger, place: int) -> list[str]:
-    return list_objects(ledger.storage, ledger.layout.place(ledger.claim, ledger.job, place))
+    return list_objects(ledger.storage, ledger.layout.place(ledger.tasks, ledger.job, place))

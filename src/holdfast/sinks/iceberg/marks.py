@@ -129,6 +129,7 @@ def _unmarked(
             return RunMark(
                 run_nonce=run_nonce,
                 intent_number=number,
+                intent_nonce=intent.nonce,
                 snapshot_id=intent.snapshot_id,
                 sequence_number=intent.sequence_number,
             )

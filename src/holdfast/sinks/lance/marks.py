@@ -125,6 +125,7 @@ def _unmarked(
         mark = RunMark(
             run_nonce=run_nonce,
             intent_number=number,
+            intent_nonce=intent.nonce,
             snapshot_id=intent.snapshot_id,
             sequence_number=intent.sequence_number,
         )
@@ -167,4 +168,5 @@ def _is_note_of(mark: RunMark, step: Step) -> bool:
 
 
 def _is_same(one: RunMark, other: RunMark) -> bool:
-    return (one.run_nonce, one.intent_number) == (other.run_nonce, other.intent_number)
+    ours, theirs = (one.run_nonce, one.intent_number), (other.run_nonce, other.intent_number)
+    return ours == theirs and one.intent_nonce == other.intent_nonce

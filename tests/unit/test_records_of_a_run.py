@@ -1,0 +1,176 @@
+"""Records belong to their run: those of another, of a copy or of a lost log are never believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from holdfast.engine.status import status
+from holdfast.engine.sweep import sweep
+from holdfast.errors import LedgerDamagedError, RunAbortedError
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.run_file import read_run_file
+from holdfast.model.records import (
+    Abort,
+    Intent,
+    Receipt,
+    Record,
+    Refused,
+    decode_record,
+    encode_record,
+    intent_named,
+    open_json,
+    seal_json,
+)
+from tests.fakes.logs import CLAIM, INTENT
+from tests.fakes.rig import LAYOUT, STORE, Rig
+from tests.fakes.watched_transform import WatchedTransform
+
+OTHERS = "it is a record of another run"
+
+
+def half_done() -> Rig:
+    """Return a run whose driver was killed with chunks written."""
+    rig, transform = Rig(), WatchedTransform()
+    transform.at[6] = rig.storage.kill
+    rig.start_and_die(transform=transform, batch_rows=2, checkpoint_every=1e-9)
+    return rig
+
+
+def changed(rig: Rig, number: int, change: Callable[[Record], Record]) -> None:
+    """Write a record of the log anew, sealed as its own writer would."""
+    uri = LAYOUT.record(number)
+    rig.storage.objects[uri] = encode_record(change(decode_record(rig.storage.objects[uri])))
+
+
+def test_another_runs_receipt_is_not_believed() -> None:
+    """A copy tool's mistake would say "landed" of rows that are in no table."""
+    landed, rig = Rig(), half_done()
+    landed.start()
+    number = max(landed.log().records[-1].number, len(rig.log().records) + 1)
+    for one in range(3, number + 1):
+        rig.storage.objects[LAYOUT.record(one)] = landed.storage.objects[LAYOUT.record(one)]
+    for part in landed.storage.list(LAYOUT.parts):
+        rig.storage.objects[part] = landed.storage.objects[part]
+    with pytest.raises(LedgerDamagedError, match=OTHERS):
+        rig.start(takeover="now")
+    with pytest.raises(LedgerDamagedError, match=OTHERS):
+        status(rig.ledger())
+    assert rig.table.ids == []
+
+
+def test_a_record_follows_the_one_that_its_writer_saw() -> None:
+    """Records of a lost end that come back behind new ones are not taken for theirs."""
+    rig = Rig()
+    rig.start()
+    changed(rig, 2, lambda record: replace(record, nonce="begun anew"))
+    with pytest.raises(LedgerDamagedError, match="follows a record that is not there"):
+        status(rig.ledger())
+
+
+@pytest.mark.parametrize("run", ["", "another"])
+def test_once_the_run_has_a_nonce_every_record_carries_it(run: str) -> None:
+    """Only what was written before run.json may go without, not an intent or a later claim."""
+    rig = Rig()
+    rig.start()
+    last = len(rig.log().records)
+    changed(rig, last, lambda record: replace(record, run=run))
+    with pytest.raises(LedgerDamagedError, match=OTHERS):
+        status(rig.ledger())
+
+
+def test_what_was_written_before_the_run_had_a_nonce_counts() -> None:
+    """`remaining` claims a run before it is known which table it writes."""
+    rig = Rig()
+    rig.ledger().log.claim(CLAIM)
+    rig.ledger().log.claim(Abort(reason="no longer wanted"))
+    with pytest.raises(RunAbortedError):
+        rig.commit_step()
+    assert rig.ledger().run_file() is not None
+    assert [(one.run, type(one.body).__name__) for one in rig.log().records] == [
+        ("", "Claim"),
+        ("", "Abort"),
+    ]
+
+
+def test_a_driver_that_finds_the_run_made_since_names_it() -> None:
+    """It looked for run.json before another driver made it, and loses the first number."""
+    rig = Rig()
+    late = rig.ledger()
+    rig.commit_step()
+    late.log.claim(CLAIM)
+    first, second = rig.log().records
+    assert first.run == second.run != ""
+
+
+@pytest.mark.parametrize("intent", [None, replace(INTENT, rows=5)])
+@pytest.mark.parametrize("kind", [Receipt, Refused])
+def test_a_receipt_of_no_intent_of_the_log_is_damage(
+    intent: Intent | None, kind: type[Receipt | Refused]
+) -> None:
+    """It would keep other files from a sweep than those that have landed."""
+    rig = Rig()
+    commit = rig.commit_step()
+    if intent is not None:
+        commit.log.append(intent)
+    receipt = Receipt(
+        intent_number=9 if kind is Refused else 2,
+        snapshot_id=2,
+        sequence_number=3,
+        staged=replace(INTENT.staged, name="other"),
+        rows=4,
+        files=5,
+        size_bytes=6,
+    )
+    commit.log.append(receipt if kind is Receipt else Refused(intent_number=9))
+    with pytest.raises(LedgerDamagedError, match="no such intent"):
+        rig.log()
+
+
+def test_a_folder_under_another_id_is_known_as_a_copy() -> None:
+    """Two runs with one nonce would take each other's rows in the table for their own."""
+    rig = half_done()
+    copy = RunLayout.of(STORE, "r-copy")
+    for uri, data in list(rig.storage.objects.items()):
+        rig.storage.objects[uri.replace(LAYOUT.folder, copy.folder)] = data
+    with pytest.raises(LedgerDamagedError, match="the folder was copied: this is run 'r'"):
+        read_run_file(rig.storage, copy)
+
+
+def test_tasks_of_a_lost_log_are_not_taken_for_those_of_its_successor() -> None:
+    """Numbers are given a second time, folders of tasks are not.
+
+    Found by the simulation (seed 5855): rows of lost claims landed beside their own copies.
+    """
+    rig = half_done()
+    assert rig.log().task_folders.keys() == {1}
+    for uri in rig.storage.list(LAYOUT.log):
+        del rig.storage.objects[uri]
+    driven = rig.start()
+    assert (driven.kept_rows, rig.table.ids) == (0, list(range(20)))
+
+
+def test_a_task_record_of_another_run_is_damage() -> None:
+    """What it names would be deleted by a sweep, or counted as this run's work."""
+    rig, other = half_done(), half_done()
+    assert rig.ledger().run_file() != other.ledger().run_file()
+    uri = next(uri for uri in rig.storage.list(LAYOUT.tasks) if uri.endswith(".json"))
+    content = open_json(rig.storage.objects[uri])
+    for run in ("", "another"):
+        rig.storage.objects[uri] = seal_json({**content, "run": run})
+        with pytest.raises(LedgerDamagedError, match=OTHERS):
+            rig.start(transform=WatchedTransform(), takeover="now")
+    rig.ledger().log.claim(Abort(reason="enough"))
+    with pytest.raises(LedgerDamagedError, match=OTHERS):
+        sweep(rig.ledger(), lambda _identity: rig.table)
+
+
+def test_a_mark_names_the_intent_of_one_copy_of_a_ledger() -> None:
+    """Copies count on from the same number, on Lance with the same versions too."""
+    ours = replace(INTENT, nonce="ours", snapshot_id=INTENT.sequence_number)
+    facts = {"snapshot_id": ours.snapshot_id, "sequence_number": ours.sequence_number}
+    assert intent_named({2: ours}, 2, nonce="ours", **facts) is ours
+    assert intent_named({2: ours}, 2, nonce="theirs", **facts) is None
+    assert intent_named({2: ours}, 2, nonce="", **facts) is None
