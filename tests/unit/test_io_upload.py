@@ -212,6 +212,43 @@ def test_an_upload_that_is_given_up_is_aborted(bench: Bench) -> None:
             call()
 
 
+class Flight(SlowWriter):
+    """Stands for a writer whose parts are on their way for a while after they were taken."""
+
+    def __init__(self) -> None:
+        """Take every part at once."""
+        super().__init__(threading.Event())
+        self.gate.set()
+        self.under_way: list[bytes] = []
+        self.was_under_way = -1
+
+    def write(self, part: bytes) -> None:
+        """Take a part, which arrives later."""
+        super().write(part)
+        self.under_way.append(part)
+        threading.Timer(0.3, self.under_way.clear).start()
+
+    def __exit__(self, kind: type[BaseException] | None, *of: object) -> None:
+        """Remember how many had not arrived."""
+        self.was_under_way = len(self.under_way)
+        super().__exit__(kind, *of)
+
+
+def test_parts_that_are_under_way_arrive_before_the_abort(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that reaches an S3 server after the abort can bring the upload back."""
+    writer = Flight()
+    monkeypatch.setattr(obstore, "open_writer", lambda *_all, **_named: writer)
+    upload = bench.open()
+    fill(upload, 17)
+    until = time.monotonic() + LATE_S
+    while not writer.under_way and time.monotonic() < until:
+        time.sleep(0.001)
+    upload.abandon()
+    assert (writer.ended, writer.was_under_way) == ("aborted", 0)
+
+
 def test_kept_bytes_are_forgotten_at_the_end(bench: Bench) -> None:
     """Whether an upload ends well or not: the next ones have all the room."""
     bench.gate.set()

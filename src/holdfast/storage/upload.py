@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _PARTS_IN_FLIGHT = 8
 # An abort that the store does not answer goes on behind; whoever gives up is not held up.
 _ABORT_WAIT_S = 30.0
+# A part that reaches the server after the abort can bring the upload back: S3 says so itself. So
+# parts that are under way are let arrive first, as long as that does not take too long.
+_ARRIVAL_WAIT_S = 5.0
+_ARRIVAL_POLL_S = 0.01
 
 
 class Upload:
@@ -51,6 +56,7 @@ class Upload:
         # Of the IO threads: obstore's writer, and what went wrong.
         self._writer: Any = None
         self._error = ""
+        self._sent: list[weakref.ref[_Part]] = []
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Take the bytes; blocks while too many of this process are on their way.
@@ -151,6 +157,7 @@ class Upload:
             else:
                 write(self._uri, lambda: self._pass_on(part), size=len(part), renews=False)
             part.sent_at = time.perf_counter()  # The rest of its way runs behind.
+            self._sent = [one for one in self._sent if one() is not None] + [weakref.ref(part)]
         except Exception as error:  # noqa: BLE001 - it is raised by the next call.
             self._fail(error)
 
@@ -189,12 +196,19 @@ class Upload:
     def _abort(self, done: threading.Event | None = None) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
+            self._await_arrival()
             # obstore's writer aborts when its block is left with an error; to drop it would leave
             # the parts on the server. If this fails too, the bucket's own rule removes them.
             with contextlib.suppress(Exception):
                 writer.__exit__(StorageError, None, None)
         if done is not None:
             done.set()
+
+    def _await_arrival(self) -> None:
+        """Wait until the parts that were sent are free: they have arrived, or were given up."""
+        until = time.monotonic() + _ARRIVAL_WAIT_S
+        while any(one() is not None for one in self._sent) and time.monotonic() < until:
+            time.sleep(_ARRIVAL_POLL_S)
 
     def _is_there(self) -> bool:
         try:
