@@ -1,15 +1,31 @@
-"""Open a catalog so that Holdfast can trust it: our storage, time-outs, no hidden retries."""
+"""Open a catalog so that Holdfast can trust it: our storage, time-outs, no hidden retries.
+
+A table's properties belong to everyone who may alter the table. PyIceberg merges them over the
+catalog's own when it opens a table's files, and imports the classes that they name; whoever sets
+`s3.endpoint` there would get the requests, signed, of every job that writes the table. Here they
+choose neither storage nor code: `_load_file_io` and `_update_and_stage_table` are overridden, and
+a PyIceberg that no longer goes through them is refused before it is used.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
+import pyiceberg
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.io import PY_IO_IMPL, FileIO
-from pyiceberg.typedef import EMPTY_DICT, Properties
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.update import (
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from requests import Session
 
 from holdfast.errors import (
@@ -19,10 +35,29 @@ from holdfast.errors import (
 )
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
+from holdfast.sinks.iceberg.write_options import CODE_PROPERTIES, without_code
 from holdfast.sinks.wording import in_short
 
 # Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
 _TIMEOUT_S = (10.0, 60.0)
+_FILE_IO, _STAGE, _ANSWER = "_load_file_io", "_update_and_stage_table", "_response_to_table"
+# By the kind of a catalog: which methods of PyIceberg's have to call which others, so that
+# what is overridden here is on every way to a table's files.
+_WAYS = {
+    "rest": {"load_table": _ANSWER, _ANSWER: _FILE_IO},
+    "sql": {
+        "load_table": "_convert_orm_to_iceberg",
+        "_convert_orm_to_iceberg": _FILE_IO,
+        "commit_table": _STAGE,
+        _STAGE: _FILE_IO,
+    },
+    "glue": {
+        "load_table": "_convert_glue_to_iceberg",
+        "_convert_glue_to_iceberg": _FILE_IO,
+        "commit_table": _STAGE,
+        _STAGE: _FILE_IO,
+    },
+}
 
 
 class TimedRestCatalog(RestCatalog):
@@ -39,6 +74,24 @@ class TimedRestCatalog(RestCatalog):
         session.request = partial(session.request, timeout=_TIMEOUT_S)  # type: ignore[method-assign]
         return session
 
+    def _load_file_io(
+        self,
+        properties: Properties = EMPTY_DICT,  # noqa: ARG002 - a table's among them.
+        location: str | None = None,  # noqa: ARG002 - PyIceberg's signature.
+    ) -> FileIO:
+        return HoldfastFileIO(self.properties)
+
+    def _response_to_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> Table:
+        table = super()._response_to_table(identifier_tuple, table_response)
+        # What the server sends beside the table is the catalog's own word: keys, an endpoint.
+        keys = self._resolve_storage_credentials(
+            table_response.storage_credentials, table_response.metadata_location
+        )
+        table.io = HoldfastFileIO({**self.properties, **table_response.config, **keys})
+        return table
+
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """Open a catalog by PyIceberg properties.
@@ -49,7 +102,8 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
     Raises:
         UnsupportedTableError: The catalog is of a kind that cannot be written safely.
-        SettingsError: A package for it is missing.
+        SettingsError: A package for it is missing, or PyIceberg is of a version that goes past
+            our guards.
         CatalogUnavailableError: It does not answer, or does not let us in.
     """
     kind = properties.get("type", "rest" if "uri" in properties else "unknown")
@@ -71,18 +125,94 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         ) from error
     except Exception as error:  # Each kind of catalog has errors of its own.
         raise CatalogUnavailableError(table=f"catalog {name!r}", reason=in_short(error)) from error
-    # A server or a table may name another FileIO, even code of its own: storage stays ours.
+    # A server may name another FileIO, even code of its own: storage stays ours.
     catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
-    catalog._load_file_io = partial(_our_file_io, catalog)  # type: ignore[method-assign]  # noqa: SLF001
+    _refuse_unguarded(kind, type(catalog))
+    if isinstance(catalog, MetastoreCatalog):
+        # On the instance: the classes need packages that not everyone has, and the rest of the
+        # user's process keeps its PyIceberg as it is.
+        stage = catalog._update_and_stage_table  # noqa: SLF001
+        catalog._load_file_io = partial(_catalogs_file_io, catalog)  # type: ignore[method-assign]  # noqa: SLF001
+        catalog._update_and_stage_table = partial(_stage, catalog, stage)  # type: ignore[method-assign]  # noqa: SLF001
     return catalog
 
 
-def _our_file_io(
+def _refuse_unguarded(kind: str, opened: type[Catalog]) -> None:
+    """Stop at a PyIceberg that does not go through what is overridden here.
+
+    Raises:
+        SettingsError: Nothing would keep a table's properties from choosing storage or code.
+    """
+    for name, hook in _WAYS[kind].items():
+        if not _calls(opened, name, hook):
+            raise SettingsError(
+                what=f"PyIceberg {pyiceberg.__version__} cannot be used: in its {kind} catalog "
+                f"{name} does not call {hook}, where Holdfast keeps a table's properties from "
+                "choosing storage and code",
+                cure="install a version of PyIceberg that Holdfast was tested with",
+            )
+
+
+def _calls(opened: type[Catalog], name: str, hook: str) -> bool:
+    """Whether PyIceberg has both methods, and the code of the first names the second."""
+    theirs = [vars(one) for one in opened.__mro__ if one is not TimedRestCatalog]
+    method = next((names[name] for names in theirs if name in names), None)
+    code = getattr(inspect.unwrap(method), "__code__", None) if method is not None else None
+    return code is not None and hook in code.co_names and any(hook in names for names in theirs)
+
+
+def _catalogs_file_io(
     catalog: Catalog,
-    properties: Properties = EMPTY_DICT,
+    properties: Properties = EMPTY_DICT,  # noqa: ARG001 - a table's.
     location: str | None = None,  # noqa: ARG001 - PyIceberg's signature.
 ) -> FileIO:
-    return HoldfastFileIO({**catalog.properties, **properties})
+    return HoldfastFileIO(catalog.properties)
+
+
+def _stage(
+    catalog: Catalog,
+    stage: Callable[..., StagedTable],
+    current_table: Table | None,
+    table_identifier: Identifier,
+    requirements: tuple[TableRequirement, ...],
+    updates: tuple[TableUpdate, ...],
+) -> StagedTable:
+    """Make the next metadata of a table without the code that its properties name.
+
+    PyIceberg asks that code where the metadata is to be written. It is taken out before, and put
+    back into what is written: the property belongs to the table, and others may want it.
+
+    Raises:
+        ValueError: An update would change the code that the table names; Holdfast makes none.
+    """
+    changed = [name for one in updates for name in _named(one)]
+    if not set(CODE_PROPERTIES).isdisjoint(changed):
+        raise ValueError("the code that a table names is changed with another client")
+    if current_table is None:
+        return stage(current_table, table_identifier, requirements, updates)
+    metadata = current_table.metadata
+    code = {k: v for k, v in metadata.properties.items() if k in CODE_PROPERTIES}
+    plain = Table(
+        identifier=table_identifier,
+        metadata=metadata.model_copy(update={"properties": without_code(metadata.properties)}),
+        metadata_location=current_table.metadata_location,
+        io=HoldfastFileIO(catalog.properties),
+        catalog=catalog,
+    )
+    staged = stage(plain, table_identifier, requirements, updates)
+    # Whatever PyIceberg has made of the properties: the metadata goes where the catalog says.
+    staged.io = HoldfastFileIO(catalog.properties)
+    staged.metadata = staged.metadata.model_copy(
+        update={"properties": {**staged.metadata.properties, **code}}
+    )
+    return staged
+
+
+def _named(update: TableUpdate) -> tuple[str, ...]:
+    """Return the properties that an update sets or removes."""
+    if isinstance(update, SetPropertiesUpdate):
+        return tuple(update.updates)
+    return tuple(update.removals) if isinstance(update, RemovePropertiesUpdate) else ()
 
 
 def single_post(catalog: Catalog) -> Callable[..., Any]:

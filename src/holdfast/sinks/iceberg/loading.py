@@ -24,7 +24,6 @@ from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifest_reads import ExactTable
 from holdfast.sinks.wording import in_short
-from holdfast.storage.locations import storage_options
 
 _KEY = "s3.access-key-id"
 _SECRET = "s3.secret-access-key"  # noqa: S105 - a name.
@@ -50,7 +49,7 @@ def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
         raise TableMissingError(table=name, what="there is no such table") from error
     except Exception as error:  # Each kind of catalog has errors of its own.
         raise CatalogUnavailableError(table=name, reason=in_short(error)) from error
-    options = _own_options(catalog, table)
+    options = dict(table.io.properties)  # The catalog's alone: see `catalog`.
     vendor = _vendor(catalog, identifier, table.metadata_location, options)
     if vendor is not None:
         options = {k: v for k, v in options.items() if k not in (_KEY, _SECRET, _TOKEN)}
@@ -84,23 +83,6 @@ def _vendor(
         first=_keys_in(theirs),
         properties=plain,
     )
-
-
-def _own_options(catalog: Catalog, table: Table) -> dict[str, Any]:
-    """Return the table's storage options without those that its own properties have set.
-
-    PyIceberg lets them override the catalog's: whoever may alter a table could send the
-    credentials of everybody who writes to it to an address of theirs.
-    """
-    found = dict(table.io.properties)
-    names = [name for name, _ in storage_options(table.properties)]
-    for name in (*names, _EXPIRES_AT_MS):
-        stands = name in table.properties and name not in table.config
-        if stands and found.get(name) == table.properties[name]:
-            found.pop(name)
-            if name in catalog.properties:
-                found[name] = catalog.properties[name]
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.table import TableProperties
+
 from holdfast.errors import UnsupportedTableError
+
+# Properties that name classes, which PyIceberg would import.
+CODE_PROPERTIES = (PY_IO_IMPL, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL)
 
 # Iceberg's own defaults, from its table properties.
 _TARGET_FILE_BYTES = 512 * 1024 * 1024
@@ -15,6 +21,11 @@ _ROW_GROUP_ROWS = 1_048_576
 _PAGE_BYTES = 1024 * 1024
 _PAGE_ROWS = 20_000
 _DICTIONARY_BYTES = 2 * 1024 * 1024
+
+
+def without_code(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a table's properties without the names of code: a table gets nothing imported."""
+    return {name: value for name, value in properties.items() if name not in CODE_PROPERTIES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

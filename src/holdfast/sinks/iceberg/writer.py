@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.typedef import Record
@@ -33,12 +32,11 @@ from holdfast.sinks.iceberg.manifests import write_staged_manifest
 from holdfast.sinks.iceberg.partitions import PartitionLimits, partition_path
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sorting import RowSorter
-from holdfast.sinks.iceberg.write_options import WriteOptions
+from holdfast.sinks.iceberg.write_options import WriteOptions, without_code
 from holdfast.storage.credentials import Vendor
 from holdfast.storage.port import StorageError
 
 _FILES_BEFORE_CUT_MAX = 8
-_LOCATION_CODE = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +82,8 @@ class IcebergTaskWriter:
             sanitize_column_names(self._schema),
             SortOrder.model_validate_json(spec.sort_order_json),
         )
-        self._locations = load_location_provider(
-            spec.location,
-            # A table's property does not get to name code that executors import.
-            {k: v for k, v in self._properties.items() if k != _LOCATION_CODE},
-        )
+        # A table's property does not get to name code that executors import.
+        self._locations = load_location_provider(spec.location, without_code(self._properties))
         self._io = HoldfastFileIO(dict(spec.io_properties), spec.vendor)
         self._target = arrow_schema(self._schema)
         self._written = self._layout.schema
