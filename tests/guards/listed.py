@@ -328,16 +328,15 @@ GUARDS = (
     Guard(
         name="no path outside the table is deleted",
         file="sinks/iceberg/sink.py",
-        before="refuse_outside(self._name, [one for one in (table.location(), *named) if one], "
-        "paths)",
+        before="refuse_outside(self._name, [one for one in (own, *named) if one], paths)",
         after="pass",
         test="tests/contract/test_iceberg_tables.py -k Sqlite",
     ),
     Guard(
         name="no path that leads out of the table is deleted",
         file="sinks/staged_files.py",
-        before='        if not any(all(map(_is_plain, rest.split("/"))) for rest in inside):\n',
-        after="        if not inside:\n",
+        before=' if all(map(_is_plain, rest.split("/")))]',
+        after="]",
         test="tests/contract/test_iceberg_tables.py -k Sqlite",
     ),
     Guard(

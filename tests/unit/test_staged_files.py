@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.errors import LedgerDamagedError
-from holdfast.sinks.staged_files import refuse_outside
+from holdfast.sinks.staged_files import is_root, refuse_outside
 
 TABLE = "s3://lake/wh/t"
 
@@ -60,6 +62,8 @@ def test_a_plain_path_inside_the_folder_passes(folder: str, rest: str) -> None:
         f"{TABLE}/data%2F..%2F..%2Fvictim/x.parquet",
         f"{TABLE}/data/..\\..\\victim\\x.parquet",
         f"{TABLE}/data/..%5c..%5cvictim",
+        f"{TABLE}/data/x\0.parquet",
+        f"{TABLE}/data/p=1\0/x.parquet",
     ],
 )
 def test_any_other_path_is_refused(folder: str, path: str) -> None:
@@ -84,3 +88,42 @@ def test_no_folder_means_no_file() -> None:
     refuse_outside("t", [], [])
     with pytest.raises(LedgerDamagedError):
         refuse_outside("t", [], [f"{TABLE}/data/x.parquet"])
+
+
+@pytest.mark.parametrize("name", ["link/x.parquet", "link/deeper/x.parquet", "x.parquet"])
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_path_through_a_link_is_refused(tmp_path: Path, scheme: str, name: str) -> None:
+    """It leads out of the table, though its text does not."""
+    outside, data = tmp_path / "outside", tmp_path / "t" / "data"
+    (outside / "deeper").mkdir(parents=True)
+    data.mkdir(parents=True)
+    (data / "link").symlink_to(outside)
+    (data / "x.parquet").symlink_to(outside / "x.parquet")
+    folder = f"{scheme}{tmp_path}/t"
+    good = f"{folder}/data/y.parquet"
+    refuse_outside("t", [folder], [good])
+    for paths in ([f"{folder}/data/{name}"], [good, f"{folder}/data/{name}", good]):
+        with pytest.raises(LedgerDamagedError, match="may lead there"):
+            refuse_outside("t", [folder], paths)
+
+
+def test_a_table_may_itself_be_behind_a_link(tmp_path: Path) -> None:
+    """Its folder is where the table says that it is; only what is below it counts."""
+    (tmp_path / "disk" / "t" / "data").mkdir(parents=True)
+    (tmp_path / "warehouse").symlink_to(tmp_path / "disk")
+    for name in ("x.parquet", f"{'x' * 300}.parquet"):  # No file system has the second.
+        folder = f"file://{tmp_path}/warehouse/t"
+        refuse_outside("t", [folder], [f"{folder}/data/{name}"])
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        *((one, True) for one in ("file:///", "file:/", "/", "", "s3://", "s3://b", "s3://b/")),
+        *((one, True) for one in ("file:///home", "/home/", "file:/home", "gs://b", "data")),
+        *((one, False) for one in ("s3://b/t", "file:///wh/t", "/wh/t/", "abfss://c@a/t")),
+    ],
+)
+def test_a_root_is_no_folder_of_a_tables_own(folder: str, *, found: bool) -> None:
+    """A bucket and the top of a file system hold more than one table."""
+    assert is_root(folder) is found

@@ -21,7 +21,7 @@ from pyiceberg.types import LongType, NestedField
 
 from holdfast.errors import SettingsError
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
-from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.storage import credentials, expiring, locations
 from holdfast.storage.objects import ObjectStorage
@@ -314,6 +314,35 @@ def test_keys_in_a_tables_properties_are_not_vended(catalog: VendingCatalog) -> 
     io = catalog.sink().load().handle.io
     assert io.vendor is None
     assert "s3.access-key-id" not in io.properties
+
+
+def test_a_tables_properties_are_no_storage_options_and_the_servers_config_is(
+    catalog: VendingCatalog,
+) -> None:
+    """The answer holds both: the table's own belong to everyone who may alter it."""
+    catalog.properties = {
+        "s3.endpoint": "http://127.0.0.1:9",
+        "s3.anonymous": "true",
+        "s3.session-token": "theirs",
+        "client.region": "theirs",
+        "client.access-key-id": "theirs",
+        "gcs.service.host": "http://127.0.0.1:9",
+        "adls.account-host": "theirs",
+        "py-io-impl": "no.such.Io",
+        "write.py-location-provider.impl": "no.such.Provider",
+    }
+    sink = catalog.sink(**{"client.region": "ours"})
+    view = sink.load()
+    assert view.handle.properties == catalog.properties  # They are in what was loaded.
+    for options in (view.handle.io.properties, sink.writer_spec(view).io_properties):
+        assert options["s3.endpoint"] == catalog.s3.options()["s3.endpoint"]
+        assert options["client.region"] == "ours"
+        assert options["py-io-impl"] == FILE_IO_PATH
+        shared = catalog.properties.keys() & options.keys()
+        assert shared == {"s3.endpoint", "client.region", "py-io-impl"}
+    storage = catalog.storage()
+    storage.put(URI, b"1")
+    assert catalog.s3.objects == {"/bucket/t/x": b"1"}
 
 
 def test_vended_keys_come_before_the_environments_function(

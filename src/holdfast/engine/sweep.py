@@ -185,12 +185,12 @@ def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity
         return ""
     try:
         own = own_table(plan.run_file, open_sink, is_gone=_is_gone(ledger))
-    except UnsupportedTableError as error:  # Upgraded since, for example.
+        if isinstance(own, str):
+            return own
+        sink, view = own
+        sink.delete_files(view, list(plan.data_files))
+    except UnsupportedTableError as error:  # Upgraded since, or files in a folder of others.
         return in_one_line(error)
-    if isinstance(own, str):
-        return own
-    sink, view = own
-    sink.delete_files(view, list(plan.data_files))
     return ""
 
 

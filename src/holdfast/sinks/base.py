@@ -146,7 +146,9 @@ class Sink(Protocol):
         """Delete staged files that no snapshot refers to; a path outside the table is refused.
 
         Raises:
-            LedgerDamagedError: A path is outside the table.
+            LedgerDamagedError: A path is outside the table; nothing was deleted.
+            UnsupportedTableError: A path is in a folder that is not the table's alone; nothing
+                was deleted.
         """
 
     def check(

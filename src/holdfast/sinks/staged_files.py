@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from holdfast.errors import LedgerDamagedError, StagedFileMissingError
+from holdfast.errors import LedgerDamagedError, SettingsError, StagedFileMissingError
 from holdfast.model.staged import StagedGroup, sizes_of
+from holdfast.storage.locations import split
 from holdfast.storage.port import Storage
 
 # What a path's segment must not be: a file system or a server resolves these.
 _UNRESOLVED = ("", ".", "..")
 _SEPARATORS = re.compile(r"[/\\]")
+# How `split` calls the local file system, and how deep in it a folder of a table's own begins.
+_LOCAL, _LOCAL_DEPTH = "file://", 2
 
 
 def missing_paths(storage: Storage, groups: Sequence[StagedGroup]) -> list[str]:
@@ -67,7 +71,8 @@ def refuse_outside(table: str, folders: Sequence[str], paths: Sequence[str]) -> 
     """Stop unless every path is a plain one inside one of the folders.
 
     All paths are checked before the caller deletes the first. A path that has to be resolved is
-    refused even where it would end inside: no writer of ours makes one.
+    refused even where it would end inside: no writer of ours makes one. In a local file system
+    that goes for links, too.
 
     Args:
         table: The table's name, for the error.
@@ -75,19 +80,60 @@ def refuse_outside(table: str, folders: Sequence[str], paths: Sequence[str]) -> 
         paths: What the run's records name.
 
     Raises:
-        LedgerDamagedError: A path is outside, or has empty, `.` or `..` segments, plain or encoded.
+        LedgerDamagedError: A path is outside, has empty, `.` or `..` segments, plain or encoded,
+            or leads through a symbolic link.
     """
     prefixes = [f"{folder.rstrip('/')}/" for folder in folders]
+    links: dict[str, bool] = {}
     for path in paths:
         inside = [path.removeprefix(prefix) for prefix in prefixes if path.startswith(prefix)]
-        if not any(all(map(_is_plain, rest.split("/"))) for rest in inside):
+        depths = [len(rest.split("/")) for rest in inside if all(map(_is_plain, rest.split("/")))]
+        if not depths or _has_link(path, max(depths), links):
             raise LedgerDamagedError(
                 uri=path, reason=f"a staged file that is outside of {table}, or may lead there"
             )
 
 
+def is_root(folder: str) -> bool:
+    """Whether a folder is a whole bucket, a whole file system, or a folder right in one's root.
+
+    Tables share those with other tables, and with files of another kind: that a table says that
+    it lies there makes nothing in them the table's own.
+    """
+    try:
+        root, key = split(folder)
+    except SettingsError:  # Of a file system, or nothing that we know.
+        return True
+    return len(key.split("/")) < _LOCAL_DEPTH if root == _LOCAL else not key
+
+
+def _has_link(path: str, depth: int, known: dict[str, bool]) -> bool:
+    """Whether one of the last segments of a local path is a symbolic link.
+
+    Args:
+        path: A file's.
+        depth: How many segments are below the table's folder. That may be reached through links:
+            it is where the table says that it is.
+        known: What was found out of folders before.
+    """
+    root, key = split(path)
+    if root != _LOCAL:
+        return False
+    segments = f"/{key}".split("/")
+    for length in range(len(segments), len(segments) - depth, -1):
+        part = "/".join(segments[:length])
+        if part not in known:
+            # Not `Path.is_symlink`: a name that is too long is an error there, and no link here.
+            known[part] = os.path.islink(part)  # noqa: PTH114
+        if known[part]:
+            return True
+    return False
+
+
 def _is_plain(segment: str) -> bool:
     """Whether a segment of a path names one folder or file, however often it is decoded."""
+    if "\0" in segment:
+        return False
     if "=" in segment:  # The value of a partition, which may be any text; storage decodes no key.
         return True
     while (decoded := unquote(segment)) != segment:

@@ -19,12 +19,7 @@ from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.table import StagedTable, Table
-from pyiceberg.table.update import (
-    RemovePropertiesUpdate,
-    SetPropertiesUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.update import SetPropertiesUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from requests import Session
 
@@ -169,7 +164,7 @@ def _catalogs_file_io(
     return HoldfastFileIO(catalog.properties)
 
 
-def _stage(
+def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
     catalog: Catalog,
     stage: Callable[..., StagedTable],
     current_table: Table | None,
@@ -183,11 +178,11 @@ def _stage(
     back into what is written: the property belongs to the table, and others may want it.
 
     Raises:
-        ValueError: An update would change the code that the table names; Holdfast makes none.
+        ValueError: An update would name code; Holdfast makes none.
     """
-    changed = [name for one in updates for name in _named(one)]
-    if not set(CODE_PROPERTIES).isdisjoint(changed):
-        raise ValueError("the code that a table names is changed with another client")
+    for update in updates:
+        if isinstance(update, SetPropertiesUpdate) and update.updates.keys() & CODE_PROPERTIES:
+            raise ValueError("Holdfast does not set the code that a table names")
     if current_table is None:
         return stage(current_table, table_identifier, requirements, updates)
     metadata = current_table.metadata
@@ -196,23 +191,14 @@ def _stage(
         identifier=table_identifier,
         metadata=metadata.model_copy(update={"properties": without_code(metadata.properties)}),
         metadata_location=current_table.metadata_location,
-        io=HoldfastFileIO(catalog.properties),
+        io=current_table.io,
         catalog=catalog,
     )
     staged = stage(plain, table_identifier, requirements, updates)
-    # Whatever PyIceberg has made of the properties: the metadata goes where the catalog says.
-    staged.io = HoldfastFileIO(catalog.properties)
     staged.metadata = staged.metadata.model_copy(
         update={"properties": {**staged.metadata.properties, **code}}
     )
     return staged
-
-
-def _named(update: TableUpdate) -> tuple[str, ...]:
-    """Return the properties that an update sets or removes."""
-    if isinstance(update, SetPropertiesUpdate):
-        return tuple(update.updates)
-    return tuple(update.removals) if isinstance(update, RemovePropertiesUpdate) else ()
 
 
 def single_post(catalog: Catalog) -> Callable[..., Any]:

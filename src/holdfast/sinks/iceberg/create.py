@@ -19,6 +19,7 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
+from holdfast.sinks.iceberg.write_options import CODE_PROPERTIES
 from holdfast.sinks.targets import Create
 from holdfast.sinks.wording import in_short
 
@@ -40,7 +41,8 @@ def create_table(
     Raises:
         TableMissingError: The namespace does not exist.
         UnsupportedTableError: Another format version than 2 was asked for.
-        SettingsError: A partition names no column, or a type has no place in Iceberg.
+        SettingsError: A partition names no column, a type has no place in Iceberg, or a
+            property names code.
         CommitRefusedError: The catalog did not create it.
     """
     name = f"{catalog.name}.{identifier}"
@@ -48,6 +50,12 @@ def create_table(
     if properties.setdefault("format-version", "2") != "2":
         raise UnsupportedTableError(
             table=name, what="only format v2 can be created", cure="leave out format-version"
+        )
+    if named := [name for name in CODE_PROPERTIES if name in properties]:
+        # PyIceberg would import it to name the first metadata file, and Holdfast never again.
+        raise SettingsError(
+            what=f"Create(properties=) names code in {named[0]!r}, which Holdfast does not run",
+            cure="leave it out, and set it with the client that is to run it",
         )
     arrow = create.schema if create.schema is not None else default_schema
     if not isinstance(arrow, pa.Schema):

@@ -41,6 +41,7 @@ from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sinks.mark_text import MARK_PREFIX, mark_text
 from holdfast.sinks.staged_files import (
     groups_before,
+    is_root,
     missing_paths,
     refuse_missing,
     refuse_outside,
@@ -49,8 +50,8 @@ from holdfast.sinks.wording import in_short
 from holdfast.storage.port import Storage, StorageError
 
 _FORMAT_VERSION = 2
-# Where a table's files may stand besides its own location.
-_FOLDER_PROPERTIES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
+# Where a table's files may be written besides its own location.
+_FOLDER_PROPERTIES = ("write.data.path", "write.metadata.path")
 
 
 class IcebergSink:
@@ -210,15 +211,27 @@ class IcebergSink:
             raise
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
-        """Delete staged files that no snapshot refers to; a path outside the table is refused.
+        """Delete staged files that no snapshot refers to, inside the table's own location.
+
+        A folder that a property names is written to, but nothing is deleted there: who may alter
+        the table could name another table's.
 
         Raises:
             LedgerDamagedError: A path is outside the table.
+            UnsupportedTableError: A path is in a folder that is not the table's alone.
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
-        named = [table.properties.get(name) for name in _FOLDER_PROPERTIES]
-        refuse_outside(self._name, [one for one in (table.location(), *named) if one], paths)
+        own, named = table.location(), [table.properties.get(one) for one in _FOLDER_PROPERTIES]
+        refuse_outside(self._name, [one for one in (own, *named) if one], paths)
+        prefix = f"{own.rstrip('/')}/"
+        elsewhere = [path for path in paths if is_root(own) or not path.startswith(prefix)]
+        if elsewhere:
+            raise UnsupportedTableError(
+                table=self._name,
+                what=f"{elsewhere[0]} is not in a folder of the table's own, and is not deleted",
+                cure="delete such files yourself, once no table refers to them",
+            )
         with _storage_of(table) as storage:
             storage.delete(paths)
 

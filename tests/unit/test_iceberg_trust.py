@@ -1,0 +1,432 @@
+"""Who may alter a table chooses neither where requests go nor which code is imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyiceberg
+import pytest
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.types import LongType, NestedField
+
+from holdfast import Create
+from holdfast.errors import LedgerDamagedError, SettingsError, UnsupportedTableError
+from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.create import create_table
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.sink import IcebergSink
+from holdfast.sinks.iceberg.write_options import CODE_PROPERTIES
+from holdfast.storage import locations
+from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.http_servers import running
+from tests.fakes.iceberg_tables import Lake, edit_metadata, new_table
+from tests.fakes.keyed_s3 import SECRET, KeyedS3
+from tests.fakes.memory_submitter import MemorySubmitter
+
+__all__ = ["lake"]  # A fixture.
+
+SCHEMA = Schema(NestedField(1, "id", LongType()))
+PROVIDER = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+
+
+class _EntityNotFoundError(Exception):
+    """Glue's own error for what is not there."""
+
+
+class GlueClient:
+    """The few calls of boto3's Glue client that PyIceberg makes, on one database."""
+
+    exceptions = SimpleNamespace(
+        EntityNotFoundException=_EntityNotFoundError,
+        AlreadyExistsException=FileExistsError,
+        ConcurrentModificationException=InterruptedError,
+    )
+
+    def __init__(self) -> None:
+        """Hold no table."""
+        self.tables: dict[str, dict[str, Any]] = {}
+
+    # Arguments have the names that AWS gives them.
+    def get_database(self, Name: str) -> dict[str, Any]:  # noqa: N803
+        """Return the database."""
+        return {"Database": {"Name": Name}}
+
+    def get_table(self, DatabaseName: str, Name: str) -> dict[str, Any]:  # noqa: N803
+        """Return a table."""
+        if Name not in self.tables:
+            raise _EntityNotFoundError
+        return {"Table": {**self.tables[Name], "DatabaseName": DatabaseName}}
+
+    def create_table(self, TableInput: dict[str, Any], **_: object) -> None:  # noqa: N803
+        """Keep a new table."""
+        self.tables[TableInput["Name"]] = {**TableInput, "VersionId": "1"}
+
+    def update_table(
+        self,
+        TableInput: dict[str, Any],  # noqa: N803
+        VersionId: str,  # noqa: N803
+        **_: object,
+    ) -> None:
+        """Replace a table."""
+        later = str(int(VersionId) + 1)
+        self.tables[TableInput["Name"]] = {**TableInput, "VersionId": later}
+
+
+@pytest.fixture
+def glue(monkeypatch: pytest.MonkeyPatch) -> Iterator[GlueClient]:
+    """Give a Glue client; PyIceberg's catalog on it needs no boto3."""
+    config = ModuleType("botocore.config")
+    config.Config = object  # type: ignore[attr-defined] - PyIceberg imports it by name.
+    monkeypatch.setitem(sys.modules, "boto3", ModuleType("boto3"))
+    monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
+    monkeypatch.setitem(sys.modules, "botocore.config", config)
+    yield GlueClient()
+    sys.modules.pop("pyiceberg.catalog.glue", None)  # The next import is to find boto3 missing.
+
+
+def glue_lake(client: GlueClient, options: Mapping[str, str], warehouse: str) -> Lake:
+    """Return a table in a Glue catalog."""
+    properties: dict[str, Any] = {"type": "glue", "client": client, "warehouse": warehouse}
+    catalog = open_catalog("lake", {**properties, **options})
+    catalog.create_table("db.t", schema=SCHEMA, location=f"{warehouse}/db/t")
+    return Lake(IcebergSink(catalog, "db.t", "main"))
+
+
+@pytest.fixture(params=["sql", "glue"])
+def make_lake(
+    request: pytest.FixtureRequest, tmp_path: Path, glue: GlueClient
+) -> Callable[..., Lake]:
+    """Return what makes a table in each kind of catalog that writes metadata in this process."""
+
+    def make(warehouse: str = f"file://{tmp_path}/warehouse", **options: str) -> Lake:
+        if request.param == "glue":
+            return glue_lake(glue, options, warehouse)
+        return Lake(
+            new_table(tmp_path, SCHEMA, io_properties={**options, "warehouse": warehouse})[0]
+        )
+
+    return make
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[KeyedS3, KeyedS3]]:
+    """Run two stores: the catalog's, and one that a table's property names."""
+    monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
+    with running(KeyedS3()) as ours, running(KeyedS3()) as theirs:
+        theirs.key = "nobody's"  # Each request is counted as refused.
+        yield ours, theirs
+
+
+def test_a_commit_goes_to_the_catalogs_endpoint_and_to_no_other(
+    make_lake: Callable[..., Lake], stores: tuple[KeyedS3, KeyedS3]
+) -> None:
+    """Whoever may alter the table would else get requests that are signed with the job's keys."""
+    ours, theirs = stores
+    keys = {"s3.access-key-id": "old", "s3.secret-access-key": SECRET, "s3.session-token": "t"}
+    lake = make_lake("s3://wh", **ours.options(**keys))
+    file = lake.table.metadata_location.replace("s3://", "/")
+    metadata = json.loads(ours.objects[file])
+    named = {
+        **theirs.options(),
+        "s3.anonymous": "true",
+        "s3.access-key-id": "theirs",
+        "client.access-key-id": "theirs",
+        "client.region": "theirs",
+        "gcs.oauth2.token": "theirs",
+        "adls.connection-string": "theirs",
+        "hdfs.host": "theirs",
+    }
+    metadata["properties"].update(named)
+    ours.objects[file] = json.dumps(metadata).encode()
+    lake.start(lake.submitter(1, 2))
+    assert lake.ids() == [1, 2]
+    assert (theirs.refused, ours.refused) == (0, 0)
+    found = dict(lake.table.properties)
+    assert {name: found.get(name) for name in named} == named  # They are kept as they are.
+    spec = lake.sink.writer_spec(lake.sink.load())
+    for options in (spec.io_properties, lake.table.io.properties):
+        assert "theirs" not in options.values()
+        assert "s3.anonymous" not in options
+        assert options["s3.endpoint"] == ours.options()["s3.endpoint"]
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a class in a module that must not be imported."""
+    file = tmp_path / "modules" / "named_by_a_property.py"
+    file.parent.mkdir()
+    file.write_text("raise SystemExit('code from a table property ran')\n")
+    monkeypatch.syspath_prepend(file.parent)
+    return "named_by_a_property.Code"
+
+
+@pytest.mark.parametrize("name", CODE_PROPERTIES)
+def test_code_that_a_property_names_is_imported_at_no_step(
+    make_lake: Callable[..., Lake], trap: str, name: str
+) -> None:
+    """Look, write, post and look again; the property itself is still there afterwards."""
+    lake = make_lake()
+    edit_metadata(lake.table, lambda metadata: metadata["properties"].update({name: trap}))
+    lake.start(lake.submitter(1))
+    assert lake.ids() == [1]
+    assert lake.table.properties[name] == trap
+    assert "named_by_a_property" not in sys.modules
+
+
+@pytest.mark.parametrize("name", CODE_PROPERTIES)
+def test_a_run_may_be_called_like_a_property(make_lake: Callable[..., Lake], name: str) -> None:
+    """Its mark is a property that has the run's id in its name, and a commit sets it."""
+    lake = make_lake()
+    lake.start(lake.submitter(1), run_id=name)
+    assert lake.ids() == [1]
+
+
+@pytest.mark.parametrize("name", CODE_PROPERTIES)
+def test_no_commit_of_ours_names_code(make_lake: Callable[..., Lake], trap: str, name: str) -> None:
+    """PyIceberg would import it before it writes the property."""
+    changed = make_lake().table.transaction().set_properties({name: trap})
+    with pytest.raises(ValueError, match="does not set the code"):
+        changed.commit_transaction()
+    assert "named_by_a_property" not in sys.modules
+
+
+@pytest.mark.parametrize("name", CODE_PROPERTIES)
+def test_a_table_that_names_code_is_not_created(tmp_path: Path, trap: str, name: str) -> None:
+    """Not even for the user's own script: a job that runs later would meet the property."""
+    sink, _ = new_table(tmp_path, SCHEMA)
+    create = Create(schema=pa.schema([("id", pa.int64())]), properties={name: trap})
+    with pytest.raises(SettingsError, match=f"names code in '{name}'"):
+        create_table(sink._catalog, "db.other", create, pa.schema([]))  # noqa: SLF001
+    assert "named_by_a_property" not in sys.modules
+
+
+def test_storage_options_that_a_table_is_created_with_are_not_followed(
+    make_lake: Callable[..., Lake], stores: tuple[KeyedS3, KeyedS3]
+) -> None:
+    """They become the table's, and the first metadata file is written already."""
+    ours, theirs = stores
+    keys = {"s3.access-key-id": "old", "s3.secret-access-key": SECRET}
+    catalog = make_lake("s3://wh", **ours.options(**keys)).sink._catalog  # noqa: SLF001
+    made = catalog.create_table(
+        "db.other", schema=SCHEMA, location="s3://wh/db/other", properties=theirs.options()
+    )
+    assert type(made.io) is HoldfastFileIO
+    assert theirs.refused == 0
+
+
+@pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])
+@pytest.mark.parametrize("above", ["victim", "victim/deeper", ".", "../..", "/"])
+def test_a_folder_that_a_property_names_lets_nothing_be_deleted(
+    tmp_path: Path, name: str, above: str
+) -> None:
+    """Files are written there, and stay there: it may be another table's folder."""
+    sink, table = new_table(tmp_path, SCHEMA)
+    victim = tmp_path / "victim" / "deeper" / "data.parquet"
+    victim.parent.mkdir(parents=True)
+    victim.write_bytes(b"precious")
+    folder = (tmp_path / above).resolve()
+    edit_metadata(table, lambda one: one["properties"].update({name: folder.as_uri()}))
+    own = tmp_path / "warehouse" / "db" / "t" / "data" / "own.parquet"
+    own.parent.mkdir()
+    own.write_bytes(b"staged")
+    for spelled in (victim.as_uri(), str(victim), f"file:{victim}"):
+        with pytest.raises((LedgerDamagedError, UnsupportedTableError)):
+            sink.delete_files(sink.load(), [own.as_uri(), spelled])
+    assert victim.read_bytes() == b"precious"
+    assert own.read_bytes() == b"staged"  # All paths are checked before the first is deleted.
+    sink.delete_files(sink.load(), [own.as_uri()])
+    assert not own.exists()
+
+
+@pytest.mark.parametrize(
+    "location", ["file:///", "file:/", "/", "file:///tmp", "s3://b", "s3://b/"]
+)
+def test_a_table_that_says_it_lies_in_a_root_owns_nothing_there(
+    tmp_path: Path, location: str
+) -> None:
+    """Otherwise every file of the machine, or of the bucket, would be the table's."""
+    sink, table = new_table(tmp_path, SCHEMA)
+    victim = tmp_path / "victim.parquet"
+    victim.write_bytes(b"precious")
+    edit_metadata(table, lambda one: one.update(location=location))
+    for path in (victim.as_uri(), str(victim), f"file:{victim}", "s3://b/t/data/x.parquet"):
+        with pytest.raises((LedgerDamagedError, UnsupportedTableError)):
+            sink.delete_files(sink.load(), [path])
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_sweep_leaves_files_in_a_folder_that_a_property_names_and_says_so(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sweep ends, and what lists the files stays with them."""
+    elsewhere = lake.folder / "elsewhere"
+    lake.make_table(properties={"write.data.path": elsewhere.as_uri()})
+    lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20)))
+    staged = sorted(elsewhere.rglob("*.parquet"))
+    assert staged
+    assert lake.call("abort", "r", "--yes", *lake.catalog_arguments) == 0
+    capsys.readouterr()
+    for _ in range(2):
+        assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 0
+        assert "folder of the table's own" in " ".join(capsys.readouterr().out.split())
+        assert sorted(elsewhere.rglob("*.parquet")) == staged
+
+
+def moved(way: str) -> Callable[..., Table]:
+    """Return a method of another PyIceberg: it does its work in another way."""
+
+    def method(*_: object, **__: object) -> Table:
+        raise AssertionError(f"{way} was called before it was refused")
+
+    return method
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "name"),
+    [
+        ("sql", SqlCatalog, "load_table"),
+        ("sql", SqlCatalog, "_convert_orm_to_iceberg"),
+        ("sql", SqlCatalog, "commit_table"),
+        ("sql", MetastoreCatalog, "_update_and_stage_table"),
+        ("rest", RestCatalog, "load_table"),
+        ("rest", RestCatalog, "_response_to_table"),
+        ("glue", "GlueCatalog", "load_table"),
+        ("glue", "GlueCatalog", "_convert_glue_to_iceberg"),
+        ("glue", "GlueCatalog", "commit_table"),
+        ("glue", MetastoreCatalog, "_update_and_stage_table"),
+    ],
+)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_pyiceberg_that_goes_past_our_guards_is_refused(  # noqa: PLR0913 - one way each.
+    kind: str,
+    owner: type[Catalog] | str,
+    name: str,
+    glue: GlueClient,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_gone: bool,
+) -> None:
+    """A method that was renamed, or that no longer calls what we override, fails the first look."""
+    if isinstance(owner, str):  # Now that the fixture has put a boto3 there.
+        owner = getattr(importlib.import_module("pyiceberg.catalog.glue"), owner)
+    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
+    if is_gone:
+        # Under another name, as after a renaming: the class stays usable.
+        monkeypatch.setattr(owner, f"{name}_", getattr(owner, name), raising=False)
+        monkeypatch.delattr(owner, name)
+        monkeypatch.setattr(owner, "__abstractmethods__", frozenset())
+    else:
+        monkeypatch.setattr(owner, name, moved(name))
+    uri = "sqlite://" if kind == "sql" else "http://127.0.0.1:9"
+    properties: dict[str, Any] = {"type": kind, "uri": uri}
+    if kind == "glue":
+        properties["client"] = glue
+    with pytest.raises(SettingsError, match=r"PyIceberg [0-9.]+ cannot be used") as caught:
+        open_catalog("lake", properties)
+    assert f"{name} does not call" in str(caught.value) or f"call {name}," in str(caught.value)
+
+
+def test_the_hook_itself_is_missed_when_pyiceberg_renames_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Our override alone would be called by nothing."""
+    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
+    monkeypatch.delattr(RestCatalog, "_load_file_io")
+    monkeypatch.delattr(Catalog, "_load_file_io")
+    with pytest.raises(SettingsError, match="_response_to_table does not call _load_file_io"):
+        open_catalog("lake", {"type": "rest", "uri": "http://127.0.0.1:9"})
+
+
+# Where PyIceberg opens storage or imports a class by name, in what Holdfast uses of it. Anything
+# new here is to be looked at: may a table's property get there?
+_KNOWN = {
+    "catalog/__init__.py": {
+        "_import_catalog": {"import_module"},  # Of the user's own settings.
+        "_load_file_io": {"load_file_io"},  # Overridden.
+        "purge_table": {"load_file_io"},  # Not called, and with the catalog's properties.
+        "_create_staged_table": {"load_location_provider", "_load_file_io"},  # Create(properties=).
+        "_update_and_stage_table": {"load_location_provider", "_load_file_io"},  # Overridden.
+    },
+    "catalog/sql.py": {
+        "_convert_orm_to_iceberg": {"load_file_io", "_load_file_io"},
+        "create_table": {"load_file_io", "load_location_provider"},  # Create(properties=).
+    },
+    "catalog/glue.py": {
+        "_convert_glue_to_iceberg": {"_load_file_io"},
+        "_create_table_s3tables": {"_load_file_io"},
+        "create_table": {"_load_file_io"},
+        "register_table": {"_load_file_io"},
+    },
+    "catalog/rest/__init__.py": {
+        "_load_file_io": {"load_file_io"},  # Overridden.
+        "_response_to_table": {"_load_file_io"},  # Overridden.
+        "_response_to_staged_table": {"_load_file_io"},
+    },
+    "table/__init__.py": {
+        "location_provider": {"load_location_provider"},  # Not called.
+        "_metadata_location_from_version_hint": {"load_file_io"},  # Of static tables.
+        "from_metadata": {"load_file_io"},  # Likewise.
+    },
+    "table/locations.py": {
+        "_import_location_provider": {"import_module"},
+        "load_location_provider": {"_import_location_provider"},
+    },
+    "io/__init__.py": {
+        "_import_file_io": {"import_module"},
+        "_infer_file_io_from_scheme": {"_import_file_io"},
+        "load_file_io": {"_import_file_io", "_infer_file_io_from_scheme"},
+    },
+}
+_OPENERS = {
+    "load_file_io",
+    "_load_file_io",
+    "load_location_provider",
+    "_import_file_io",
+    "_import_location_provider",
+    "_infer_file_io_from_scheme",
+    "import_module",
+}
+
+
+def opened_in(file: Path) -> dict[str, set[str]]:
+    """Return, by function, what it calls of those that open storage or import code."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+            names = {getattr(one, "attr", getattr(one, "id", "")) for one in calls}
+            if used := names & _OPENERS:
+                found.setdefault(node.name, set()).update(used)
+    return found
+
+
+@pytest.mark.parametrize("name", _KNOWN)
+def test_pyiceberg_opens_storage_and_imports_code_where_we_know_it(name: str) -> None:
+    """An upgrade that adds a place, or renames one, is looked at before it is allowed."""
+    package = Path(inspect.getfile(pyiceberg)).parent
+    assert opened_in(package / name) == _KNOWN[name]
+
+
+def test_pyiceberg_has_no_other_property_that_names_a_class() -> None:
+    """A new one has to be left out as well."""
+    named = {
+        value
+        for name, value in vars(TableProperties).items()
+        if isinstance(value, str) and ("impl" in value or "IMPL" in name or "class" in value)
+    }
+    assert {*named, PY_IO_IMPL} == set(CODE_PROPERTIES)
+    assert named == {PROVIDER}
