@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _SINK = "tests/unit/test_iceberg_sink.py"
+_TRUST = "tests/unit/test_iceberg_trust.py"
 _PRESENCE = "tests/unit/test_iceberg_presence.py"
 
 
@@ -71,5 +72,98 @@ ICEBERG_GUARDS = (
         before="        self._refuse_lost_specs(table, groups)\n        self._refuse_missing(",
         after="        self._refuse_missing(",
         test=f"{_SINK} -k spec",
+    ),
+    Guard(
+        name="trust: a table's properties are no storage options, in SQL and Glue catalogs",
+        file="sinks/iceberg/catalog.py",
+        before="    return HoldfastFileIO(catalog.properties)\n",
+        after="    return HoldfastFileIO({**catalog.properties, **properties})\n",
+        test=f"{_TRUST} -k endpoint",
+    ),
+    Guard(
+        name="trust: a table's properties are no storage options, in a REST catalog",
+        file="sinks/iceberg/catalog.py",
+        before="{**self.properties, **table_response.config, **keys}",
+        after="{**self.properties, **table_response.metadata.properties, "
+        "**table_response.config, **keys}",
+        test="tests/unit/test_vended_credentials.py -k no_storage_options",
+    ),
+    Guard(
+        name="trust: what PyIceberg mixes for a REST catalog's table is not used",
+        file="sinks/iceberg/catalog.py",
+        before="        return HoldfastFileIO(self.properties)\n",
+        after="        return HoldfastFileIO({**self.properties, **properties})\n",
+        test="tests/unit/test_pinned_refs_and_io.py -k rest_catalog",
+    ),
+    Guard(
+        name="trust: a commit imports no code that a table names",
+        file="sinks/iceberg/catalog.py",
+        before='update={"properties": without_code(metadata.properties)}',
+        after="update={}",
+        test=f"{_TRUST} -k no_step",
+    ),
+    Guard(
+        name="trust: a commit keeps the table's properties that name code",
+        file="sinks/iceberg/catalog.py",
+        before="{**staged.metadata.properties, **code}",
+        after="{**staged.metadata.properties}",
+        test=f"{_TRUST} -k no_step",
+    ),
+    Guard(
+        name="trust: an executor imports no code that a table names",
+        file="sinks/iceberg/writer.py",
+        before="without_code(self._properties)",
+        after="self._properties",
+        test=f"{_TRUST} -k no_step",
+    ),
+    Guard(
+        name="trust: no table is created with the name of code",
+        file="sinks/iceberg/create.py",
+        before="    if named := [name for name in CODE_PROPERTIES if name in properties]:\n",
+        after="    if named := []:\n",
+        test=f"{_TRUST} -k not_created",
+    ),
+    Guard(
+        name="trust: a PyIceberg that goes past our overrides is refused",
+        file="sinks/iceberg/catalog.py",
+        before="    _refuse_unguarded(kind, type(catalog))\n",
+        after="",
+        test=f"{_TRUST} -k past_our_guards",
+    ),
+    Guard(
+        name="trust: a PyIceberg that has renamed what we override is refused",
+        file="sinks/iceberg/catalog.py",
+        before=" and any(hook in names for names in theirs)",
+        after="",
+        test=f"{_TRUST} -k hook_itself",
+    ),
+    Guard(
+        name="trust: nothing is deleted in a folder that a property names",
+        file="sinks/iceberg/sink.py",
+        before=" or not path.startswith(prefix)]",
+        after="]",
+        test=f"{_TRUST} -k lets_nothing",
+    ),
+    Guard(
+        name="trust: a table whose location is a root owns nothing there",
+        file="sinks/iceberg/sink.py",
+        before=" if is_root(own) or not",
+        after=" if not",
+        test=f"{_TRUST} -k in_a_root",
+    ),
+    Guard(
+        name="trust: a path through a symbolic link is not deleted",
+        file="sinks/staged_files.py",
+        before=" or _has_link(path, max(depths), links)",
+        after="",
+        test="tests/unit/test_staged_files.py",
+    ),
+    Guard(
+        name="trust: a sweep ends though it must leave files",
+        file="engine/sweep.py",
+        before="    except UnsupportedTableError as error:  # Upgraded since, or files in a folder "
+        "of others.\n",
+        after="    except ZeroDivisionError as error:\n",
+        test=f"{_TRUST} -k says_so",
     ),
 )
