@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _SINK = "tests/unit/test_iceberg_sink.py"
+_STAGED = "tests/unit/test_staged_files.py"
 _TRUST = "tests/unit/test_iceberg_trust.py"
 _PRESENCE = "tests/unit/test_iceberg_presence.py"
 
@@ -142,21 +143,21 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/sink.py",
         before=" or not path.startswith(prefix)]",
         after="]",
-        test=f"{_TRUST} -k lets_nothing",
+        test=f"{_STAGED} -k lets_nothing",
     ),
     Guard(
         name="trust: a table whose location is a root owns nothing there",
         file="sinks/iceberg/sink.py",
         before=" if is_root(own) or not",
         after=" if not",
-        test=f"{_TRUST} -k in_a_root",
+        test=f"{_STAGED} -k in_a_root",
     ),
     Guard(
         name="trust: a path through a symbolic link is not deleted",
         file="sinks/staged_files.py",
         before=" or _has_link(path, max(depths), links)",
         after="",
-        test="tests/unit/test_staged_files.py",
+        test=_STAGED,
     ),
     Guard(
         name="trust: a sweep ends though it must leave files",
@@ -164,6 +165,6 @@ ICEBERG_GUARDS = (
         before="    except UnsupportedTableError as error:  # Upgraded since, or files in a folder "
         "of others.\n",
         after="    except ZeroDivisionError as error:\n",
-        test=f"{_TRUST} -k says_so",
+        test=f"{_STAGED} -k says_so",
     ),
 )

@@ -5,11 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
-from holdfast.errors import LedgerDamagedError
+from holdfast.errors import LedgerDamagedError, UnsupportedTableError
 from holdfast.sinks.staged_files import is_root, refuse_outside
+from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.iceberg_tables import edit_metadata, new_table
+from tests.fakes.memory_submitter import MemorySubmitter
+
+__all__ = ["lake"]  # A fixture.
 
 TABLE = "s3://lake/wh/t"
+SCHEMA = Schema(NestedField(1, "id", LongType()))
 
 
 @pytest.mark.parametrize("folder", [TABLE, f"{TABLE}/", "file:///wh/t", "/wh/t"])
@@ -120,10 +128,68 @@ def test_a_table_may_itself_be_behind_a_link(tmp_path: Path) -> None:
     ("folder", "found"),
     [
         *((one, True) for one in ("file:///", "file:/", "/", "", "s3://", "s3://b", "s3://b/")),
-        *((one, True) for one in ("file:///home", "/home/", "file:/home", "gs://b", "data")),
+        *((one, True) for one in ("file:///srv", "/srv/", "file:/srv", "gs://b", "data")),
         *((one, False) for one in ("s3://b/t", "file:///wh/t", "/wh/t/", "abfss://c@a/t")),
     ],
 )
 def test_a_root_is_no_folder_of_a_tables_own(folder: str, *, found: bool) -> None:
     """A bucket and the top of a file system hold more than one table."""
     assert is_root(folder) is found
+
+
+@pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])
+@pytest.mark.parametrize("above", ["victim", "victim/deeper", ".", "../..", "/"])
+def test_a_folder_that_a_property_names_lets_nothing_be_deleted(
+    tmp_path: Path, name: str, above: str
+) -> None:
+    """Files are written there, and stay there: it may be another table's folder."""
+    sink, table = new_table(tmp_path, SCHEMA)
+    victim = tmp_path / "victim" / "deeper" / "data.parquet"
+    victim.parent.mkdir(parents=True)
+    victim.write_bytes(b"precious")
+    folder = (tmp_path / above).resolve()
+    edit_metadata(table, lambda one: one["properties"].update({name: folder.as_uri()}))
+    own = tmp_path / "warehouse" / "db" / "t" / "data" / "own.parquet"
+    own.parent.mkdir()
+    own.write_bytes(b"staged")
+    for spelled in (victim.as_uri(), str(victim), f"file:{victim}"):
+        with pytest.raises((LedgerDamagedError, UnsupportedTableError)):
+            sink.delete_files(sink.load(), [own.as_uri(), spelled])
+    assert victim.read_bytes() == b"precious"
+    assert own.read_bytes() == b"staged"  # All paths are checked before the first is deleted.
+    sink.delete_files(sink.load(), [own.as_uri()])
+    assert not own.exists()
+
+
+@pytest.mark.parametrize(
+    "location", ["file:///", "file:/", "/", "file:///tmp", "s3://b", "s3://b/"]
+)
+def test_a_table_that_says_it_lies_in_a_root_owns_nothing_there(
+    tmp_path: Path, location: str
+) -> None:
+    """Otherwise every file of the machine, or of the bucket, would be the table's."""
+    sink, table = new_table(tmp_path, SCHEMA)
+    victim = tmp_path / "victim.parquet"
+    victim.write_bytes(b"precious")
+    edit_metadata(table, lambda one: one.update(location=location))
+    for path in (victim.as_uri(), str(victim), f"file:{victim}", "s3://b/t/data/x.parquet"):
+        with pytest.raises((LedgerDamagedError, UnsupportedTableError)):
+            sink.delete_files(sink.load(), [path])
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_sweep_leaves_files_in_a_folder_that_a_property_names_and_says_so(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sweep ends, and what lists the files stays with them."""
+    elsewhere = lake.folder / "elsewhere"
+    lake.make_table(properties={"write.data.path": elsewhere.as_uri()})
+    lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20)))
+    staged = sorted(elsewhere.rglob("*.parquet"))
+    assert staged
+    assert lake.call("abort", "r", "--yes", *lake.catalog_arguments) == 0
+    capsys.readouterr()
+    for _ in range(2):
+        assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 0
+        assert "folder of the table's own" in " ".join(capsys.readouterr().out.split())
+        assert sorted(elsewhere.rglob("*.parquet")) == staged

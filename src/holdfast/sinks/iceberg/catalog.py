@@ -1,10 +1,10 @@
 """Open a catalog so that Holdfast can trust it: our storage, time-outs, no hidden retries.
 
 A table's properties belong to everyone who may alter the table. PyIceberg merges them over the
-catalog's own when it opens a table's files, and imports the classes that they name; whoever sets
-`s3.endpoint` there would get the requests, signed, of every job that writes the table. Here they
-choose neither storage nor code: `_load_file_io` and `_update_and_stage_table` are overridden, and
-a PyIceberg that no longer goes through them is refused before it is used.
+catalog's own when it opens a table's files, and imports the classes that they name: `s3.endpoint`
+there would receive the signed requests of every job that writes the table. Here they choose
+neither storage nor code: `_load_file_io` and `_update_and_stage_table` are overridden, and a
+PyIceberg that no longer goes through them is refused before it is used.
 """
 
 from __future__ import annotations
