@@ -57,6 +57,8 @@ def open_table(
     session: SparkSession | None,
     create: Create | None = None,
     schema: Callable[[], pa.Schema] = lambda: pa.schema([]),
+    *,
+    of_known_run: bool = False,
 ) -> Sink:
     """Return the sink of a table.
 
@@ -65,6 +67,7 @@ def open_table(
         session: Whose settings name the catalog or hold storage options; None if the target does.
         create: How to create the table if there is none.
         schema: Gives the schema of a table that is created without one of its own.
+        of_known_run: Whether a ledger names the table, as that of a run: it is only looked for.
 
     Raises:
         MissingExtraError: PyIceberg or Lance is not installed.
@@ -76,7 +79,11 @@ def open_table(
             from holdfast.sinks.lance import open as lance  # noqa: PLC0415 - lance is optional.
 
         return lance.open_sink(
-            target, settings_under=settings_under, create=create, default_schema=schema
+            target,
+            settings_under=settings_under,
+            create=create,
+            default_schema=schema,
+            of_known_run=of_known_run,
         )
     with _installed("an Iceberg table", "iceberg"):
         from holdfast.sinks.iceberg import open as iceberg  # noqa: PLC0415 - so is pyiceberg.

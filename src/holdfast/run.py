@@ -303,9 +303,10 @@ class Run:
         """Return how the run's table is opened, once it is known which one it is."""
 
         def open_sink(identity: Identity) -> Sink:
-            if to is not None and not isinstance(to, str):
-                return open_table(to, active_session())
-            return open_table(target_of(to or identity.table, identity.branch), active_session())
+            target = to or identity.table
+            if isinstance(target, str):
+                target = target_of(target, identity.branch)
+            return open_table(target, active_session(), of_known_run=True)
 
         return open_sink
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from holdfast.errors import LedgerDamagedError, UnsupportedTableError
+from holdfast.model.records import open_json, seal_json
 from holdfast.sinks.staged_files import is_root, refuse_outside
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.iceberg_tables import edit_metadata, new_table
@@ -193,3 +196,25 @@ def test_a_sweep_leaves_files_in_a_folder_that_a_property_names_and_says_so(
         assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 0
         assert "folder of the table's own" in " ".join(capsys.readouterr().out.split())
         assert sorted(elsewhere.rglob("*.parquet")) == staged
+
+
+def test_a_dataset_that_a_forged_run_file_names_is_left_as_it_is(lake: CliLake) -> None:
+    """A look on a ledger's word writes nothing into it, and no file of it is deleted."""
+    lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20)), sink=lake.make_dataset())
+    victim = lake.folder / "elsewhere" / "victim.lance"
+    lance.write_dataset(pa.table({"id": list(range(100))}), str(victim))
+    before = sorted(victim.rglob("*"))
+    run_file = lake.folder / "store" / "r" / "run.json"
+    content = open_json(run_file.read_bytes())
+    content["identity"]["table"] = victim.as_uri()
+    run_file.write_bytes(seal_json(content))
+    files = [path.as_uri() for path in before if path.suffix == ".lance" and path.is_file()]
+    assert files
+    for record in (lake.folder / "store" / "r" / "tasks").rglob("*.json"):
+        content = open_json(record.read_bytes())
+        group = {"path": files[0], "size_bytes": 1, "files": [[files[0], 1, 1]], "detail": {}}
+        record.write_bytes(seal_json({**content, "groups": [group]}))
+    for words in (["abort", "r", "--yes"], ["sweep", "r"], ["sweep", "r", "--yes"]):
+        lake.call(*words)
+    assert sorted(victim.rglob("*")) == before
+    assert lance.dataset(str(victim)).count_rows() == 100

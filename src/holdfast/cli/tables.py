@@ -53,7 +53,7 @@ def sink_opener(given: argparse.Namespace) -> Callable[[Identity], Sink]:
 
     def open_sink(identity: Identity) -> Sink:
         if not known:
-            known.append(open_table(named_target(given, identity), None))
+            known.append(open_table(named_target(given, identity), None, of_known_run=True))
         return known[0]
 
     return open_sink

@@ -27,6 +27,7 @@ def open_sink(
     settings_under: Callable[[str], Mapping[str, str]],
     create: Create | None,
     default_schema: Callable[[], pa.Schema],
+    of_known_run: bool = False,
 ) -> LanceSink:
     """Open the dataset and, if asked to, create it.
 
@@ -35,6 +36,7 @@ def open_sink(
         settings_under: Gives the session's settings below a prefix.
         create: How to create the dataset if there is none.
         default_schema: Gives the new dataset's schema when the user gave none.
+        of_known_run: Whether a ledger names the dataset, as that of a run.
 
     Raises:
         SettingsError: An argument cannot be used.
@@ -49,6 +51,7 @@ def open_sink(
         place,
         rows_per_file=target.max_rows_per_file,
         bytes_per_file=target.max_bytes_per_file,
+        of_known_run=of_known_run,
     )
     if create is not None:
         try:

@@ -14,6 +14,7 @@ from lance.fragment import FragmentMetadata
 from holdfast.errors import (
     StoreUnavailableError,
     TableChangedError,
+    TableMissingError,
 )
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
@@ -44,17 +45,27 @@ _LOOKS_MAX = 5
 class LanceSink:
     """One Lance dataset."""
 
-    def __init__(self, place: DatasetPlace, *, rows_per_file: int, bytes_per_file: int) -> None:
+    def __init__(
+        self,
+        place: DatasetPlace,
+        *,
+        rows_per_file: int,
+        bytes_per_file: int,
+        of_known_run: bool = False,
+    ) -> None:
         """Keep where it stands; the dataset is opened at each look.
 
         Args:
             place: Where the dataset stands.
             rows_per_file: How many rows make a good file.
             bytes_per_file: How many bytes make a good file, if that is fewer rows.
+            of_known_run: Whether a ledger says that a run writes it. Then it has an id; one that
+                has none is another dataset, and is not given one on a ledger's word.
         """
         self._place = place
         self._rows_per_file = rows_per_file
         self._bytes_per_file = bytes_per_file
+        self._of_known_run = of_known_run
 
     @property
     def name(self) -> str:
@@ -65,7 +76,7 @@ class LanceSink:
         """Look at the dataset afresh.
 
         Raises:
-            TableMissingError: There is no such dataset.
+            TableMissingError: There is no such dataset, or it is not that of a known run.
             StoreUnavailableError: The store does not answer.
             TableChangedError: It is dropped and made again all the time.
         """
@@ -73,6 +84,8 @@ class LanceSink:
             identity = read_identity(self._place)
             dataset = self._place.open()
             if identity is None:
+                if self._of_known_run:
+                    raise TableMissingError(table=self.name, what="no run has written it")
                 give_identity(self._place)
             elif read_identity(self._place) == identity:  # Of the dataset that was opened.
                 return self._view(dataset, identity)
