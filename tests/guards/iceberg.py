@@ -111,6 +111,20 @@ ICEBERG_GUARDS = (
         test=f"{_TRUST} -k no_step",
     ),
     Guard(
+        name="trust: no property hides a commit from Glue",
+        file="sinks/iceberg/sink.py",
+        before="        if names := pointers_among(self._catalog, table.properties):\n",
+        after="        if names := []:\n",
+        test=f"{_TRUST} -k hide_a_commit",
+    ),
+    Guard(
+        name="trust: no property that comes late hides a commit from Glue",
+        file="sinks/iceberg/catalog.py",
+        before="    if pointers_among(catalog, metadata.properties):\n",
+        after="    if False:\n",
+        test=f"{_TRUST} -k hide_a_commit",
+    ),
+    Guard(
         name="trust: an executor imports no code that a table names",
         file="sinks/iceberg/writer.py",
         before="without_code(self._properties)",

@@ -24,7 +24,8 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.types import LongType, NestedField
 
 from holdfast import Create
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, UnsupportedTableError
+from holdfast.sinks.base import Outcome
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.create import create_table
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
@@ -222,6 +223,23 @@ def test_storage_options_that_a_table_is_created_with_are_not_followed(
     )
     assert type(made.io) is HoldfastFileIO
     assert theirs.refused == 0
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("name", ["metadata_location", "previous_metadata_location", "table_type"])
+def test_a_property_does_not_hide_a_commit_from_glue(
+    tmp_path: Path, glue: GlueClient, name: str, *, is_late: bool
+) -> None:
+    """PyIceberg writes it over Glue's own pointer: a run would have a receipt, and no rows."""
+    lake = glue_lake(glue, {}, f"file://{tmp_path}/warehouse")
+    lake.start(lake.submitter(1), run_id="first")
+    view, hidden = lake.sink.load(), {name: lake.table.metadata_location}
+    edit_metadata(lake.table, lambda metadata: metadata["properties"].update(hidden))
+    if is_late:  # Between the look and the post, which asserts nothing about properties.
+        assert lake.sink.post_empty(view) is Outcome.CONFLICT
+    with pytest.raises(UnsupportedTableError, match=f"property {name} would hide every commit"):
+        lake.start(lake.submitter(2))
+    assert lake.ids() == [1]
 
 
 def moved(way: str) -> Callable[..., Table]:

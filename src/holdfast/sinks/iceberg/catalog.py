@@ -17,6 +17,7 @@ from typing import Any
 import pyiceberg
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.update import SetPropertiesUpdate, TableRequirement, TableUpdate
@@ -53,6 +54,9 @@ _WAYS = {
         _STAGE: _FILE_IO,
     },
 }
+
+# By the kind of a catalog: names of its own that it keeps beside a table's properties.
+_POINTERS = {"glue": ("metadata_location", "previous_metadata_location", "table_type")}
 
 
 class TimedRestCatalog(RestCatalog):
@@ -156,6 +160,20 @@ def _calls(opened: type[Catalog], name: str, hook: str) -> bool:
     return code is not None and hook in code.co_names and any(hook in names for names in theirs)
 
 
+def pointers_among(catalog: Catalog, properties: Mapping[str, str]) -> list[str]:
+    """Return the properties of a table that would say in its place which metadata is the newest.
+
+    PyIceberg writes a table's properties over the catalog's own fields of these names: a commit
+    would be answered with success, and leave the table as it was.
+
+    Args:
+        catalog: An open catalog.
+        properties: The table's.
+    """
+    pointers = _POINTERS.get(str(catalog.properties.get("type")), ())
+    return [name for name in pointers if name in properties]
+
+
 def _catalogs_file_io(
     catalog: Catalog,
     properties: Properties = EMPTY_DICT,  # noqa: ARG001 - a table's.
@@ -179,6 +197,7 @@ def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
 
     Raises:
         ValueError: An update would name code; Holdfast makes none.
+        CommitFailedException: The commit would land nowhere. The next look says so.
     """
     for update in updates:
         if isinstance(update, SetPropertiesUpdate) and update.updates.keys() & CODE_PROPERTIES:
@@ -186,6 +205,8 @@ def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
     if current_table is None:
         return stage(current_table, table_identifier, requirements, updates)
     metadata = current_table.metadata
+    if pointers_among(catalog, metadata.properties):
+        raise CommitFailedException("a property of the table hides its newest metadata")
     code = {k: v for k, v in metadata.properties.items() if k in CODE_PROPERTIES}
     plain = Table(
         identifier=table_identifier,

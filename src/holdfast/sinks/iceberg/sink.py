@@ -30,7 +30,7 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.catalog import single_post
+from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.copies import copied_groups
 from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
@@ -262,6 +262,12 @@ class IcebergSink:
                 what=f"it is of format v{version}; Holdfast writes v2 only",
                 cure="upgrade a v1 table with ALTER TABLE ... SET TBLPROPERTIES "
                 "('format-version'='2'); write to a v2 table instead of v3",
+            )
+        if names := pointers_among(self._catalog, table.properties):
+            raise UnsupportedTableError(
+                table=self._name,
+                what=f"its property {names[0]} would hide every commit",
+                cure=f"ALTER TABLE ... UNSET TBLPROPERTIES ('{names[0]}')",
             )
 
     def _refuse_lost_specs(self, table: Table, groups: Sequence[StagedGroup]) -> None:
