@@ -87,7 +87,7 @@ class GlueClient:
 def glue(monkeypatch: pytest.MonkeyPatch) -> Iterator[GlueClient]:
     """Give a Glue client; PyIceberg's catalog on it needs no boto3."""
     config = ModuleType("botocore.config")
-    config.Config = object  # type: ignore[attr-defined] - PyIceberg imports it by name.
+    vars(config)["Config"] = object  # PyIceberg imports it by name.
     monkeypatch.setitem(sys.modules, "boto3", ModuleType("boto3"))
     monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
     monkeypatch.setitem(sys.modules, "botocore.config", config)
