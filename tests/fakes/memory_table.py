@@ -25,7 +25,7 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
-from holdfast.sinks.staged_files import refuse_outside
+from holdfast.sinks.staged_files import refuse_foreign, refuse_outside
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_writer import MemoryWriterSpec, TimedFiles, size_of
 
@@ -241,6 +241,18 @@ class MemoryTable:
     def _refuse_missing(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
         if gone := self.missing_files(view, groups):
             raise StagedFileMissingError(table=self.name, count=len(gone), path=gone[0])
+
+    def live_files(
+        self,
+        view: TableView,  # noqa: ARG002
+        paths: Sequence[str],
+        run_nonce: str,
+    ) -> set[str]:
+        """Return the files that any snapshot of the table adds."""
+        self.refuse_outside(paths)
+        refuse_foreign(self.name, run_nonce, paths)
+        groups = [group for one in self.snapshots.values() for group in one.groups]
+        return set(paths).intersection(path for group in groups for path in group.paths)
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:  # noqa: ARG002
         """Delete staged files; a path outside the table is refused."""

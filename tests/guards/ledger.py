@@ -7,9 +7,45 @@ from tests.guards.guard import Guard
 _COMMIT = "tests/unit/test_commit_lands_once.py -k empty"
 _FAILED = "tests/unit/test_quarantine_records.py"
 _WORK = "tests/unit/test_work_superseding.py"
+_LIVE = "tests/unit/test_live_files.py"
 _OWNER = "tests/unit/test_records_of_a_run.py"
 
 LEDGER_GUARDS = (
+    Guard(
+        name="sweep: what the table reaches stays, whatever the log says",
+        file="engine/sweep.py",
+        before="if path not in (live or ())}",
+        after="}",
+        test=_LIVE,
+    ),
+    Guard(
+        name="abort: a landing that the log does not know of is looked for",
+        file="engine/abort.py",
+        before="    elif run_file is not None and (found := mark_in_view",
+        after="    elif False and run_file is not None and (found := mark_in_view",
+        test=_LIVE,
+    ),
+    Guard(
+        name="sweep: only files with the run's own name are deleted",
+        file="sinks/staged_files.py",
+        before='if run_nonce and not path.rsplit("/", 1)[-1].startswith(f"{run_nonce}-"):',
+        after="if False:",
+        test=_LIVE,
+    ),
+    Guard(
+        name="live files: manifests that others have written anew are read",
+        file="sinks/iceberg/live_files.py",
+        before="    if needles:\n",
+        after="    if False:\n",
+        test=_LIVE,
+    ),
+    Guard(
+        name="live files: what cannot be searched is read",
+        file="sinks/iceberg/live_files.py",
+        before="        return True  # Packed",
+        after="        return False  # Packed",
+        test=_LIVE,
+    ),
     Guard(
         name="logs: a record of another run is refused",
         file="ledger/run_log.py",

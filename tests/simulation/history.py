@@ -41,9 +41,6 @@ from tests.simulation.world import Actor, DiedError, Faults, World
 STORE, RUN_ID = "s3://store", "r"
 LAYOUT = RunLayout.of(STORE, RUN_ID)
 _STARTS_MAX = 3
-# Off: an abort or a sweep of a ledger that was restored, copied or cut deletes files of the table.
-# Waits for a sweep that asks the table which files its snapshots and versions reach.
-JUDGES_SWEEPS_OF_MOVED_LEDGERS = False
 # Before which call somebody may stand still: most histories have ended then.
 _STALLS_BEFORE = 300
 # How long it takes until somebody starts a job again that was left alone.
@@ -166,9 +163,8 @@ class History:
                 self.world.go_on()
             self.before_sweep.objects = dict(self.storage.objects)
             self.before_sweep.written_at = dict(self.storage.written_at)
-            if self.may_give_up:
-                self.world.spawn("sweep", self.sweep)
-                self.world.go_on()
+            self.world.spawn("sweep", self.sweep)
+            self.world.go_on()
 
     @property
     def has_users(self) -> bool:
@@ -196,11 +192,6 @@ class History:
         self.is_swept = False
         sweep(self.ledger(), open_sink or (lambda _identity: self.table))
         self.is_swept = True
-
-    @property
-    def may_give_up(self) -> bool:
-        """Whether abort and sweep are to be judged."""
-        return JUDGES_SWEEPS_OF_MOVED_LEDGERS or not self.is_ledger_moved
 
     def some_time(self) -> None:
         """Let others act first: for a while, for long, or until a driver is about to publish."""

@@ -102,12 +102,16 @@ def _receipts_of_other_files(
     history: History, storage: SimStorage, receipts: Sequence[Receipt]
 ) -> list[str]:
     """A receipt lists the files of the snapshot that it names: a sweep keeps only those."""
-    landed = {one.snapshot_id: one.groups for one in history.table.ever}
+    # A table that was made again counts its versions anew, so several may have one number.
+    landed: dict[int, list[set[str]]] = {}
+    for one in history.table.ever:
+        paths = {path for group in one.groups for path in group.paths}
+        landed.setdefault(one.snapshot_id, []).append(paths)
     for receipt in receipts:
         is_there = LAYOUT.part(receipt.staged.name) in storage.objects
         if receipt.snapshot_id in landed and is_there and not history.is_damaged:
             listed = {p for g in read_work(storage, LAYOUT, receipt.staged).groups for p in g.paths}
-            if listed != {p for group in landed[receipt.snapshot_id] for p in group.paths}:
+            if listed not in landed[receipt.snapshot_id]:
                 return [f"the receipt of snapshot {receipt.snapshot_id} lists other files"]
     return []
 

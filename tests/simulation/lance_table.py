@@ -74,6 +74,21 @@ class LanceSimTable(SimTable):
         """Look for the run's mark, and into the history where it is gone."""
         return self._sink.find_mark(view, run_id, run_nonce, intents)
 
+    def live_files(
+        self,
+        view: TableView,  # noqa: ARG002 - it tells of one version, and all that are there count.
+        paths: Sequence[str],
+        run_nonce: str,  # noqa: ARG002 - Lance names its files.
+    ) -> set[str]:
+        """Return the files that a version which is there reaches."""
+        self.refuse_outside(paths)
+        live: set[str] = set()
+        for version in self.folder.there.values():
+            files = {file.path for file in version.fragments.values()}
+            groups = [one for one in version.groups if files.intersection(one.paths)]
+            live.update(path for group in groups for path in group.paths)
+        return live.intersection(paths)
+
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:

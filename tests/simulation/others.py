@@ -60,8 +60,6 @@ def _sink(history: History, *, elsewhere: bool) -> Callable[[Identity], Sink]:
 
 
 def _abort(history: History, *, elsewhere: bool = False) -> None:
-    if not history.may_give_up:
-        return
     history.did("abort", "elsewhere" if elsewhere else "")
     table = history.table
     # A user says that the table is gone only if it is.
@@ -86,9 +84,8 @@ def _abort(history: History, *, elsewhere: bool = False) -> None:
 
 
 def _sweep(history: History, *, elsewhere: bool = False) -> None:
-    if history.may_give_up:
-        history.did("sweep", "elsewhere" if elsewhere else "")
-        history.sweep(_sink(history, elsewhere=elsewhere))
+    history.did("sweep", "elsewhere" if elsewhere else "")
+    history.sweep(_sink(history, elsewhere=elsewhere))
 
 
 def _hide(history: History) -> None:

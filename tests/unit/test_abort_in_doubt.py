@@ -14,6 +14,7 @@ import pytest
 from holdfast.engine.abort import Aborted, abort
 from holdfast.engine.sweep import Swept, sweep
 from holdfast.errors import (
+    CatalogUnavailableError,
     CommitUnknownError,
     RunAbortedError,
     RunCommittedError,
@@ -293,7 +294,7 @@ def test_of_posts_that_were_refused_an_abort_needs_no_table() -> None:
     with pytest.raises(Exception, match="other writers won"):
         rig.start()
     assert rig.log().doubtful == {}
-    sink = mock.Mock(side_effect=AssertionError("the table was asked"))
+    sink = mock.Mock(side_effect=CatalogUnavailableError(table="t", reason="away"))
     assert abort(rig.ledger(), sink, "too busy") == Aborted(posts=100)
     with pytest.raises(RunAbortedError):
         rig.start()

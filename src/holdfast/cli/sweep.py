@@ -136,11 +136,17 @@ def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
 def what_stays(plan: SweepPlan) -> list[str]:
     """Say what is kept, and why."""
     kept = ["the log and run.json: a later start is told by them how the run ended"]
-    if plan.kept_files:
+    if len(plan.kept_files) > (plan.live or 0):
         what = "are part of the snapshot"
         if plan.in_doubt:
             what = f"may be part of the table: {plan.reason}"
-        kept.append(f"{counted(len(plan.kept_files), 'file')} that {what}")
+        kept.append(f"{counted(len(plan.kept_files) - (plan.live or 0), 'file')} that {what}")
+    if plan.live:
+        files = counted(plan.live, "file")
+        kept.append(
+            f"{files} that snapshots of the table reach, though this ledger does not say that they "
+            "have landed: was it copied, restored from a backup, or cut?"
+        )
     failed = sum(1 for uri in plan.kept_objects if uri.endswith(".failed"))
     if failed:
         kept.append(f"{counted(failed, 'object')} with rows that failed: run.quarantined()")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.prepare import Ledger
-from holdfast.engine.resolve import Sight, record_landing, refuse_landed, resolve
+from holdfast.engine.resolve import Sight, mark_in_view, record_landing, refuse_landed, resolve
 from holdfast.errors import RunAbortedError, RunCommittedError, TableOutOfSightError
 from holdfast.failpoints import failpoint
 from holdfast.model.identity import Identity
@@ -66,6 +66,8 @@ def abort(
                 record_landing(ledger, sight.landed)
             raise RunCommittedError(run_id=ledger.run_id, snapshot_id=sight.landed.mark.snapshot_id)
         _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
+    elif run_file is not None and (found := mark_in_view(ledger, run_file, open_sink)) is not None:
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=found.mark.snapshot_id)
     if not log.is_aborted:
         with contextlib.suppress(RunAbortedError):  # Another abort was faster.
             log.claim(Abort(reason=reason, table_is_gone=table_is_gone))

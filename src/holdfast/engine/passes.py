@@ -201,13 +201,13 @@ class Passes:
             planned_at=self._ports.now(),
             ports=self._ports.tasks,
         )
-        writer = self._sink.writer_spec(self._view)
+        writer, files = self._sink.writer_spec(self._view), self._log.layout.file_names(nonce)
         every_s = self._choices.checkpoint_every_s
         if job == "replay":
             replay = ReplayPlan(
                 writer=writer,
                 ledger=ledger,
-                job_nonce=nonce,
+                job_nonce=files,
                 checkpoint_every_s=every_s,
                 limits=self._choices.limits,
             )
@@ -220,7 +220,7 @@ class Passes:
             key=self._key,
             writer=writer,
             ledger=ledger,
-            job_nonce=nonce,
+            job_nonce=files,
             checkpoint_every_s=every_s,
             rows=self._choices.rows,
             on_error=self._choices.on_error,

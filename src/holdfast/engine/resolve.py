@@ -8,6 +8,7 @@ another UUID or lacks the branch proves nothing: the catalog may be the wrong on
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -92,6 +93,22 @@ def own_table(
             f"{run_file.identity.table_uuid})"
         )
     return sink, view
+
+
+def mark_in_view(
+    ledger: Ledger, run_file: RunFile, open_sink: Callable[[Identity], Sink]
+) -> MarkFound | None:
+    """Return what the table shows of a run whose log has no post in doubt, if it is in view.
+
+    A ledger that was restored or has lost its end does not know that the run has landed. Nothing
+    depends on the answer otherwise, so a table that cannot be reached is no error.
+    """
+    with contextlib.suppress(HoldfastError):
+        own = own_table(run_file, open_sink)
+        if not isinstance(own, str):
+            sink, view = own
+            return sink.find_mark(view, ledger.run_id, run_file.nonce, {})
+    return None
 
 
 def in_one_line(error: HoldfastError) -> str:
@@ -185,7 +202,11 @@ def refuse_landed(
         # It came before the record that was to give the run up. The table may be gone since.
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=receipt.snapshot_id)
     run_file = ledger.run_file()
-    if run_file is None or not ledger.log.doubtful:
+    if run_file is None:
+        return Sight(doubtful={})
+    if not ledger.log.doubtful:
+        if (found := mark_in_view(ledger, run_file, open_sink)) is not None:
+            raise RunCommittedError(run_id=ledger.run_id, snapshot_id=found.mark.snapshot_id)
         return Sight(doubtful={})
     sight = resolve(ledger, run_file, open_sink, is_gone=is_gone)
     if sight.landed is not None:

@@ -2,7 +2,9 @@
 
 Works only after a receipt or an abort, and deletes only what this run's own records list. Data
 files stay if the intent that landed lists them, or one of which it is in doubt; and all of them do
-while the table is not provably the run's. The whole log stays: it is small, and says what happened.
+while the table is not provably the run's. Whatever the log says, a file that the table itself
+reaches stays: the ledger may be a copy, restored from a backup, or have lost its end. The whole log
+stays: it is small, and says what happened.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from dataclasses import dataclass
 from holdfast.engine.commit import landed_intent
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.resolve import Sight, in_one_line, own_table, record_landing, resolve
-from holdfast.errors import CommitUnknownError, RunUnfinishedError, UnsupportedTableError
+from holdfast.errors import (
+    CommitUnknownError,
+    RunUnfinishedError,
+    SettingsError,
+    UnsupportedTableError,
+)
 from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers
 from holdfast.ledger.parts import read_work
@@ -37,6 +44,8 @@ class Swept:
     # Staged files that are left because the table is not provably the run's, and why.
     out_of_reach: int = 0
     reason: str = ""
+    # Files that this ledger knows nothing of having landed, and that the table reaches.
+    live: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +67,11 @@ class SweepPlan:
     reason: str = ""
     # Lists of staged files: they stay as long as the files do.
     listings: AbstractSet[str] = frozenset()
+    # Why staged files cannot be deleted now: the table is not provably the run's.
+    out_of_reach: str = ""
+    # How many of the kept files are in the table, and not by this ledger; None if it was not asked,
+    # because it is not known how it is reached.
+    live: int | None = None
 
 
 def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
@@ -126,6 +140,8 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     works = [read_work(storage, layout, reference) for reference in references]
     landed = {path for work in works for path in sizes_of(work.groups)}
     sizes = {path: size for path, size in sizes_of(staged).items() if path not in landed}
+    live, out_of_reach = _live(ledger, run_file, open_sink, list(sizes))
+    sizes = {path: size for path, size in sizes.items() if path not in (live or ())}
     # What has failed for good stays readable: it may be all that is left of a row.
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
@@ -136,12 +152,14 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         run_file=run_file,
         data_files=dict(sorted(sizes.items())),
         ledger_objects=[uri for uri in (*parts, *tasks, *inputs) if uri not in kept],
-        kept_files=landed,
+        kept_files=landed.union(live or ()),
         kept_objects=kept.intersection((*parts, *tasks)),
         landed=sight.landed,
         in_doubt=len(landed) if sight.doubtful else 0,
         reason=sight.reason,
         listings=renewed.union(uri for uri in tasks if uri.endswith(".json")),
+        out_of_reach=out_of_reach,
+        live=None if live is None else len(live),
     )
 
 
@@ -176,19 +194,53 @@ def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: Sweep
         in_doubt=plan.in_doubt,
         out_of_reach=len(plan.data_files) if out_of_reach else 0,
         reason=out_of_reach or plan.reason,
+        live=plan.live or 0,
     )
+
+
+def _live(
+    ledger: Ledger,
+    run_file: RunFile | None,
+    open_sink: Callable[[Identity], Sink],
+    paths: Sequence[str],
+) -> tuple[AbstractSet[str] | None, str]:
+    """Ask the table which files it reaches; where it is not provably the run's, say why.
+
+    None where it is not known how the table is reached: a plan is shown all the same.
+
+    Raises:
+        LedgerDamagedError: A path is outside the table, or not one of the run's.
+        CatalogUnavailableError: The catalog does not answer.
+        StoreUnavailableError: The table's storage does not answer.
+    """
+    if run_file is None or not paths:
+        return frozenset(), ""
+    try:
+        own = own_table(run_file, open_sink, is_gone=_is_gone(ledger))
+    except UnsupportedTableError as error:  # Upgraded since, for example.
+        return frozenset(), in_one_line(error)
+    except SettingsError:
+        return None, ""
+    if isinstance(own, str):
+        return frozenset(), own
+    sink, view = own
+    return sink.live_files(view, paths, ledger.layout.files_nonce), ""
 
 
 def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity], Sink]) -> str:
     """Delete staged files; where the table is not provably the run's, leave them and say why."""
-    if plan.run_file is None or not plan.data_files:
-        return ""
+    if plan.run_file is None or not plan.data_files or plan.out_of_reach:
+        return plan.out_of_reach
     try:
         own = own_table(plan.run_file, open_sink, is_gone=_is_gone(ledger))
         if isinstance(own, str):
             return own
         sink, view = own
-        sink.delete_files(view, list(plan.data_files))
+        paths = list(plan.data_files)
+        if plan.live is None:
+            live = sink.live_files(view, paths, ledger.layout.files_nonce)
+            paths = [path for path in paths if path not in live]
+        sink.delete_files(view, paths)
     except UnsupportedTableError as error:  # Upgraded since, or files in a folder of others.
         return in_one_line(error)
     return ""

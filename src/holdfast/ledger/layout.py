@@ -44,6 +44,19 @@ class RunLayout:
         return run == self.nonce if run else self.has_unnamed
 
     @property
+    def files_nonce(self) -> str:
+        """What the names of the run's table files begin with; empty if they do not tell."""
+        return "" if self.has_unnamed else self.nonce
+
+    def file_names(self, nonce: str) -> str:
+        """What the names of a job's table files begin with.
+
+        Args:
+            nonce: The job's.
+        """
+        return f"{self.files_nonce}-{nonce[:12]}" if self.files_nonce else nonce
+
+    @property
     def identity(self) -> str:
         """The object that says what the run is."""
         return f"{self.folder}/run.json"

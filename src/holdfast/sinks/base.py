@@ -151,6 +151,20 @@ class Sink(Protocol):
                 was deleted.
         """
 
+    def live_files(self, view: TableView, paths: Sequence[str], run_nonce: str) -> set[str]:
+        """Return those of a run's staged files that a snapshot which the table keeps reaches.
+
+        Args:
+            view: A fresh look at the table.
+            paths: What the run's records name.
+            run_nonce: What the names of the run's files begin with, where the format lets us
+                choose them; empty for a ledger of format 1, whose names do not tell.
+
+        Raises:
+            LedgerDamagedError: A path is outside the table, or its name is not one of the run's.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:

@@ -130,6 +130,24 @@ def _has_link(path: str, depth: int, known: dict[str, bool]) -> bool:
     return False
 
 
+def refuse_foreign(table: str, run_nonce: str, paths: Sequence[str]) -> None:
+    """Stop unless the name of every path begins with the run's nonce.
+
+    Args:
+        table: The table's name, for the error.
+        run_nonce: The nonce; empty if the names do not tell.
+        paths: What the run's records name.
+
+    Raises:
+        LedgerDamagedError: One does not.
+    """
+    for path in paths:
+        if run_nonce and not path.rsplit("/", 1)[-1].startswith(f"{run_nonce}-"):
+            raise LedgerDamagedError(
+                uri=path, reason=f"a file of {table} that this run has not written"
+            )
+
+
 def _is_plain(segment: str) -> bool:
     """Whether a segment of a path names one folder or file, however often it is decoded."""
     if "\0" in segment:

@@ -138,6 +138,16 @@ class _FileCases(Cases):
         _expect_missing(landed, [], "files that have landed")
         expect(our_rows(table), IDS, "rows after others' files were deleted")
 
+    def test_files_in_the_table_are_live_and_staged_ones_are_not(self) -> None:
+        """Whatever a ledger says, a sweep deletes nothing that the table reaches."""
+        table = self.table()
+        landed = table.attempt(IDS)
+        expect_landed(landed)
+        staged = table.attempt(OTHER_IDS, number=2)
+        sink = table.sink()
+        found = sink.live_files(sink.load(), [*landed.paths, *staged.paths], "")
+        expect(found, set(landed.paths), "the files that the table reaches")
+
     def test_deleted_files_are_missing(self) -> None:
         """What was swept cannot be posted any more: the check names every file of it."""
         table = self.table()

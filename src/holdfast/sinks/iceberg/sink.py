@@ -32,6 +32,7 @@ from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.copies import copied_groups
+from holdfast.sinks.iceberg.live_files import live_paths
 from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
@@ -43,6 +44,7 @@ from holdfast.sinks.staged_files import (
     groups_before,
     is_root,
     missing_paths,
+    refuse_foreign,
     refuse_missing,
     refuse_outside,
 )
@@ -210,6 +212,19 @@ class IcebergSink:
             self._refuse_missing(view, groups)  # Then it did answer: an object is not there.
             raise
 
+    def live_files(self, view: TableView, paths: Sequence[str], run_nonce: str) -> set[str]:
+        """Return those of a run's staged files that a snapshot which the table keeps reaches.
+
+        Raises:
+            LedgerDamagedError: A path is outside the table, or its name is not one of the run's.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        table: Table = view.handle
+        self._refuse_outside(table, paths)
+        refuse_foreign(self._name, run_nonce, paths)
+        with _storage_of(table):
+            return live_paths(table, paths)
+
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
         """Delete staged files that no snapshot refers to, inside the table's own location.
 
@@ -222,8 +237,8 @@ class IcebergSink:
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
-        own, named = table.location(), [table.properties.get(one) for one in _FOLDER_PROPERTIES]
-        refuse_outside(self._name, [one for one in (own, *named) if one], paths)
+        self._refuse_outside(table, paths)
+        own = table.location()
         prefix = f"{own.rstrip('/')}/"
         elsewhere = [path for path in paths if is_root(own) or not path.startswith(prefix)]
         if elsewhere:
@@ -234,6 +249,10 @@ class IcebergSink:
             )
         with _storage_of(table) as storage:
             storage.delete(paths)
+
+    def _refuse_outside(self, table: Table, paths: Sequence[str]) -> None:
+        named = [table.properties.get(name) for name in _FOLDER_PROPERTIES]
+        refuse_outside(self._name, [one for one in (table.location(), *named) if one], paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
         """Return an id that no snapshot of the table has."""

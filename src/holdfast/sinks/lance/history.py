@@ -11,7 +11,7 @@ That holds as long as every version since is there: Lance does not miss what was
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ import lance
 from holdfast.errors import StoreUnavailableError
 from holdfast.sinks.lance.dataset import is_gone
 from holdfast.sinks.wording import in_short
+from holdfast.storage.runtime import io_runtime
 
 # What lets a post pass that was built on an older version. Some of these may stop it all the
 # same; nothing here relies on that. The last is what Lance's Python makes of an operation that it
@@ -67,6 +68,26 @@ class History:
 
     dataset: lance.LanceDataset
     _steps: dict[int, Step] = field(default_factory=dict)
+
+    def live_names(self, names: Collection[str]) -> set[str]:
+        """Return those of the data files, named without their suffix, that a version reaches.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+
+        def of_one(version: int) -> set[str]:
+            with contextlib.suppress(GoneError):
+                files = _files(self.opened(version))
+                return wanted.intersection(file.partition(".")[0] for file in files)
+            return set()
+
+        wanted, live = set(names), set[str]()
+        if wanted:
+            versions = [one["version"] for one in self.dataset.versions()]
+            for some in io_runtime().each(of_one, versions):
+                live |= some
+        return live
 
     def step(self, version: int) -> Step:
         """Return what made a version.

@@ -185,6 +185,28 @@ class LanceSink:
             raise
         return [self._under_own_name(target) for target in targets]
 
+    def live_files(
+        self,
+        view: TableView,
+        paths: Sequence[str],
+        run_nonce: str,  # noqa: ARG002 - Lance names its files.
+    ) -> set[str]:
+        """Return those of a run's staged files that a version which the dataset keeps reaches.
+
+        Raises:
+            LedgerDamagedError: A path is outside the dataset.
+            StoreUnavailableError: The store does not answer.
+        """
+        refuse_outside(self.name, [self._place.data], paths)
+        history: History = view.handle
+        # What a file keeps besides is in a folder of its name.
+        names = {
+            path: path.removeprefix(f"{self._place.data}/").partition("/")[0].partition(".")[0]
+            for path in paths
+        }
+        live = history.live_names(set(names.values()))
+        return {path for path, name in names.items() if name in live}
+
     def delete_files(
         self,
         view: TableView,  # noqa: ARG002 - other formats find their storage there.

@@ -1,0 +1,168 @@
+"""Nothing live is deleted: a sweep asks the table which files it reaches, whatever the log says."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.engine.abort import abort
+from holdfast.engine.sweep import sweep
+from holdfast.errors import LedgerDamagedError, RunCommittedError
+from holdfast.model.records import Abort, open_json, seal_json
+from holdfast.sinks.base import Sink
+from holdfast.sinks.iceberg.live_files import _blocks, _may_hold
+from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.memory_submitter import MemorySubmitter
+
+__all__ = ["lake"]
+
+ALL = list(range(40))
+
+
+def _half() -> MemorySubmitter:
+    return MemorySubmitter(ALL[:20], ALL[20:])
+
+
+def _store(lake: CliLake) -> Path:
+    return Path(lake.store.removeprefix("file://"))
+
+
+def _restored(lake: CliLake, sink: Sink) -> CliLake:
+    """Land a run, and put back the ledger of before."""
+    lake.start_and_die("r", _half(), sink=sink)
+    shutil.copytree(_store(lake), lake.folder / "backup")
+    lake.start("r", _half(), sink=sink)
+    shutil.rmtree(_store(lake))
+    shutil.copytree(lake.folder / "backup", _store(lake))
+    return lake
+
+
+def _copied(lake: CliLake, sink: Sink) -> CliLake:
+    """Copy the store of a half-done run elsewhere, and let the run land."""
+    lake.start_and_die("r", _half(), sink=sink)
+    elsewhere = lake.folder / "elsewhere"
+    shutil.copytree(_store(lake), elsewhere / "store")
+    lake.start("r", _half(), sink=sink)
+    return replace(lake, folder=elsewhere)
+
+
+def _cut(lake: CliLake, sink: Sink) -> CliLake:
+    """Land a run, and lose the last records of its log."""
+    lake.start("r", _half(), sink=sink)
+    for file in sorted((_store(lake) / "r" / "log").iterdir())[-2:]:
+        file.unlink()
+    return lake
+
+
+@pytest.mark.parametrize("is_lance", [False, True])
+@pytest.mark.parametrize("move", [_restored, _copied, _cut])
+def test_a_ledger_that_does_not_know_of_the_landing_deletes_nothing_of_it(
+    lake: CliLake, move: Callable[[CliLake, Sink], CliLake], *, is_lance: bool
+) -> None:
+    """The abort finds the mark and refuses; a sweep behind an older abort keeps what is live."""
+    sink = lake.make_dataset() if is_lance else lake.make_table()
+    moved = move(lake, sink)
+    with pytest.raises(RunCommittedError, match="has landed as snapshot"):
+        abort(moved.ledger("r"), lambda _identity: sink, "tidy up")
+    assert not moved.ledger("r").log.is_aborted
+    moved.ledger("r").log.claim(Abort(reason="by a version that did not look"))
+    swept = sweep(moved.ledger("r"), lambda _identity: sink)
+    assert swept.live > 0
+    assert _ids(sink, is_lance=is_lance) == ALL
+
+
+def _ids(sink: Sink, *, is_lance: bool) -> list[int]:
+    handle = sink.load().handle
+    table = handle.dataset.to_table() if is_lance else handle.scan().to_arrow()
+    return sorted(table["id"].to_pylist())
+
+
+def test_files_are_live_in_a_manifest_that_others_have_written_anew(lake: CliLake) -> None:
+    """Merged manifests name them, and no longer those that the run has staged."""
+    merges = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+    sink = lake.make_table(properties=merges)
+    _restored(lake, sink)
+    table = sink.load().handle
+    table.append(table.scan().to_arrow().slice(0, 1))
+    (merged,) = sink.load().handle.current_snapshot().manifests(table.io)
+    assert merged.existing_files_count > 0
+    lake.ledger("r").log.claim(Abort(reason="by a version that did not look"))
+    sweep(lake.ledger("r"), lambda _identity: sink)
+    assert _ids(sink, is_lance=False) == sorted([*ALL, ALL[0]])
+
+
+def test_a_record_that_names_a_file_of_another_run_deletes_nothing(lake: CliLake) -> None:
+    """Who can write a ledger cannot have another run's staged files deleted by a sweep."""
+    for run_id in ("other", "evil"):
+        lake.start_and_die(run_id, _half())
+    staged = [one for one in lake.data_files() if one.exists()]
+    victims = [f"file://{one}" for one in staged if _nonce(lake, "other") in one.name]
+    assert victims
+    records = (_store(lake) / "evil" / "tasks").rglob("*.json")
+    contents = {file: open_json(file.read_bytes()) for file in records}
+    file, content = next(one for one in contents.items() if one[1]["groups"])
+    content["groups"][0]["files"].append([victims[0], 10, 1])
+    file.write_bytes(seal_json(content))
+    ledger = lake.ledger("evil")
+    abort(ledger, lambda _identity: lake.make_table(), "tidy up")
+    with pytest.raises(LedgerDamagedError, match="this run has not written"):
+        sweep(lake.ledger("evil"), lambda _identity: lake.make_table())
+    assert [one for one in lake.data_files() if one.exists()] == staged
+
+
+def _nonce(lake: CliLake, run_id: str) -> str:
+    run_file = lake.ledger(run_id).run_file()
+    assert run_file is not None
+    return run_file.nonce
+
+
+def _number(value: int) -> bytes:
+    """Write a number as Avro does."""
+    value, out = value << 1, b""
+    while value > 0x7F:
+        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
+    return out + bytes([value])
+
+
+def _avro(codec: bytes, blocks: Sequence[bytes]) -> bytes:
+    """Return an Avro file of blocks, as they are."""
+    name, sync = b"avro.codec", bytes(range(16))
+    header = _number(1) + _number(len(name)) + name + _number(len(codec)) + codec + _number(0)
+    body = [_number(1) + _number(len(block)) + block + sync for block in blocks]
+    return b"Obj\x01" + header + sync + b"".join(body)
+
+
+def _packed(block: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(block) + packer.flush()
+
+
+@pytest.mark.parametrize("codec", [b"null", b"deflate"])
+def test_blocks_of_a_manifest_are_searched_unpacked(codec: bytes) -> None:
+    """In many blocks, too: the name may be in any of them."""
+    blocks = [bytes(1_000) + b"s3://b/%d.parquet" % number for number in range(20)]
+    data = _avro(codec, [_packed(one) for one in blocks] if codec == b"deflate" else blocks)
+    assert list(_blocks(data)) == blocks
+    assert _may_hold(data, [b"nowhere", b"/19.parquet"])
+    assert not _may_hold(data, [b"/20.parquet"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"Obj\x01",
+        b"no Avro at all",
+        b"Obj\x01" + b"\xff" * 50,
+        _avro(b"zstandard", [b"x"]),
+        _avro(b"deflate", [b"damaged"]),
+    ],
+)
+def test_what_cannot_be_searched_is_read_entry_by_entry(data: bytes) -> None:
+    """A search that understands nothing must not say that nothing is there."""
+    assert _may_hold(data, [b"x"])
