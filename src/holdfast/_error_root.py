@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from holdfast.plain_text import printable, without_passwords
+
 
 def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
     return cls(**facts)
+
+
+def _shown(text: str) -> str:
+    """Return a sentence for people: facts come from stores, catalogs and other programs.
+
+    A line break inside a fact is followed by blanks: the facts of an error cannot pass for its
+    second or third part.
+    """
+    return "\n    ".join(printable(line) for line in without_passwords(text).splitlines())
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -27,9 +38,9 @@ class HoldfastError(Exception):
         facts = self._facts()
         retry = "yes" if self.retry_safe else "no, it would end the same way"
         return (
-            f"{self.happened.format(**facts)}\n"
+            f"{_shown(self.happened.format(**facts))}\n"
             f"  Safe to run again: {retry}.\n"
-            f"  What to do: {self.advice.format(**facts)}."
+            f"  What to do: {_shown(self.advice.format(**facts))}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

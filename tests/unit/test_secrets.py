@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import traceback
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from holdfast import IcebergTable, Run
+import holdfast as hf
+from holdfast import IcebergTable, LanceTable, Run
 from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
 from holdfast.engine.prepare import Ledger
-from holdfast.errors import HoldfastError, SettingsError, UnsupportedTableError
+from holdfast.errors import (
+    CatalogUnavailableError,
+    HoldfastError,
+    SettingsError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from holdfast.opening import open_table
+from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.configured import configured
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.loading import load_table
 from holdfast.sinks.iceberg.open import open_sink
 from holdfast.sinks.iceberg.settings import pyiceberg_properties
+from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
@@ -148,6 +162,132 @@ def test_no_record_of_a_run_holds_a_credential(tmp_path: Path) -> None:
     assert [uri for uri, data in storage.objects.items() if CANARY.encode() in data] == []
     metadata = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert [data for data in metadata if CANARY.encode() in data] == []
+
+
+def whole(error: BaseException) -> str:
+    """Return all that a traceback shows of an error, its causes included."""
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"type": "rest", "uri": f"htp:/me:{CANARY}@x"},
+        {"type": "rest", "uri": f"http://me:{CANARY}@127.0.0.1:9"},
+        {"type": "rest", "uri": "http://127.0.0.1:9", "credential": f"me:{CANARY}"},
+        {"type": "sql", "uri": f"postgresql+psycopg2://me:{CANARY}@127.0.0.1:9/db"},
+        {"type": "sql", "uri": f"nosuchdb://me:{CANARY}@127.0.0.1/db"},
+        {"type": "sql", "uri": f"me:{CANARY}@127.0.0.1"},
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_names_no_password(properties: dict[str, str]) -> None:
+    """Libraries repeat a URI that they cannot use, some of them only in the errors behind."""
+    with pytest.raises(HoldfastError) as caught:
+        open_catalog("lake", properties)
+    assert CANARY not in whole(caught.value)
+
+
+def test_a_table_that_is_not_found_names_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog's own error holds the address of its request, behind the one of PyIceberg."""
+    sink, _ = new_table(tmp_path, SCHEMA)
+    catalog = sink._catalog  # noqa: SLF001 - what it asks.
+
+    def answer(error: Exception) -> None:
+        raise error from OSError(f"404 for url: http://me:{CANARY}@host/v1/t")
+
+    for error, raised in (
+        (NoSuchTableError("no t"), TableMissingError),
+        (ValueError("odd"), CatalogUnavailableError),
+    ):
+        monkeypatch.setattr(catalog, "load_table", lambda _, error=error: answer(error))
+        with pytest.raises(raised) as caught:
+            load_table(catalog, "db.t", "lake.db.t")
+        assert CANARY not in whole(caught.value)
+
+
+def test_a_server_that_repeats_a_token_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was given as a secret is cut out of any text, wherever it is in it."""
+    sink, _ = new_table(tmp_path, SCHEMA, io_properties={"token": CANARY})
+    catalog = sink._catalog  # noqa: SLF001 - what it asks.
+    catalog.properties["token"] = CANARY
+
+    def refuse(_: str) -> None:
+        raise ValueError(f"the token {CANARY} is not known")
+
+    monkeypatch.setattr(catalog, "load_table", refuse)
+    with pytest.raises(CatalogUnavailableError, match=r"the token \*\*\* is not known") as caught:
+        load_table(catalog, "db.t", "lake.db.t")
+    assert CANARY not in whole(caught.value)
+
+
+def test_a_configuration_that_cannot_be_read_shows_none_of_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """YAML's errors quote the lines around the mistake."""
+    file = tmp_path / ".pyiceberg.yaml"
+    file.write_text(f"catalog:\n  lake:\n    credential: me:{CANARY}\n   uri: [\n")
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match="cannot be read") as caught:
+        configured("lake")
+    assert CANARY not in whole(caught.value)
+
+
+def test_an_endpoint_that_does_not_answer_names_no_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Obstore's errors name the address of the request, as it was given."""
+    monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
+    storage = ObjectStorage({**OPTIONS, "s3.endpoint": f"http://me:{CANARY}@127.0.0.1:9"})
+    with pytest.raises(StorageError, match=r"http://me:\*\*\*@127.0.0.1:9") as caught:
+        storage.get("s3://bucket/x")
+    assert CANARY not in whole(caught.value)
+
+
+def test_a_dataset_that_cannot_be_reached_names_no_password() -> None:
+    """Nor does Lance's error, which holds more of the request than obstore's."""
+    options = {
+        "aws_endpoint": f"http://me:{CANARY}@127.0.0.1:9",
+        "aws_access_key_id": "k",
+        "aws_secret_access_key": CANARY,
+        "aws_region": "x",
+        "client_max_retries": "0",
+        "connect_timeout": "1s",
+        "timeout": "2s",
+    }
+    place = DatasetPlace(uri="s3://bucket/t.lance", options=options)
+    with pytest.raises(HoldfastError) as caught:
+        place.open()
+    assert CANARY not in whole(caught.value)
+    assert CANARY not in shown(place)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
+def test_a_password_in_the_uri_of_a_store_or_a_table_is_refused(scheme: str) -> None:
+    """Records, reports and messages name these: it must not get there."""
+    uri = f"{scheme}://me:{CANARY}@bucket/x"
+    table = LanceTable(uri)
+    assert CANARY not in shown(table)
+    for use in (
+        lambda: Run("r", store=uri),
+        lambda: open_table(table, None),
+        lambda: hf.scan_lance(uri),
+        lambda: hf.runs(uri),
+    ):
+        with pytest.raises(SettingsError, match="holds a password") as caught:
+            use()
+        assert CANARY not in whole(caught.value)
+
+
+def test_what_a_debugger_shows_of_a_storage_holds_no_option() -> None:
+    """Tools that report errors send along what the variables of each frame hold."""
+    storage = pickle.loads(pickle.dumps(ObjectStorage(OPTIONS)))  # noqa: S301 - ours.
+    assert CANARY not in f"{vars(storage)}"
+    assert "s3.secret-access-key" in f"{vars(storage)}"
+    assert dict(vars(storage)["_options"])["s3.secret-access-key"] == CANARY
 
 
 def test_the_root_error_shows_no_argument_that_it_was_not_given() -> None:

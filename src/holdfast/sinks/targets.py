@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.model.limits import refuse_below
+from holdfast.plain_text import without_passwords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,10 @@ class LanceTable:
             max_rows_per_file=self.max_rows_per_file,
             max_bytes_per_file=self.max_bytes_per_file,
         )
+
+    def __repr__(self) -> str:
+        """Show the place; a password in it is refused only where it is opened."""
+        return f"LanceTable({without_passwords(self.uri)!r})"
 
     @property
     def branch(self) -> str:

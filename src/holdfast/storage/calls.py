@@ -15,6 +15,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from holdfast.plain_text import without_passwords
 from holdfast.storage import credentials
 from holdfast.storage.port import AlreadyThereError, StorageError
 from holdfast.storage.runtime import io_runtime
@@ -103,4 +104,5 @@ def _in_short(text: str) -> str:
     # Cut at the first tag, whatever it is: only these two elements are known to hold no secret.
     line = text.strip().partition("\n")[0].partition("<")[0].strip(" :")
     found = [re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message")]
-    return ": ".join([line, *(" ".join(one[1].split()) for one in found if one)])
+    said = ": ".join([line, *(" ".join(one[1].split()) for one in found if one)])
+    return without_passwords(said)  # It names the endpoint, as it was given.

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import obstore.store
 
 from holdfast.errors import SettingsError
+from holdfast.plain_text import has_password
 from holdfast.storage import credentials
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def normalise(uri: str) -> str:
         uri: A URI, or an absolute path of the local file system.
 
     Raises:
-        SettingsError: The path is relative, or its scheme is not supported.
+        SettingsError: The path is relative, its scheme is not supported, or it holds a password.
     """
     if "://" not in uri:
         if uri.startswith("file:/"):  # Java writes file:/folder.
@@ -67,6 +68,12 @@ def normalise(uri: str) -> str:
                 what=f"{uri!r} is no absolute location",
                 cure="give a URI such as s3://bucket/folder or file:///folder",
             )
+    if has_password(uri):
+        # The ledger, messages and reports name locations.
+        raise SettingsError(
+            what=f"{uri!r} holds a password",
+            cure="give credentials as storage options, or leave them to the environment",
+        )
     whole = uri.rstrip("/")
     if whole.endswith(":"):
         raise SettingsError(what=f"{uri!r} is the root of everything", cure="name a folder")
@@ -83,10 +90,20 @@ def split(uri: str) -> tuple[str, str]:
     return f"{scheme}://{bucket}", key
 
 
-def storage_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+class Options(tuple[tuple[str, str], ...]):
+    """Storage options, in order; shown by their names alone."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Name the options: a debugger and a traceback with locals show this."""
+        return f"Options({', '.join(name for name, _ in self)})"
+
+
+def storage_options(options: Mapping[str, str]) -> Options:
     """Return the options that storage knows, in order; a catalog's properties hold many more."""
     known = {*_S3_CONFIG, *_S3_FLAGS, credentials.OPTION}
-    return tuple(sorted((k, v) for k, v in options.items() if k in known))
+    return Options(sorted((k, v) for k, v in options.items() if k in known))
 
 
 def is_plain_http(options: Mapping[str, str]) -> bool:

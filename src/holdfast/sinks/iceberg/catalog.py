@@ -29,10 +29,10 @@ from holdfast.errors import (
     SettingsError,
     UnsupportedTableError,
 )
+from holdfast.plain_text import told
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
 from holdfast.sinks.iceberg.write_options import CODE_PROPERTIES, without_code
-from holdfast.sinks.wording import in_short
 
 # Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
 _TIMEOUT_S = (10.0, 60.0)
@@ -122,8 +122,9 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             what=f"catalog {name!r} needs a package that is not installed ({error.name})",
             cure=f"pip install {error.name}",
         ) from error
-    except Exception as error:  # Each kind of catalog has errors of its own.
-        raise CatalogUnavailableError(table=f"catalog {name!r}", reason=in_short(error)) from error
+    except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
+        reason, cause = told(error, ours)
+        raise CatalogUnavailableError(table=f"catalog {name!r}", reason=reason) from cause
     # A server may name another FileIO, even code of its own: storage stays ours.
     catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
     _refuse_unguarded(kind, type(catalog))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyiceberg.utils.config import Config
 
 from holdfast.errors import SettingsError
-from holdfast.sinks.wording import in_short
+from holdfast.plain_text import in_short
 
 
 def configured(name: str) -> dict[str, str] | None:
@@ -19,9 +19,9 @@ def configured(name: str) -> dict[str, str] | None:
     """
     try:
         found = Config().get_catalog_config(name)
-    except Exception as error:  # YAML has errors of its own.
+    except Exception as error:  # noqa: BLE001 - YAML has errors of its own.
         raise SettingsError(
             what=f"PyIceberg's configuration cannot be read ({in_short(error)})",
             cure="mend .pyiceberg.yaml, or the PYICEBERG_* variables",
-        ) from error
+        ) from None  # It would repeat the lines around it, which may hold a secret.
     return {key: str(value) for key, value in found.items()} if found else None

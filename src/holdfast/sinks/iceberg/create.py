@@ -19,9 +19,9 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
+from holdfast.plain_text import told
 from holdfast.sinks.iceberg.write_options import CODE_PROPERTIES
 from holdfast.sinks.targets import Create
-from holdfast.sinks.wording import in_short
 
 _WITH_ARGUMENT = re.compile(r"(bucket|truncate)\(\s*(\d+)\s*,\s*([^)]+?)\s*\)")
 _PLAIN_TRANSFORM = re.compile(r"(year|month|day|hour)s?\(\s*([^)]+?)\s*\)")
@@ -81,9 +81,11 @@ def create_table(
     except TableAlreadyExistsError:
         return
     except NoSuchNamespaceError as error:
-        raise TableMissingError(table=name, what="its namespace does not exist") from error
-    except Exception as error:  # Each kind of catalog has errors of its own.
-        raise CommitRefusedError(table=name, reason=in_short(error)) from error
+        _, cause = told(error, catalog.properties)
+        raise TableMissingError(table=name, what="its namespace does not exist") from cause
+    except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
+        reason, cause = told(error, catalog.properties)
+        raise CommitRefusedError(table=name, reason=reason) from cause
 
 
 def partition_spec(schema: Schema, create: Create) -> PartitionSpec:

@@ -20,10 +20,10 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from holdfast.errors import CatalogUnavailableError, TableMissingError
+from holdfast.plain_text import told
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifest_reads import ExactTable
-from holdfast.sinks.wording import in_short
 
 _KEY = "s3.access-key-id"
 _SECRET = "s3.secret-access-key"  # noqa: S105 - a name.
@@ -46,9 +46,11 @@ def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
     try:
         table = catalog.load_table(identifier)
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise TableMissingError(table=name, what="there is no such table") from error
-    except Exception as error:  # Each kind of catalog has errors of its own.
-        raise CatalogUnavailableError(table=name, reason=in_short(error)) from error
+        _, cause = told(error, catalog.properties)
+        raise TableMissingError(table=name, what="there is no such table") from cause
+    except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
+        reason, cause = told(error, catalog.properties)
+        raise CatalogUnavailableError(table=name, reason=reason) from cause
     options = dict(table.io.properties)  # The catalog's alone: see `catalog`.
     vendor = _vendor(catalog, identifier, table.metadata_location, options)
     if vendor is not None:

@@ -29,6 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
+from holdfast.plain_text import in_short, told
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.copies import copied_groups
@@ -48,7 +49,6 @@ from holdfast.sinks.staged_files import (
     refuse_missing,
     refuse_outside,
 )
-from holdfast.sinks.wording import in_short
 from holdfast.storage.port import Storage, StorageError
 
 _FORMAT_VERSION = 2
@@ -339,7 +339,8 @@ class IcebergSink:
             stale = isinstance(error, BadRequestError) and self._has_changed(table)
             if stale or "sequence number" in str(error):
                 return Outcome.CONFLICT
-            raise CommitRefusedError(table=self._name, reason=in_short(error)) from error
+            reason, cause = told(error, self._catalog.properties)
+            raise CommitRefusedError(table=self._name, reason=reason) from cause
         except Exception as error:  # noqa: BLE001 - lost answers have any shape.
             # Catalogs in Python refuse a stale sequence number or a known snapshot this way.
             stale = "sequence number" in str(error) or "already exists" in str(error)

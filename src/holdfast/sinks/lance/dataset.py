@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import lance
 
 from holdfast.errors import StoreUnavailableError, TableMissingError
+from holdfast.plain_text import told
 from holdfast.sinks.lance.options import for_lance, for_storage
-from holdfast.sinks.wording import in_short
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 
@@ -42,7 +42,8 @@ class DatasetPlace:
         try:
             return for_lance(self.options)
         except StorageError as error:
-            raise StoreUnavailableError(uri=self.uri, reason=in_short(error)) from error
+            reason, cause = told(error, self.options)
+            raise StoreUnavailableError(uri=self.uri, reason=reason) from cause
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
         """Look at the dataset afresh.
@@ -58,10 +59,11 @@ class DatasetPlace:
         try:
             return lance.dataset(self.uri, version=version, storage_options=options)
         except (ValueError, OSError) as error:
+            reason, cause = told(error, self.options)
             if is_gone(error):
                 what = "there is no such dataset" if version is None else f"no version {version}"
-                raise TableMissingError(table=self.uri, what=what) from error
-            raise StoreUnavailableError(uri=self.uri, reason=in_short(error)) from error
+                raise TableMissingError(table=self.uri, what=what) from cause
+            raise StoreUnavailableError(uri=self.uri, reason=reason) from cause
 
 
 def is_gone(error: Exception) -> bool:

@@ -18,8 +18,8 @@ from typing import Any
 import lance
 
 from holdfast.errors import StoreUnavailableError
+from holdfast.plain_text import told
 from holdfast.sinks.lance.dataset import is_gone
-from holdfast.sinks.wording import in_short
 from holdfast.storage.runtime import io_runtime
 
 # What lets a post pass that was built on an older version. Some of these may stop it all the
@@ -254,9 +254,10 @@ class History:
         try:
             yield
         except (ValueError, OSError) as error:
+            reason, cause = told(error, {})
             if is_gone(error):
-                raise GoneError from error
-            raise StoreUnavailableError(uri=self.dataset.uri, reason=in_short(error)) from error
+                raise GoneError from cause
+            raise StoreUnavailableError(uri=self.dataset.uri, reason=reason) from cause
 
 
 def _files(dataset: lance.LanceDataset) -> set[str]:

@@ -14,8 +14,8 @@ import uuid
 from holdfast.errors import StoreUnavailableError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.create_once import create_once
+from holdfast.plain_text import in_short
 from holdfast.sinks.lance.dataset import DatasetPlace
-from holdfast.sinks.wording import in_short
 from holdfast.storage.port import StorageError
 
 _NAME = "_holdfast/identity.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from holdfast.errors import HoldfastError
+from holdfast.plain_text import printable, told
 from holdfast.sinks.lance.dataset import DatasetPlace
 
 _log = logging.getLogger(__name__)
@@ -24,5 +25,6 @@ def unindexed_rows(place: DatasetPlace) -> dict[str, int]:
             if left:
                 found[name] = left
     except (HoldfastError, ValueError, OSError, KeyError, NotImplementedError) as error:
-        _log.warning("the state of the indices of %s is not known: %s", place.uri, error)
+        reason = printable(told(error, place.options)[0])
+        _log.warning("the state of the indices of %s is not known: %s", place.uri, reason)
     return found

@@ -10,10 +10,10 @@ from lance.schema import LanceSchema
 
 from holdfast.errors import CommitRefusedError, SettingsError, TableMissingError
 from holdfast.failpoints import failpoint
+from holdfast.plain_text import told
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink
 from holdfast.sinks.targets import Create, LanceTable
-from holdfast.sinks.wording import in_short
 from holdfast.storage.locations import normalise
 
 _SETTINGS = "spark.holdfast.lance."
@@ -103,5 +103,6 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
         try:
             place.open()  # Somebody's, or our own whose answer was lost.
         except TableMissingError:
-            raise CommitRefusedError(table=place.uri, reason=in_short(error)) from error
+            reason, cause = told(error, place.options)
+            raise CommitRefusedError(table=place.uri, reason=reason) from cause
     failpoint("after-lance-create")

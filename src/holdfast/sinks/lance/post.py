@@ -22,11 +22,11 @@ from holdfast.errors import (
     TableMissingError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.plain_text import told
 from holdfast.sinks.base import Outcome, TableView
 from holdfast.sinks.lance.dataset import DatasetPlace, is_gone
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.identity import read_identity
-from holdfast.sinks.wording import in_short
 
 _REFUSALS = ("forbidden", "access denied", "accessdenied", "permission denied", "unauthorized")
 
@@ -98,11 +98,13 @@ class Post:
         """
         text = str(error).lower()
         if any(word in text for word in _REFUSALS):
-            raise CommitRefusedError(table=self.place.uri, reason=in_short(error)) from error
+            reason, cause = told(error, self.place.options)
+            raise CommitRefusedError(table=self.place.uri, reason=reason) from cause
         if is_gone(error):
             return Outcome.CONFLICT  # The version that it was built on was cleaned away.
         if isinstance(error, ValueError) and not self._has_changed():
-            raise CommitRefusedError(table=self.place.uri, reason=in_short(error)) from error
+            reason, cause = told(error, self.place.options)
+            raise CommitRefusedError(table=self.place.uri, reason=reason) from cause
         return Outcome.UNKNOWN
 
     def _lets_pass(self, base: int) -> bool:

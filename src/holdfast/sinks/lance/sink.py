@@ -18,6 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
+from holdfast.plain_text import in_short
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
 from holdfast.sinks.lance.blobs import given_schema
 from holdfast.sinks.lance.dataset import DatasetPlace
@@ -35,7 +36,6 @@ from holdfast.sinks.staged_files import (
     refuse_missing,
     refuse_outside,
 )
-from holdfast.sinks.wording import in_short
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 

@@ -21,10 +21,10 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.failpoints import failpoint
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.plain_text import told
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.lance.blobs import as_blobs, has_blobs, plain_schema, written_schema
 from holdfast.sinks.lance.dataset import DatasetPlace
-from holdfast.sinks.wording import in_short
 
 # How many bytes of batches are handed over at a time, and how often before the task waits.
 _HANDED_BYTES = 8 * 1024 * 1024
@@ -199,9 +199,9 @@ class _Stream:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise StoreUnavailableError(
-                uri=self._spec.place.uri, reason=in_short(self._error)
-            ) from self._error
+            place = self._spec.place
+            reason, cause = told(self._error, place.options)
+            raise StoreUnavailableError(uri=place.uri, reason=reason) from cause
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while (item := self._queue.get()) is not None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.errors import InputChangedError, StoreUnavailableError
 from holdfast.model.pins import FileSlice, PinnedFile
+from holdfast.plain_text import told
 from holdfast.sources.base import TAG_COLUMN
 from holdfast.sources.lance.blobs import with_blobs
 from holdfast.sources.lance.fragments import (
@@ -178,5 +179,5 @@ class OpenVersion:
             gone = ""
         if gone:
             raise InputChangedError(what=f"{gone} is gone") from error
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise StoreUnavailableError(uri=file.uri, reason=reason) from error
+        reason, cause = told(error, {})
+        raise StoreUnavailableError(uri=file.uri, reason=reason) from cause
