@@ -17,12 +17,12 @@ from holdfast.engine.report import report_of
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.status import run_folders, status
 from holdfast.engine.sweep import Swept, sweep
-from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
+from holdfast.errors import LedgerDamagedError, RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import open_input
 from holdfast.model.identity import Identity
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.report import Report
-from holdfast.model.run_id import decode_run_id, encode_run_id
+from holdfast.model.run_id import decode_run_id, encode_run_id, is_run_folder
 from holdfast.model.status import RunStatus
 from holdfast.opening import active_session, open_store, open_table
 from holdfast.progress.watching import shown
@@ -369,16 +369,24 @@ def runs(
 ) -> list[RunStatus]:
     """Return where all runs of a store stand. Reads the ledgers only.
 
+    A run whose ledger cannot be read is "damaged", with the reason in `error`; a folder that is
+    no run is left out. Neither hides the others.
+
     Args:
         store: The store's URI; by default as for `Run`.
         store_options: As for `Run`.
 
     Raises:
         SettingsError: No store is named.
-        StoreError: A ledger is damaged, or the store does not answer.
+        StoreUnavailableError: The store does not answer.
     """
     uri, storage = open_store(store, store_options, active_session())
-    found = [decode_run_id(folder) for folder in run_folders(storage, uri)]
-    return [
-        status(Ledger.open(run_id, uri, storage, Ports()), with_tasks=False) for run_id in found
-    ]
+    ids = map(decode_run_id, filter(is_run_folder, run_folders(storage, uri)))
+    return [_status(Ledger.open(run_id, uri, storage, Ports())) for run_id in ids]
+
+
+def _status(ledger: Ledger) -> RunStatus:
+    try:
+        return status(ledger, with_tasks=False)
+    except LedgerDamagedError as error:
+        return RunStatus.damaged(ledger.run_id, f"{error.uri}: {error.reason}")

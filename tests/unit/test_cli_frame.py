@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import re
 import resource
 import shlex
 import subprocess
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from holdfast import cli
 from holdfast.cli import main as frame
+from holdfast.cli.ledgers import named_values
 from holdfast.cli.main import COMMANDS, main, make_parser
-from tests.fakes.cli_lake import CliLake, lake
+from tests.fakes.cli_lake import CliLake, die_before_post, lake
 from tests.fakes.memory_submitter import MemorySubmitter
 
 __all__ = ["lake"]
@@ -95,6 +98,7 @@ def test_a_missing_package_names_the_extra(
         one for one in sys.modules if one.startswith("holdfast.cli.") and "main" not in one
     ]:
         monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(cli, name.removeprefix("holdfast.cli."), raising=False)
     monkeypatch.setattr(builtins, "__import__", without_rich)
     assert lake.call("runs") == 1
     assert 'pip install "holdfast[cli]"' in capsys.readouterr().err
@@ -129,10 +133,68 @@ def test_an_unknown_run_in_an_empty_store_doubts_the_store(
     assert "it holds no run at all" in capsys.readouterr().err
 
 
-def test_an_option_is_a_name_and_a_value(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Anything else is refused with the flag that it was given to."""
-    assert lake.call("runs", "--option", "nonsense") == 1
-    assert "--option 'nonsense'" in capsys.readouterr().err
+@pytest.mark.parametrize("pair", ["canary-7f3a", "=canary-7f3a"])
+def test_an_option_is_a_name_and_a_value(
+    lake: CliLake, pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anything else is refused with its flag, and not repeated: it may be a secret."""
+    assert lake.call("runs", "--option", "s3.region=x", "--option", pair) == 1
+    printed = capsys.readouterr().err
+    assert "--option number 2 is no NAME=VALUE" in printed
+    assert "canary" not in printed
+
+
+def test_a_value_comes_from_the_environment_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it is not in the list of processes; a line break at a file's end is no part of it."""
+    monkeypatch.setenv("LAKE_KEY", "from the environment=1")
+    (tmp_path / "key").write_text("from a file\n")
+    given = ["a=plain", "b=@env:LAKE_KEY", f"c=@file:{tmp_path}/key", "d=x@env:LAKE_KEY"]
+    assert named_values(given) == {
+        "a": "plain",
+        "b": "from the environment=1",
+        "c": "from a file",
+        "d": "x@env:LAKE_KEY",
+    }
+
+
+def test_a_catalog_is_reached_by_a_property_in_a_file(
+    lake: CliLake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a secret is mounted into a container: the file holds the value and a line break."""
+    die_before_post(lake)
+    (tmp_path / "uri").write_text(f"{lake.properties['uri']}\n")
+    pairs = {**lake.properties, "uri": f"@file:{tmp_path}/uri"}
+    words = [word for name, value in pairs.items() for word in ("--catalog", f"{name}={value}")]
+    assert lake.call("abort", "r", "--yes", *words) == 0
+    assert "Run r is given up" in capsys.readouterr().out
+
+
+def test_a_value_that_is_not_where_it_should_be_is_refused(
+    lake: CliLake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the flag, the option and the place, and nothing of what is there."""
+    (tmp_path / "bytes").write_bytes(b"canary-7f3a\xff")
+    places = ("@env:NO_SUCH_VARIABLE", f"@file:{tmp_path}/none", f"@file:{tmp_path}/bytes")
+    for place in places:
+        assert lake.call("runs", "--option", f"s3.region={place}") == 1
+        printed = capsys.readouterr().err
+        assert "--option s3.region: " in printed
+        assert place.partition(":")[2] in printed
+        assert "canary" not in printed
+
+
+@pytest.mark.parametrize("flag", ["--option", "--catalog", "--table-option", "--spark"])
+def test_each_flag_that_may_hold_a_secret_takes_it_from_elsewhere(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And its help says how."""
+    with pytest.raises(SystemExit):
+        main(["doctor", "--help"])
+    page = " ".join(capsys.readouterr().out.split()).partition("options:")[2]
+    (part,) = re.findall(rf"{flag} (.*?)(?= --|$)", page)
+    assert "@env:NAME or @file:PATH" in part
 
 
 def test_a_pipe_gets_plain_text_that_fits(

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from holdfast.cli import runs as looks
+from holdfast.engine.prepare import Ledger
+from holdfast.engine.status import status
 from holdfast.errors import HoldfastError
+from holdfast.model.status import RunStatus
+from holdfast.run import runs
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import StorageError
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.cli_said import facts, said, stopped
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -45,6 +54,101 @@ def test_a_damaged_ledger_is_one_line_of_the_list(
     assert (good["run_id"], good["error"]) == ("good", "")
     assert (bad["state"], bad["done_rows"]) == ("damaged", 0)
     assert bad["error"].startswith("log/00000002.json: ")
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", " lead", "=FF", "=zz", "=20", "x" * 250, "cafe\N{COMBINING ACUTE ACCENT}"]
+)
+def test_a_folder_that_is_no_run_hides_none(
+    lake: CliLake, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever else is kept in the store: it is one line of the list, and its reason is seen."""
+    lake.start("good", MemorySubmitter(range(3)))
+    (lake.folder / "store" / name).mkdir()
+    (lake.folder / "store" / name / "file").write_text("x")
+    found = facts(lake, capsys, "runs")["runs"]
+    assert [(line["run_id"], line["state"]) for line in found] == [
+        ("good", "committed"),
+        (name, "damaged"),
+    ]
+    assert lake.call("runs") == 0
+    assert "  damaged  the folder" in capsys.readouterr().out
+    assert [known.run_id for known in runs(lake.store)] == ["good"]
+
+
+def test_a_run_that_cannot_be_listed_hides_none(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store that does not answer for one run: the others are shown, and the exit code tells."""
+    lake.start("good", MemorySubmitter(range(3)))
+    lake.start("bad", MemorySubmitter(range(3)))
+    listed = ObjectStorage.list
+
+    def fails(storage: ObjectStorage, uri: str) -> list[str]:
+        if "/bad/" in uri:
+            raise StorageError(f"{uri}: refused " + 1000 * "x")
+        return listed(storage, uri)
+
+    monkeypatch.setattr(ObjectStorage, "list", fails)
+    assert lake.call("runs", "--json") == 1
+    good, bad = json.loads(capsys.readouterr().out)["runs"]
+    assert (good["state"], bad["state"]) == ("committed", "unreadable")
+    assert len(bad["error"]) == 300
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), TypeError("no"), KeyError("x")])
+def test_a_record_that_no_check_refuses_hides_no_run(
+    lake: CliLake,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a hostile record may raise beside the errors of ours is damage of its run alone."""
+    lake.start("good", MemorySubmitter(range(3)))
+    lake.start("bad", MemorySubmitter(range(3)))
+
+    def fails(ledger: Ledger) -> RunStatus:
+        if ledger.run_id == "bad":
+            raise error
+        return status(ledger)
+
+    monkeypatch.setattr(looks, "status", fails)
+    good, bad = facts(lake, capsys, "runs")["runs"]
+    assert (good["state"], bad["state"]) == ("committed", "damaged")
+    assert bad["error"].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize("at", [float("inf"), 1e30])
+def test_a_value_that_cannot_be_shown_hides_no_run(
+    lake: CliLake,
+    at: float,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A moment outside of all calendars is found before the list is printed."""
+    lake.start("good", MemorySubmitter(range(3)))
+    lake.start("bad", MemorySubmitter(range(3)))
+    real = looks._last_at  # noqa: SLF001
+    monkeypatch.setattr(
+        looks,
+        "_last_at",
+        lambda ledger, found: at if ledger.run_id == "bad" else real(ledger, found),
+    )
+    assert lake.call("runs") == 0
+    printed = capsys.readouterr().out
+    assert "good  committed" in printed
+    assert "bad   damaged  " in printed
+
+
+def test_a_list_in_python_goes_on_after_a_damaged_ledger(lake: CliLake) -> None:
+    """It is there as damaged, with the reason."""
+    lake.start("good", MemorySubmitter(range(3)))
+    lake.start("bad", MemorySubmitter(range(3)))
+    lake.damage("bad", 2)
+    bad, good = runs(lake.store)
+    assert (good.state, bad.state, bad.done_rows) == ("committed", "damaged", 0)
+    assert "log/00000002.json: " in bad.error
+    assert bad.error in str(bad)
 
 
 def test_runs_can_be_chosen_by_state(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from holdfast.cli import console
+from holdfast.cli import console, plain
 from holdfast.cli.ledgers import open_known_ledger
 from holdfast.cli.tables import add_table_arguments, sink_opener
 from holdfast.engine.abort import Aborted, abort
@@ -64,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
         "in_doubt_because": done.reason if done.in_doubt else "",
     }
     if given.json:
-        console.print_json(facts)
+        plain.print_json(facts)
     else:
         _print(ledger.run_id, record.number, seen, done)
     return 0

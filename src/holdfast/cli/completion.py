@@ -6,6 +6,7 @@ import argparse
 
 import shtab
 
+from holdfast.cli import plain
 from holdfast.cli.main import COMMANDS, command_of, make_parser
 from holdfast.errors import MissingExtraError
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Print the completion; the shell is to evaluate it."""
     parser = make_parser([name for name in COMMANDS if _is_there(name)])
-    print(shtab.complete(parser, shell=given.shell))
+    plain.print_script(shtab.complete(parser, shell=given.shell))
     return 0
 
 

@@ -1,17 +1,22 @@
-"""How commands talk: tables and colours on a terminal, plain text elsewhere, JSON for programs."""
+"""How commands talk to people: tables and colours on a terminal, plain text elsewhere.
+
+Run ids, reasons and names are what other people and programs have written: nothing in them is
+markup, and nothing in them reaches a terminal as a control character.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from holdfast.plain_text import printable
 
 # What a pipe gets, unless COLUMNS says otherwise: ids and paths stay whole there.
 _PIPE_COLUMNS = 120
@@ -25,26 +30,41 @@ STATE_STYLES = {
     "committed": "green",
     "aborted": "dim",
     "damaged": "red",
+    "unreadable": "yellow",
 }
+
+
+class PlainConsole(Console):
+    """Shows every text as it is: markup is text, and a control character is spelled."""
+
+    def __init__(self, width: int | None = None) -> None:
+        """Take the width; None for that of the terminal."""
+        super().__init__(width=width, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - rich's own.
+        """Return a text of one line; also asked for when columns are measured."""
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render what is shown; a text in colours does not pass through `render_str`."""
+        if isinstance(renderable, Text) and not renderable.plain.isprintable():
+            renderable = renderable.blank_copy(printable(renderable.plain))
+        return super().render(renderable, options)
 
 
 def make_console() -> Console:
     """Return the console of standard output. Colours need a terminal, and NO_COLOR ends them."""
-    console = Console(highlight=False)
+    console = PlainConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return Console(highlight=False, width=_PIPE_COLUMNS)
-
-
-def print_json(document: Any) -> None:  # noqa: ANN401 - whatever JSON holds.
-    """Print one JSON document, the same on a terminal and in a pipe."""
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
-    print()
+    return PlainConsole(width=_PIPE_COLUMNS)
 
 
 def heading(console: Console, text: str) -> None:
     """Print a line that opens a part of the output."""
-    console.print(Text(text, style="bold"))
+    console.print(styled(text, "bold"))
 
 
 def facts(console: Console, lines: Iterable[tuple[str, str | Text]]) -> None:
@@ -88,6 +108,11 @@ def show(console: Console, table: Table) -> None:
         console.file.write(f"{line.rstrip()}\n")
 
 
+def styled(text: str, style: str) -> Text:
+    """Return a text in a style. Text of rich's own drops some control characters unseen."""
+    return Text(printable(text), style=style)
+
+
 def state_text(state: str) -> Text:
     """Return a run's state in its colour."""
-    return Text(state, style=STATE_STYLES.get(state, ""))
+    return styled(state, STATE_STYLES.get(state, ""))

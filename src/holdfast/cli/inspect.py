@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.text import Text
-
-from holdfast.cli import console
+from holdfast.cli import console, plain
 from holdfast.cli.ledgers import open_known_ledger
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.watch import Observation, Watcher
@@ -69,7 +67,7 @@ def run(given: argparse.Namespace) -> int:
     logs, in_all = task_logs(ledger, given.tasks)
     lines, step = [task_line(one) for one in logs], next_step(seen, ledger.ports)
     if given.json:
-        console.print_json(_json(seen, lines, in_all, step))
+        plain.print_json(_json(seen, lines, in_all, step))
     else:
         _print(seen, lines, in_all, step)
     return 0
@@ -165,7 +163,7 @@ def _print(seen: Observation, lines: Sequence[TaskLine], in_all: int, step: Next
     steps = [(f"{number}.", text) for number, text in enumerate(step.start_would, start=1)]
     console.facts(out, steps)
     out.print()
-    console.facts(out, [("next", Text(step.advice, style="bold"))])
+    console.facts(out, [("next", console.styled(step.advice, "bold"))])
 
 
 def _print_tasks(lines: Sequence[TaskLine], in_all: int) -> None:

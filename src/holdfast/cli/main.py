@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Protocol
 
 from holdfast import __version__
+from holdfast.cli import plain
 from holdfast.errors import HoldfastError, MissingExtraError
 
 # Each in a module of the same name.
@@ -48,10 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Of the one command alone: its module may take long to import.
         given = make_parser([one for one in words if one in COMMANDS][:1]).parse_args(words)
-        code = command_of(given.command).run(given)
+        with plain.warnings_on_one_line():
+            code = command_of(given.command).run(given)
         sys.stdout.flush()  # Here, where it can be told what is wrong.
     except HoldfastError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        plain.print_error(error)
         return _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -89,7 +91,7 @@ def make_parser(whole: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPars
     Raises:
         MissingExtraError: A command needs a package that is not installed.
     """
-    parser = argparse.ArgumentParser(
+    parser = plain.Parser(
         prog="holdfast", description="Resumable, exactly-once batch jobs on Spark."
     )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
@@ -113,6 +115,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a storage option (s3.endpoint=...); may be given again",
+        help="a storage option (s3.endpoint=...); may be given again; VALUE may be @env:NAME or "
+        "@file:PATH, so that a secret is not seen in the list of processes",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
+from holdfast.cli import plain
 from holdfast.cli.ledgers import open_known_ledger
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.watch import Watcher
@@ -37,7 +37,7 @@ def run(given: argparse.Namespace) -> int:
     """
     facts = look(open_known_ledger(given), time.time())
     if given.json:
-        print(json.dumps(facts.to_json(), indent=2))
+        plain.print_json(facts.to_json())
         return 0
     path: Path = given.out or Path(f"holdfast-{encode_run_id(given.run)}.html")
     page = _page(facts)
@@ -48,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
             what=f"the page cannot be written to {path}: {error.strerror}",
             cure="name a file that can be written: --out FILE",
         ) from error
-    print(path.resolve())
+    plain.print_line(str(path.resolve()))
     return 0
 
 

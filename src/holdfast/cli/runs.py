@@ -6,20 +6,20 @@ import argparse
 import time
 from dataclasses import asdict, dataclass
 
-from rich.text import Text
-
-from holdfast.cli import console
+from holdfast.cli import console, plain
 from holdfast.cli.ledgers import open_named_store
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.status import run_folders, status
 from holdfast.engine.watch import Watcher
-from holdfast.errors import LedgerDamagedError
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.answers import answers
-from holdfast.model.run_id import decode_run_id
+from holdfast.model.run_id import decode_run_id, is_run_folder
 from holdfast.model.starts import starts_of, unix_seconds
 from holdfast.model.status import RunStatus
 from holdfast.pages.wording import age, done_of, iso_moment, percent
+from holdfast.plain_text import in_short, printable
+from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.runtime import io_runtime
 
 _COLUMNS = ("RUN", "STATE", "ROWS DONE", "STARTS", "WRITTEN", "TABLE")
@@ -28,6 +28,8 @@ _WIDE = 100
 _ID_MIN, _TABLE_MIN = 16, 10
 # The blanks between two columns.
 _BETWEEN = 2
+_REASON_MAX = 300
+_INCOMPLETE = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class Line:
     """What the list says of one run."""
 
     run_id: str
-    # As `RunState`, or "damaged".
+    # As `RunState`; "damaged"; or "unreadable": the store did not answer.
     state: str
     table: str = ""
     done_rows: int = 0
@@ -45,7 +47,7 @@ class Line:
     starts: int = 0
     last_at: float = 0.0
     snapshot_id: int | None = None
-    # Why the ledger could not be read; empty if it could.
+    # Why the ledger could not be read, in short; empty if it could.
     error: str = ""
 
 
@@ -57,51 +59,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """List the runs.
+    """List the runs; returns 1 if the store did not answer for one of them.
 
     Raises:
         SettingsError: No store is named.
         StoreUnavailableError: The store did not answer.
     """
     store, storage = open_named_store(given)
-    ids = [decode_run_id(folder) for folder in run_folders(storage, store)]
     # Many at once: each run is a dozen requests, one after another.
     lines = io_runtime().each(
-        lambda one: line_of(Ledger.open(one, store, storage, Ports())),
-        ids,
+        lambda folder: line_of(folder, store, storage), run_folders(storage, store)
     )
+    code = _INCOMPLETE if any(line.state == "unreadable" for line in lines) else 0
     if given.state:
         lines = [one for one in lines if one.state in given.state]
     lines.sort(key=lambda one: (-one.last_at, one.run_id))
     if given.json:
-        console.print_json({"store": store, "runs": [_json(one) for one in lines]})
+        plain.print_json({"store": store, "runs": [_json(one) for one in lines]})
     else:
         _print(store, lines)
-    return 0
+    return code
 
 
-def line_of(ledger: Ledger) -> Line:
-    """Return what is known of a run; a damaged ledger is no reason to hide the others.
+def line_of(folder: str, store: str, storage: ObjectStorage) -> Line:
+    """Return what is known of a run; whatever is wrong with it is no reason to hide the others.
 
-    Raises:
-        StoreUnavailableError: The store did not answer.
+    Args:
+        folder: The name of its folder.
+        store: The store's URI.
+        storage: How it is reached.
     """
+    if not is_run_folder(folder):
+        return Line(run_id=folder, state="damaged", error="the folder's name is not that of a run")
+    run_id = decode_run_id(folder)
+    ledger = Ledger.open(run_id, store, storage, Ports())
     try:
-        found = status(ledger)
-        return Line(
-            run_id=found.run_id,
-            state=found.state,
-            table=found.table,
-            done_rows=_done_rows(ledger, found),
-            input_rows=found.input_rows,
-            failed_rows=found.quarantined_rows,
-            starts=len(starts_of(ledger.log.records)),
-            last_at=_last_at(ledger, found),
-            snapshot_id=found.snapshot_id,
-        )
+        line = _line(ledger)
+        # Whatever the records hold: it is found here whether the line can be shown.
+        _cells(line, time.time(), is_short=False)
+        _json(line)
     except LedgerDamagedError as error:
         where = error.uri.removeprefix(f"{ledger.layout.folder}/")
-        return Line(run_id=ledger.run_id, state="damaged", error=f"{where}: {error.reason}")
+        return Line(run_id=run_id, state="damaged", error=_short(f"{where}: {error.reason}"))
+    except StoreUnavailableError as error:
+        return Line(run_id=run_id, state="unreadable", error=_short(error.reason))
+    except Exception as error:  # noqa: BLE001 - of a record that no check has refused.
+        return Line(run_id=run_id, state="damaged", error=_short(in_short(error)))
+    return line
+
+
+def _line(ledger: Ledger) -> Line:
+    found = status(ledger)
+    return Line(
+        run_id=found.run_id,
+        state=found.state,
+        table=found.table,
+        done_rows=_done_rows(ledger, found),
+        input_rows=found.input_rows,
+        failed_rows=found.quarantined_rows,
+        starts=len(starts_of(ledger.log.records)),
+        last_at=_last_at(ledger, found),
+        snapshot_id=found.snapshot_id,
+    )
+
+
+def _short(text: str, length: int = _REASON_MAX) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _done_rows(ledger: Ledger, found: RunStatus) -> int:
@@ -136,19 +159,22 @@ def _print(store: str, lines: list[Line]) -> None:
     # What the two columns share that may be broken. An id is copied from here: it goes first.
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *cells, strict=True)]
     free = out.width - sum(widths[1:-1]) - _BETWEEN * len(_COLUMNS)
-    longest = max(len(one.run_id) for one in lines)
+    # A folder that is no run may have any name: the reason beside it is to be seen.
+    broken = [
+        (_short(printable(line.run_id), out.width // 2), line) for line in lines if line.error
+    ]
+    longest = max(map(len, [*(name for name, _ in broken), *(cell[0] for cell in cells)]))
     id_width = min(longest, max(_ID_MIN, free - widths[-1]))
     table.columns[0].width, table.columns[-1].width = id_width, max(_TABLE_MIN, free - id_width)
     for run_id, state, *others in cells:
         table.add_row(run_id, console.state_text(state), *others)
     if cells:
         console.show(out, table)
-    for one in (one for one in lines if one.error):
+    for name, line in broken:
         # In one line, however long: `holdfast status` says all of it.
-        text = f"  {one.run_id:<{id_width}}  damaged  {one.error}"
-        out.print(
-            Text(text, style=console.STATE_STYLES["damaged"]), no_wrap=True, overflow="ellipsis"
-        )
+        text = f"  {name:<{id_width}}  {line.state}  {line.error}"
+        style = console.STATE_STYLES[line.state]
+        out.print(console.styled(text, style), no_wrap=True, overflow="ellipsis")
 
 
 def _cells(line: Line, now: float, *, is_short: bool) -> tuple[str, ...]:
@@ -158,4 +184,5 @@ def _cells(line: Line, now: float, *, is_short: bool) -> tuple[str, ...]:
     if line.failed_rows:
         rows += f" ({line.failed_rows:,} failed)"
     ago = age(now - line.last_at) if line.last_at else ""
-    return line.run_id, line.state, rows, str(line.starts), ago, line.table
+    texts = (line.run_id, line.state, rows, str(line.starts), ago, line.table)
+    return tuple(map(printable, texts))

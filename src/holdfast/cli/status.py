@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rich.text import Text
-
-from holdfast.cli import console
+from holdfast.cli import console, plain
 from holdfast.cli.ledgers import open_known_ledger
 from holdfast.engine.ports import Ports
 from holdfast.engine.watch import Observation, Watcher
@@ -35,7 +33,7 @@ def run(given: argparse.Namespace) -> int:
     ledger = open_known_ledger(given)
     seen = Watcher(ledger=ledger).look()
     if given.json:
-        console.print_json(status_json(seen, ledger.store, ledger.ports))
+        plain.print_json(status_json(seen, ledger.store, ledger.ports))
     else:
         _print(seen, ledger.ports)
     return 0
@@ -91,7 +89,8 @@ def how_ended(start: Start, *, is_alive: bool) -> str:
 
 def _print(seen: Observation, ports: Ports) -> None:
     out, progress = console.make_console(), seen.progress
-    title = Text.assemble((progress.run_id, "bold"), "  ", console.state_text(progress.state))
+    title = console.styled("", "").append_text(console.styled(progress.run_id, "bold"))
+    title.append("  ").append_text(console.state_text(progress.state))
     if progress.quarantined_rows:
         title.append(f"  {counted(progress.quarantined_rows, 'row')} failed", style="yellow")
     out.print(title)
@@ -100,7 +99,7 @@ def _print(seen: Observation, ports: Ports) -> None:
         out.print()
         _print_starts(seen, ports)
     out.print()
-    console.facts(out, [("next", Text(next_step(seen, ports).advice, style="bold"))])
+    console.facts(out, [("next", console.styled(next_step(seen, ports).advice, "bold"))])
 
 
 def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from holdfast.cli import console
+from holdfast.cli import console, plain
 from holdfast.cli.ledgers import open_known_ledger
 from holdfast.cli.tables import add_table_arguments, sink_opener
 from holdfast.engine.prepare import Ledger
@@ -73,7 +73,7 @@ def run(given: argparse.Namespace) -> int:
             kept.append(f"{files}, and what lists them: {swept.reason}")
     kinds = kinds_of(plan, sizes)
     if given.json:
-        console.print_json(_json(ledger, kinds, safe, kept, deleted=given.yes))
+        plain.print_json(_json(ledger, kinds, safe, kept, deleted=given.yes))
     else:
         _print(ledger, kinds, safe, kept, deleted=given.yes)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from holdfast.cli.ledgers import named_values
+from holdfast.cli.ledgers import ELSEWHERE, named_values
 from holdfast.errors import SettingsError
 from holdfast.model.identity import Identity
 from holdfast.opening import configured_catalog, open_table
@@ -32,14 +32,15 @@ def add_table_arguments(parser: argparse.ArgumentParser, *, of_run: bool) -> Non
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a property of the catalog as in PyIceberg (type=rest, uri=...); may be given again",
+        help="a property of the catalog as in PyIceberg (type=rest, uri=...); may be given again; "
+        f"{ELSEWHERE}",
     )
     parser.add_argument(
         "--table-option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a storage option of a Lance dataset; may be given again",
+        help=f"a storage option of a Lance dataset; may be given again; {ELSEWHERE}",
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import sys
 import time
 
+from holdfast.cli import plain
 from holdfast.cli.ledgers import open_ledger
 from holdfast.engine.watch import Watcher
 from holdfast.errors import SettingsError
@@ -41,7 +41,8 @@ def run(given: argparse.Namespace) -> int:
     watcher = Watcher(ledger=open_ledger(given))
     if given.once and not given.json:
         frame = frame_of(watcher.look(), time.time())
-        print(_page(frame))
+        for name, value in _lines(frame):
+            plain.print_line(f"  {name:<9} {value}")
         return _code(frame)
     display = _JsonDisplay() if given.json else _display(every_s)
     last: Frame | None = None
@@ -75,14 +76,14 @@ def _display(every_s: float) -> Display:
 
         if take_terminal():
             return TerminalDisplay(sys.stdout)
-    return LineDisplay(lambda line: print(line, flush=True), every_s)
+    return LineDisplay(plain.print_line, every_s)
 
 
-def _page(frame: Frame) -> str:
+def _lines(frame: Frame) -> list[tuple[str, str]]:
     lines = [("run", frame.run_id), *([("table", frame.table)] if frame.table else [])]
     if frame.progress is not None and (share := percent(frame.progress)):
         lines.append(("done", share))
-    return "\n".join(f"  {name:<9} {value}" for name, value in [*lines, *lines_of(frame)])
+    return [*lines, *lines_of(frame)]
 
 
 class _JsonDisplay:
@@ -91,7 +92,7 @@ class _JsonDisplay:
     first_s = every_s = tick_s = 0.0
 
     def show(self, frame: Frame) -> None:
-        print(json.dumps(frame.to_json()), flush=True)
+        plain.print_json(frame.to_json(), indent=None)
 
     def end(self, frame: Frame | None) -> None:
         pass

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from holdfast.plain_text import printable, without_passwords
+
 _log = logging.getLogger("holdfast")
 
 
@@ -15,7 +17,10 @@ def say(run_id: str, text: str) -> None:
     """Log one step.
 
     Args:
-        run_id: Whose; also in the record's field `holdfast_run`.
+        run_id: Whose; also, as it is, in the record's field `holdfast_run`.
         text: What was done. No value of a setting may be in it: it could be a secret.
     """
-    _log.info("run %s: %s", run_id, text, extra={"holdfast_run": run_id}, stacklevel=2)
+    # One step is one line: an id with a line break must not write a second one.
+    told = printable(without_passwords(text))
+    extra = {"holdfast_run": run_id}
+    _log.info("run %s: %s", printable(run_id), told, extra=extra, stacklevel=2)

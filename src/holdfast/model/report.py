@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from holdfast.plain_text import printable
+
 Outcome = Literal["committed", "already_committed"]
 Presence = Literal["yes", "unknown"]
 # "keys" and "rows": see `verify_input=`. "files": those of a scan are pinned.
@@ -132,7 +134,7 @@ class Report:
         if self.still_in_table != "yes":
             lines.append(("in table", "unknown: the table's history does not tell any more"))
         lines.append(("time", f"{self.seconds:.1f} s"))
-        return "\n".join(f"  {name:<9} {value}" for name, value in lines)
+        return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
 
     def _storage(self) -> str:
         read, written = (int(self.io[name]) for name in ("bytes_read", "bytes_written"))

@@ -57,3 +57,11 @@ def encode_run_id(run_id: str) -> str:
 def decode_run_id(folder: str) -> str:
     """Return the id that `encode_run_id` made a folder's name of."""
     return unquote(folder.replace("=", "%"))
+
+
+def is_run_folder(folder: str) -> bool:
+    """Whether a folder's name is one that `encode_run_id` makes: others are not runs."""
+    try:
+        return encode_run_id(decode_run_id(folder)) == folder
+    except SettingsError:
+        return False

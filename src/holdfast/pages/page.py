@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -14,12 +16,14 @@ from holdfast.pages.facts import Facts
 from holdfast.pages.plots import plots_of
 from holdfast.pages.progress_plot import END_WORDS
 from holdfast.pages.totals import tiles_of
+from holdfast.plain_text import printable, without_passwords
 
 _DIGEST_LENGTH = 8
 
 
 def page_of(facts: Facts) -> str:
     """Return the page about a run, as HTML."""
+    facts = _printable(facts)
     return _template().render(
         facts=facts,
         tiles=tiles_of(facts.totals),
@@ -28,6 +32,24 @@ def page_of(facts: Facts) -> str:
         version=__version__,
         digest_length=_DIGEST_LENGTH,
     )
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 - facts of any kind.
+    """Return facts whose every text can be shown: XML, for one, knows no control characters.
+
+    Autoescape keeps texts from being HTML, and this from turning the writing direction around.
+    """
+    if isinstance(value, str):
+        return printable(without_passwords(value))
+    if isinstance(value, list | tuple):
+        return type(value)(_printable(item) for item in value)
+    if isinstance(value, dict):
+        return {_printable(name): _printable(item) for name, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{fact.name: _printable(getattr(value, fact.name)) for fact in fields(value)}
+        )
+    return value
 
 
 @cache

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 # Below it a larger unit says too little: "100 min ago", and then "2 h ago".
 _FEW = 2
+_ASCII_END = 128
 
 
 def done_of(done: int, known: int | None, noun: str = "") -> str:
@@ -49,4 +50,20 @@ def iso_moment(unix_seconds: float) -> str | None:
 
 def command(name: str, run_id: str, *more: str) -> str:
     """Return a command line that can be copied, as part of a sentence."""
-    return f"`{shlex.join(['holdfast', name, run_id, *more])}`"
+    # An id such as -rf would be taken for a flag.
+    words = [*more, "--", run_id] if run_id.startswith("-") else [run_id, *more]
+    return f"`{' '.join(map(_quoted, ['holdfast', name, *words]))}`"
+
+
+def _quoted(word: str) -> str:
+    """Return a word for a shell; one that a terminal cannot show in the spelling of bash and zsh.
+
+    There each byte is spelled by itself: what is copied is the id, and not a picture of it.
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    spelled = "".join(
+        chr(byte) if chr(byte).isalnum() and byte < _ASCII_END else f"\\x{byte:02x}"
+        for byte in word.encode()
+    )
+    return f"$'{spelled}'"

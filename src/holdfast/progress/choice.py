@@ -10,6 +10,7 @@ from functools import partial
 from typing import TextIO
 
 from holdfast.engine.steps_log import say
+from holdfast.plain_text import printable
 from holdfast.progress.display import Display, LineDisplay
 
 _LOG_EVERY_S = 60.0
@@ -62,4 +63,4 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def _print(run_id: str, text: str) -> None:
-    print(f"holdfast: run {run_id}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"holdfast: run {printable(run_id)}: {text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.model.progress import Progress
+from holdfast.plain_text import printable
 from holdfast.progress.frame import Frame
 from holdfast.progress.words import one_line
 
@@ -60,4 +61,4 @@ class LineDisplay:
 
     def _say(self, line: str) -> None:
         if not self._is_over:
-            self._write(line)
+            self._write(printable(line))

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.plain_text import printable
 from holdfast.progress.frame import Frame
 from holdfast.progress.words import calm_time, lines_of, percent
 
@@ -45,16 +46,16 @@ class FramePicture:
         progress = self._frame.progress
         for name, value in lines_of(self._frame):
             style = _COLOURS.get(progress.state, "") if progress and name == "start" else ""
-            grid.add_row(f"  {name}", Text(value, style=style))
+            grid.add_row(f"  {name}", Text(printable(value), style=style))
         yield grid
         # The cursor rests here, and so does the line that Spark draws of its stages.
         yield Text("")
 
     def _title(self, width: int, cut: OverflowMethod) -> Text:
         clock = calm_time(self._frame.elapsed_s)
-        name = Text(self._frame.run_id, style="bold")
+        name = Text(printable(self._frame.run_id), style="bold")
         if self._frame.table:
-            name.append(f"  {self._frame.table}", style="not bold dim")
+            name.append(f"  {printable(self._frame.table)}", style="not bold dim")
         name.truncate(max(1, width - len(clock) - 2), overflow=cut, pad=True)
         return name.append(f"  {clock}", style="not bold dim")
 

@@ -94,7 +94,7 @@ class Watching:
             yield
         except Exception:  # noqa: BLE001 - whatever it is, the job must not suffer from it.
             if not self._has_failed:
-                _log.debug("run %s: its progress is not shown", self.run_id, exc_info=True)
+                _log.debug("run %r: its progress is not shown", self.run_id, exc_info=True)
             self._has_failed = True
 
 
@@ -133,7 +133,7 @@ def _begin(ledger: Ledger, table: str, *, wanted: bool | None) -> _Thread | None
         thread = _Thread(watching)
         thread.start()
     except Exception:  # noqa: BLE001 - a job that nobody can watch is a job all the same.
-        _log.debug("run %s: its progress is not shown", ledger.run_id, exc_info=True)
+        _log.debug("run %r: its progress is not shown", ledger.run_id, exc_info=True)
         return None
     return thread
 

@@ -19,8 +19,8 @@ from holdfast.storage.port import Storage, StorageError
 _CLOCK_OFF_S, _CLOCK_EXACT_S = 10.0, 1.5
 _PROBE = b"probe"
 _REACH = (
-    "check the URI, the credentials (--option s3.access-key-id=..., or the environment's) and the "
-    "endpoint (--option s3.endpoint=...)"
+    "check the URI, the credentials (--option s3.secret-access-key=@env:NAME, or the "
+    "environment's) and the endpoint (--option s3.endpoint=...)"
 )
 _ALLOW = "allow {what} for everything below {store} to the driver and to all executors"
 

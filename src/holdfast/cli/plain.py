@@ -1,0 +1,72 @@
+"""What the command line prints without rich: lines, JSON, errors, warnings, and wrong usage.
+
+No other module of the command line calls `print` or writes to a stream; tables and colours leave
+through `console`. Run ids, reasons and names are what other people and programs have written:
+nothing in them may act on the terminal that shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any, NoReturn, TextIO
+
+from holdfast.errors import HoldfastError
+from holdfast.plain_text import printable, without_passwords
+
+
+def print_line(text: str) -> None:
+    """Print one line, however long."""
+    print(printable(text), flush=True)
+
+
+def print_script(text: str) -> None:
+    """Print a program of ours as it is, for a shell to read."""
+    print(text)
+
+
+def print_json(document: Any, *, indent: int | None = 2) -> None:  # noqa: ANN401 - whatever JSON holds.
+    """Print one JSON document, the same on a terminal and in a pipe.
+
+    In ASCII: a program reads the same id from it, and a terminal finds no control character.
+    """
+    # JSON spells all control characters but this one.
+    print(json.dumps(document, indent=indent).replace("\x7f", "\\u007f"), flush=True)
+
+
+def print_error(error: HoldfastError) -> None:
+    """Print an error on standard error, in its three parts: its text is safe to show."""
+    print(f"holdfast: {error}", file=sys.stderr)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint repeats nothing that acts on a terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and what is wrong, and end."""
+        super().error(printable(without_passwords(message)))
+
+
+@contextlib.contextmanager
+def warnings_on_one_line() -> Iterator[None]:
+    """Print warnings as a line of ours, without the place in Holdfast that they come from."""
+
+    def show(  # noqa: PLR0913, PLR0917 - as Python calls it.
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        del category, filename, lineno, line
+        said = printable(without_passwords(str(message)))
+        print(f"holdfast: warning: {said}", file=file or sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
