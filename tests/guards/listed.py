@@ -10,6 +10,7 @@ from tests.guards.iceberg import ICEBERG_GUARDS
 from tests.guards.inputs import INPUT_GUARDS
 from tests.guards.lance import LANCE_GUARDS
 from tests.guards.ledger import LEDGER_GUARDS
+from tests.guards.shown import SHOWN_GUARDS
 from tests.guards.storage import STORAGE_GUARDS
 from tests.guards.tables import TABLE_GUARDS
 from tests.guards.values import VALUE_GUARDS
@@ -359,5 +360,6 @@ GUARDS = (
     *LEDGER_GUARDS,
     *STORAGE_GUARDS,
     *TABLE_GUARDS,
+    *SHOWN_GUARDS,
     *VALUE_GUARDS,
 )
