@@ -25,7 +25,8 @@ _PARAMETER = re.compile(
     re.IGNORECASE,
 )
 _SECRET_NAME = re.compile(
-    "secret|password|token|credential|authorization|connection.string|sas|(?:access|account|api).?key",
+    "secret|password|token|credential|authorization|connection.string|sas|"
+    "(?:access|account|api).?key",
     re.IGNORECASE,
 )
 _LOGIN = re.compile(r"[^/:@]*:(.+)@")

@@ -48,8 +48,8 @@ SHOWN_GUARDS = (
     Guard(
         name="JSON holds no control character",
         file="cli/plain.py",
-        before='.replace("\\x7f", "\\\\u007f")',
-        after="",
+        before="json.dumps(document, indent=indent)",
+        after="json.dumps(document, indent=indent, ensure_ascii=False)",
         test=_HOSTILE,
     ),
     Guard(
