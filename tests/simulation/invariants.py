@@ -17,7 +17,7 @@ from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_file import read_run_file
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
-from holdfast.model.records import PartReference, Receipt, Refused
+from holdfast.model.records import Claim, Intent, PartReference, Receipt, Refused
 from holdfast.model.work import TaskRecord
 from tests.simulation.history import LAYOUT, History
 from tests.simulation.store import SimStorage
@@ -47,7 +47,8 @@ def _left_wrong(history: History) -> list[str]:
         found += _honest_receipts(history, copy, log_of_copy)
     # A driver that was fenced before it could record an unsent post leaves it in doubt, too.
     in_doubt = log.doubtful
-    found += _ended_well(history, in_doubt=bool(in_doubt)) + _true_refusals(history, log)
+    found += _ended_well(history, in_doubt=bool(in_doubt))
+    found += _true_refusals(history, log) + _recorded_refusals(history, log)
     if history.table.ever:
         found += _whole_content(history, log)
     if history.is_ledger_moved:
@@ -135,6 +136,27 @@ def _true_refusals(history: History, log: RunLog) -> list[str]:
     is_known = not history.is_ledger_moved and not history.is_rewound
     wrong = refused & landed if is_known else ()
     return [f"intent {one} was refused, says the log, and it landed" for one in wrong]
+
+
+def _recorded_refusals(history: History, log: RunLog) -> list[str]:
+    """A driver that was told of a conflict, and goes on to its next intent, has recorded it.
+
+    Else the post stays in doubt, and a run without its table can be given up no more. Only where
+    the table has moved past the post, which the next intent's sequence number tells.
+    """
+    if history.is_ledger_moved or history.is_rewound:
+        return []
+    last: tuple[int, Intent] | None = None
+    for record in log.records:
+        if isinstance(record.body, Claim):
+            last = None
+        elif isinstance(record.body, Intent):
+            if last is not None and last[1].sequence_number < record.body.sequence_number:
+                number, intent = last
+                if intent.snapshot_id in history.table.conflicts and number in log.doubtful:
+                    return [f"intent {number} was refused, and the log does not say so"]
+            last = record.number, record.body
+    return []
 
 
 def _ended_well(history: History, *, in_doubt: bool) -> list[str]:

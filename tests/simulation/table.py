@@ -87,6 +87,8 @@ class SimTable(MemoryTable):
         self.undone: list[int] = []
         # Intents whose post a sink did not send, and said so.
         self.unsent: set[int] = set()
+        # The snapshots that were answered with a conflict.
+        self.conflicts: set[int] = set()
         # How many posts drivers were about to make.
         self.posts_begun = 0
         # How many of the next posts find that somebody was faster.
@@ -200,7 +202,10 @@ class SimTable(MemoryTable):
             self.landed_in.append(self.uuid)
             return True
 
-        return self._posted(f"post intent {mark.intent_number}", arrives)
+        outcome = self._posted(f"post intent {mark.intent_number}", arrives)
+        if outcome is Outcome.CONFLICT:
+            self.conflicts.add(mark.snapshot_id)
+        return outcome
 
     def replace(self) -> None:
         """Replace the table's content, as CREATE OR REPLACE does: history begins anew."""

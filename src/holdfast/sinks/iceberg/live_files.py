@@ -91,7 +91,8 @@ def _read(io: FileIO, path: str) -> bytes:
 def _may_hold(data: bytes, needles: Iterable[bytes]) -> bool:
     """Whether a manifest names a file with one of the parts; true as well if it cannot be told."""
     try:
-        return any(needle in block for block in _blocks(data) for needle in needles)
+        unpacked = b"".join(_blocks(data))  # Some writers make a block of each entry.
+        return any(needle in unpacked for needle in needles)
     except (ValueError, IndexError, zlib.error):
         return True  # Packed in another way, or no Avro at all: then reading it says so.
 

@@ -252,7 +252,8 @@ class IcebergSink:
 
     def _refuse_outside(self, table: Table, paths: Sequence[str]) -> None:
         named = [table.properties.get(name) for name in _FOLDER_PROPERTIES]
-        refuse_outside(self._name, [one for one in (table.location(), *named) if one], paths)
+        folders = [one for one in (table.location(), *named) if one]
+        refuse_outside(self._name, folders, paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
         """Return an id that no snapshot of the table has."""

@@ -197,7 +197,7 @@ class LanceSink:
             LedgerDamagedError: A path is outside the dataset.
             StoreUnavailableError: The store does not answer.
         """
-        refuse_outside(self.name, [self._place.data], paths)
+        self._refuse_outside(paths)
         history: History = view.handle
         # What a file keeps besides is in a folder of its name.
         names = {
@@ -218,9 +218,12 @@ class LanceSink:
             LedgerDamagedError: A path is outside the dataset.
             StoreUnavailableError: The store does not answer.
         """
-        refuse_outside(self.name, [self._place.data], paths)
+        self._refuse_outside(paths)
         with self._storage() as storage:
             storage.delete(paths)
+
+    def _refuse_outside(self, paths: Sequence[str]) -> None:
+        refuse_outside(self.name, [self._place.data], paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
         """Return the version that a post makes, if no index or setting comes in between."""
