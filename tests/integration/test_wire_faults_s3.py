@@ -224,7 +224,7 @@ def test_a_listing_of_task_records_that_breaks_off(
         "half of it": Fault(spoil_answer=half),
         "dropped": ANSWER_LOST,
     }
-    rule = desk.on(s3_wire, listing_of("/tasks/00000001/"), *[faults[fault]] * 2)
+    rule = desk.on(s3_wire, listing_of("/tasks/00000001-"), *[faults[fault]] * 2)
     first = desk.start()
     assert rule.met
     if first is None:
