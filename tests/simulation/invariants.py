@@ -7,6 +7,7 @@ of the transform are the witnesses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.records import Claim, Intent, PartReference, Receipt, Refused
 from holdfast.model.work import TaskRecord
+from holdfast.sinks.base import TableView
 from tests.simulation.history import LAYOUT, History
 from tests.simulation.store import SimStorage
 from tests.simulation.world import DiedError
@@ -197,6 +199,9 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
         is_undone = history.is_rewound or (history.is_ledger_moved and "sweep" in history.deeds)
         # Between the last look at the files and the post nothing protects them: see promises.md.
         is_undone |= "remove old orphans" in history.deeds and bool(history.world.counts["stalls"])
+        # A restored ledger lands once more what was rolled back: then nothing reaches the first.
+        live = table.live_files(cast("TableView", None), gone, "")
+        is_undone |= history.is_ledger_moved and not live
         return [] if is_undone else [f"files of the snapshot are gone: {gone}"]
     ids = sorted(one for path in paths for one in table.files[path]["id"].to_pylist())
     # Without an input check, a source that gives other rows each time is the user's own risk.

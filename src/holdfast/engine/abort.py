@@ -76,7 +76,7 @@ def abort(
     _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
     if sight.doubtful:
         warnings.warn(
-            f"run {ledger.run_id} was given up with {_posts(sight)} without an answer "
+            f"run {ledger.run_id!r} was given up with {_posts(sight)} without an answer "
             f"({sight.reason}): look for its rows before they are written again under a new run id",
             stacklevel=3,
         )

@@ -16,6 +16,7 @@ from holdfast.ledger.answers import answers
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Claim, Receipt, Stop
+from holdfast.plain_text import printable
 from holdfast.storage.port import Storage
 
 # A driver writes nothing while its job runs; without checkpoints neither do its tasks.
@@ -52,7 +53,8 @@ def wait_for_other_driver(  # noqa: PLR0913 - one look needs all of these.
     if takeover == "never":
         raise RunBusyError(run_id=run_id, host=claim.host, process_id=claim.process_id, age_s=age_s)
     warnings.warn(
-        f"run {run_id!r}: process {claim.process_id} on {claim.host} wrote {age_s:.0f} s ago and "
+        f"run {run_id!r}: process {claim.process_id} on {printable(claim.host)} wrote "
+        f"{age_s:.0f} s ago and "
         f'may be at work; waiting {quiet_s - age_s:.0f} s, then taking over (takeover="now" does '
         "not wait)",
         stacklevel=6,  # The call of `append`.
