@@ -6,9 +6,21 @@ what a released version wrote does not change any more.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
 
+import pytest
+
+from holdfast.engine.abort import abort
+from holdfast.engine.ports import Ports
+from holdfast.model.records import open_json, seal_json
+from tests.fakes.cli_lake import CliLake
+from tests.fakes.memory_scan import MemoryScan
+from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import STORE, Rig, two_partitions
 from tests.fakes.watched_transform import WatchedTransform
 
@@ -38,10 +50,68 @@ def committed() -> Rig:
     return rig
 
 
-def main() -> None:
+def aborted() -> Rig:
+    """Return a run that was given up after a post that others were faster than."""
+    rig = killed()
+    rig.table.post_faults.append(PostFault.RIVAL_FIRST)
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die(two_partitions(), transform=WatchedTransform(), takeover="now")
+    abort(rig.ledger(), lambda _identity: rig.table, "no longer wanted")
+    return rig
+
+
+def scanned() -> Rig:
+    """Return a run of a scan whose driver was killed in its first task, with chunks written."""
+    rig, transform = Rig(), WatchedTransform()
+    transform.at[6] = rig.storage.kill
+    with pytest.raises(DriverDiedError):
+        rig.scan(MemoryScan(range(20)), transform=transform, batch_rows=2, checkpoint_every=1e-9)
+    rig.storage.revive()
+    return rig
+
+
+def on_lance(folder: Path) -> None:
+    """Leave a store and a dataset: a run whose driver was killed when only chunks were written."""
+
+    def die() -> None:
+        raise DriverDiedError
+
+    lake, transform = CliLake(folder), WatchedTransform()
+    transform.at[6] = die
+    with pytest.raises(DriverDiedError):
+        lake.start(
+            "r",
+            two_partitions(),
+            Ports(process_id=2**30, host="host-1", machine="machine-1"),
+            sink=lake.make_dataset(),
+            transform=transform,
+            batch_rows=2,
+            checkpoint_every=1e-9,
+        )
+
+
+def moved(folder: Path, dataset: str) -> None:
+    """Let the run of `on_lance` write a dataset that is elsewhere: its records name no other file.
+
+    Args:
+        folder: Where `on_lance` has left it.
+        dataset: The new URI.
+    """
+    file = folder / "store" / "r" / "run.json"
+    content = open_json(file.read_bytes())
+    content["identity"]["table"] = dataset
+    file.write_bytes(seal_json(content))
+
+
+@mock.patch("socket.gethostname", return_value="host-1")
+def main(_hostname: object) -> None:
     """Write all ledgers of one version."""
     (version,) = sys.argv[1:]
-    for make in (killed, sealed, committed):
+    with TemporaryDirectory() as folder:
+        on_lance(Path(folder))
+        moved(Path(folder), "file:///recorded/t.lance")
+        shutil.copytree(folder, HERE / version / "on_lance")
+    for make in (killed, sealed, committed, aborted, scanned):
         for uri, data in make().storage.objects.items():
             file = HERE / version / make.__name__ / uri.removeprefix(f"{STORE}/")
             file.parent.mkdir(parents=True, exist_ok=True)
