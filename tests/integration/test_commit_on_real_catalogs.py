@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import CommittedThenRemovedError, RunMismatchError
+from holdfast.sinks.iceberg import sink as iceberg_sink
+from holdfast.sinks.iceberg.catalog import single_post
 from tests.fault_proxy import Fault, fault_proxy
 from tests.stack_access import Stack
 
@@ -150,18 +154,23 @@ def test_a_lost_answer_is_found_by_its_mark_on_the_sql_catalog(
         "warehouse": "s3://lake/sqlwh",
         **{k: v for k, v in stack.rest_catalog_properties().items() if k.startswith("s3.")},
     }
-    commit, failures = SqlCatalog.commit_table, [ConnectionError("server closed the connection")]
+    failures = [ConnectionError("server closed the connection")]
 
-    def commit_then_lose(*args: Any) -> Any:  # noqa: ANN401 - PyIceberg's own arguments.
-        answer = commit(*args)
-        if failures and "holdfast.mark" in json.dumps([str(update) for update in args[3]]):
-            raise failures.pop()
-        return answer
+    def losing(catalog: Catalog) -> Callable[..., Any]:
+        commit = single_post(catalog)
+
+        def commit_then_lose(*args: Any) -> Any:  # noqa: ANN401 - PyIceberg's own arguments.
+            answer = commit(*args)
+            if failures and "holdfast.mark" in json.dumps([str(update) for update in args[2]]):
+                raise failures.pop()
+            return answer
+
+        return commit_then_lose
 
     namespace = f"s{ledger['store'].rpartition('-')[2]}"
     catalog = SqlCatalog("sqlcat", **{k: v for k, v in properties.items() if k != "name"})
     catalog.create_namespace(namespace)
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit_then_lose)
+    monkeypatch.setattr(iceberg_sink, "single_post", losing)
     target = hf.IcebergTable(f"{namespace}.t", catalog=properties)
     report = hf.Run("r", **ledger).append(lake.range(ROWS), to=target, key="id", create=hf.Create())
     assert not failures
