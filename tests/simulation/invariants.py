@@ -227,14 +227,16 @@ def _no_copies_left(history: History, log: RunLog) -> list[str]:
     """A sweep leaves no copy that has not landed, wherever the driver that made it has died.
 
     Unless there was a sweep before: then a driver that could not be stopped may have copied after
-    it. And a post in doubt keeps its files.
+    it. And a post in doubt keeps its files, as does a version that came so late that it is no part
+    of the dataset's history: the sweep does not judge what a version is worth.
     """
     is_in_doubt = log.receipt is None and bool(log.doubtful)
     if not history.is_swept or history.is_disturbed or "sweep" in history.deeds or is_in_doubt:
         return []
     landed = {path for one in history.table.ever for group in one.groups for path in group.paths}
-    left = sorted(path for path in history.table.files if "-copy-" in path and path not in landed)
-    return [f"copies are left: {left}"] if left else []
+    left = [path for path in history.table.files if "-copy-" in path and path not in landed]
+    useless = set(left) - history.table.live_files(cast("TableView", None), left, "")
+    return [f"copies are left: {sorted(useless)}"] if useless else []
 
 
 def _aside(history: History, staged: PartReference) -> list[int] | None:
