@@ -140,6 +140,6 @@ TABLE_GUARDS = (
         file="model/records.py",
         before="    return intent if is_counted or intent.snapshot_id == snapshot_id else None\n",
         after="    return intent\n",
-        test="tests/unit/test_commit_stops.py",
+        test="tests/unit/test_records_of_a_run.py",
     ),
 )

@@ -174,3 +174,12 @@ def test_a_mark_names_the_intent_of_one_copy_of_a_ledger() -> None:
     assert intent_named({2: ours}, 2, nonce="ours", **facts) is ours
     assert intent_named({2: ours}, 2, nonce="theirs", **facts) is None
     assert intent_named({2: ours}, 2, nonce="", **facts) is None
+
+
+def test_an_intent_of_format_1_is_told_by_its_snapshot() -> None:
+    """It has no nonce; on Iceberg the snapshot's id is random, and written down before."""
+    at = INTENT.sequence_number
+    found = intent_named({2: INTENT}, 2, nonce="", snapshot_id=2, sequence_number=at)
+    assert found is INTENT
+    other = intent_named({2: INTENT}, 2, nonce="", snapshot_id=9, sequence_number=at)
+    assert other is None
