@@ -23,6 +23,7 @@ from tests.fakes.manual_ports import ManualTime, nonces
 from tests.fakes.memory_storage import MemoryStorage
 
 LAYOUT = RunLayout.of("s3://store", "r")
+WRITTEN_AT = "2026-11-14T00:00:00+00:00"
 # As of a driver with `manual_ports` and no transform.
 CLAIM = Claim(
     holdfast_version="0",
@@ -71,7 +72,7 @@ def claimed(storage: MemoryStorage) -> RunLog:
 
 def put_record(storage: MemoryStorage, number: int, body: Body) -> None:
     """Put a record into the log by another hand than a log's."""
-    record = Record(number=number, nonce="theirs", written_at="t", body=body)
+    record = Record(number=number, nonce="theirs", written_at=WRITTEN_AT, body=body)
     storage.objects[LAYOUT.record(number)] = encode_record(record)
 
 

@@ -10,6 +10,7 @@ import pytest
 from holdfast.model.identity import Identity
 from holdfast.model.report import Compared, Outcome, Report, readable_size, readable_time
 from holdfast.model.staged import StagedGroup, StagedTotals
+from holdfast.model.stored import typed_whole
 from tests.fakes.memory_writer import staged_group
 
 IDENTITY = Identity(
@@ -39,7 +40,7 @@ REPORT = Report(
 
 def test_an_identity_is_read_back_as_it_was_written() -> None:
     """Lists of JSON become the tuples that a later start compares with."""
-    assert Identity.from_json(IDENTITY.to_json()) == IDENTITY
+    assert typed_whole(IDENTITY.to_json(), Identity) == IDENTITY
 
 
 def test_the_same_job_has_no_differences() -> None:

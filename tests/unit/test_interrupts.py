@@ -23,7 +23,7 @@ from holdfast.model.work import Work
 from holdfast.worker import attempt as attempt_module
 from holdfast.worker import row_window
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError, TaskInterruptedError
-from tests.fakes.logs import CLAIM, INTENT, task_records
+from tests.fakes.logs import CLAIM, INTENT, WRITTEN_AT, task_records
 from tests.fakes.logs import job_ledger as run_ledger
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig, durable_ids, two_partitions
@@ -77,7 +77,7 @@ def before() -> Iterator[Before]:
 
 def put(storage: WatchedStorage, body: Body) -> None:
     """Put a record where it ends the job of `job_ledger`."""
-    record = Record(number=NEXT_NUMBER, nonce="n", written_at="now", body=body)
+    record = Record(number=NEXT_NUMBER, nonce="n", written_at=WRITTEN_AT, body=body)
     storage.objects[job_ledger(storage).layout.record(NEXT_NUMBER)] = encode_record(record)
 
 

@@ -20,7 +20,6 @@ from holdfast.model.records import (
     Plan,
     Receipt,
     Record,
-    RecordDamagedError,
     Renewal,
     Seal,
     Stop,
@@ -29,6 +28,7 @@ from holdfast.model.records import (
     open_json,
     seal_json,
 )
+from holdfast.model.stored import RecordDamagedError
 
 PART = PartReference(name="staged-1.parquet", digest="d" * 64, records=2)
 INTENT = Intent(
@@ -161,7 +161,14 @@ def test_sealed_json_gives_back_its_content() -> None:
 def test_two_writers_never_write_equal_bytes() -> None:
     """The nonce is part of the bytes: read back, they tell whose record stands there."""
     ours, theirs = (
-        encode_record(Record(number=1, nonce=nonce, written_at="t", body=Abort(reason="r")))
+        encode_record(
+            Record(
+                number=1,
+                nonce=nonce,
+                written_at="2026-11-14T00:00:00+00:00",
+                body=Abort(reason="r"),
+            )
+        )
         for nonce in ("ours", "theirs")
     )
     assert ours != theirs

@@ -16,7 +16,7 @@ from holdfast.model.records import Record, Stop, encode_record, seal_json
 from holdfast.model.usage import NO_USAGE
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import Storage
-from tests.fakes.logs import CLAIM
+from tests.fakes.logs import CLAIM, WRITTEN_AT
 from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, truncated
 from tests.fakes.task_ledgers import (
     ATTEMPT,
@@ -254,7 +254,7 @@ def test_a_job_is_fenced_by_whatever_stands_at_the_logs_next_number(any_ledger: 
 
 def test_a_job_is_fenced_by_a_claim_and_not_stopped(any_ledger: JobLedger) -> None:
     """Nothing of it counts any more: its tasks are not to write down what they have."""
-    claim = Record(number=NEXT_NUMBER, nonce="n", written_at="now", body=CLAIM)
+    claim = Record(number=NEXT_NUMBER, nonce="n", written_at=WRITTEN_AT, body=CLAIM)
     any_ledger.storage.put(any_ledger.layout.record(NEXT_NUMBER), encode_record(claim))
     assert any_ledger.end() == "fenced"
 
@@ -267,7 +267,12 @@ def test_a_job_that_began_long_ago_is_stale(ledger: JobLedger) -> None:
 
 def test_a_job_whose_own_driver_gives_up_is_stopped_not_fenced(any_ledger: JobLedger) -> None:
     """What its tasks have done still counts, so they may write it down."""
-    stop = Record(number=NEXT_NUMBER, nonce="n", written_at="now", body=Stop(reason="SIGTERM"))
+    stop = Record(
+        number=NEXT_NUMBER,
+        nonce="n",
+        written_at=WRITTEN_AT,
+        body=Stop(reason="SIGTERM"),
+    )
     any_ledger.storage.put(any_ledger.layout.record(NEXT_NUMBER), encode_record(stop))
     assert any_ledger.end() == "stopped"
 

@@ -23,7 +23,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.ledger.answers import answers
+from holdfast.ledger.answers import answers, refuse_links
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_file import RunFile
 from holdfast.ledger.task_log import read_task_records
@@ -118,6 +118,7 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
         inputs = storage.list(layout.inputs)
+    refuse_links(layout.folder, (*tasks, *parts, *inputs))
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
@@ -185,6 +186,7 @@ def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: Sweep
         objects = [uri for uri in objects if uri not in plan.listings]
     # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
     failpoint("after-files-are-swept")
+    refuse_links(layout.folder, objects)
     with answers(layout.folder):
         storage.delete(objects)
     failpoint("after-ledger-is-swept")

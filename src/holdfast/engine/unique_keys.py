@@ -57,17 +57,12 @@ def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray 
     """
     if data is None:
         raise LedgerDamagedError(uri=uri, reason="missing")
-    try:
-        keys = read_key_table(data)
-    except (pa.ArrowException, OSError) as error:  # A damaged page header is the latter.
-        raise LedgerDamagedError(uri=uri, reason=str(error)) from error
-    if keys.num_rows != record.coverage.rows:
-        raise LedgerDamagedError(
-            uri=uri, reason=f"{keys.num_rows} keys, and {record.coverage.rows} were covered"
-        )
+    keys = read_key_table(uri, data, record.coverage.rows)
     columns = [column.combine_chunks() for column in keys.columns]
     if len(columns) == 1 and pa.types.is_integer(columns[0].type):
-        values: np.ndarray = columns[0].to_numpy()  # Whole numbers need no hash.
+        values: np.ndarray = columns[0].to_numpy(
+            zero_copy_only=False
+        )  # Whole numbers need no hash.
         return values
     if not all(hashable(column.type) for column in columns):
         return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.storage.port import Storage, StorageError
@@ -31,6 +32,32 @@ def list_objects(storage: Storage, folder: str) -> list[str]:
     """
     with answers(folder):
         return storage.list(folder)
+
+
+def refuse_links(folder: str, uris: Iterable[str]) -> None:
+    """Refuse objects that are reached through a link inside a run's folder, before they go.
+
+    A link leads anywhere: what stands behind it was not written by the run. Only folders of the
+    local file system can be links; a link to one file is deleted itself, not what it leads to.
+
+    Raises:
+        LedgerDamagedError: A folder is a link.
+    """
+    if not folder.startswith("file://"):
+        return
+    # Sorted, so that each is looked at once and its parents before it.
+    inner = {parent for uri in uris for parent in _parents(uri, folder)}
+    for uri in sorted(inner):
+        if os.path.islink(uri.removeprefix("file://")):  # noqa: PTH114 - a path of a URI.
+            raise LedgerDamagedError(uri=uri, reason="a link, which may lead out of the store")
+
+
+def _parents(uri: str, folder: str) -> Iterator[str]:
+    """Yield the folders that an object stands in, up to the one that is given."""
+    parent = uri.rpartition("/")[0]
+    while len(parent) > len(folder):
+        yield parent
+        parent = parent.rpartition("/")[0]
 
 
 def read_whole(storage: Storage, uri: str, digest: str) -> bytes:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import read_whole
+from holdfast.ledger.decoded import arrow_batches
 from holdfast.model.work import Chunk
 from holdfast.storage.arrow_file import DigestingArrowFile
 from holdfast.storage.port import Storage
@@ -60,11 +60,6 @@ def decode_chunk(uri: str, chunk: Chunk, data: bytes) -> list[pa.RecordBatch]:
     """Return a chunk's rows, from the bytes of its object.
 
     Raises:
-        LedgerDamagedError: They are not as many as were written.
+        LedgerDamagedError: They are not as many as were written, or no rows at all.
     """
-    with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
-        batches = list(reader)
-    rows = sum(batch.num_rows for batch in batches)
-    if rows != chunk.rows:
-        raise LedgerDamagedError(uri=uri, reason=f"{rows} rows, and {chunk.rows} were written")
-    return batches
+    return arrow_batches(uri, data, chunk.rows)

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.failpoints import failpoint
+from holdfast.ledger.decoded import parquet_batches
 from holdfast.model.ranges import Span
 from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.port import Storage
 
 _ROW_GROUP_BYTES = 8 * 1024 * 1024
-_READ_ROWS = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,18 @@ class KeyFile:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
 
-def read_key_table(data: bytes) -> pa.Table:
-    """Return all keys of one file as they were written."""
-    with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-        return file.read()
+def read_key_table(uri: str, data: bytes, rows: int) -> pa.Table:
+    """Return all keys of one file as they were written.
+
+    Args:
+        uri: Which file, for errors.
+        data: Its bytes.
+        rows: How many keys it must have.
+
+    Raises:
+        LedgerDamagedError: They are not as many as were written, or no keys at all.
+    """
+    return pa.Table.from_batches(parquet_batches(uri, data, rows=rows))
 
 
 def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -114,9 +122,10 @@ def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.Reco
         storage: How the store is reached.
         uri: Which file.
         schema: The key columns' names and types as the session has them now.
+
+    Raises:
+        LedgerDamagedError: The file is not as it was written.
     """
-    data = pa.BufferReader(storage.get_sure(uri))
-    with pq.ParquetFile(data, page_checksum_verification=True) as file:
-        for batch in file.iter_batches(batch_size=_READ_ROWS):
-            columns = [column.cast(field.type) for column, field in zip(batch, schema, strict=True)]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    for batch in parquet_batches(uri, storage.get_sure(uri)):
+        columns = [column.cast(field.type) for column, field in zip(batch, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -11,13 +11,17 @@ import pyarrow.parquet as pq
 
 from holdfast.failpoints import failpoint
 from holdfast.ledger.answers import answers, read_whole
+from holdfast.ledger.decoded import damage_at, parquet_batches
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.records import PartReference
+from holdfast.model.stored import RecordDamagedError, parse_json
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 
 # What is encoded at a time: Arrow needs several times as much to do it.
 _PORTION_BYTES = 1 << 20
+# What is decoded at a time.
+_READ_ROWS = 1024
 _SCHEMA = pa.schema([("record", pa.string())])
 
 
@@ -48,12 +52,23 @@ def read_work(storage: Storage, layout: RunLayout, reference: PartReference) -> 
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
-    data = read_whole(storage, layout.part(reference.name), reference.digest)
-    # Not `read_table`: its dataset machinery costs a millisecond a file.
-    with pq.ParquetFile(pa.BufferReader(data)) as file:
-        groups = (file.read_row_group(number) for number in range(file.num_row_groups))
-        texts = (text for group in groups for text in group.column("record").to_pylist())
-        return Work(records=tuple(TaskRecord.from_json(json.loads(text)) for text in texts))
+    uri = layout.part(reference.name)
+    data = read_whole(storage, uri, reference.digest)
+    batches = parquet_batches(uri, data, rows=reference.records, batch_rows=_READ_ROWS)
+    with damage_at(uri):
+        return Work(records=tuple(record for batch in batches for record in _records(batch)))
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[TaskRecord]:
+    """Yield what stands in some rows of a part.
+
+    Raises:
+        RecordDamagedError: They are no task records.
+    """
+    if batch.schema != _SCHEMA:
+        raise RecordDamagedError(f"it has other columns: {', '.join(batch.schema.names)}")
+    for text in batch.column("record").to_pylist():
+        yield TaskRecord.from_json(parse_json(text or ""))
 
 
 def _portions(work: Work) -> Iterator[list[str]]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.ledger.answers import answers, read_whole
+from holdfast.ledger.decoded import damage_at, parquet_batches
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.pins import PinnedFile, Pins
 from holdfast.model.records import PartReference
+from holdfast.model.stored import RecordDamagedError, parse_json, refuse_deep, typed
 from holdfast.storage.port import Storage
 
 _SCHEMA = pa.schema(
@@ -59,24 +63,28 @@ def read_pins(storage: Storage, layout: RunLayout, reference: PartReference) -> 
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
-    data = read_whole(storage, layout.part(reference.name), reference.digest)
-    with pq.ParquetFile(pa.BufferReader(data)) as file:
-        table = file.read()
-    facts = table.schema.metadata
-    return Pins(
-        files=tuple(
-            PinnedFile(
-                uri=row["uri"],
-                size_bytes=row["size_bytes"],
-                tag=row["tag"],
-                group_rows=tuple(row["group_rows"]),
-                group_bytes=tuple(row["group_bytes"]),
-                left_out=tuple(row["left_out"]),
-                values=json.loads(row["values"]),
-                deletes=tuple(row["deletes"]),
-            )
-            for row in table.to_pylist()
-        ),
-        schema=pa.ipc.read_schema(pa.BufferReader(facts[b"schema"])),
-        origin=facts[b"origin"].decode(),
-    )
+    uri = layout.part(reference.name)
+    data = read_whole(storage, uri, reference.digest)
+    batches = list(parquet_batches(uri, data, rows=reference.records))
+    facts = batches[0].schema.metadata or {}
+    with damage_at(uri):
+        return Pins(
+            files=tuple(_file(row) for batch in batches for row in batch.to_pylist()),
+            schema=pa.ipc.read_schema(pa.BufferReader(_fact(facts, b"schema"))),
+            origin=_fact(facts, b"origin").decode(errors="replace"),
+        )
+
+
+def _fact(facts: Mapping[bytes, bytes], name: bytes) -> bytes:
+    if name not in facts:
+        raise RecordDamagedError(f"it has no {name.decode()}")
+    return facts[name]
+
+
+def _file(row: dict[str, Any]) -> PinnedFile:
+    values = parse_json(row.get("values") or "")
+    refuse_deep(values)
+    found = typed({**row, "values": values}, PinnedFile)
+    if len(found.group_rows) != len(found.group_bytes):
+        raise RecordDamagedError(f"{found.uri} has row groups without a size")
+    return found

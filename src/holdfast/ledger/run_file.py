@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from holdfast.errors import LedgerDamagedError, RunMismatchError, StoreUnavailableError
+import msgspec
+
+from holdfast.errors import (
+    LedgerDamagedError,
+    RunMismatchError,
+    SettingsError,
+    StoreUnavailableError,
+)
 from holdfast.failpoints import failpoint
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
-from holdfast.model.records import RecordDamagedError, open_json, seal_json
+from holdfast.model.records import open_json, seal_json
 from holdfast.model.run_id import encode_run_id
+from holdfast.model.stored import RecordDamagedError, Segment, typed, typed_whole
 from holdfast.storage.port import Storage, StorageError
 
 
@@ -78,19 +87,29 @@ def read_run_file(storage: Storage, layout: RunLayout) -> RunFile | None:
     return _decoded(layout, data)
 
 
+class _RunJson(msgspec.Struct):
+    """run.json as it is stored."""
+
+    format: int
+    nonce: Segment
+    identity: dict[str, Any]
+    # Not in format 1.
+    run_id: str = ""
+
+
 def _decoded(layout: RunLayout, data: bytes) -> RunFile:
     try:
-        content = open_json(data)
+        content = typed(open_json(data), _RunJson)
         found = RunFile(
-            nonce=content["nonce"],
-            identity=Identity.from_json(content["identity"]),
-            has_unnamed=content["format"] == 1,
+            nonce=content.nonce,
+            identity=typed_whole(content.identity, Identity),
+            has_unnamed=content.format == 1,
         )
-        run_id = None if found.has_unnamed else content["run_id"]
-    except (RecordDamagedError, KeyError, TypeError) as error:
+        folder = "" if found.has_unnamed else encode_run_id(content.run_id)
+    except (RecordDamagedError, SettingsError) as error:
         raise LedgerDamagedError(uri=layout.identity, reason=str(error)) from error
-    if run_id is not None and encode_run_id(run_id) != layout.folder.rsplit("/", 1)[1]:
+    if folder and folder != layout.folder.rsplit("/", 1)[1]:
         raise LedgerDamagedError(
-            uri=layout.identity, reason=f"the folder was copied: this is run {run_id!r}"
+            uri=layout.identity, reason=f"the folder was copied: this is run {content.run_id!r}"
         )
     return found

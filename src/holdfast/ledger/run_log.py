@@ -31,7 +31,6 @@ from holdfast.model.records import (
     Plan,
     Receipt,
     Record,
-    RecordDamagedError,
     Refused,
     Renewal,
     Seal,
@@ -41,6 +40,7 @@ from holdfast.model.records import (
     encode_record,
     kind_of,
 )
+from holdfast.model.stored import RecordDamagedError
 from holdfast.storage.port import Storage
 
 _CLAIM_ATTEMPTS_MAX = 100

@@ -16,13 +16,8 @@ from holdfast.ledger.answers import answers
 from holdfast.ledger.create_once import create_once
 from holdfast.ledger.layout import RunLayout, task_log_name
 from holdfast.ledger.task_ports import TaskPorts
-from holdfast.model.records import (
-    RecordDamagedError,
-    Stop,
-    decode_record,
-    open_json,
-    seal_json,
-)
+from holdfast.model.records import Stop, decode_record, open_json, seal_json
+from holdfast.model.stored import RecordDamagedError, must_be_readable
 from holdfast.model.work import TaskRecord
 from holdfast.storage.port import Storage
 
@@ -116,6 +111,7 @@ class TaskLog:
 
         Raises:
             LedgerDamagedError: Another attempt writes under the same name, or there are too many.
+            SettingsError: A number or a text in it cannot be recorded.
             StoreUnavailableError: The store did not take it.
         """
         uri = self._layout.task_record(record.name)
@@ -125,6 +121,8 @@ class TaskLog:
         record = replace(record, usage=used.since(self._used))
         named = {"run": self._layout.nonce, "nonce": self._nonce}
         data = seal_json({**record.to_json(), **named})
+        with must_be_readable():
+            TaskRecord.from_json(open_json(data))
         kind = _kind(record)
         failpoint(f"before-{kind}-record")
         if create_once(self._storage, uri, data, sleep=self._sleep) != data:
@@ -178,7 +176,7 @@ def _decoded(layout: RunLayout, name: str, uri: str, data: bytes | None) -> Task
     try:
         content = open_json(data)
         record, run = TaskRecord.from_json(content), content.get("run", "")
-    except (RecordDamagedError, KeyError, TypeError, ValueError) as error:
+    except RecordDamagedError as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
     if record.name != name:
         raise LedgerDamagedError(uri=uri, reason=f"it says that it is {record.name}")

@@ -48,8 +48,3 @@ class Identity:
     def to_json(self) -> dict[str, Any]:
         """Return the identity as plain JSON values."""
         return {**asdict(self), "key": list(self.key)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Identity:
-        """Read back what `to_json` gave."""
-        return cls(**{**value, "key": tuple(value["key"])})

@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from holdfast.model.stored import Count, Sum
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSums:
     """The number of rows, how many have NULL in their key, and the sums of their keys' hashes."""
 
-    rows: int
-    null_keys: int
-    low: int
-    high: int
+    rows: Count
+    null_keys: Count
+    low: Sum
+    high: Sum
     # Sums over the hashes of whole rows; None where they were not asked for.
-    row_low: int | None = None
-    row_high: int | None = None
+    row_low: Sum | None = None
+    row_high: Sum | None = None
     # The columns of these rows, each with its type: to say what has changed, not to compare.
     columns: Sequence[str] = field(default=(), compare=False)
 

@@ -1,4 +1,4 @@
-"""Limits: how much a worker holds in memory, whatever the size of the data."""
+"""Limits: how much a worker holds in memory, and how much is read of one object of a ledger."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from holdfast.errors import SettingsError
 
 # What an object is sent in. S3 takes 10,000 parts of at least 5 MiB: an object can have 80 GB.
 PART_BYTES = 8 * 1024 * 1024
+
+# What stands in a store may be crafted: a few bytes can unpack into more than any memory, or nest
+# deeper than any stack. These bounds are far above what Holdfast writes. A JSON record, and what in
+# it only a sink understands:
+JSON_BYTES_MAX = 256 * 1024 * 1024
+JSON_DEPTH_MAX = 64
+# One Parquet object, once decoded, by its own footer.
+DECODED_BYTES_MAX = 4 * 1024**3
+# An Arrow object, as a multiple of its stored bytes. LZ4, in which they are written, cannot pack
+# more than 255 bytes into one; what is small may have more around it.
+DECODED_RATIO_MAX = 256
+DECODED_BYTES_FREE = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.model.ranges import Ranges, Span
+from holdfast.model.stored import Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +24,14 @@ class PinnedFile:
     """One file of the input."""
 
     uri: str
-    size_bytes: int
+    size_bytes: Count
     # The store's own mark of this very object; empty where it gives none.
     tag: str
     # Rows and stored bytes of each part that can be read by itself: a row group, or the file.
-    group_rows: tuple[int, ...]
-    group_bytes: tuple[int, ...]
+    group_rows: tuple[Count, ...]
+    group_bytes: tuple[Count, ...]
     # The parts that cannot hold a row that is asked for.
-    left_out: tuple[int, ...] = ()
+    left_out: tuple[Count, ...] = ()
     # Columns that stand in the file's path, not in the file.
     values: Mapping[str, Any] = field(default_factory=dict)
     # Files that say which rows of this one are deleted.

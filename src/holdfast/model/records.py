@@ -14,7 +14,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 from holdfast.model.input_sums import InputSums
+from holdfast.model.stored import (
+    Cost,
+    Count,
+    Id,
+    RecordDamagedError,
+    Seconds,
+    Segment,
+    TasksFolder,
+    must_be_readable,
+    parse_json,
+    refuse_deep,
+    refuse_no_moment,
+    typed,
+    typed_whole,
+)
 
 # Format 1 had no `run`, `previous` and `tasks`, and its intents no nonce: such ledgers are read.
 FORMAT_VERSION = 2
@@ -27,12 +44,12 @@ class Claim:
 
     holdfast_version: str
     host: str
-    process_id: int
+    process_id: Count
     # Names the one machine and process space in which the process id means something.
     machine: str
     # A digest of the transform's code: rows of another claim may come from other code.
     code: str
-    checkpoint_every_s: float | None
+    checkpoint_every_s: Seconds | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,22 +60,22 @@ class Plan:
     job: str
     # None where the input was not measured.
     input: InputSums | None
-    remaining_rows: int | None
-    chunks: int
+    remaining_rows: Count | None
+    chunks: Count
     # The table's schema that the job's files are written for, in the sink's own JSON.
     schema: dict[str, Any]
     # The folder of its task logs, a name that no other job gets: after the log has lost its end,
     # numbers are given a second time. Empty in format 1, where the claim's number was the name.
-    tasks: str = ""
+    tasks: TasksFolder = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReference:
     """A large body that stands in an object of its own, and its digest."""
 
-    name: str
+    name: Segment
     digest: str
-    records: int
+    records: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +83,14 @@ class Seal:
     """Which task records are accepted. A later seal stands for all earlier ones."""
 
     # The last claim whose task logs were read; whatever they get from now on does not count.
-    through_claim: int
+    through_claim: Count
     work: PartReference
     # Which input rows are done: see `InputSums`.
     covered: InputSums
-    waiting_chunks: int
+    waiting_chunks: Count
     # What this seal has left out: by the duplicate check, or because an object was lost.
-    dropped_rows: int
-    withdrawn_rows: int
+    dropped_rows: Count
+    withdrawn_rows: Count
     # Complete: nothing is missing, and all of it is in table files.
     complete: bool
     # What the input was when it was planned; None where it was not measured.
@@ -81,9 +98,9 @@ class Seal:
     # How many of the covered rows have failed. What was paid for rows that were left out, and about
     # how long tasks had worked when they died after their last record, both since the run began.
     # None of them is in ledgers of 0.1.
-    quarantined_rows: int = 0
-    dropped_cost: float = 0.0
-    killed_seconds: float = 0.0
+    quarantined_rows: Count = 0
+    dropped_cost: Cost = 0.0
+    killed_seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +124,13 @@ class Intent:
 
     table_uuid: str
     branch: str
-    parent_snapshot_id: int
-    snapshot_id: int
-    sequence_number: int
+    parent_snapshot_id: Id
+    snapshot_id: Id
+    sequence_number: Count
     staged: PartReference
-    rows: int
-    files: int
-    size_bytes: int
+    rows: Count
+    files: Count
+    size_bytes: Count
     # Tells it from an intent of the same number in another copy of the ledger.
     nonce: str = ""
 
@@ -122,20 +139,20 @@ class Intent:
 class Refused:
     """An intent was refused: it is not in the table, and never will be."""
 
-    intent_number: int
+    intent_number: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What landed: the intent that the table's mark names, whoever wrote it."""
 
-    intent_number: int
-    snapshot_id: int
-    sequence_number: int
+    intent_number: Count
+    snapshot_id: Id
+    sequence_number: Count
     staged: PartReference
-    rows: int
-    files: int
-    size_bytes: int
+    rows: Count
+    files: Count
+    size_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +169,7 @@ class Pinned:
     """Which files a scan reads: all of them, for the whole run."""
 
     pins: PartReference
-    rows: int
+    rows: Count
 
 
 Body = Claim | Plan | Seal | Renewal | Stop | Intent | Refused | Receipt | Abort | Pinned
@@ -168,8 +185,6 @@ _KINDS: dict[str, type[Body]] = {
     "abort": Abort,
     "pinned": Pinned,
 }
-_PARTS = {"staged", "work", "pins"}
-_SUMS = {"covered", "input"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +239,6 @@ def intent_named(
     return intent if is_counted or intent.snapshot_id == snapshot_id else None
 
 
-class RecordDamagedError(ValueError):
-    """The bytes are no record of this format. The ledger adds where they stand."""
-
-
 def seal_json(content: dict[str, Any]) -> bytes:
     """Return the content as JSON bytes with format version and, last, the digest of all before.
 
@@ -243,15 +254,14 @@ def open_json(data: bytes) -> dict[str, Any]:
     Raises:
         RecordDamagedError: The bytes are not JSON, of another format, or not as written.
     """
+    content = parse_json(data)
     try:
-        content = json.loads(data)
-        digest = content.pop("digest")
-        version = content["format"]
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        digest, version = str(content.pop("digest")), content["format"]
+    except (KeyError, AttributeError, TypeError) as error:
         raise RecordDamagedError(f"not a record: {error}") from error
-    if version not in _FORMATS_READ:
+    if type(version) is not int or version not in _FORMATS_READ:
         raise RecordDamagedError(f"format {version}; this version of holdfast reads 1 and 2")
-    if not _is_of(digest, data) and digest != _digest(_text(content)):
+    if not _is_of(digest, data) and digest != _digest_anew(content):
         raise RecordDamagedError("the digest does not fit the content")
     return dict(content)
 
@@ -262,12 +272,15 @@ def kind_of(body: Body) -> str:
 
 
 def encode_record(record: Record) -> bytes:
-    """Return the record's bytes."""
-    kind = kind_of(record.body)
-    return seal_json(
+    """Return the record's bytes.
+
+    Raises:
+        SettingsError: They could not be read back: a text or a number in it cannot be recorded.
+    """
+    data = seal_json(
         {
             "number": record.number,
-            "kind": kind,
+            "kind": kind_of(record.body),
             "nonce": record.nonce,
             "written_at": record.written_at,
             "run": record.run,
@@ -275,6 +288,9 @@ def encode_record(record: Record) -> bytes:
             "body": asdict(record.body),
         }
     )
+    with must_be_readable():
+        decode_record(data)
+    return data
 
 
 def decode_record(data: bytes) -> Record:
@@ -283,25 +299,33 @@ def decode_record(data: bytes) -> Record:
     Raises:
         RecordDamagedError: The bytes are no whole record that this version understands.
     """
-    content = open_json(data)
-    try:
-        values = dict(content["body"])
-        for field in _PARTS & values.keys():
-            values[field] = PartReference(**values[field])
-        for field in _SUMS & values.keys():
-            if values[field] is not None:
-                values[field] = InputSums(**values[field])
-        body = _KINDS[content["kind"]](**values)
-        return Record(
-            number=content["number"],
-            nonce=content["nonce"],
-            written_at=content["written_at"],
-            body=body,
-            run=content.get("run", ""),
-            previous=content.get("previous"),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordDamagedError(f"unknown content: {error}") from error
+    found = typed(open_json(data), _RecordJson)
+    if found.kind not in _KINDS:
+        raise RecordDamagedError(f"unknown content: a record of kind {found.kind!r}")
+    body = typed_whole(found.body, _KINDS[found.kind])
+    if isinstance(body, Plan):
+        refuse_deep(body.schema)
+    refuse_no_moment(found.written_at)
+    return Record(
+        number=found.number,
+        nonce=found.nonce,
+        written_at=found.written_at,
+        body=body,
+        run=found.run,
+        previous=found.previous,
+    )
+
+
+class _RecordJson(msgspec.Struct):
+    """A record as it is stored."""
+
+    number: Count
+    kind: str
+    nonce: str
+    written_at: str
+    body: dict[str, Any]
+    run: str = ""
+    previous: str | None = None
 
 
 def _text(content: dict[str, Any]) -> bytes:
@@ -310,6 +334,13 @@ def _text(content: dict[str, Any]) -> bytes:
 
 def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
+
+
+def _digest_anew(content: dict[str, Any]) -> str:
+    try:
+        return _digest(_text(content))
+    except RecursionError as error:
+        raise RecordDamagedError(f"not a record: {error}") from error
 
 
 def _last(digest: str) -> bytes:

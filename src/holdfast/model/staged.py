@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
+from holdfast.model.stored import Count, refuse_deep, typed
+
 _COPY = "-copy-"
 
 
@@ -64,16 +68,37 @@ class StagedGroup:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> StagedGroup:
-        """Read back what `to_json` gave."""
-        return cls(
-            path=value["path"],
-            size_bytes=value["size_bytes"],
+    def from_json(cls, value: object) -> StagedGroup:
+        """Read back what `to_json` gave.
+
+        Raises:
+            RecordDamagedError: It is something else.
+        """
+        return typed(value, GroupJson).group()
+
+
+class GroupJson(msgspec.Struct):
+    """A group as it is stored: its files are lists of path, size and rows."""
+
+    path: str
+    size_bytes: Count
+    files: tuple[tuple[str, Count, Count], ...]
+    detail: dict[str, Any]
+
+    def group(self) -> StagedGroup:
+        """Return the group.
+
+        Raises:
+            RecordDamagedError: What only the sink understands is nested too deeply.
+        """
+        refuse_deep(self.detail)
+        return StagedGroup(
+            path=self.path,
+            size_bytes=self.size_bytes,
             files=tuple(
-                StagedFile(path=path, size_bytes=size, rows=rows)
-                for path, size, rows in value["files"]
+                StagedFile(path=path, size_bytes=size, rows=rows) for path, size, rows in self.files
             ),
-            detail=value["detail"],
+            detail=self.detail,
         )
 
 

@@ -6,9 +6,10 @@ it, and no two clocks are compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from holdfast.model.stored import Count, Seconds, UnixSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +17,14 @@ class Usage:
     """What one process has used between two records of a task."""
 
     # Unix seconds, by the clock of the task's machine.
-    at: float = 0.0
+    at: UnixSeconds = 0.0
     host: str = ""
     # How long computing stood still for storage.
-    waited_s: float = 0.0
-    bytes_read: int = 0
-    bytes_written: int = 0
+    waited_s: Seconds = 0.0
+    bytes_read: Count = 0
+    bytes_written: Count = 0
     # The most that the process has ever held.
-    memory_bytes: int = 0
+    memory_bytes: Count = 0
 
     def since(self, earlier: Usage) -> Usage:
         """Return what was added since an earlier reading; time and memory are those of now."""
@@ -46,11 +47,6 @@ class Usage:
             "bytes_written": self.bytes_written,
             "memory_bytes": self.memory_bytes,
         }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> Usage:
-        """Read back what `to_json` gave; ledgers of 0.1 have nothing."""
-        return cls(**value) if value else NO_USAGE
 
 
 NO_USAGE = Usage()

@@ -8,15 +8,18 @@ so a record that is dropped gives back exactly what it replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.model.input_sums import InputSums
 from holdfast.model.ranges import Span
-from holdfast.model.staged import StagedGroup
+from holdfast.model.staged import GroupJson, StagedGroup
+from holdfast.model.stored import Cost, Count, Seconds, Sum, TaskName, typed
 from holdfast.model.usage import NO_USAGE, Usage
 
 # "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
@@ -117,39 +120,76 @@ class TaskRecord:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> TaskRecord:
-        """Read back what `to_json` gave."""
-        span, ranges = value["span"], value.get("ranges")  # Ledgers of 0.1 have no ranges.
-        return cls(
-            name=value["name"],
+    def from_json(cls, value: object) -> TaskRecord:
+        """Read back what `to_json` gave.
+
+        Raises:
+            RecordDamagedError: It is something else.
+        """
+        return typed(value, _TaskJson).record()
+
+
+class _TaskJson(msgspec.Struct):
+    """A task record as it is stored: flat, with lists in the place of small objects."""
+
+    name: TaskName
+    rows: Count
+    low: Sum
+    high: Sum
+    keys_bytes: Count
+    # A key may be of any whole type.
+    span: tuple[int, int] | None
+    seconds: Seconds
+    groups: tuple[GroupJson, ...]
+    chunk: _ChunkJson | None
+    supersedes: tuple[TaskName, ...]
+    end: TaskEnd
+    # Ledgers of 0.1 have none of these.
+    row_low: Sum | None = None
+    row_high: Sum | None = None
+    ranges: tuple[tuple[Count, Count], ...] | None = None
+    quarantine: _ChunkJson | None = None
+    cost: Cost = 0.0
+    usage: Usage | None = None
+
+    def record(self) -> TaskRecord:
+        """Return the record.
+
+        Raises:
+            RecordDamagedError: What only the sink understands is nested too deeply.
+        """
+        return TaskRecord(
+            name=self.name,
             coverage=Coverage(
-                rows=value["rows"],
-                low=value["low"],
-                high=value["high"],
-                # Ledgers of 0.1 have no sums of rows.
-                row_low=value.get("row_low"),
-                row_high=value.get("row_high"),
-                keys_bytes=value["keys_bytes"],
-                span=None if span is None else (span[0], span[1]),
-                ranges=None if ranges is None else tuple((one[0], one[1]) for one in ranges),
+                rows=self.rows,
+                low=self.low,
+                high=self.high,
+                row_low=self.row_low,
+                row_high=self.row_high,
+                keys_bytes=self.keys_bytes,
+                span=self.span,
+                ranges=self.ranges,
             ),
-            seconds=value["seconds"],
-            groups=tuple(StagedGroup.from_json(group) for group in value["groups"]),
-            chunk=_chunk(value["chunk"]),
-            supersedes=tuple(value["supersedes"]),
-            end=value["end"],
-            # Ledgers of 0.1 have none of these.
-            quarantine=_chunk(value.get("quarantine")),
-            cost=value.get("cost", 0.0),
-            usage=Usage.from_json(value.get("usage")),
+            seconds=self.seconds,
+            groups=tuple([group.group() for group in self.groups]),
+            chunk=_chunk(self.chunk),
+            supersedes=self.supersedes,
+            end=self.end,
+            quarantine=_chunk(self.quarantine),
+            cost=self.cost,
+            usage=self.usage or NO_USAGE,
         )
 
 
-def _chunk_json(chunk: Chunk | None) -> list[int | str] | None:
-    return None if chunk is None else [chunk.rows, chunk.size_bytes, chunk.digest]
+# Rows, size and digest.
+_ChunkJson = tuple[Count, Count, str]
 
 
-def _chunk(value: Sequence[Any] | None) -> Chunk | None:
+def _chunk_json(chunk: Chunk | None) -> _ChunkJson | None:
+    return None if chunk is None else (chunk.rows, chunk.size_bytes, chunk.digest)
+
+
+def _chunk(value: _ChunkJson | None) -> Chunk | None:
     return None if value is None else Chunk(rows=value[0], size_bytes=value[1], digest=value[2])
 
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.errors import HoldfastError
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, LedgerDamagedError
 from holdfast.ledger.chunks import read_chunk
 from holdfast.model.work import Chunk
 from holdfast.storage.port import Storage
@@ -17,6 +19,7 @@ _KEY_LENGTH_MAX = 120
 # A page about a run in which most rows fail must not read all of them.
 _READ_BYTES_MAX = 32 << 20
 _READ_OBJECTS_MAX = 500
+_COLUMNS = {"error", "key"}
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -71,18 +74,21 @@ def failures_of(storage: Storage, chunks: Mapping[str, Chunk]) -> Failures:
 
 def _count(storage: Storage, uri: str, chunk: Chunk, kinds: dict[str, FailureKind]) -> None:
     for batch in read_chunk(storage, uri, chunk):
+        if not set(batch.schema.names) >= _COLUMNS or not pa.types.is_string(batch["error"].type):
+            raise LedgerDamagedError(uri=uri, reason="it does not say why rows have failed")
         for error, key in zip(batch["error"].to_pylist(), batch["key"], strict=True):
             # Errors name rows by number: these are one kind.
-            kind = _NUMBER.sub("#", error)
+            kind = _NUMBER.sub("#", error or "")
             if kind not in kinds:
                 kinds[kind] = FailureKind(
-                    error=_short(error, _TEXT_LENGTH_MAX), key=_key_text(key.as_py())
+                    error=_short(error or "", _TEXT_LENGTH_MAX), key=_key_text(key.as_py())
                 )
             kinds[kind].rows += 1
 
 
-def _key_text(key: Mapping[str, object] | None) -> str:
-    values = [f"{name}={value!r}" for name, value in (key or {}).items()]
+def _key_text(key: object) -> str:
+    named = key if isinstance(key, Mapping) else {}
+    values = [f"{name}={value!r}" for name, value in named.items()]
     return _short(", ".join(values), _KEY_LENGTH_MAX)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import InputChangedError, SchemaMismatchError
 from holdfast.failpoints import failpoint
+from holdfast.model.stored import checked_cost
 from holdfast.sinks.base import TaskWriter
 from holdfast.worker.calls import Calls
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError, TaskInterruptedError
@@ -158,7 +159,7 @@ class Attempt:
         if not callable(cost) or self._rows is not None:
             return 0.0
         try:
-            return float(cost(output))
+            return checked_cost(cost(output))
         except Exception as error:  # It may raise anything.
             raise TransformFailedError(error) from error
 

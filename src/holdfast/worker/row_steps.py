@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import SchemaMismatchError
+from holdfast.model.stored import checked_cost
 from holdfast.worker.row_outputs import as_batch, rows_of
 from holdfast.worker.row_window import RowWindow, Slot
 from holdfast.worker.steps import FailedRow, Step
@@ -78,7 +79,7 @@ class RowSteps:
                 continue
             try:
                 rows = rows_of(answer.value, same=self._same)
-                cost += float(self._cost_of(answer.value)) if self._cost_of is not None else 0.0
+                cost += 0.0 if self._cost_of is None else checked_cost(self._cost_of(answer.value))
             except Exception as error:  # noqa: BLE001 - the user's functions may raise anything.
                 failed.append(_failed(slot, error))
             else:
