@@ -12,6 +12,7 @@ from tests.guards.lance import LANCE_GUARDS
 from tests.guards.ledger import LEDGER_GUARDS
 from tests.guards.shown import SHOWN_GUARDS
 from tests.guards.storage import STORAGE_GUARDS
+from tests.guards.stored import STORED_GUARDS
 from tests.guards.tables import TABLE_GUARDS
 from tests.guards.values import VALUE_GUARDS
 
@@ -359,6 +360,7 @@ GUARDS = (
     *LANCE_GUARDS,
     *LEDGER_GUARDS,
     *STORAGE_GUARDS,
+    *STORED_GUARDS,
     *TABLE_GUARDS,
     *SHOWN_GUARDS,
     *VALUE_GUARDS,

@@ -152,3 +152,74 @@ def test_closing_pyarrows_handle_does_not_make_an_object_visible(storage: Watche
     file.write(b"whole")
     file.finish()
     assert storage.objects == {URI: b"halfwhole"}
+
+
+def as_chunk(storage: WatchedStorage, batches: list[pa.RecordBatch], **options: str) -> Chunk:
+    """Write batches as a hand would that is not bound to our options."""
+    sink = pa.BufferOutputStream()
+    given = pa.ipc.IpcWriteOptions(**options)
+    with pa.ipc.new_stream(sink, batches[0].schema, options=given) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return put(storage, sink.getvalue().to_pybytes(), sum(batch.num_rows for batch in batches))
+
+
+def put(storage: WatchedStorage, data: bytes, rows: int) -> Chunk:
+    """Put bytes to the place of the chunk, and return what a forged record says of them."""
+    storage.objects[URI] = data
+    return Chunk(rows=rows, size_bytes=len(data), digest=hashlib.sha256(data).hexdigest())
+
+
+def test_an_offset_that_leads_out_of_its_buffer_is_damage(storage: WatchedStorage) -> None:
+    """Arrow would read memory that is not the chunk's, or crash the process."""
+    text = pa.RecordBatch.from_pydict({"text": ["x" * 4000]})
+    chunk = as_chunk(storage, [text])
+    assert read_chunk(storage, URI, chunk) == [text]
+    data, pair = storage.objects[URI], b"\0\0\0\0" + (4000).to_bytes(4, "little")
+    at = data.rindex(pair)
+    forged = data[:at] + pair[:4] + (100_000_000).to_bytes(4, "little") + data[at + 8 :]
+    with pytest.raises(LedgerDamagedError, match=URI):
+        read_chunk(storage, URI, put(storage, forged, 1))
+
+
+def test_an_index_that_leads_out_of_its_dictionary_is_damage(storage: WatchedStorage) -> None:
+    """Only a full look at the values finds it."""
+    bad = pa.DictionaryArray.from_arrays(pa.array([7]), pa.array(["x"]), safe=False)
+    with pytest.raises(LedgerDamagedError, match=URI):
+        read_chunk(storage, URI, as_chunk(storage, [pa.record_batch({"text": bad})]))
+
+
+def test_a_chunk_that_unpacks_into_too_much_is_damage(
+    storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some kilobytes of zstd can be gigabytes; LZ4, in which chunks are written, cannot do that."""
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_FREE", 1 << 20)
+    zeros = pa.record_batch({"text": ["A" * 1_000_000] * 4})
+    honest = as_chunk(storage, [zeros], compression="lz4")
+    assert read_chunk(storage, URI, honest) == [zeros]
+    bomb = as_chunk(storage, [zeros], compression="zstd")
+    assert bomb.size_bytes < honest.size_bytes / 4
+    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+        read_chunk(storage, URI, bomb)
+    many = as_chunk(storage, [zeros.slice(0, 1)] * 4, compression="zstd")
+    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+        read_chunk(storage, URI, many)
+
+
+def test_a_dictionary_that_batches_share_counts_once(
+    storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stored once, however many batches there are."""
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_FREE", 0)
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_RATIO_MAX", 2)
+    values = pa.array(["x" * 10_000, "y" * 10_000])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1]), values)
+    batches = [pa.record_batch({"text": column})] * 20
+    assert len(read_chunk(storage, URI, as_chunk(storage, batches))) == len(batches)
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 100, b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 8])
+def test_bytes_that_are_no_stream_are_damage(storage: WatchedStorage, data: bytes) -> None:
+    """A digest that fits says only who has written last."""
+    with pytest.raises(LedgerDamagedError, match=URI):
+        read_chunk(storage, URI, put(storage, data, 0))

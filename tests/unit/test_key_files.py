@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from holdfast.errors import LedgerDamagedError
 from holdfast.ledger import key_files
+from holdfast.ledger.decoded import parquet_batches
 from holdfast.ledger.key_files import KeyFile, KeyFiles, read_key_table, read_keys
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 from holdfast.worker.key_hash import key_hashes
+from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.task_ledgers import WatchedStorage
 
 URI = "mem://store/tasks/0000.keys"
@@ -216,3 +220,55 @@ def test_key_files_are_true_when_there_are_any(storage: WatchedStorage) -> None:
     """Without finished rows no join is planned."""
     assert not KeyFiles(storage=storage, uris={})
     assert KeyFiles(storage=storage, uris={"a": URI})
+
+
+def test_keys_that_unpack_into_too_much_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors read key files whole: a crafted one must not take all of their memory."""
+    storage, keys = MemoryStorage(), pa.array(range(1000))
+    file = KeyFile(storage, URI)
+    file.add(["id"], [keys])
+    file.finish()
+    assert len(storage.get(URI)) < keys.nbytes / 4  # Numbers that grow nearly vanish.
+    schema = pa.schema([("id", pa.int64())])
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", keys.nbytes + 200)
+    assert sum(batch.num_rows for batch in read_keys(storage, URI, schema)) == len(keys)
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", keys.nbytes - 1)
+    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+        list(read_keys(storage, URI, schema))
+    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+        read_key_table(URI, storage.get(URI), len(keys))
+
+
+def test_a_footer_that_promises_too_much_is_damage_before_a_page_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Numbers that grow are packed into next to nothing; unpacked, all of them are there."""
+    storage = MemoryStorage()
+    file = KeyFile(storage, URI)
+    file.add(["id"], [pa.array(range(1000))])
+    file.finish()
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", 7_999)
+    read = parquet_batches(URI, storage.get(URI))
+    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+        next(read)
+
+
+def test_pages_that_hold_more_than_the_footer_says_are_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dictionary of one long text makes gigabytes of small numbers: they are counted as read."""
+    storage, sink = MemoryStorage(), pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": ["x" * 10_000] * 1000}), sink)
+    storage.objects[URI] = sink.getvalue().to_pybytes()
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", 100_000)
+    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+        list(read_keys(storage, URI, pa.schema([("id", pa.string())])))
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1" * 9, b"x" * 100])
+def test_bytes_that_are_no_key_file_are_damage(data: bytes) -> None:
+    """Executors name the object, not what Parquet makes of it."""
+    storage = MemoryStorage()
+    storage.objects[URI] = data
+    with pytest.raises(LedgerDamagedError, match=URI):
+        list(read_keys(storage, URI, pa.schema([("id", pa.int64())])))

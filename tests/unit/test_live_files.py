@@ -115,6 +115,29 @@ def test_a_record_that_names_a_file_of_another_run_deletes_nothing(lake: CliLake
     assert [one for one in lake.data_files() if one.exists()] == staged
 
 
+@pytest.mark.parametrize("folder", ["tasks/zz", "parts/zz", "input"])
+def test_a_sweep_does_not_follow_a_link_out_of_the_store(lake: CliLake, folder: str) -> None:
+    """What stands behind a link was not written by the run: the sweep deletes nothing at all."""
+    lake.start("r", MemorySubmitter(ALL))
+    outside = lake.folder / "outside"
+    (outside / "sub").mkdir(parents=True)
+    (outside / "sub" / "precious").write_text("x")
+    (_store(lake) / "r" / folder).symlink_to(outside)
+    before = sorted((_store(lake) / "r").rglob("*"))
+    with pytest.raises(LedgerDamagedError, match="a link"):
+        sweep(lake.ledger("r"), lambda _identity: lake.make_table())
+    assert (outside / "sub" / "precious").exists()
+    assert sorted((_store(lake) / "r").rglob("*")) == before
+
+
+def test_a_store_behind_a_link_is_swept(lake: CliLake) -> None:
+    """Where the store is, the user has said."""
+    lake.start("r", MemorySubmitter(ALL))
+    moved = _store(lake).rename(lake.folder / "elsewhere")
+    _store(lake).symlink_to(moved)
+    assert sweep(lake.ledger("r"), lambda _identity: lake.make_table()).ledger_objects
+
+
 def _nonce(lake: CliLake, run_id: str) -> str:
     run_file = lake.ledger(run_id).run_file()
     assert run_file is not None

@@ -14,7 +14,7 @@ from holdfast.ledger.answers import answers, read_whole
 from holdfast.ledger.decoded import damage_at, parquet_batches
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.records import PartReference
-from holdfast.model.stored import RecordDamagedError, parse_json
+from holdfast.model.stored import RecordDamagedError
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 
@@ -68,7 +68,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[TaskRecord]:
     if batch.schema != _SCHEMA:
         raise RecordDamagedError(f"it has other columns: {', '.join(batch.schema.names)}")
     for text in batch.column("record").to_pylist():
-        yield TaskRecord.from_json(parse_json(text or ""))
+        yield TaskRecord.from_text(text or "")
 
 
 def _portions(work: Work) -> Iterator[list[str]]:

@@ -20,6 +20,7 @@ from holdfast.model.limits import JSON_BYTES_MAX, JSON_DEPTH_MAX
 
 _T = TypeVar("_T")
 
+_MISFITS = (ValueError, RecursionError)
 _INT64_MAX = 2**63 - 1
 # In the year 9892: a margin for local times, which must not pass the year 9999.
 _UNIX_SECONDS_MAX = 250_000_000_000.0
@@ -75,11 +76,10 @@ def parse_json(data: bytes | str) -> Any:  # noqa: ANN401 - any JSON value; `typ
     Raises:
         RecordDamagedError: It is too large, nested too deeply, or no JSON.
     """
-    if len(data) > JSON_BYTES_MAX:
-        raise RecordDamagedError(f"{len(data):,} bytes; no record has over {JSON_BYTES_MAX:,}")
+    _refuse_large(data)
     try:
         return msgspec.json.decode(data)
-    except (ValueError, RecursionError) as error:
+    except _MISFITS as error:
         raise RecordDamagedError(f"not a record: {error}") from error
 
 
@@ -91,7 +91,20 @@ def typed(value: object, kind: type[_T]) -> _T:
     """
     try:
         return msgspec.convert(value, kind)
-    except (ValueError, RecursionError) as error:
+    except _MISFITS as error:
+        raise RecordDamagedError(f"unknown content: {error}") from error
+
+
+def parse_typed(data: bytes | str, kind: type[_T]) -> _T:
+    """Return a JSON value of a ledger as the type that it must have, in one step.
+
+    Raises:
+        RecordDamagedError: It is no JSON, or misfits.
+    """
+    _refuse_large(data)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except _MISFITS as error:
         raise RecordDamagedError(f"unknown content: {error}") from error
 
 
@@ -151,6 +164,11 @@ def checked_cost(value: Any) -> float:  # noqa: ANN401 - a user's function may r
     if not abs(cost) <= _ANSWER_COST_MAX:  # NaN is not, either.
         raise ValueError(f"a cost of {cost} cannot be added up: return a finite number")
     return cost
+
+
+def _refuse_large(data: bytes | str) -> None:
+    if len(data) > JSON_BYTES_MAX:
+        raise RecordDamagedError(f"{len(data):,} bytes; no record has over {JSON_BYTES_MAX:,}")
 
 
 def _refuse_unknown(found: Any, value: Any) -> None:  # noqa: ANN401 - any dataclass, any JSON.

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.model.input_sums import InputSums
 from holdfast.model.ranges import Span
 from holdfast.model.staged import GroupJson, StagedGroup
-from holdfast.model.stored import Cost, Count, Seconds, Sum, TaskName, typed
+from holdfast.model.stored import Cost, Count, Seconds, Sum, TaskName, parse_typed, typed
 from holdfast.model.usage import NO_USAGE, Usage
 
 # "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
@@ -127,6 +127,15 @@ class TaskRecord:
             RecordDamagedError: It is something else.
         """
         return typed(value, _TaskJson).record()
+
+    @classmethod
+    def from_text(cls, text: str) -> TaskRecord:
+        """Read back what `to_json` gave, as text: a long run has very many of them.
+
+        Raises:
+            RecordDamagedError: It is something else.
+        """
+        return parse_typed(text, _TaskJson).record()
 
 
 class _TaskJson(msgspec.Struct):

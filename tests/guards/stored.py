@@ -1,0 +1,131 @@
+"""The guards that keep what a ledger holds from being more than was declared."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_STORED = "tests/unit/test_stored.py"
+_CHUNKS = "tests/unit/test_chunks.py"
+_KEYS = "tests/unit/test_key_files.py"
+
+STORED_GUARDS = (
+    Guard(
+        name="stored: JSON of any size is refused before it is parsed",
+        file="model/stored.py",
+        before="    if len(data) > JSON_BYTES_MAX:\n",
+        after="    if False:\n",
+        test=f"{_STORED} -k any_size",
+    ),
+    Guard(
+        name="stored: a count is neither negative nor of more than 64 bits",
+        file="model/stored.py",
+        before="Count = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]",
+        after="Count = int",
+        test=f"{_STORED} -k out_of_bounds",
+    ),
+    Guard(
+        name="stored: the name of a task record stays in its folder",
+        file="model/stored.py",
+        before="TaskName = Annotated[\n",
+        after="TaskName = str\n_ = Annotated[\n",
+        test=f"{_STORED} -k out_of_bounds",
+    ),
+    Guard(
+        name="stored: the name of a part stays in its folder",
+        file="model/records.py",
+        before="    name: Segment\n",
+        after="    name: str\n",
+        test=f"{_STORED} -k elsewhere",
+    ),
+    Guard(
+        name="stored: a record with unknown parts is refused",
+        file="model/stored.py",
+        before="    _refuse_unknown(found, value)\n    return found\n",
+        after="    return found\n",
+        test=f"{_STORED} -k elsewhere",
+    ),
+    Guard(
+        name="stored: a sink's own JSON is not nested without end",
+        file="model/staged.py",
+        before="        refuse_deep(self.detail)\n",
+        after="",
+        test=f"{_STORED} -k out_of_bounds",
+    ),
+    Guard(
+        name="stored: nor is a schema",
+        file="model/records.py",
+        before="        refuse_deep(body.schema)\n",
+        after="        pass\n",
+        test=f"{_STORED} -k schema",
+    ),
+    Guard(
+        name="stored: a record was written at a moment that can be shown",
+        file="model/records.py",
+        before="    refuse_no_moment(found.written_at)\n",
+        after="",
+        test=f"{_STORED} -k moment",
+    ),
+    Guard(
+        name="stored: a run has a nonce",
+        file="ledger/run_file.py",
+        before="    nonce: Segment\n",
+        after="    nonce: str\n",
+        test=f"{_STORED} -k nonce",
+    ),
+    Guard(
+        name="stored: no record is written to the run log that cannot be read",
+        file="model/records.py",
+        before="    with must_be_readable():\n        decode_record(data)\n",
+        after="",
+        test=f"{_STORED} -k not_written_to_the_run_log",
+    ),
+    Guard(
+        name="stored: no record is written to a task log that cannot be read",
+        file="ledger/task_log.py",
+        before="            TaskRecord.from_json(open_json(data))\n",
+        after="            pass\n",
+        test=f"{_STORED} -k not_written_to_a_task_log",
+    ),
+    Guard(
+        name="stored: a part has as many records as its reference says",
+        file="ledger/parts.py",
+        before="rows=reference.records, ",
+        after="",
+        test=f"{_STORED} -k other_columns",
+    ),
+    Guard(
+        name="stored: Arrow is looked at value by value before it is used",
+        file="ledger/decoded.py",
+        before="            batch.validate(full=True)\n            batches.append(batch)\n",
+        after="            batches.append(batch)\n",
+        test=f"{_CHUNKS} -k leads_out",
+    ),
+    Guard(
+        name="stored: a chunk unpacks into no more than LZ4 can pack",
+        file="ledger/decoded.py",
+        before="            _refuse_over(size_max, max(size, batch.nbytes))\n",
+        after="",
+        test=f"{_CHUNKS} -k unpacks",
+    ),
+    Guard(
+        name="stored: the footer of Parquet does not promise more than memory holds",
+        file="ledger/decoded.py",
+        before="_refuse_over(DECODED_BYTES_MAX, max(promised, facts",
+        after="_refuse_over(DECODED_BYTES_MAX, min(0, facts",
+        test=f"{_KEYS} -k promise",
+    ),
+    Guard(
+        name="stored: pages of Parquet do not hold more than memory does",
+        file="ledger/decoded.py",
+        before="            _refuse_over(DECODED_BYTES_MAX, found)\n",
+        after="",
+        test=f"{_KEYS} -k pages",
+    ),
+    Guard(
+        name="sweep: a link inside a run's folder is not followed",
+        file="ledger/answers.py",
+        before="        if os.path.islink(",
+        after="        if False and os.path.islink(",
+        test="tests/unit/test_live_files.py -k link",
+    ),
+)
