@@ -91,7 +91,7 @@ LEDGER_GUARDS = (
     Guard(
         name="run file: a folder under another id is a copy",
         file="ledger/run_file.py",
-        before='encode_run_id(run_id) != layout.folder.rsplit("/", 1)[1]',
+        before='folder != layout.folder.rsplit("/", 1)[1]',
         after="False",
         test=_OWNER,
     ),

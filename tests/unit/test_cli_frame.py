@@ -26,7 +26,18 @@ __all__ = ["lake"]
 
 ROOT = Path(__file__).parents[2]
 # What help must not wait for.
-HEAVY = ("numpy", "pandas", "pyarrow", "obstore", "pyspark", "pyiceberg", "lance", "rich", "shtab")
+HEAVY = (
+    "msgspec",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "obstore",
+    "pyspark",
+    "pyiceberg",
+    "lance",
+    "rich",
+    "shtab",
+)
 HELP = f"""
 import sys
 from holdfast.cli.main import main

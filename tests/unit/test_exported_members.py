@@ -89,7 +89,7 @@ def test_importing_holdfast_loads_no_engine(engine: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("heavy", ["numpy", "pandas", "pyarrow", "obstore"])
+@pytest.mark.parametrize("heavy", ["msgspec", "numpy", "pandas", "pyarrow", "obstore"])
 def test_importing_holdfast_alone_loads_nothing_heavy(heavy: str) -> None:
     """The command line must answer at once."""
     code = f"import holdfast, sys; sys.exit({heavy!r} in sys.modules)"

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Any, TypeAlias
 
@@ -180,7 +181,7 @@ def test_every_hostile_value_at_every_place_is_read_or_refused(made: Callable[[]
         before = rig.storage.objects[uri]
         for path in places(rig, uri):
             for value in HOSTILE:
-                forged(rig, uri, lambda content, path=path, value=value: put(content, path, value))
+                forged(rig, uri, partial(put, path=path, value=value))
                 with contextlib.suppress(RecordDamagedError, LedgerDamagedError):
                     decoded(rig, uri)
                 rig.storage.objects[uri] = before
@@ -219,7 +220,7 @@ GROUP: dict[str, Any] = {"path": "p", "size_bytes": 1, "files": [["p", 1, 1]], "
 )
 def test_a_task_record_out_of_bounds_is_refused(name: str, value: object) -> None:
     """Counts are not negative, times can be shown, and names stay in their folder."""
-    assert TaskRecord.from_json({**TASK, "groups": [GROUP]})
+    assert TaskRecord.from_json({**TASK, "groups": [GROUP]}).groups
     with pytest.raises(RecordDamagedError):
         TaskRecord.from_json({**TASK, name: value})
 
@@ -370,7 +371,7 @@ def test_no_value_at_any_place_makes_more_than_an_error_of_ours(
         for path in places(first, uri):
             for value in islice(values, 2):
                 rig = copy.deepcopy(first)
-                forged(rig, uri, lambda content, path=path, value=value: put(content, path, value))
+                forged(rig, uri, partial(put, path=path, value=value))
                 try:
                     do(rig)
                 except HoldfastError:

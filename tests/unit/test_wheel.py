@@ -68,7 +68,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     # The same versions as in this environment, so that the package cache already holds them.
-    wanted = [str(wheel), *(f"{name}=={version(name)}" for name in ("pyarrow", "obstore"))]
+    wanted = [
+        str(wheel),
+        *(f"{name}=={version(name)}" for name in ("msgspec", "pyarrow", "obstore")),
+    ]
     python = folder / "venv" / "bin" / "python"
     if uv := shutil.which("uv"):
         subprocess.run(
