@@ -101,6 +101,13 @@ STORED_GUARDS = (
         test=f"{_CHUNKS} -k leads_out",
     ),
     Guard(
+        name="stored: Arrow is unpacked only by the codec that it is written with",
+        file="ledger/decoded.py",
+        before="        _refuse_other_codecs(data)\n",
+        after="",
+        test=f"{_CHUNKS} -k codec",
+    ),
+    Guard(
         name="stored: a chunk unpacks into no more than LZ4 can pack",
         file="ledger/decoded.py",
         before="            _refuse_over(size_max, max(size, batch.nbytes))\n",

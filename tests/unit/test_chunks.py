@@ -154,10 +154,12 @@ def test_closing_pyarrows_handle_does_not_make_an_object_visible(storage: Watche
     assert storage.objects == {URI: b"halfwhole"}
 
 
-def as_chunk(storage: WatchedStorage, batches: list[pa.RecordBatch], **options: str) -> Chunk:
+def as_chunk(
+    storage: WatchedStorage, batches: list[pa.RecordBatch], compression: str | None = None
+) -> Chunk:
     """Write batches as a hand would that is not bound to our options."""
     sink = pa.BufferOutputStream()
-    given = pa.ipc.IpcWriteOptions(**options)
+    given = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, batches[0].schema, options=given) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -189,21 +191,34 @@ def test_an_index_that_leads_out_of_its_dictionary_is_damage(storage: WatchedSto
         read_chunk(storage, URI, as_chunk(storage, [pa.record_batch({"text": bad})]))
 
 
-def test_a_chunk_that_unpacks_into_too_much_is_damage(
-    storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_another_codec_is_refused_before_a_batch_is_unpacked(
+    storage: WatchedStorage, kind: pa.DataType
 ) -> None:
     """Some kilobytes of zstd can be gigabytes; LZ4, in which chunks are written, cannot do that."""
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_FREE", 1 << 20)
-    zeros = pa.record_batch({"text": ["A" * 1_000_000] * 4})
-    honest = as_chunk(storage, [zeros], compression="lz4")
-    assert read_chunk(storage, URI, honest) == [zeros]
-    bomb = as_chunk(storage, [zeros], compression="zstd")
-    assert bomb.size_bytes < honest.size_bytes / 4
-    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+    batch = pa.record_batch({"text": pa.array(["A" * 1_000_000], kind)})
+    for codec in (None, "lz4"):
+        assert read_chunk(storage, URI, as_chunk(storage, [batch], compression=codec)) == [batch]
+    bomb = as_chunk(storage, [batch], compression="zstd")
+    before = pa.total_allocated_bytes()
+    with pytest.raises(LedgerDamagedError, match="codec") as caught:
         read_chunk(storage, URI, bomb)
-    many = as_chunk(storage, [zeros.slice(0, 1)] * 4, compression="zstd")
+    assert pa.total_allocated_bytes() - before < 1_000_000, caught
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_a_chunk_that_unpacks_into_too_much_is_damage(
+    storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    """Whatever it is packed with, in one batch or in many."""
+    text = pa.record_batch({"text": ["A" * 1_000_000] * batches})
+    parts = [text.slice(at, 1) for at in range(batches)]
+    chunk = as_chunk(storage, parts, compression="lz4")
+    assert len(read_chunk(storage, URI, chunk)) == batches
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_FREE", 900_000 * batches)
+    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_RATIO_MAX", 1)
     with pytest.raises(LedgerDamagedError, match="unpacks into over"):
-        read_chunk(storage, URI, many)
+        read_chunk(storage, URI, chunk)
 
 
 def test_a_dictionary_that_batches_share_counts_once(

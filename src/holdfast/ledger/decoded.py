@@ -8,7 +8,8 @@ who can write the object can write the record that names it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,6 +50,7 @@ def arrow_batches(uri: str, data: bytes, rows: int) -> list[pa.RecordBatch]:
     batches, found, size = [], 0, 0
     size_max = len(data) * DECODED_RATIO_MAX + DECODED_BYTES_FREE
     with damage_at(uri), pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+        _refuse_other_codecs(data)
         for batch in reader:
             found += batch.num_rows
             size += sum(map(_own_bytes, batch.columns))
@@ -103,6 +105,45 @@ def _refuse_over(size_max: int, size: int) -> None:
 def _refuse_other(rows: int, written: int) -> None:
     if rows != written:
         raise RecordDamagedError(f"{rows} rows, and {written} were written")
+
+
+def _refuse_other_codecs(data: bytes) -> None:
+    """Refuse a stream that is packed by another codec than ours, before it is unpacked.
+
+    A batch of zstd can be ten thousand times its size, and only unpacking it tells. pyarrow does
+    not say what a batch is packed with, so it is read from the message: `header` is the third field
+    of a Message, `compression` the fourth of a RecordBatch, which is the second of a
+    DictionaryBatch, and `codec` the first of that; 0, and no field, is LZ4.
+
+    Raises:
+        RecordDamagedError: Another codec is named, or a message is cut short.
+    """
+    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(data)):
+        if message.type == "schema":
+            continue
+        path = [2, 1, 3] if message.type == "dictionary" else [2, 3]
+        try:
+            codec = _byte_at(message.metadata.to_pybytes(), path)
+        except struct.error as error:
+            raise RecordDamagedError(f"no Arrow message: {error}") from error
+        if codec:
+            raise RecordDamagedError("it is packed by a codec that chunks are not written with")
+
+
+def _byte_at(data: bytes, path: Sequence[int]) -> int:
+    """Follow tables of a flatbuffer by the numbers of fields; return the last one's first field."""
+    (table,) = struct.unpack_from("<I", data)
+    for number in (*path, None):
+        vtable = table - struct.unpack_from("<i", data, table)[0]
+        entry = 4 + 2 * (number or 0)
+        (size,) = struct.unpack_from("<H", data, vtable)
+        offset = struct.unpack_from("<H", data, vtable + entry)[0] if entry < size else 0
+        if not offset:
+            return 0
+        if number is None:
+            return int(struct.unpack_from("<b", data, table + offset)[0])
+        table += offset + struct.unpack_from("<I", data, table + offset)[0]
+    return 0
 
 
 def _own_bytes(column: pa.Array) -> int:
