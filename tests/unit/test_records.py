@@ -57,6 +57,7 @@ BODIES: list[Body] = [
     ),
     Plan(job="rows", input=SUMS, remaining_rows=4, chunks=0, schema={"columns": ["id"]}),
     Plan(job="replay", input=None, remaining_rows=None, chunks=3, schema={}),
+    Plan(job="rows", input=SUMS, remaining_rows=-1, chunks=0, schema={}),
     Seal(
         through_claim=1,
         work=PART,

@@ -60,7 +60,8 @@ class Plan:
     job: str
     # None where the input was not measured.
     input: InputSums | None
-    remaining_rows: Count | None
+    # Below 0 where rows of an unsteady input are covered twice, which a check finds afterwards.
+    remaining_rows: Id | None
     chunks: Count
     # The table's schema that the job's files are written for, in the sink's own JSON.
     schema: dict[str, Any]
