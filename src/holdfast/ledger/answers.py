@@ -53,7 +53,7 @@ def refuse_links(folder: str, uris: Iterable[str]) -> None:
 
 
 def _parents(uri: str, folder: str) -> Iterator[str]:
-    """Yield the folders that an object stands in, up to the one that is given."""
+    """Yield the folders that hold an object, up to the one that is given."""
     parent = uri.rpartition("/")[0]
     while len(parent) > len(folder):
         yield parent

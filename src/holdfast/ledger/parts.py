@@ -60,7 +60,7 @@ def read_work(storage: Storage, layout: RunLayout, reference: PartReference) -> 
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[TaskRecord]:
-    """Yield what stands in some rows of a part.
+    """Yield the task records in some rows of a part.
 
     Raises:
         RecordDamagedError: They are no task records.

@@ -9,7 +9,7 @@ from holdfast.errors import SettingsError
 # What an object is sent in. S3 takes 10,000 parts of at least 5 MiB: an object can have 80 GB.
 PART_BYTES = 8 * 1024 * 1024
 
-# What stands in a store may be crafted: a few bytes can unpack into more than any memory, or nest
+# Objects in a store may be crafted: a few bytes can unpack into more than any memory, or nest
 # deeper than any stack. These bounds are far above what Holdfast writes. A JSON record, and what in
 # it only a sink understands:
 JSON_BYTES_MAX = 256 * 1024 * 1024

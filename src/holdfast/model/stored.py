@@ -1,6 +1,6 @@
 """Stored values: the types and bounds that a ledger's JSON must have, and how it is read.
 
-What stands in a store may have been damaged, or written by a stranger. So nothing of it is used
+Objects in a store may have been damaged, or written by a stranger. So nothing of them is used
 before it has the declared type: a count is not negative, a time can be shown, a name cannot lead
 out of its folder. Whatever misfits is a `RecordDamagedError`; the ledger adds where it was found.
 """
