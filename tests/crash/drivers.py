@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,7 +53,7 @@ class Nursery:
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, environment: Mapping[str, str]) -> Iterator[Nursery]:
-        """Start a nursery; it is gone when the block ends."""
+        """Start a nursery; it and its drivers are gone when the block ends."""
         with (folder / "nursery.log").open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, str(_SCRIPT)],
@@ -61,11 +62,13 @@ class Nursery:
                 stderr=log,
                 text=True,
                 env={**os.environ, "PYTHONPATH": PYTHON_PATH, **environment},
+                start_new_session=True,
             )
         try:
             yield cls(process=process, folder=folder)
         finally:
-            process.kill()
+            # The group: a driver that a failed test left stopped would hold the pipe open.
+            os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
     def start(self, order: Mapping[str, Any]) -> Driver:
