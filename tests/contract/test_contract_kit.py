@@ -42,6 +42,18 @@ class IgnoresHorizon(SharedSimTable):
         return super().find_mark(bare, run_id, run_nonce, intents)
 
 
+class GoesByIds(SharedSimTable):
+    """Looks for a mark under the run's present id only."""
+
+    def find_mark(
+        self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
+    ) -> MarkFound | None:
+        """Look as if no other run had left a mark."""
+        marks = {name: mark for name, mark in view.handle.marks.items() if name == run_id}
+        bare = replace(view, handle=replace(view.handle, marks=marks))
+        return super().find_mark(bare, run_id, run_nonce, intents)
+
+
 class TrustsAnyNonce(SharedSimTable):
     """Takes every run of the same id for ours."""
 
@@ -160,6 +172,7 @@ CAUGHT: list[tuple[type[SharedSimTable], str]] = [
     (ForgetsMarks, "test_a_post_lands_its_rows_once_with_its_mark"),
     (ForgetsMarks, "test_a_post_whose_answer_is_lost_is_found_by_its_mark"),
     (IgnoresHorizon, "test_a_missing_mark_proves_nothing_once_marks_were_forgotten"),
+    (GoesByIds, "test_a_run_that_was_copied_to_another_id_is_found_by_its_nonce"),
     (TrustsAnyNonce, "test_the_same_run_id_of_another_ledger_is_a_mismatch"),
     (SaysPresent, "test_a_run_that_was_rolled_back_is_said_to_be_gone"),
     (SaysPresent, "test_a_run_that_was_replaced_is_not_said_to_be_there"),

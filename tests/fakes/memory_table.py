@@ -178,7 +178,8 @@ class MemoryTable:
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
     ) -> MarkFound | None:
         """Look for the run's mark; a delayed post arrives right after."""
-        mark = view.handle.marks.get(run_id)
+        copied = (one for one in view.handle.marks.values() if one.run_nonce == run_nonce)
+        mark = view.handle.marks.get(run_id) or next(copied, None)
         while self._late:
             self._arrive(self._late.pop(0))
         if mark is None:

@@ -40,6 +40,20 @@ ICEBERG_GUARDS = (
         test="tests/unit/test_iceberg_marks.py",
     ),
     Guard(
+        name="Iceberg: a run is looked for under every id",
+        file="sinks/iceberg/marks.py",
+        before="        if name.startswith(MARK_PREFIX):\n            yield text\n",
+        after="        pass\n",
+        test=f"{_PRESENCE} -k under_the_id",
+    ),
+    Guard(
+        name="Iceberg: a snapshot's summary tells whose it is",
+        file="sinks/iceberg/marks.py",
+        before="    for snapshot in metadata.snapshots:\n        if snapshot.summary",
+        after="    for snapshot in ():\n        if snapshot.summary",
+        test=f"{_PRESENCE} -k snapshot_tells",
+    ),
+    Guard(
         name="Iceberg: an intent whose number another snapshot has got is dead",
         file="sinks/iceberg/marks.py",
         before="        if doubted and doubted - _taken(metadata, io, branch):\n",

@@ -104,9 +104,16 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: a mark that was copied elsewhere with the rows is nobody's",
         file="sinks/lance/marks.py",
-        before='    return mark if json.loads(text).get("dataset") == identity else None\n',
-        after="    return mark\n",
+        before="        return mark if _is_of(identity, text) else None\n",
+        after="        return mark\n",
         test=_HOSTILE,
+    ),
+    Guard(
+        name="Lance: a run is looked for under every id",
+        file="sinks/lance/marks.py",
+        before="    return mark_of_run((text for text",
+        after="    return None and mark_of_run((text for text",
+        test="tests/contract/test_lance_tables.py -k copied_to_another_id",
     ),
     Guard(
         name="Lance: a schema keeps the numbers of its fields",

@@ -213,3 +213,19 @@ def test_an_intent_whose_number_another_snapshot_has_got_is_dead(
     else:
         with pytest.raises(CommitUnknownError):
             look()
+
+
+def test_a_snapshot_tells_of_our_run_where_no_mark_and_no_intent_does(history: History) -> None:
+    """A restored ledger knows no post, and others have removed the mark from the table."""
+    bare = {name: text for name, text in history.metadata.properties.items() if "ours" not in name}
+    assert len(bare) < len(history.metadata.properties)
+    assert history.present(properties=bare) is True
+
+
+def test_our_mark_is_found_under_the_id_that_the_run_had(history: History) -> None:
+    """The folder of its ledger was copied since, and its snapshot has expired."""
+    marks = {
+        name.replace("ours", "first-id"): text for name, text in history.metadata.properties.items()
+    }
+    assert marks != history.metadata.properties
+    assert history.present(gone=(2,), properties=marks) is True

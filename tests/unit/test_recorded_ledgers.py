@@ -9,14 +9,17 @@ import lance
 import pytest
 
 from holdfast.engine.abort import abort
+from holdfast.engine.prepare import Ledger
 from holdfast.engine.status import status
 from holdfast.engine.sweep import sweep
-from holdfast.errors import RunAbortedError
+from holdfast.errors import RunAbortedError, RunCommittedError
+from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.task_log import read_task_records
 from holdfast.opening import open_table
 from holdfast.sinks.targets import LanceTable
 from tests.fakes.cli_lake import CliLake
+from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_scan import MemoryScan
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import LAYOUT, STORE, Rig, durable_ids
@@ -92,6 +95,20 @@ def test_a_run_of_an_earlier_version_can_be_given_up_and_swept(version: str, nam
     assert status(rig.ledger()).state == "aborted"
     sweep(rig.ledger(), lambda _identity: rig.table)
     assert rig.storage.list(LAYOUT.tasks) == []
+
+
+@of_every_version
+def test_a_folder_of_an_earlier_version_that_was_copied_is_known_by_the_table(version: str) -> None:
+    """Its run file names no run id; but its run has landed, under the id that it had."""
+    rig = recorded(version, "sealed")
+    copy = RunLayout.of(STORE, "r-copy")
+    for uri, data in list(rig.storage.objects.items()):
+        rig.storage.objects[uri.replace(LAYOUT.folder, copy.folder)] = data
+    rig.start(transform=WatchedTransform(), takeover="now")
+    ledger = Ledger.open("r-copy", STORE, rig.storage, manual_ports(rig.time))
+    with pytest.raises(RunCommittedError):
+        abort(ledger, lambda _identity: rig.table, "a copy")
+    assert (rig.table.ids, ledger.log.is_aborted) == (ALL, False)
 
 
 @of_later_versions

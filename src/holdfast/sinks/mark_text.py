@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from holdfast.errors import UnsupportedTableError
 from holdfast.sinks.base import RunMark
 
 MARK_PREFIX = "holdfast.run."
+# The mark once more, in the summary of its snapshot or the note of its version.
+MARK_NOTE = "holdfast.mark"
 # A table keeps so many of them: each new one drops the oldest beyond that.
 MARKS_MAX = 100
 
@@ -49,6 +52,20 @@ def oldest_beyond(properties: Mapping[str, str], ours: str, most: int) -> list[t
         if name.startswith(MARK_PREFIX) and name != ours
     )
     return others[: max(0, len(others) + 1 - most)]
+
+
+def mark_of_run(texts: Iterable[str], run_nonce: str) -> RunMark | None:
+    """Return the mark that a run has left under whatever id; a copied ledger goes by another.
+
+    Args:
+        texts: Marks of the table, of any run; what cannot be read is passed over.
+        run_nonce: Whose mark is wanted.
+    """
+    for text in texts:
+        with contextlib.suppress(UnsupportedTableError):
+            if (mark := parse_mark("", text)).run_nonce == run_nonce:
+                return mark
+    return None
 
 
 def parse_mark(name: str, text: str) -> RunMark:

@@ -61,9 +61,19 @@ class MarkCases(Cases):
         landed = table.attempt(IDS, run_id=_RUN_IDS[2])
         expect_landed(landed)
         others = [one for one in _RUN_IDS if one != landed.run_id]
-        found = {one: table.attempt([], run_id=one).find() for one in others}
+        found = {one: table.attempt([], run_id=one, nonce=f"of {one}").find() for one in others}
         expect(found, dict.fromkeys(others), "marks under other ids")
         expect_found(landed.find(), "under its own id")
+
+    def test_a_run_that_was_copied_to_another_id_is_found_by_its_nonce(self) -> None:
+        """The rows are there, whatever the folder of the ledger is called by now."""
+        table = self.table()
+        landed = table.attempt(IDS)
+        expect_landed(landed)
+        table.foreign_append()
+        sink = table.sink()
+        found = sink.find_mark(sink.load(), "the-copy", landed.mark.run_nonce, {})
+        expect(expect_found(found, "under another id").mark, landed.mark, "the mark")
 
     def test_a_view_stays_as_it_was_loaded(self) -> None:
         """What happens after a look does not reach it: the engine decides on one state."""

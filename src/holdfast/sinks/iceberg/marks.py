@@ -8,7 +8,7 @@ They are counted, so a mark that somebody has removed is missed, though not whos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
@@ -26,8 +26,10 @@ from holdfast.model.records import Intent
 from holdfast.model.run_id import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
 from holdfast.sinks.mark_text import (
+    MARK_NOTE,
     MARK_PREFIX,
     MARKS_MAX,
+    mark_of_run,
     mark_text,
     oldest_beyond,
     parse_mark,
@@ -77,7 +79,9 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
     """
     text = metadata.properties.get(MARK_PREFIX + encode_run_id(run_id))
     if text is None:
-        if (mark := _unmarked(metadata, io, branch, run_nonce, intents)) is not None:
+        if (mark := mark_of_run(_texts(metadata), run_nonce)) is None:
+            mark = _unmarked(metadata, io, branch, run_nonce, intents)
+        if mark is not None:
             return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
         horizon, removed = _number(metadata.properties, HORIZON), _removed(metadata.properties)
         reason = f"marks up to sequence number {horizon} were dropped from the table"
@@ -104,6 +108,16 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
             change=f"its sequence numbers went back below {mark.sequence_number}: catalog rewound",
         )
     return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
+
+
+def _texts(metadata: TableMetadata) -> Iterator[str]:
+    """Yield the marks of all runs: those that stand, and those that snapshots carry."""
+    for name, text in metadata.properties.items():
+        if name.startswith(MARK_PREFIX):
+            yield text
+    for snapshot in metadata.snapshots:
+        if snapshot.summary is not None and (note := snapshot.summary.get(MARK_NOTE)):
+            yield note
 
 
 def _unmarked(

@@ -40,7 +40,7 @@ from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
-from holdfast.sinks.mark_text import MARK_PREFIX, mark_text
+from holdfast.sinks.mark_text import MARK_NOTE, MARK_PREFIX, mark_text
 from holdfast.sinks.staged_files import (
     groups_before,
     is_root,
@@ -313,7 +313,7 @@ class IcebergSink:
         """
         table: Table = view.handle
         changes = mark_changes(table.properties, run_id, mark)
-        notes = {"holdfast.run": run_id, "holdfast.mark": mark_text(mark)}
+        notes = {"holdfast.run": run_id, MARK_NOTE: mark_text(mark)}
         updates: tuple[TableUpdate, ...] = (SetPropertiesUpdate(updates=changes.updates),)
         with _storage_of(table):
             updates += append_snapshot(table, self._branch, mark.snapshot_id, groups, notes)

@@ -6,6 +6,7 @@ then the versions since the post tell, as long as they are there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,14 +20,14 @@ from holdfast.model.run_id import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
 from holdfast.sinks.lance.history import GoneError, History, Step
 from holdfast.sinks.mark_text import (
+    MARK_NOTE,
     MARK_PREFIX,
     MARKS_MAX,
+    mark_of_run,
     mark_text,
     oldest_beyond,
     parse_mark,
 )
-
-NOTE = "holdfast.mark"
 
 
 def mark_changes(
@@ -72,7 +73,7 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         UnsupportedTableError: The mark cannot be read.
         StoreUnavailableError: The store does not answer.
     """
-    mark = _standing(history.dataset, run_id, identity)
+    mark = _standing(history.dataset, run_id, run_nonce, identity)
     if mark is None:
         return _unmarked(history, table=table, run_id=run_id, run_nonce=run_nonce, intents=intents)
     if mark.run_nonce != run_nonce:
@@ -90,17 +91,30 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
     return MarkFound(mark=_where(history, mark, intents), present=True)
 
 
-def _standing(dataset: lance.LanceDataset, run_id: str, identity: str) -> RunMark | None:
+def _standing(
+    dataset: lance.LanceDataset, run_id: str, run_nonce: str, identity: str
+) -> RunMark | None:
     """Return the run's mark, if one stands that was made for this very dataset.
+
+    A mark of the same run under another id is its own as well: this ledger is a copy.
 
     Raises:
         UnsupportedTableError: It cannot be read.
     """
-    text = metadata_of(dataset).get(MARK_PREFIX + encode_run_id(run_id))
-    if text is None:
-        return None
-    mark = parse_mark(run_id, text)
-    return mark if json.loads(text).get("dataset") == identity else None
+    metadata = metadata_of(dataset)
+    text = metadata.get(MARK_PREFIX + encode_run_id(run_id))
+    if text is not None:
+        mark = parse_mark(run_id, text)
+        return mark if _is_of(identity, text) else None
+    marks = (text for name, text in metadata.items() if name.startswith(MARK_PREFIX))
+    return mark_of_run((text for text in marks if _is_of(identity, text)), run_nonce)
+
+
+def _is_of(identity: str, text: str) -> bool:
+    """Whether a mark was made for this dataset; one that cannot be read was not."""
+    with contextlib.suppress(ValueError, AttributeError):
+        return bool(json.loads(text).get("dataset") == identity)
+    return False
 
 
 def _where(history: History, mark: RunMark, intents: Mapping[int, Intent]) -> RunMark:
@@ -161,10 +175,10 @@ def _is_marked(run_id: str, mark: RunMark, dataset: lance.LanceDataset) -> bool:
 
 
 def _is_note_of(mark: RunMark, step: Step) -> bool:
-    text = step.properties.get(NOTE)
+    text = step.properties.get(MARK_NOTE)
     if text is None:
         return False
-    return _is_same(mark, parse_mark(NOTE, text))
+    return _is_same(mark, parse_mark(MARK_NOTE, text))
 
 
 def _is_same(one: RunMark, other: RunMark) -> bool:

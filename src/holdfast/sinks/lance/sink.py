@@ -25,11 +25,11 @@ from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.identity import give_identity, read_identity
 from holdfast.sinks.lance.indices import unindexed_rows
-from holdfast.sinks.lance.marks import NOTE, find_mark, mark_changes, metadata_of
+from holdfast.sinks.lance.marks import find_mark, mark_changes, metadata_of
 from holdfast.sinks.lance.post import Post
 from holdfast.sinks.lance.schemas import changes_since, schema_json, with_metadata
 from holdfast.sinks.lance.writer import LanceWriterSpec
-from holdfast.sinks.mark_text import mark_text
+from holdfast.sinks.mark_text import MARK_NOTE, mark_text
 from holdfast.sinks.staged_files import (
     groups_before,
     missing_paths,
@@ -256,7 +256,7 @@ class LanceSink:
             view=view,
             schema=with_metadata(history.dataset.lance_schema, changes),
             fragments=[_fragment(group) for group in groups],
-            notes={"holdfast.run": run_id, NOTE: mark_text(mark)},
+            notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
         outcome, version = post.send()
         if outcome is Outcome.LANDED and version != mark.snapshot_id:
