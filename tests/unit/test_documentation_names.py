@@ -12,6 +12,7 @@ import holdfast
 from tests.markdown_pages import ROOT, code_spans, name_of, pages
 
 PAGES = pages("*.md", "docs/**/*.md", "examples/**/*.md", "tests/**/*.md")
+TRUST = ROOT / "docs" / "explanation" / "trust.md"
 PROMISES = ROOT / "docs" / "explanation" / "promises.md"
 FOLDERS = ("bench", "dev", "docs", "examples", "model", "requirements", "src", "tests")
 # What a benchmark leaves behind is named before it is there.
@@ -60,6 +61,14 @@ def test_every_promise_names_a_test_by_its_name() -> None:
     claims = [claim for section in sections for claim in re.split(r"\n(?=\*\*)", section.strip())]
     assert len(claims) > 20  # They are found: the test is not vacuous.
     assert [claim for claim in claims if "\n- `tests/" not in claim or "::test_" not in claim] == []
+
+
+def test_whatever_cannot_be_done_names_its_test() -> None:
+    """Each row of the table of trust ends with tests, in a column of their own."""
+    rows = [line for line in TRUST.read_text().splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[1:]]
+    assert len(cells) > 10  # They are found: the test is not vacuous.
+    assert [row for row in cells if len(row) != 4 or not row[3].startswith("`tests/")] == []
 
 
 @pytest.mark.parametrize(

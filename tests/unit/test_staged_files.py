@@ -7,20 +7,46 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 
 from holdfast.errors import LedgerDamagedError, UnsupportedTableError
 from holdfast.model.records import open_json, seal_json
 from holdfast.sinks.staged_files import is_root, refuse_outside
 from tests.fakes.cli_lake import CliLake, lake
-from tests.fakes.iceberg_tables import edit_metadata, new_table
+from tests.fakes.iceberg_tables import edit_metadata, local_path, new_table, write, writer_spec
 from tests.fakes.memory_submitter import MemorySubmitter
 
 __all__ = ["lake"]  # A fixture.
 
 TABLE = "s3://lake/wh/t"
 SCHEMA = Schema(NestedField(1, "id", LongType()))
+
+
+def test_no_value_of_a_row_leads_out_of_the_tables_folder(tmp_path: Path) -> None:
+    """A partition's folder is named after a value that users send; a sweep can delete it again."""
+    values = [
+        "..",
+        ".",
+        "/",
+        "../../x",
+        "/etc/x",
+        "a/../../../x",
+        "%2e%2e/x",
+        "\\..\\x",
+        "\0",
+        "\n",
+    ]
+    partition = PartitionField(1, 1000, IdentityTransform(), "p/../../")
+    schema = Schema(NestedField(1, "v", StringType()))
+    spec = writer_spec(tmp_path, schema, spec=PartitionSpec(partition))
+    files = write(spec, pa.RecordBatch.from_pydict({"v": values}))
+    assert len(files) == len(values)
+    refuse_outside("t", [f"file://{tmp_path}/t"], [file.file_path for file in files])
+    here = {path.resolve() for path in (tmp_path / "t" / "data").glob("*/*.parquet")}
+    assert here == {local_path(file.file_path).resolve() for file in files}
 
 
 @pytest.mark.parametrize("folder", [TABLE, f"{TABLE}/", "file:///wh/t", "/wh/t"])
