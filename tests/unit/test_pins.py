@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.pin_parts import read_pins, write_pins
-from holdfast.model.pins import FileSlice, PinnedFile, Pins
+from holdfast.model.pins import FileSlice, Origin, PinnedFile, Pins
 from holdfast.model.ranges import Ranges
+from holdfast.model.records import PartReference
 from holdfast.worker.scan_task import ScanTask
 from tests.fakes.memory_scan import MemoryReader
 from tests.fakes.memory_storage import MemoryStorage
@@ -115,10 +121,27 @@ def test_pins_come_back_as_they_were_written() -> None:
         deletes=("s3://b/d.parquet",),
     )
     schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("v", pa.list_(pa.float32(), 4))])
-    written = Pins(files=(one,), schema=schema, origin="snapshot 5")
+    written = Pins(files=(one,), schema=schema, origin=Origin(table_uuid="u", snapshot_id=5))
     reference = write_pins(storage, layout, "pins-1.parquet", written)
     assert reference.records == 1
     assert read_pins(storage, layout, reference) == written
+
+
+@pytest.mark.parametrize(
+    "origin", [b"[]", b"x", b'{"version": -1}', b'{"version": "7"}', b'{"snapshot_id": []}']
+)
+def test_an_origin_of_another_shape_is_damage(origin: bytes) -> None:
+    """It says which version is read; a start took it as it came."""
+    storage, layout = MemoryStorage(), RunLayout.of("s3://b/store", "r")
+    write_pins(storage, layout, "pins-1.parquet", pins(file("a", 1)))
+    uri, buffer = layout.part("pins-1.parquet"), pa.BufferOutputStream()
+    found = pq.read_table(pa.BufferReader(storage.objects[uri]))
+    facts = {**(found.schema.metadata or {}), b"origin": origin}
+    pq.write_table(found.replace_schema_metadata(facts), buffer)
+    storage.objects[uri] = buffer.getvalue().to_pybytes()
+    digest = hashlib.sha256(storage.objects[uri]).hexdigest()
+    with pytest.raises(LedgerDamagedError, match=re.escape(uri)):
+        read_pins(storage, layout, PartReference(name="pins-1.parquet", digest=digest, records=1))
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

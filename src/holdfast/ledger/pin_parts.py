@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +14,9 @@ import pyarrow.parquet as pq
 from holdfast.ledger.answers import answers, read_whole
 from holdfast.ledger.decoded import damage_at, parquet_batches
 from holdfast.ledger.layout import RunLayout
-from holdfast.model.pins import PinnedFile, Pins
+from holdfast.model.pins import Origin, PinnedFile, Pins
 from holdfast.model.records import PartReference
-from holdfast.model.stored import RecordDamagedError, parse_json, refuse_deep, typed
+from holdfast.model.stored import RecordDamagedError, parse_json, parse_typed, refuse_deep, typed
 from holdfast.storage.port import Storage
 
 _SCHEMA = pa.schema(
@@ -45,7 +46,10 @@ def write_pins(storage: Storage, layout: RunLayout, name: str, pins: Pins) -> Pa
         ]
         for field in _SCHEMA
     }
-    facts = {"schema": pins.schema.serialize().to_pybytes(), "origin": pins.origin.encode()}
+    facts = {
+        "schema": pins.schema.serialize().to_pybytes(),
+        "origin": json.dumps(asdict(pins.origin)).encode(),
+    }
     table = pa.table(columns, schema=_SCHEMA.with_metadata(facts))
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd")
@@ -71,7 +75,7 @@ def read_pins(storage: Storage, layout: RunLayout, reference: PartReference) -> 
         return Pins(
             files=tuple(_file(row) for batch in batches for row in batch.to_pylist()),
             schema=pa.ipc.read_schema(pa.BufferReader(_fact(facts, b"schema"))),
-            origin=_fact(facts, b"origin").decode(errors="replace"),
+            origin=parse_typed(_fact(facts, b"origin") or b"{}", Origin),
         )
 
 

@@ -54,14 +54,24 @@ class FileSlice:
     stop: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Which state of a table was pinned, for the comparison at a later start; of files, nothing."""
+
+    # Of a Lance dataset.
+    version: Count | None = None
+    # Of an Iceberg table; one without rows has no snapshot.
+    table_uuid: str = ""
+    snapshot_id: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pins:
     """All files of a scan, and what their rows look like."""
 
     files: tuple[PinnedFile, ...]
     schema: pa.Schema
-    # What was read, for people and for the comparison at a later start: a snapshot's id.
-    origin: str = ""
+    origin: Origin = Origin()
 
     @cached_property
     def bases(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.ledger.answers import answers
-from holdfast.model.pins import PinnedFile, Pins
+from holdfast.model.pins import Origin, PinnedFile, Pins
 from holdfast.sources.iceberg.deletes import PositionDeletes
 from holdfast.sources.iceberg.fields import (
     DEFAULT,
@@ -90,7 +90,7 @@ class PinnedIcebergScan:
         table = self._load()
         metadata = table.metadata
         snapshot_id = self._snapshot_of(metadata)
-        origin = json.dumps({"table_uuid": str(metadata.table_uuid), "snapshot_id": snapshot_id})
+        origin = Origin(table_uuid=str(metadata.table_uuid), snapshot_id=snapshot_id)
         schema = self._schema_of(metadata)
         fit = ByFieldId(schema=self._to_read(schema, metadata))
         if snapshot_id is None:
@@ -106,13 +106,12 @@ class PinnedIcebergScan:
         Raises:
             InputChangedError: The table is another one under the same name.
         """
-        known = json.loads(pins.origin)
         metadata = self._load().metadata
-        if str(metadata.table_uuid) != known["table_uuid"]:
+        if str(metadata.table_uuid) != pins.origin.table_uuid:
             raise InputChangedError(
                 what=f"{self._name} is another table than the one that the run began with"
             )
-        before, now = known["snapshot_id"], self._scan.snapshot_id
+        before, now = pins.origin.snapshot_id, self._scan.snapshot_id
         if now is None:
             now = self._snapshot_of(metadata)
             if now != before:

@@ -9,9 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from holdfast.errors import SettingsError, TableMissingError, UnsupportedTableError
+from holdfast.errors import (
+    InputChangedError,
+    SettingsError,
+    TableMissingError,
+    UnsupportedTableError,
+)
 from holdfast.ledger.answers import answers
-from holdfast.model.pins import Pins
+from holdfast.model.pins import Origin, Pins
 from holdfast.sources.filters import text_of, with_needed
 from holdfast.sources.lance.blobs import MARK, blob_columns, holds_blobs, is_blob
 from holdfast.sources.lance.fragments import (
@@ -57,7 +62,7 @@ class PinnedLanceScan:
         """
         dataset = self._open()
         schema = self._schema_of(dataset)
-        origin = json.dumps({"version": dataset.version})
+        origin = Origin(version=dataset.version)
         beside = self._beside() if blob_columns(schema) else Counter()
         uri = self._place.uri
         fragments = sorted(dataset.get_fragments(), key=lambda one: one.fragment_id)
@@ -71,7 +76,7 @@ class PinnedLanceScan:
             InputChangedError: The pinned version is gone, or the dataset was made again.
             StoreUnavailableError: The store does not answer.
         """
-        before, now, uri = json.loads(pins.origin)["version"], self._scan.version, self._place.uri
+        before, now, uri = self._version(pins), self._scan.version, self._place.uri
         if now is not None and now != before:
             return f"version {before} of {uri} was read, and now it is to be {now}"
         dataset = open_pinned(self._place, before)
@@ -92,7 +97,7 @@ class PinnedLanceScan:
         where = self._scan.where
         return LanceReader(
             place=self._place,
-            version=json.loads(pins.origin)["version"],
+            version=self._version(pins),
             schema=pins.schema,
             tagging=Tagging(
                 columns=tuple(self.schema(pins).names),
@@ -100,6 +105,16 @@ class PinnedLanceScan:
                 is_sparse=where is not None or any(file.deletes for file in pins.files),
             ),
         )
+
+    def _version(self, pins: Pins) -> int:
+        """Return the version that was pinned.
+
+        Raises:
+            InputChangedError: None was: without it the newest would be read.
+        """
+        if pins.origin.version is None:
+            raise InputChangedError(what=f"the run's ledger names no version of {self._place.uri}")
+        return pins.origin.version
 
     def _open(self) -> Any:  # noqa: ANN401 - Lance ships no types.
         """Return the dataset at the version that is asked for.
