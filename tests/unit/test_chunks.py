@@ -238,3 +238,12 @@ def test_bytes_that_are_no_stream_are_damage(storage: WatchedStorage, data: byte
     """A digest that fits says only who has written last."""
     with pytest.raises(LedgerDamagedError, match=URI):
         read_chunk(storage, URI, put(storage, data, 0))
+
+
+def test_a_stream_without_a_batch_is_damage(storage: WatchedStorage) -> None:
+    """No task writes a chunk of no rows, and a reader takes the schema from the first batch."""
+    file = ChunkFile(storage, URI, SCHEMA)
+    chunk = file.finish()
+    assert chunk.rows == 0
+    with pytest.raises(LedgerDamagedError, match="it has no batch"):
+        read_chunk(storage, URI, chunk)

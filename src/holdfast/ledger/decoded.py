@@ -45,7 +45,8 @@ def arrow_batches(uri: str, data: bytes, rows: int) -> list[pa.RecordBatch]:
         rows: How many rows it must have.
 
     Raises:
-        LedgerDamagedError: It is no such stream, or unpacks into more than can have been written.
+        LedgerDamagedError: It is no such stream, has no batch, or unpacks into more than can have
+            been written.
     """
     batches, found, size = [], 0, 0
     size_max = len(data) * DECODED_RATIO_MAX + DECODED_BYTES_FREE
@@ -58,6 +59,8 @@ def arrow_batches(uri: str, data: bytes, rows: int) -> list[pa.RecordBatch]:
             batch.validate(full=True)
             batches.append(batch)
         _refuse_other(found, rows)
+    if not batches:
+        raise LedgerDamagedError(uri=uri, reason="it has no batch")
     return batches
 
 
