@@ -44,6 +44,7 @@ DEEDS: dict[str, Deed] = {
     "restore the ledger": _harmful("the table may name what the log lacks: CommitUnknownError"),
     "cut the ledger": _harmful("records are missing: LedgerDamagedError"),
     "copy the ledger": _harmful("two logs for one run: whichever loses says so"),
+    "shut down": _harmless("a later start goes on with what is recorded"),
     "hide the table": _harmless("it is there again before the last start"),
     "store outage": _harmless("it is over before the last start"),
     "catalog outage": _harmless("it is over before the last start"),

@@ -16,7 +16,7 @@ from holdfast.sinks.base import Sink, TableView
 from tests.simulation.history import LAYOUT, LONG_S, STORE, History
 from tests.simulation.lance_table import LanceSimTable
 from tests.simulation.ledger_others import copy_ledger, cut_ledger, restore_ledger
-from tests.simulation.schema_others import own
+from tests.simulation.schema_others import maintain, own
 from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
 
@@ -273,7 +273,7 @@ OTHERS: dict[str, Callable[[History], None]] = {
     "dropped": quietly(_drop),
     "made again": quietly(_make_again),
     "column": own,
-    "owner": own,
+    "owner": maintain,
     "rewound": quietly(_rewind),
     "expiry": quietly(_expire),
     "forgotten": quietly(_forget),

@@ -62,6 +62,8 @@ class Setting:
     low_bounds: bool
     # Whether a row has a price: then keys that stand twice are looked for before all else.
     is_priced: bool
+    # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
+    is_slow: bool = False
 
     @classmethod
     def drawn(cls, chance: Chance, kinds_of_others: Mapping[TableFormat, Sequence[str]]) -> Setting:
@@ -106,6 +108,9 @@ class Setting:
             low_bounds=chance.of(2, 0.4) == 1,
             is_priced=chance.of(2) == 1,
         )
+        # Drawn only where an owner waits for chunks: so all other seeds keep their histories.
+        if "owner" in drawn.others and chance.of(2):
+            drawn = drawn.as_slow()
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
 
     def as_scan(self) -> Setting:
@@ -117,6 +122,18 @@ class Setting:
             verify_input=True,
             decimal_keys=False,
             input=self.input if self.input in {"grows", "shrinks"} else "steady",
+        )
+
+    def as_slow(self) -> Setting:
+        """Return the same for a job of one place whose batches take long, and make no file full."""
+        return replace(
+            self,
+            is_slow=True,
+            rows=max(self.rows, 3),
+            places=1,
+            batch_rows=1,
+            checkpoint_every=0.05,
+            file_rows=None,
         )
 
     @property

@@ -17,6 +17,8 @@ from tests.simulation.setting import TableFormat
 from tests.simulation.world import DiedError
 
 _FORMATS: tuple[TableFormat, ...] = ("iceberg", "lance")
+# How many are searched at most for one in which names change hands beside a waiting chunk.
+_SLOW_HISTORIES = 400
 
 
 def _wrong(
@@ -83,3 +85,33 @@ def test_a_moved_ledger_is_judged_though_no_sweep_follows(kind: str) -> None:
     assert not found
     assert history.is_ledger_moved
     assert history.world.current is None
+
+
+def _slow(table_format: TableFormat, seed: int, guard: str | None = None) -> list[str]:
+    """Return what is wrong with a history in which columns change while chunks wait."""
+    history = History(seed, KINDS_OF_OTHERS)
+    if history.setting.format != table_format:
+        return []
+    history.setting = replace(history.setting.as_slow(), others=("owner",))
+    with without(guard):
+        history.run()
+        return violations(history)
+
+
+@pytest.mark.parametrize("table_format", _FORMATS)
+def test_values_replayed_into_another_column_of_their_name_are_a_violation(
+    table_format: TableFormat,
+) -> None:
+    """A replay by name alone is found, in a history that the product brings to a right end."""
+    found: list[list[str]] = []
+
+    def run() -> None:
+        for seed in range(_SLOW_HISTORIES):
+            if wrong := _slow(table_format, seed, "chunks by number"):
+                found.extend([wrong, _slow(table_format, seed)])
+                return
+
+    apart(run)
+    (by_name, as_shipped) = found
+    assert " landed in Column(" in by_name[0]
+    assert as_shipped == []
