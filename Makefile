@@ -28,7 +28,7 @@ PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup lock simulate soak guards check check-format check-lint check-types check-imports check-unit check-more-unit format \
-	stack stack-stop example-envs test crash bench plots docs test-matrix wheel clean
+	stack stack-stop example-envs test crash bench plots docs test-matrix test-lowest wheel clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -51,10 +51,13 @@ else
 endif
 	@touch $@
 
-lock: ## Make requirements/dev.txt from dev.in (needs uv)
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-		--no-annotate --no-emit-index-url --no-emit-find-links \
-		requirements/dev.in -o requirements/dev.txt
+COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links
+
+lock: ## Make requirements/dev.txt and lowest.txt (needs uv)
+	$(COMPILE) --python-version 3.11 requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) --python-version 3.10 --resolution lowest-direct --all-extras \
+		pyproject.toml requirements/lowest.in -o requirements/lowest.txt
 
 # ---- checks -----------------------------------------------------------------------------------
 check: setup ## Format, lint, types, import rules, unit tests: no server, no Spark, under 90 s
@@ -116,6 +119,9 @@ simulate: setup ## Search N histories of the protocol for a violation: make simu
 
 test-matrix: setup ## Spark tests on each PySpark version of SPARK_VERSIONS, each in its own venv
 	dev/test_matrix.sh $(SPARK_VERSIONS)
+
+test-lowest: setup ## Unit tests and some with Spark on the lowest versions that are allowed
+	NOT_UNIT="$(NOT_UNIT)" dev/test_matrix.sh lowest
 
 bench: setup ## Run one benchmark: make bench NAME=…
 	$(PYSPARK) $(BIN)/python -m bench $(NAME) $(ARGS)

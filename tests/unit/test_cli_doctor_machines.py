@@ -56,8 +56,9 @@ def test_a_local_store_for_a_cluster(
 @pytest.mark.parametrize(
     ("package", "version", "cure"),
     [
-        ("pyarrow", "17.0.0", 'pip install "pyarrow>=19"'),
-        ("pyiceberg", "0.11.1", 'pip install "pyiceberg>=0.12"'),
+        ("pyarrow", "17.0.0", 'pip install "pyarrow>=19.0.1"'),
+        ("pyiceberg", "0.11.1", 'pip install "pyiceberg<0.13,>=0.12"'),
+        ("pyiceberg", "0.13.0", 'pip install "pyiceberg<0.13,>=0.12"'),
         ("pandas", "3.0.0", 'pip install "pandas<3,>=2.2"'),
         ("pyspark", "3.4.1", 'pip install "pyspark>=3.5"'),
     ],
@@ -107,6 +108,7 @@ def test_java_that_is_too_old(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark 4 does not start on Java 8."""
+    installed(monkeypatch, pyspark="4.1.4")
     monkeypatch.setenv("JAVA_HOME", java(lake.folder, "1.8.0_412"))
     one = found(lake, capsys)["java"]
     assert (one["level"], one["seen"][:7]) == ("failed", "Java 8,")

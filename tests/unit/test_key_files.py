@@ -199,7 +199,7 @@ def test_a_large_file_is_written_in_pieces(
         file.add(["id"], [pa.array(random.integers(0, 2**60, 32_768))])
         peak = max(peak, pa.total_allocated_bytes() - base)
         sent.append(sum(sink.tell() for sink in storage.sinks))
-    assert peak < 3 << 20
+    assert peak < 4 << 20  # Of 10 MiB; with PyArrow 19 to 21 it is just over 3.
     assert len(set(sent)) >= 9
     assert file.finish() > 8 << 20
     assert sum(1 for _ in read_keys(storage, URI, pa.schema([("id", pa.int64())]))) >= 20
