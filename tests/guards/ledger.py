@@ -75,6 +75,13 @@ LEDGER_GUARDS = (
         test=_OWNER,
     ),
     Guard(
+        name="logs: an intent is for the run's table",
+        file="ledger/run_log.py",
+        before='isinstance(body, Intent) and self._table_uuid not in {"", body.table_uuid}',
+        after="False",
+        test=_OWNER,
+    ),
+    Guard(
         name="logs: a driver that finds the run made since names it",
         file="ledger/run_log.py",
         before="self._layout.nonce or _named_run(self._records)",

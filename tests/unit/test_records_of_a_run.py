@@ -129,6 +129,20 @@ def test_a_receipt_of_no_intent_of_the_log_is_damage(
         rig.log()
 
 
+def test_an_intent_for_another_table_is_damage() -> None:
+    """In format 1 records name no run: another's log would say "landed" of rows that are nowhere.
+
+    Found by fuzzing (seed 21, round 15).
+    """
+    rig = Rig()
+    rig.start()
+    number = max(rig.log().intents)
+    other = replace(rig.log().intents[number], table_uuid="another")
+    changed(rig, number, lambda record: replace(record, body=other))
+    with pytest.raises(LedgerDamagedError, match="it is an intent for another table"):
+        status(rig.ledger())
+
+
 def test_a_folder_under_another_id_is_known_as_a_copy() -> None:
     """Two runs with one nonce would take each other's rows in the table for their own."""
     rig = half_done()
