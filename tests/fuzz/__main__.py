@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from tests.fuzz.mutations import KINDS
 from tests.fuzz.search import search
 from tests.guards.guard import Guard
 from tests.guards.listed import GUARDS
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="what to draw from; by default a fresh one")
     parser.add_argument("--rounds", type=int, help="how many rounds, if not as many as possible")
     parser.add_argument("--rounds-from", type=int, default=1, metavar="K", help="the first round")
+    parser.add_argument("--only", choices=sorted(KINDS), help="the only kind of mutation")
     parser.add_argument("--stop", action="store_true", help="end at the first violation")
     parser.add_argument(
         "--without", action="append", default=[], metavar="WORDS", help="guards to take away"
@@ -47,6 +49,7 @@ def main() -> int:
         minutes=given.minutes,
         first=given.rounds_from,
         rounds=given.rounds,
+        only=given.only,
         stop=given.stop,
     )
     print(found.summary(seed))

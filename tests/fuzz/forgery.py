@@ -49,6 +49,14 @@ def _slots(value: Any) -> Iterator[_Slot]:  # noqa: ANN401 - any JSON.
             yield from _slots(part)
 
 
+def _opened(path: Path) -> dict[str, Any]:
+    """Return what is sealed in an object; nothing if it was damaged before."""
+    try:
+        return open_json(path.read_bytes())
+    except ValueError:
+        return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forger:
     """Changes sealed objects of one run."""
@@ -100,6 +108,20 @@ class Forger:
         holder[key] = lender[0][key]
         path.write_bytes(seal_json(content))
         return f"{self._name(path)}: {key} of {source.parent.name}/{source.name}"
+
+    def covet(self) -> str:
+        """Let a task record list files of another run as its own, landed or staged."""
+        own = [one for one in self._files(self.folder) if role_of(one) == "tasks.json"]
+        theirs = [one for one in self._files(self.other) if role_of(one) == "tasks.json"]
+        found = [content for one in theirs if (content := _opened(one)).get("groups")]
+        path = self.rng.choice(own) if own else None
+        content = _opened(path) if path else {}
+        if path is None or not found or not isinstance(content.get("groups"), list):
+            return ""
+        groups = self.rng.choice(found)["groups"]
+        content["groups"] = [*content["groups"], *groups] if self.rng.random() < 0.5 else groups
+        path.write_bytes(seal_json(content))
+        return f"{self._name(path)}: groups of {self.other.name}"
 
     def redigest(self) -> str:
         """Damage an object that records name by its digest, and put the new digest into them."""
@@ -155,10 +177,8 @@ class Forger:
                 found.setdefault(role_of(path), []).append(path)
         for _ in range(5 if found else 0):
             path = self.rng.choice(found[self.rng.choice(sorted(found))])
-            try:
-                return path, open_json(path.read_bytes())
-            except ValueError:  # It was damaged before.
-                continue
+            if content := _opened(path):
+                return path, content
         return None, {}
 
     def _change(self, content: dict[str, Any]) -> str:
@@ -197,16 +217,14 @@ class Forger:
             data = file.read_bytes()
             if file.suffix != ".json" or old.encode() not in data:
                 continue
-            try:
-                content = open_json(data)
-            except ValueError:  # It was damaged before.
-                continue
+            content = _opened(file)
             for holder, key in list(_slots(content)):
                 if holder[key] == old:
                     holder[key] = new
                     if "size_bytes" in holder:
                         holder["size_bytes"] = len(after)
-            file.write_bytes(seal_json(content))
+            if content:
+                file.write_bytes(seal_json(content))
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.folder))

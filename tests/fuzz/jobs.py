@@ -102,6 +102,7 @@ JOBS = (
     Job(run_id="gone-posted", table=MAIN, first=6000),
     Job(run_id="scan", table=MAIN, first=7000, is_scan=True),
     Job(run_id="scanned", table=MAIN, first=8000, is_scan=True),
+    Job(run_id="forked", table=MAIN, first=8500),
     Job(run_id="doubt", table=MAIN, first=9000),
     Job(run_id="next-landed", table=NEIGHBOUR, first=1000),
     Job(run_id="next-filed", table=NEIGHBOUR, first=2000),
@@ -110,12 +111,16 @@ JOBS = (
     Job(run_id="lance-landed", table=DATASET, first=3000),
     Job(run_id="lance-lost", table=DATASET, first=4000),
     Job(run_id="lance-gone", table=DATASET, first=5000),
+    Job(run_id="lance-forked", table=DATASET, first=8500),
     Job(run_id="lance-doubt", table=DATASET, first=9000),
     Job(run_id="old", table=OLD, first=0),
 )
 BY_ID = {job.run_id: job for job in JOBS}
 # What the rows of the table are, or may become, when nothing is damaged.
-LANDED = frozenset({"landed", "lost", "scanned", "next-landed", "lance-landed", "lance-lost"})
+LANDED = frozenset(
+    {"landed", "lost", "scanned", "forked", "next-landed"}
+    | {"lance-landed", "lance-lost", "lance-forked"}
+)
 GIVEN_UP = frozenset({"gone", "gone-posted", "lance-gone"})
 
 
@@ -346,6 +351,19 @@ def _given_up(before: Callable[[Lake, Job], None]) -> Callable[[Lake, Job], None
     return make
 
 
+def _forked(lake: Lake, job: Job) -> None:
+    """Two copies of a ledger went on: one has landed, the one that is left was given up."""
+    folder = lake.folder / "store" / job.run_id
+    _filed(lake, job)
+    shutil.copytree(folder, lake.folder / "backup")
+    abort(lake.ledger(job), lambda _identity: lake.sink(job), "no longer wanted")
+    folder.rename(lake.folder / "left")
+    (lake.folder / "backup").rename(folder)
+    lake.start(job)
+    shutil.rmtree(folder)
+    (lake.folder / "left").rename(folder)
+
+
 _MAKERS: dict[str, Callable[[Lake, Job], None]] = {
     "half": _half,
     "filed": _filed,
@@ -353,6 +371,7 @@ _MAKERS: dict[str, Callable[[Lake, Job], None]] = {
     "lost": _lost,
     "gone": _given_up(_filed),
     "gone-posted": _given_up(_doubt),
+    "forked": _forked,
     "scan": _half,
     "scanned": _landed,
     "next-landed": _landed,

@@ -83,7 +83,7 @@ class Judge:
                 if not self.has_ended:
                     yield self._unless_forged(f"{where} is gone, and the run had not ended")
             elif path in self._staged_in_dataset() and is_sweep and self.is_forged:
-                yield Verdict(what=f"{where} of another run is gone", declared="Lance's names")
+                yield Verdict(what="a file that another run has staged", declared="Lance's names")
             else:
                 kind = "live file" if path in self.truth.live else "file of others"
                 yield Verdict(what=f"{kind} {where} is {how}")

@@ -47,6 +47,8 @@ class Damage:
     rng: Random
     # Files that the run has written and no table reaches.
     staged: set[str]
+    # Only what is called so, or whatever there is.
+    only: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -55,7 +57,7 @@ class Damage:
 
     def strike(self) -> Mutation | None:
         """Do one thing; None if there is nothing that it could be done to."""
-        name = self.rng.choice(list(_WEIGHTED))
+        name = self.only or self.rng.choice(_WEIGHTED)
         what = KINDS[name](self)
         return Mutation(kind=name, what=what) if what else None
 
@@ -321,6 +323,7 @@ KINDS: dict[str, Callable[[Damage], str]] = {
     "reseal with another type": _resealed("retype"),
     "reseal without a field": _resealed("lose_field"),
     "reseal with another's value": _resealed("borrow"),
+    "reseal with another's files": _resealed("covet"),
     "reseal an object and its digest": _resealed("redigest"),
     "reseal a list of work": _resealed("rework"),
 }

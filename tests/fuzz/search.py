@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import uuid
 from collections import Counter
@@ -20,6 +21,8 @@ from tests.fuzz.mutations import Damage, Mutation
 from tests.fuzz.picture import Picture, Truth
 
 _SAY_EVERY_S = 20.0
+# Not every mutation can be done to every run.
+_TRIES_MAX = 50
 
 
 @dataclass
@@ -74,14 +77,15 @@ class Search:
     lake: Lake
     base: Picture
     truth: Truth
+    only: str | None = None
     tally: Tally = field(default_factory=Tally)
 
     @classmethod
-    def on(cls, folder: Path, seed: int) -> Search:
+    def on(cls, folder: Path, seed: int, only: str | None = None) -> Search:
         """Make the lake."""
         with _same_names(Random(seed)):
             lake = make_lake(folder)
-        return cls(seed, lake, Picture.of(folder), Truth.of(lake))
+        return cls(seed, lake, Picture.of(folder), Truth.of(lake), only)
 
     def round(self, number: int) -> bool:
         """Damage a ledger, make some calls, and judge each; return whether all was well."""
@@ -114,9 +118,17 @@ class Search:
         return is_well
 
     def _damage(self, rng: Random, job: Job) -> list[Mutation]:
-        damage = Damage(lake=self.lake, job=job, rng=rng, staged=self.truth.staged[job.run_id])
+        damage = Damage(
+            lake=self.lake,
+            job=job,
+            rng=rng,
+            staged=self.truth.staged[job.run_id],
+            only=self.only,
+        )
         wanted, found = rng.choice((1, 1, 1, 2, 3)), list[Mutation]()
-        while len(found) < wanted and not (found and found[-1].is_last):
+        for _ in range(_TRIES_MAX):
+            if len(found) == wanted or (found and found[-1].is_last):
+                break
             if (mutation := damage.strike()) is not None:
                 found.append(mutation)
                 self.tally.mutations[mutation.kind] += 1
@@ -136,10 +148,9 @@ class Search:
             print(f"  {mutation.kind}: {mutation.what}")
         print(f"  calls: {'; '.join(calls)} -> {outcome}")
         print("  seen: " + verdict.what.replace("\n", "\n    "))
-        print(
-            f"  again: python -m tests.fuzz --seed {self.seed} --rounds-from {number} --rounds 1",
-            flush=True,
-        )
+        only = f" --only {shlex.quote(self.only)}" if self.only else ""
+        again = f"--seed {self.seed} --rounds-from {number} --rounds 1{only}"
+        print(f"  again: python -m tests.fuzz {again}", flush=True)
 
 
 def _drawn_calls(rng: Random) -> list[str]:
@@ -153,8 +164,14 @@ def _drawn_calls(rng: Random) -> list[str]:
     return calls
 
 
-def search(
-    seed: int, *, minutes: float, first: int = 1, rounds: int | None = None, stop: bool = False
+def search(  # noqa: PLR0913 - they are what the command line takes.
+    seed: int,
+    *,
+    minutes: float,
+    first: int = 1,
+    rounds: int | None = None,
+    only: str | None = None,
+    stop: bool = False,
 ) -> Tally:
     """Search until the time is over, or so many rounds are done.
 
@@ -163,11 +180,12 @@ def search(
         minutes: How long at most.
         first: The first round.
         rounds: How many, if not as many as there is time for.
+        only: The only kind of mutation, if not all.
         stop: Whether to end at the first violation.
     """
     with TemporaryDirectory(prefix="fuzz-") as folder:
         started = time.monotonic()
-        desk = Search.on(Path(folder).resolve(), seed)
+        desk = Search.on(Path(folder).resolve(), seed, only)
         said_at, number = time.monotonic(), first
         while rounds is None or number < first + rounds:
             is_well = desk.round(number)
