@@ -62,7 +62,7 @@ def _search_without(words: list[str], arguments: list[str]) -> int:
     Raises:
         SystemExit: No guard has such a name.
     """
-    chosen: list[Guard] = [one for one in GUARDS if any(text in one.name for text in words)]
+    chosen: list[Guard] = [item for item in GUARDS if any(text in item.name for text in words)]
     if not chosen:
         raise SystemExit(f"no guard is called so: {', '.join(words)}")
     with tempfile.TemporaryDirectory() as folder:
@@ -79,10 +79,10 @@ def _search_without(words: list[str], arguments: list[str]) -> int:
 def _others(arguments: list[str]) -> list[str]:
     """Return the arguments without `--without` and its words."""
     kept, skip = [], False
-    for one in arguments:
-        if not skip and not one.startswith("--without"):
-            kept.append(one)
-        skip = one == "--without"
+    for item in arguments:
+        if not skip and not item.startswith("--without"):
+            kept.append(item)
+        skip = item == "--without"
     return kept
 
 

@@ -110,7 +110,7 @@ class Caller:
 
     def _read(self, call: str, outcome: str, found: dict[str, Any]) -> Said:
         if "runs" in found:
-            states = {one["run_id"]: one["state"] for one in found["runs"]}
+            states = {item["run_id"]: item["state"] for item in found["runs"]}
         else:
             states = {self.job.run_id: found.get("state") or found.get("run", {}).get("state", "")}
         return Said(
@@ -214,4 +214,4 @@ CALLS = {**_READING, **_WRITING}
 READING, WRITING = tuple(_READING), tuple(_WRITING)
 ABORTS = ("abort --yes", "abort --yes --json", "run.abort")
 SWEEPS = ("sweep --yes", "run.sweep")
-STARTS = tuple(one for one in WRITING if one.startswith("start") or one == "remaining")
+STARTS = tuple(item for item in WRITING if item.startswith("start") or item == "remaining")

@@ -33,7 +33,7 @@ _Slot = tuple[Any, Any]
 
 def role_of(path: Path) -> str:
     """Return what an object of a ledger is for."""
-    folder = next((one for one in ("log", "parts", "tasks", "input") if one in path.parts), "")
+    folder = next((item for item in ("log", "parts", "tasks", "input") if item in path.parts), "")
     return folder + path.suffix
 
 
@@ -111,9 +111,9 @@ class Forger:
 
     def covet(self) -> str:
         """Let a task record list files of another run as its own, landed or staged."""
-        own = [one for one in self._files(self.folder) if role_of(one) == "tasks.json"]
-        theirs = [one for one in self._files(self.other) if role_of(one) == "tasks.json"]
-        found = [content for one in theirs if (content := _opened(one)).get("groups")]
+        own = [item for item in self._files(self.folder) if role_of(item) == "tasks.json"]
+        theirs = [item for item in self._files(self.other) if role_of(item) == "tasks.json"]
+        found = [content for item in theirs if (content := _opened(item)).get("groups")]
         path = self.rng.choice(own) if own else None
         content = _opened(path) if path else {}
         if path is None or not found or not isinstance(content.get("groups"), list):
@@ -125,7 +125,7 @@ class Forger:
 
     def redigest(self) -> str:
         """Damage an object that records name by its digest, and put the new digest into them."""
-        blobs = [one for one in self._files(self.folder) if one.suffix != ".json"]
+        blobs = [item for item in self._files(self.folder) if item.suffix != ".json"]
         if not blobs:
             return ""
         path = self.rng.choice(blobs)
@@ -136,7 +136,7 @@ class Forger:
 
     def rework(self) -> str:
         """Change a row of a part, and put the new digest into the records that name it."""
-        parts = [one for one in self._files(self.folder) if one.parent.name == "parts"]
+        parts = [item for item in self._files(self.folder) if item.parent.name == "parts"]
         if not parts:
             return ""
         path = self.rng.choice(parts)
@@ -167,7 +167,7 @@ class Forger:
 
     # ---- how -----------------------------------------------------------------------------------
     def _files(self, folder: Path) -> list[Path]:
-        return sorted(one for one in folder.rglob("*") if one.is_file())
+        return sorted(item for item in folder.rglob("*") if item.is_file())
 
     def _sealed(self, folder: Path) -> tuple[Path | None, dict[str, Any]]:
         """Draw an object that can be opened: a record of the log as often as one of a task."""
@@ -199,7 +199,7 @@ class Forger:
         return self.rng.choice(slots[self.rng.choice(sorted(slots))])
 
     def _spoilt(self, data: bytes, path: Path) -> bytes:
-        alike = [one for one in self._files(self.other) if one.suffix == path.suffix]
+        alike = [item for item in self._files(self.other) if item.suffix == path.suffix]
         if alike and self.rng.random() < 0.3:
             return self.rng.choice(alike).read_bytes()
         if not data or self.rng.random() < 0.2:
@@ -211,7 +211,7 @@ class Forger:
 
     def _replace(self, path: Path, before: bytes, after: bytes) -> None:
         """Write an object anew, and its digest and size into all records that name it."""
-        old, new = (hashlib.sha256(one).hexdigest() for one in (before, after))
+        old, new = (hashlib.sha256(item).hexdigest() for item in (before, after))
         path.write_bytes(after)
         for file in self._files(self.folder):
             data = file.read_bytes()

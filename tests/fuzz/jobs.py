@@ -85,7 +85,7 @@ class Job:
     @property
     def rows(self) -> set[Row]:
         """The rows that it appends."""
-        return {(one, text_of(one)) for one in self.ids if one not in self.fails}
+        return {(item, text_of(item)) for item in self.ids if item not in self.fails}
 
 
 def text_of(id_: int) -> str:
@@ -156,7 +156,7 @@ class Transform:
             raise ValueError(f"rows {sorted(bad)} are bad")
         if self.job.is_old:
             return batch.select(["id"])
-        return pa.record_batch({"id": batch["id"], "text": [text_of(one) for one in ids]})
+        return pa.record_batch({"id": batch["id"], "text": [text_of(item) for item in ids]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ def make_lake(folder: Path) -> Lake:
 
 
 def _make_tables(lake: Lake) -> None:
-    foreign = [{"id": one, "text": "foreign"} for one in _FOREIGN_ROWS]
+    foreign = [{"id": item, "text": "foreign"} for item in _FOREIGN_ROWS]
     catalog = open_catalog("lake", lake.catalog)
     catalog.create_namespace("db")
     for name in (MAIN, NEIGHBOUR):

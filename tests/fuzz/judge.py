@@ -50,7 +50,7 @@ class Judge:
     @property
     def is_forged(self) -> bool:
         """Whether a record was written anew, with a digest that fits."""
-        return any(one.is_forged for one in self.mutations)
+        return any(item.is_forged for item in self.mutations)
 
     def look(self, said: Said) -> Iterator[Verdict]:
         """Yield all that is wrong after a call."""
@@ -94,8 +94,8 @@ class Judge:
         """Return what other runs have staged in the same dataset, where names do not tell whose."""
         if not self.job.is_lance:
             return set()
-        others = [one for one in JOBS if one != self.job and one.table == self.job.table]
-        return {path for one in others for path in self.truth.staged[one.run_id]}
+        others = [item for item in JOBS if item != self.job and item.table == self.job.table]
+        return {path for item in others for path in self.truth.staged[item.run_id]}
 
     # ---- what is said --------------------------------------------------------------------------
     def _listing(self, states: dict[str, str]) -> Iterator[Verdict]:
@@ -159,7 +159,7 @@ class Judge:
     def _is_mixed_format_1(self) -> bool:
         """Whether run.json and the log are of format 1, and not both what they were."""
         folder = self.lake.folder / "store" / self.job.run_id
-        mixed = [one for one in self.mutations if one.kind.startswith(("older", "foreign"))]
+        mixed = [item for item in self.mutations if item.kind.startswith(("older", "foreign"))]
         try:
             return bool(mixed) and open_json((folder / "run.json").read_bytes())["format"] == 1
         except (OSError, ValueError):

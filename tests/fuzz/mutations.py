@@ -64,15 +64,15 @@ class Damage:
     # ---- what is there -------------------------------------------------------------------------
     def objects(self, folder: Path | None = None) -> list[Path]:
         """Return all objects of a run."""
-        return sorted(one for one in (folder or self.folder).rglob("*") if one.is_file())
+        return sorted(item for item in (folder or self.folder).rglob("*") if item.is_file())
 
     def one(self, objects: list[Path]) -> Path | None:
         """Draw an object: first what it is for, as there are many more records of tasks."""
-        roles = sorted({role_of(one) for one in objects})
+        roles = sorted({role_of(item) for item in objects})
         if not roles:
             return None
         role = self.rng.choice(roles)
-        return self.rng.choice([one for one in objects if role_of(one) == role])
+        return self.rng.choice([item for item in objects if role_of(item) == role])
 
     def other_run(self) -> Path:
         """Draw another run's folder."""
@@ -124,16 +124,16 @@ def _swap(damage: Damage) -> str:
     second = first and _alike(damage, first, damage.objects())
     if first is None or second is None:
         return ""
-    one, other = first.read_bytes(), second.read_bytes()
+    item, other = first.read_bytes(), second.read_bytes()
     first.write_bytes(other)
-    second.write_bytes(one)
+    second.write_bytes(item)
     return f"{damage.name(first)} and {damage.name(second)}"
 
 
 def _alike(damage: Damage, path: Path, objects: list[Path]) -> Path | None:
     """Draw an object of the same role, of the same name if one has it."""
-    same = [one for one in objects if one != path and role_of(one) == role_of(path)]
-    namesakes = [one for one in same if one.name == path.name]
+    same = [item for item in objects if item != path and role_of(item) == role_of(path)]
+    namesakes = [item for item in same if item.name == path.name]
     if namesakes and damage.rng.random() < 0.7:
         same = namesakes
     return damage.rng.choice(same) if same else None
@@ -161,7 +161,7 @@ def _delete(damage: Damage) -> str:
 
 
 def _delete_folder(damage: Damage) -> str:
-    folders = sorted(one for one in damage.folder.rglob("*") if one.is_dir())
+    folders = sorted(item for item in damage.folder.rglob("*") if item.is_dir())
     if not folders:
         return ""
     path = damage.rng.choice([*folders, damage.folder])
@@ -227,8 +227,8 @@ def _foreign_next(damage: Damage) -> str:
     """Another run's record of just the number that comes next."""
     number = len(damage.objects(damage.folder / "log")) + 1
     names = [job.run_id for job in JOBS if job.run_id != damage.job.run_id]
-    sources = [damage.lake.folder / "store" / one / f"log/{number:08d}.json" for one in names]
-    found = [one for one in sources if one.is_file()]
+    sources = [damage.lake.folder / "store" / item / f"log/{number:08d}.json" for item in names]
+    found = [item for item in sources if item.is_file()]
     if not found:
         return ""
     source = damage.rng.choice(found)
@@ -263,7 +263,7 @@ def _foreign_folder(damage: Damage) -> str:
     other = damage.other_run()
     if damage.rng.random() < 0.5:
         shutil.rmtree(damage.folder)
-    whole = tuple(sorted(one.name for one in other.iterdir() if one.is_dir()))
+    whole = tuple(sorted(item.name for item in other.iterdir() if item.is_dir()))
     _copied_over(damage, damage.folder / "run.json", other / "run.json")
     return _copied_folders(damage, other, whole) + " and its run.json"
 
@@ -271,7 +271,9 @@ def _foreign_folder(damage: Damage) -> str:
 def _recorded(damage: Damage) -> Path:
     """Draw a ledger that an earlier version has written."""
     version = RECORDED / damage.rng.choice(_VERSIONS)
-    return damage.rng.choice(sorted(one / "r" for one in version.iterdir() if (one / "r").is_dir()))
+    return damage.rng.choice(
+        sorted(item / "r" for item in version.iterdir() if (item / "r").is_dir())
+    )
 
 
 def _older(damage: Damage) -> str:

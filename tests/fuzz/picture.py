@@ -112,7 +112,7 @@ def rows_of(lake: Lake, table: str) -> Counter[Row]:
     else:
         found = open_catalog("lake", lake.catalog).load_table(table).scan().to_arrow()
     ids = found["id"].to_pylist()
-    texts = [text_of(one) for one in ids] if table == OLD else found["text"].to_pylist()
+    texts = [text_of(item) for item in ids] if table == OLD else found["text"].to_pylist()
     return Counter(zip(ids, texts, strict=True))
 
 
@@ -121,7 +121,10 @@ def live_files(lake: Lake, table: str) -> set[str]:
     if table.endswith(".lance"):
         return _reached_in_lance(lake.dataset(table))
     handle = open_catalog("lake", lake.catalog).load_table(table)
-    found = {handle.metadata_location, *(one.metadata_file for one in handle.metadata.metadata_log)}
+    found = {
+        handle.metadata_location,
+        *(item.metadata_file for item in handle.metadata.metadata_log),
+    }
     for snapshot in handle.metadata.snapshots:
         found.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(handle.io):
@@ -132,11 +135,11 @@ def live_files(lake: Lake, table: str) -> set[str]:
 
 
 def _reached_in_lance(uri: str) -> set[str]:
-    found = {str(one) for one in Path(uri, "_versions").rglob("*.manifest")}
+    found = {str(item) for item in Path(uri, "_versions").rglob("*.manifest")}
     for version in lance.dataset(uri).versions():
         dataset: Any = lance.dataset(uri, version=version["version"])
         for fragment in dataset.get_fragments():
-            found.update(f"{uri}/data/{one.path}" for one in fragment.data_files())
+            found.update(f"{uri}/data/{item.path}" for item in fragment.data_files())
     return found
 
 
@@ -168,7 +171,7 @@ class Truth:
 def _written_by(lake: Lake, job: Job) -> set[str]:
     storage, layout = ObjectStorage(), RunLayout.of(lake.store, job.run_id)
     records = read_task_records(storage, layout, storage.list(layout.tasks))
-    paths = [path for one in records for group in one.groups for path in group.paths]
+    paths = [path for item in records for group in item.groups for path in group.paths]
     # Lance names its files within the dataset.
     return {
         path.removeprefix("file://")

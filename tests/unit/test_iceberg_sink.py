@@ -286,7 +286,7 @@ def test_a_schema_that_no_table_has_is_damage(sink: IcebergSink, schema: dict[st
 def test_what_no_writer_says_of_a_group_is_damage(
     sink: IcebergSink, detail: dict[str, Any]
 ) -> None:
-    """Nobody could read a manifest list that was made of it."""
+    """No reader could read a manifest list that was made of it."""
     view = sink.load()
     groups = [replace(one, detail=detail) for one in staged(sink, view, 1)]
     with pytest.raises(LedgerDamagedError):

@@ -146,7 +146,7 @@ def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
         added_rows_count=sum(file.rows for file in group.files),
         existing_rows_count=0,
         deleted_rows_count=0,
-        partitions=[_summary(one) for one in detail.partitions],
+        partitions=[_summary(summary) for summary in detail.partitions],
         key_metadata=None,
     )
 

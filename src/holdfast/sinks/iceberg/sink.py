@@ -302,7 +302,7 @@ class IcebergSink:
         if lost := {detail.spec_id for detail in details.values()} - fields.keys():
             raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
         for path, detail in details.items():
-            # A manifest list with fewer or more could not be read by anyone.
+            # A manifest list with fewer or more could not be read.
             if len(detail.partitions) != fields[detail.spec_id]:
                 raise LedgerDamagedError(uri=path, reason="it has another number of partitions")
 
