@@ -27,7 +27,7 @@ NOT_TEST := crash or slow or bench
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock simulate soak guards check check-format check-lint check-types check-imports check-unit check-more-unit format \
+.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit check-more-unit format \
 	stack stack-stop example-envs test crash bench plots docs test-matrix test-lowest wheel clean
 
 help: ## List the targets
@@ -116,6 +116,9 @@ soak: setup ## Run jobs for MINUTES while drivers, executors and servers are kil
 
 simulate: setup ## Search N histories of the protocol for a violation: make simulate N=20000
 	$(BIN)/python -m tests.simulation $(or $(N),20000) $(ARGS)
+
+fuzz: setup ## Damage ledgers for MINUTES, call every command and a start on them, judge: SEED=…
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-matrix: setup ## Spark tests on each PySpark version of SPARK_VERSIONS, each in its own venv
 	dev/test_matrix.sh $(SPARK_VERSIONS)

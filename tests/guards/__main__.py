@@ -10,7 +10,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.guards.guard import Guard
 from tests.guards.listed import GUARDS
 
 _ROOT = Path(__file__).parents[2]
@@ -39,20 +38,6 @@ def _passes(source: Path, test: str) -> bool:
     return done.returncode == 0
 
 
-def _taken_away(guard: Guard, source: Path) -> str:
-    """Take the guard away in a copy of the product; return the file as it was.
-
-    Raises:
-        RuntimeError: It does not stand where the list says.
-    """
-    path = source / "holdfast" / guard.file
-    text = path.read_text(encoding="utf-8")
-    if text.count(guard.before) != 1:
-        raise RuntimeError(f"{guard.name}: not once in {guard.file}: {guard.before!r}")
-    path.write_text(text.replace(guard.before, guard.after), encoding="utf-8")
-    return text
-
-
 def main() -> int:
     """Try each guard, or those whose name has the given words."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -67,7 +52,7 @@ def main() -> int:
             if not _passes(source, test):
                 raise RuntimeError(f"{test} fails although every guard is there")
         for guard in chosen:
-            before = _taken_away(guard, source)
+            before = guard.take_away(source)
             is_noticed = not _passes(source, guard.test)
             (source / "holdfast" / guard.file).write_text(before, encoding="utf-8")
             missed += [] if is_noticed else [guard.name]

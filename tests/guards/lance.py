@@ -143,8 +143,8 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: a changed schema stops the commit",
         file="sinks/lance/sink.py",
-        before="        if changes := changes_since(view.handle, schemas, view.schema):\n",
-        after="        if changes := []:\n",
+        before="            changes = changes_since(view.handle, schemas, view.schema)\n",
+        after="            changes: list[str] = []\n",
         test=_CONTRACT,
     ),
     Guard(

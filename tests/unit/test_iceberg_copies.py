@@ -181,7 +181,7 @@ def test_a_group_of_a_lost_spec_is_not_copied(tmp_path: Path) -> None:
     sink = plain_sink(tmp_path)
     view = sink.load()
     (group,) = staged(sink, view, [1])
-    strange = StagedGroup.from_json({**group.to_json(), "detail": {"spec_id": 9}})
+    strange = StagedGroup.from_json({**group.to_json(), "detail": {"spec_id": 9, "partitions": []}})
     with pytest.raises(TableChangedError, match="partition spec"):
         copied(sink, view, [strange])
 

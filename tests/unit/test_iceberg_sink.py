@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -30,6 +31,7 @@ from holdfast.errors import (
     CatalogUnavailableError,
     CommitRefusedError,
     HoldfastError,
+    LedgerDamagedError,
     StagedFileMissingError,
     TableChangedError,
     TableMissingError,
@@ -249,6 +251,46 @@ def test_a_schema_that_changed_stops_the_commit(sink: IcebergSink) -> None:
     table.update_schema().rename_column("id", "key").commit()
     with pytest.raises(TableChangedError, match="renamed to 'key'"):
         sink.check(sink.load(), [began], [])
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"fields": [5]}, {"fields": [{"id": 1}]}, {"type": "struct", "fields": "x"}]
+)
+def test_a_schema_that_no_table_has_is_damage(sink: IcebergSink, schema: dict[str, Any]) -> None:
+    """Plans of a ledger hold it; found by fuzzing (seed 12, round 440), as a traceback."""
+    with pytest.raises(LedgerDamagedError, match="no schema of a table"):
+        sink.check(sink.load(), [schema], [])
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        {},
+        {"spec_id": [], "partitions": []},
+        {"spec_id": 0, "partitions": 1},
+        {"spec_id": 0, "partitions": [{"contains_null": 1}]},
+        {
+            "spec_id": 0,
+            "partitions": [
+                {"contains_null": False, "contains_nan": None, "lower": "0g", "upper": None}
+            ],
+        },
+        {
+            "spec_id": 0,
+            "partitions": [
+                {"contains_null": False, "contains_nan": None, "lower": "00", "upper": None}
+            ],
+        },
+    ],
+)
+def test_what_no_writer_says_of_a_group_is_damage(
+    sink: IcebergSink, detail: dict[str, Any]
+) -> None:
+    """No reader could read a manifest list that was made of it."""
+    view = sink.load()
+    groups = [replace(one, detail=detail) for one in staged(sink, view, 1)]
+    with pytest.raises(LedgerDamagedError):
+        sink.check(view, [], groups)
 
 
 def test_a_partition_spec_that_is_gone_stops_the_commit(tmp_path: Path) -> None:

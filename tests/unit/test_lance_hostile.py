@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -13,11 +14,13 @@ import pytest
 from holdfast.errors import (
     CommittedThenRemovedError,
     CommitUnknownError,
+    LedgerDamagedError,
     RunMismatchError,
     TableChangedError,
     TableMissingError,
     UnsupportedTableError,
 )
+from holdfast.model.staged import StagedGroup
 from holdfast.sinks.base import Outcome
 from tests.fakes.lance_rig import IDS, LanceRig
 
@@ -328,3 +331,34 @@ def test_what_lets_a_post_pass_does_not_settle_it(rig: LanceRig, change: Change)
     assert view.settled_below <= number < view.next_sequence_number
     assert sink.post_empty(view) is Outcome.LANDED
     assert sink.load().settled_below > number
+
+
+@pytest.mark.parametrize("schema", [{}, {"fields": "x"}, {"fields": ["x"]}, {"fields": [{}]}])
+def test_a_schema_that_no_dataset_has_is_damage(rig: LanceRig, schema: dict[str, Any]) -> None:
+    """Plans of a ledger hold it; found by fuzzing (seed 2, round 6), as a traceback."""
+    sink = rig.sink()
+    with pytest.raises(LedgerDamagedError, match="unknown content"):
+        sink.check(sink.load(), [schema], [])
+
+
+@pytest.mark.parametrize(
+    "detail", [{}, {"fragment": []}, {"fragment": {}}, {"fragment": {"id": 0, "files": [{}]}}]
+)
+def test_what_no_writer_says_of_a_fragment_is_damage(rig: LanceRig, detail: dict[str, Any]) -> None:
+    """It is found before the intent is written."""
+    sink = rig.sink()
+    with pytest.raises(LedgerDamagedError, match="a-group"):
+        sink.check(sink.load(), [], [_group(rig, detail)])
+
+
+def test_a_fragment_of_another_file_than_the_ledger_lists_is_damage(rig: LanceRig) -> None:
+    """Files that were never looked for would be published."""
+    sink = rig.sink()
+    (fragment,) = rig.dataset().get_fragments()
+    group = _group(rig, {"fragment": fragment.metadata.to_json()})
+    with pytest.raises(LedgerDamagedError, match="its fragment is in"):
+        sink.check(sink.load(), [], [group])
+
+
+def _group(rig: LanceRig, detail: dict[str, Any]) -> StagedGroup:
+    return StagedGroup(path=f"{rig.place.data}/a-group", size_bytes=1, files=(), detail=detail)

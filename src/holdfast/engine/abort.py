@@ -54,11 +54,11 @@ def abort(
     """
     log = ledger.log
     log.refresh()
+    run_file = ledger.run_file()  # Before a receipt is believed: it may be another run's.
     if log.receipt is not None:
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
     # First: a run that landed without living to say so is not given up, it is found. And what
     # cannot be judged is not given up either: the record is final.
-    run_file = ledger.run_file()
     if run_file is not None and log.doubtful:
         sight = resolve(ledger, run_file, open_sink, may_post=False, is_gone=table_is_gone)
         if sight.landed is not None:

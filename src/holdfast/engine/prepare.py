@@ -13,7 +13,13 @@ from holdfast.engine.steps_log import say
 from holdfast.engine.takeover import wait_for_other_driver
 from holdfast.engine.withdraw import without_lost_objects
 from holdfast.engine.workbook import Workbook
-from holdfast.errors import HoldfastError, NullKeyError, RunMismatchError, SettingsError
+from holdfast.errors import (
+    HoldfastError,
+    LedgerDamagedError,
+    NullKeyError,
+    RunMismatchError,
+    SettingsError,
+)
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.probe import probe_store
@@ -56,12 +62,17 @@ class Ledger:
         """Read what the run is, if any driver has got so far; records must then name it.
 
         Raises:
-            LedgerDamagedError: run.json is damaged, or a record is another run's.
+            LedgerDamagedError: run.json is damaged or was lost, or a record is another run's.
             StoreUnavailableError: The store did not answer.
         """
         found = read_run_file(self.storage, self.layout)
         if found is not None:
             self.log.belongs_to(found)
+        elif any(record.run for record in self.log.records):
+            # It was there when they were written, and alone says whose they are.
+            raise LedgerDamagedError(
+                uri=self.layout.identity, reason="missing, though records name a run"
+            )
         return found
 
     def probe(self) -> None:
@@ -208,6 +219,8 @@ def prepare(
         )
     try:
         ledger.claim(choices, compare_code=False)
+        if found is None and any(record.run for record in ledger.log.records):
+            ledger.run_file()  # Another driver has made it since, or it was lost.
         book = ledger.workbook()
         has_landed = ledger.log.receipt is not None
         if not has_landed:

@@ -14,6 +14,7 @@ def quarantine_chunks(ledger: Ledger) -> dict[str, Chunk]:
         StoreError: The ledger is damaged or does not answer.
     """
     ledger.log.refresh()
+    ledger.run_file()  # Whose records these are.
     return {
         ledger.layout.quarantine(record.name): record.quarantine
         for record in accepted_work(ledger).quarantined

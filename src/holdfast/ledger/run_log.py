@@ -70,6 +70,8 @@ class RunLog:
         self._sleep = sleep
         self._records: list[Record] = []
         self._own_claim = 0
+        # Which table the run writes, once run.json was read.
+        self._table_uuid = ""
         # What made the log unreadable: then nothing is appended, which could hide the damage.
         self._damage: LedgerDamagedError | None = None
 
@@ -90,6 +92,7 @@ class RunLog:
             LedgerDamagedError: One of them is another run's.
         """
         self._layout = replace(self._layout, nonce=run_file.nonce, has_unnamed=run_file.has_unnamed)
+        self._table_uuid = run_file.identity.table_uuid
         for at, record in enumerate(self._records):
             self._check_owner(record, self._records[:at])
 
@@ -346,6 +349,9 @@ class RunLog:
         ):
             raise LedgerDamagedError(uri=uri, reason="it follows a record that is not there")
         body = record.body
+        # All that tells the log of another run where records carry no nonce, in format 1.
+        if isinstance(body, Intent) and self._table_uuid not in {"", body.table_uuid}:
+            raise LedgerDamagedError(uri=uri, reason="it is an intent for another table")
         if isinstance(body, Receipt | Refused):
             intents = {one.number: one.body for one in before if isinstance(one.body, Intent)}
             intent = intents.get(body.intent_number)

@@ -15,7 +15,7 @@ from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
 from holdfast.model.staged import StagedGroup
 from holdfast.sinks.iceberg.manifest_reads import manifest_entries
-from holdfast.sinks.iceberg.manifests import listed_manifest, write_staged_manifest
+from holdfast.sinks.iceberg.manifests import detail_of, listed_manifest, write_staged_manifest
 from holdfast.storage.port import Storage
 
 _MANIFESTS_AT_ONCE = 8
@@ -63,7 +63,7 @@ def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> S
         table.io,
         target.path,
         schema=table.schema(),
-        spec=table.specs()[group.detail["spec_id"]],
+        spec=table.specs()[detail_of(group).spec_id],
         properties=table.properties,
         data_files=data_files,
     )

@@ -8,8 +8,9 @@ will be part of, and the driver never sees the files one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
+import msgspec
 from pyiceberg.avro.codecs import AvroCompressionCodec
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
@@ -27,10 +28,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 
+from holdfast.ledger.decoded import damage_at
 from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.model.stored import Count, typed
 
 # PyIceberg's own mark for "assign it when the snapshot is written".
 _UNASSIGNED = -1
+HexText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
 
 
 def avro_codec(properties: Mapping[str, str]) -> AvroCompressionCodec:
@@ -95,12 +99,43 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
     )
 
 
+class Summary(msgspec.Struct):
+    """What a staged group says of one partition field, with bounds in hexadecimal."""
+
+    contains_null: bool
+    contains_nan: bool | None
+    lower: HexText | None
+    upper: HexText | None
+
+
+class Detail(msgspec.Struct):
+    """What a staged group says that only Iceberg understands."""
+
+    spec_id: Count
+    partitions: list[Summary]
+
+
+def detail_of(group: StagedGroup) -> Detail:
+    """Return what a ledger says of a staged group.
+
+    Raises:
+        LedgerDamagedError: It is not what `write_staged_manifest` has said.
+    """
+    with damage_at(group.path):
+        return typed(group.detail, Detail)
+
+
 def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
-    """Return the manifest-list entry of a staged group for one snapshot."""
+    """Return the manifest-list entry of a staged group for one snapshot.
+
+    Raises:
+        LedgerDamagedError: The ledger does not say of the group what was written.
+    """
+    detail = detail_of(group)
     return ManifestFile.from_args(
         manifest_path=group.path,
         manifest_length=group.size_bytes,
-        partition_spec_id=group.detail["spec_id"],
+        partition_spec_id=detail.spec_id,
         content=ManifestContent.DATA,
         sequence_number=_UNASSIGNED,
         min_sequence_number=_UNASSIGNED,
@@ -111,7 +146,7 @@ def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
         added_rows_count=sum(file.rows for file in group.files),
         existing_rows_count=0,
         deleted_rows_count=0,
-        partitions=[_summary(one) for one in group.detail["partitions"]],
+        partitions=[_summary(summary) for summary in detail.partitions],
         key_metadata=None,
     )
 
@@ -133,10 +168,10 @@ def _summary_json(summary: PartitionFieldSummary, kind: IcebergType) -> dict[str
     }
 
 
-def _summary(value: Mapping[str, Any]) -> PartitionFieldSummary:
+def _summary(value: Summary) -> PartitionFieldSummary:
     return PartitionFieldSummary.from_args(
-        contains_null=value["contains_null"],
-        contains_nan=value["contains_nan"],
-        lower_bound=None if value["lower"] is None else bytes.fromhex(value["lower"]),
-        upper_bound=None if value["upper"] is None else bytes.fromhex(value["upper"]),
+        contains_null=value.contains_null,
+        contains_nan=value.contains_nan,
+        lower_bound=None if value.lower is None else bytes.fromhex(value.lower),
+        upper_bound=None if value.upper is None else bytes.fromhex(value.upper),
     )

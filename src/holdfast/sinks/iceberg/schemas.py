@@ -19,6 +19,9 @@ from pyiceberg.types import (
     PrimitiveType,
 )
 
+from holdfast.model.stored import RecordDamagedError
+from holdfast.plain_text import in_short
+
 # Format v2 lets a column's type become another one in these ways, and in a decimal's precision.
 _PROMOTIONS = {(IntegerType, LongType), (FloatType, DoubleType)}
 
@@ -54,8 +57,11 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
     Args:
         began: The schema that files were staged for, as JSON.
         now: The table's schema now, as JSON.
+
+    Raises:
+        RecordDamagedError: The first is no schema: it comes from a ledger.
     """
-    old, new = Schema.model_validate(began), Schema.model_validate(now)
+    old, new = _read(began), Schema.model_validate(now)
     old_fields, new_fields = index_by_id(old), index_by_id(new)
     found = []
     for field_id, field in old_fields.items():
@@ -80,6 +86,16 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
         and parents.get(field_id) in (None, *old_fields)
     )
     return found
+
+
+def _read(value: dict[str, Any]) -> Schema:
+    try:
+        schema = Schema.model_validate({**value, "fields": value["fields"]})
+        _ = index_by_id(schema), schema.column_names  # Names and numbers are there once.
+    except Exception as error:
+        # PyIceberg's own validators raise errors of every kind.
+        raise RecordDamagedError(f"no schema of a table: {in_short(error)}") from error
+    return schema
 
 
 def _reads_as(old: IcebergType, new: IcebergType) -> bool:

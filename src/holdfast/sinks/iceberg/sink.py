@@ -22,11 +22,13 @@ from pyiceberg.table.update import (
 
 from holdfast.errors import (
     CommitRefusedError,
+    LedgerDamagedError,
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
     UnsupportedTableError,
 )
+from holdfast.ledger.decoded import damage_at
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.plain_text import in_short, told
@@ -35,6 +37,7 @@ from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.copies import copied_groups
 from holdfast.sinks.iceberg.live_files import live_paths
 from holdfast.sinks.iceberg.loading import io_of, load_table
+from holdfast.sinks.iceberg.manifests import detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
@@ -159,12 +162,15 @@ class IcebergSink:
             TableMissingError: The branch does not exist.
             TableChangedError: The schema or the layout has changed.
             StagedFileMissingError: A staged file is gone.
+            LedgerDamagedError: What the ledger says of schemas or groups was never written so.
         """
         table: Table = view.handle
         self._refuse_format(table)
         self._refuse_missing_branch(view)
         for schema in schemas:
-            if changes := schema_changes(schema, view.schema):
+            with damage_at(self._name):
+                changes = schema_changes(schema, view.schema)
+            if changes:
                 raise TableChangedError(table=self._name, change="; ".join(changes))
         self._refuse_lost_specs(table, groups)
         self._refuse_missing(view, groups)
@@ -291,9 +297,14 @@ class IcebergSink:
             )
 
     def _refuse_lost_specs(self, table: Table, groups: Sequence[StagedGroup]) -> None:
-        known = {spec.spec_id for spec in table.metadata.partition_specs}
-        if lost := {group.detail["spec_id"] for group in groups} - known:
+        fields = {spec.spec_id: len(spec.fields) for spec in table.metadata.partition_specs}
+        details = {group.path: detail_of(group) for group in groups}
+        if lost := {detail.spec_id for detail in details.values()} - fields.keys():
             raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
+        for path, detail in details.items():
+            # A manifest list with fewer or more could not be read.
+            if len(detail.partitions) != fields[detail.spec_id]:
+                raise LedgerDamagedError(uri=path, reason="it has another number of partitions")
 
     def _refuse_missing(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
         refuse_missing(self._name, self.missing_files(view, groups))

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import lance
+import msgspec
 
+from holdfast.model.stored import Count, Id, typed
 from holdfast.sinks.lance.history import GoneError, History
 
 # How many versions are looked through for a column that was dropped and added again.
@@ -25,6 +27,23 @@ _SAME_COLUMNS = frozenset(
         "UpdateConfig",
     }
 )
+
+
+class _FieldJson(msgspec.Struct):
+    """A field as a ledger has it."""
+
+    id: Id
+    name: str
+    type: str
+    nullable: bool
+    children: list[_FieldJson]
+
+
+class _SchemaJson(msgspec.Struct):
+    """A schema as a ledger has it; at first without the version."""
+
+    fields: list[_FieldJson]
+    version: Count = 0
 
 
 def schema_json(dataset: lance.LanceDataset) -> dict[str, Any]:
@@ -50,7 +69,10 @@ def changes_since(
 
     Raises:
         StoreUnavailableError: The store does not answer.
+        RecordDamagedError: One of the schemas is none: they come from a ledger.
     """
+    for schema in schemas:
+        typed(schema, _SchemaJson)
     for schema in schemas:
         if found := schema_changes(schema, now):
             return found

@@ -12,12 +12,14 @@ from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
 from holdfast.errors import (
+    LedgerDamagedError,
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
 )
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
+from holdfast.model.stored import RecordDamagedError
 from holdfast.plain_text import in_short
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
 from holdfast.sinks.lance.blobs import given_schema
@@ -130,8 +132,15 @@ class LanceSink:
         Raises:
             TableChangedError: The schema has changed.
             StagedFileMissingError: A staged file is gone.
+            LedgerDamagedError: What the ledger says of schemas or groups was never written so.
         """
-        if changes := changes_since(view.handle, schemas, view.schema):
+        try:
+            changes = changes_since(view.handle, schemas, view.schema)
+        except RecordDamagedError as error:
+            raise LedgerDamagedError(uri=self.name, reason=str(error)) from error
+        for group in groups:
+            self._fragment(group)
+        if changes:
             raise TableChangedError(table=self.name, change="; ".join(changes))
         refuse_missing(self.name, self.missing_files(view, groups))
 
@@ -255,7 +264,7 @@ class LanceSink:
             place=self._place,
             view=view,
             schema=with_metadata(history.dataset.lance_schema, changes),
-            fragments=[_fragment(group) for group in groups],
+            fragments=[self._fragment(group) for group in groups],
             notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
         outcome, version = post.send()
@@ -279,6 +288,21 @@ class LanceSink:
             handle=history,
         )
 
+    def _fragment(self, group: StagedGroup) -> FragmentMetadata:
+        """Return a staged group as Lance has it.
+
+        Raises:
+            LedgerDamagedError: The ledger says something of it that was never written so.
+        """
+        try:
+            found = FragmentMetadata.from_json(json.dumps(dict(group.detail["fragment"])))
+            own = f"{self._place.data}/{found.files[0].path}"
+        except Exception as error:  # Lance's own reader raises errors of every kind.
+            raise LedgerDamagedError(uri=group.path, reason=in_short(error)) from error
+        if own != group.path:
+            raise LedgerDamagedError(uri=group.path, reason=f"its fragment is in {own}")
+        return found
+
     def _under_own_name(self, target: StagedGroup) -> StagedGroup:
         fragment = json.loads(json.dumps(target.detail["fragment"]))
         fragment["files"][0]["path"] = target.path.removeprefix(f"{self._place.data}/")
@@ -295,7 +319,3 @@ class LanceSink:
             yield self._place.storage
         except (OSError, StorageError) as error:
             raise StoreUnavailableError(uri=self.name, reason=in_short(error)) from error
-
-
-def _fragment(group: StagedGroup) -> FragmentMetadata:
-    return FragmentMetadata.from_json(json.dumps(dict(group.detail["fragment"])))

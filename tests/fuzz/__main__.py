@@ -1,0 +1,90 @@
+"""Damage ledgers and call everything on them: python -m tests.fuzz [--minutes M] [--seed S].
+
+`--without WORDS` takes the guards whose names have these words out of a copy of the product, and
+searches that copy: a search that finds nothing proves little unless it finds what was broken on
+purpose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+from tests.fuzz.mutations import KINDS
+from tests.fuzz.search import search
+from tests.guards.guard import Guard
+from tests.guards.listed import GUARDS
+
+_ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long to search")
+    parser.add_argument("--seed", type=int, help="what to draw from; by default a fresh one")
+    parser.add_argument("--rounds", type=int, help="how many rounds, if not as many as possible")
+    parser.add_argument("--rounds-from", type=int, default=1, metavar="K", help="the first round")
+    parser.add_argument("--only", choices=sorted(KINDS), help="the only kind of mutation")
+    parser.add_argument("--stop", action="store_true", help="end at the first violation")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="WORDS", help="guards to take away"
+    )
+    given = parser.parse_args()
+    if given.without:
+        return _search_without(given.without, sys.argv[1:])
+    seed = secrets.randbelow(10**9) if given.seed is None else given.seed
+    print(f"fuzz: seed {seed}", flush=True)
+    # What a user is warned of is no finding, and each would be shown once only.
+    warnings.simplefilter("ignore")
+    found = search(
+        seed,
+        minutes=given.minutes,
+        first=given.rounds_from,
+        rounds=given.rounds,
+        only=given.only,
+        stop=given.stop,
+    )
+    print(found.summary(seed))
+    return 1 if found.violations else 0
+
+
+def _search_without(words: list[str], arguments: list[str]) -> int:
+    """Search a copy of the product that lacks some guards, in a process of its own.
+
+    Raises:
+        SystemExit: No guard has such a name.
+    """
+    chosen: list[Guard] = [item for item in GUARDS if any(text in item.name for text in words)]
+    if not chosen:
+        raise SystemExit(f"no guard is called so: {', '.join(words)}")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(_ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for guard in chosen:
+            guard.take_away(source)
+            print(f"without: {guard.name}", flush=True)
+        environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{_ROOT}"}
+        command = [sys.executable, "-m", "tests.fuzz", *_others(arguments)]
+        return subprocess.run(command, cwd=_ROOT, env=environment, check=False).returncode
+
+
+def _others(arguments: list[str]) -> list[str]:
+    """Return the arguments without `--without` and its words."""
+    kept, skip = [], False
+    for item in arguments:
+        if not skip and not item.startswith("--without"):
+            kept.append(item)
+        skip = item == "--without"
+    return kept
+
+
+if __name__ == "__main__":
+    sys.exit(main())
