@@ -22,7 +22,9 @@ FOUND = "it says that the run has landed, and no row is in the table"
 def fuzz(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the fuzzer as `make fuzz` does."""
     command = [sys.executable, "-m", "tests.fuzz", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+    )
 
 
 def test_every_command_that_looks_at_a_store_is_called() -> None:
