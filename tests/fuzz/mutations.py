@@ -139,6 +139,14 @@ def _alike(damage: Damage, path: Path, objects: list[Path]) -> Path | None:
     return damage.rng.choice(same) if same else None
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder; an earlier mutation may have removed it, or made it a link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _copied_over(damage: Damage, target: Path | None, source: Path | None) -> str:
     if target is None or source is None:
         return ""
@@ -165,7 +173,7 @@ def _delete_folder(damage: Damage) -> str:
     if not folders:
         return ""
     path = damage.rng.choice([*folders, damage.folder])
-    shutil.rmtree(path)
+    _remove(path)
     return damage.name(path)
 
 
@@ -203,7 +211,7 @@ def _link(damage: Damage) -> str:
     path, other = damage.folder / name, damage.other_run() / name
     if not path.is_dir() or not other.is_dir():
         return ""
-    shutil.rmtree(path)
+    _remove(path)
     path.symlink_to(other)
     return f"{damage.name(path)} leads to {damage.name(other)}"
 
@@ -246,7 +254,7 @@ def _copied_folders(damage: Damage, other: Path, names: tuple[str, ...], after: 
 
 
 def _foreign_log(damage: Damage) -> str:
-    shutil.rmtree(damage.folder / "log", ignore_errors=True)
+    _remove(damage.folder / "log")
     return _copied_folders(damage, damage.other_run(), ("log", "parts"))
 
 
@@ -262,7 +270,7 @@ def _foreign_tasks(damage: Damage) -> str:
 def _foreign_folder(damage: Damage) -> str:
     other = damage.other_run()
     if damage.rng.random() < 0.5:
-        shutil.rmtree(damage.folder)
+        _remove(damage.folder)
     whole = tuple(sorted(item.name for item in other.iterdir() if item.is_dir()))
     _copied_over(damage, damage.folder / "run.json", other / "run.json")
     return _copied_folders(damage, other, whole) + " and its run.json"
@@ -286,7 +294,7 @@ def _alike_older(damage: Damage, target: Path) -> Path | None:
 
 
 def _older_log(damage: Damage) -> str:
-    shutil.rmtree(damage.folder / "log", ignore_errors=True)
+    _remove(damage.folder / "log")
     return _copied_folders(damage, _recorded(damage), ("log", "parts"))
 
 
