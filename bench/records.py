@@ -151,7 +151,7 @@ def _objects_alone(stack: Stack, folder: str) -> int:
         region=stack.s3.region,
         client_options={"allow_http": True},
     )
-    paths = [one["path"] for page in obstore.list(store, folder) for one in page]
+    paths = [item["path"] for page in obstore.list(store, folder) for item in page]
     paths = [path for path in paths if path.endswith(".json")]
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         return sum(1 for _ in pool.map(lambda path: obstore.get(store, path).bytes(), paths))
@@ -192,9 +192,8 @@ def _measure(job: _Job, meter: _Meter) -> dict[str, Any]:
             status(job.ledger())
         with meter.step(f"objects alone {number}"):
             objects = _objects_alone(job.stack, f"{job.store}/")
-        both = (meter.steps[f"{one} {number}"] for one in ("status", "objects alone"))
-        ours, bare = (one["seconds"] for one in both)
-        ratios.append(ours / bare)
+        ours, bare = meter.steps[f"status {number}"], meter.steps[f"objects alone {number}"]
+        ratios.append(ours["seconds"] / bare["seconds"])
     with (
         meter.step("second start"),
         mock.patch.object(Workbook, "inherit", meter.part("take over", Workbook.inherit)),

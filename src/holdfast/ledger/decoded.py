@@ -114,7 +114,7 @@ def _refuse_other_codecs(data: bytes) -> None:
     """Refuse a stream that is packed by another codec than ours, before it is unpacked.
 
     A batch of zstd can be ten thousand times its size, and only unpacking it tells. pyarrow does
-    not say what a batch is packed with, so it is read from the message: `header` is the third field
+    not say what a batch is packed with; the message does: `header` is the third field
     of a Message, `compression` the fourth of a RecordBatch, which is the second of a
     DictionaryBatch, and `codec` the first of that; 0, and no field, is LZ4.
 
