@@ -8,38 +8,33 @@ purpose.
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
-import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
-from pathlib import Path
 
 from tests.fuzz.mutations import KINDS
 from tests.fuzz.search import search
-from tests.guards.guard import Guard
+from tests.guards.guard import ROOT, Guard, copied_product, environment_of
 from tests.guards.listed import GUARDS
-
-_ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument(
+        "--without", action="append", default=[], metavar="WORDS", help="guards to take away"
+    )
+    parser = argparse.ArgumentParser(description=__doc__, parents=[first], allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to search")
     parser.add_argument("--seed", type=int, help="what to draw from; by default a fresh one")
     parser.add_argument("--rounds", type=int, help="how many rounds, if not as many as possible")
     parser.add_argument("--rounds-from", type=int, default=1, metavar="K", help="the first round")
     parser.add_argument("--only", choices=sorted(KINDS), help="the only kind of mutation")
     parser.add_argument("--stop", action="store_true", help="end at the first violation")
-    parser.add_argument(
-        "--without", action="append", default=[], metavar="WORDS", help="guards to take away"
-    )
     given = parser.parse_args()
     if given.without:
-        return _search_without(given.without, sys.argv[1:])
+        return _search_without(given.without, first.parse_known_args()[1])
     seed = secrets.randbelow(10**9) if given.seed is None else given.seed
     print(f"fuzz: seed {seed}", flush=True)
     # What a user is warned of is no finding, and each would be shown once only.
@@ -65,25 +60,13 @@ def _search_without(words: list[str], arguments: list[str]) -> int:
     chosen: list[Guard] = [item for item in GUARDS if any(text in item.name for text in words)]
     if not chosen:
         raise SystemExit(f"no guard is called so: {', '.join(words)}")
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(_ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    with copied_product() as source:
         for guard in chosen:
             guard.take_away(source)
             print(f"without: {guard.name}", flush=True)
-        environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{_ROOT}"}
-        command = [sys.executable, "-m", "tests.fuzz", *_others(arguments)]
-        return subprocess.run(command, cwd=_ROOT, env=environment, check=False).returncode
-
-
-def _others(arguments: list[str]) -> list[str]:
-    """Return the arguments without `--without` and its words."""
-    kept, skip = [], False
-    for item in arguments:
-        if not skip and not item.startswith("--without"):
-            kept.append(item)
-        skip = item == "--without"
-    return kept
+        command = [sys.executable, "-m", "tests.fuzz", *arguments]
+        environment = environment_of(source)
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,18 +28,20 @@ from holdfast.engine.settled_input import SettledInput
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
-from holdfast.model.records import Body, Intent, Receipt, Record, open_json, seal_json
+from holdfast.model.records import Body, Intent, Receipt, Record
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.targets import LanceTable
 from holdfast.storage.objects import ObjectStorage
+from tests.fakes.cli_lake import CliLake
 from tests.fakes.memory_scan import MemoryScanInput
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.parquet_scans import on_disk
 from tests.fakes.unpinned import Unpinned
 from tests.ledgers.record import HERE as RECORDED
+from tests.ledgers.record import moved
 
 ROWS = 24
 _FOREIGN_ROWS = (-1, -2, -3)
@@ -168,16 +170,12 @@ class Lake:
     @property
     def store(self) -> str:
         """The store's URI."""
-        return f"file://{self.folder}/store"
+        return CliLake(self.folder).store
 
     @property
-    def catalog(self) -> dict[str, str]:
+    def catalog(self) -> Mapping[str, str]:
         """What PyIceberg needs to open the catalog."""
-        return {
-            "type": "sql",
-            "uri": f"sqlite:///{self.folder}/catalog.db",
-            "warehouse": f"file://{self.folder}/warehouse",
-        }
+        return CliLake(self.folder).properties
 
     def dataset(self, name: str) -> str:
         """Where a Lance dataset is."""
@@ -308,14 +306,7 @@ def _make_tables(lake: Lake) -> None:
     recorded = RECORDED / "format-1" / "on_lance"
     shutil.copytree(recorded / "t.lance", lake.dataset(OLD))
     shutil.copytree(recorded / "store" / "r", lake.folder / "store" / "old")
-    _rebind(lake.folder / "store" / "old" / "run.json", f"file://{lake.dataset(OLD)}")
-
-
-def _rebind(file: Path, table: str) -> None:
-    """Let the recorded run write a dataset that is elsewhere: its records name no other file."""
-    content = open_json(file.read_bytes())
-    content["identity"]["table"] = table
-    file.write_bytes(seal_json(content))
+    moved(lake.folder / "store" / "old" / "run.json", f"file://{lake.dataset(OLD)}")
 
 
 def _half(lake: Lake, job: Job) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
+from tests.guards.guard import ROOT, copied_product, environment_of
 from tests.guards.listed import GUARDS
 
-_ROOT = Path(__file__).parents[2]
 _TEST_S = 300
 
 
@@ -23,11 +20,10 @@ def _passes(source: Path, test: str) -> bool:
         RuntimeError: It came to no result.
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *test.split()]
-    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{_ROOT}"}
     done = subprocess.run(
         command,
-        cwd=_ROOT,
-        env=environment,
+        cwd=ROOT,
+        env=environment_of(source),
         capture_output=True,
         text=True,
         timeout=_TEST_S,
@@ -45,9 +41,7 @@ def main() -> int:
     words = parser.parse_args().words
     missed = []
     chosen = [guard for guard in GUARDS if words in guard.name]
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(_ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    with copied_product() as source:
         for test in sorted({guard.test for guard in chosen}):
             if not _passes(source, test):
                 raise RuntimeError(f"{test} fails although every guard is there")

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextlib.contextmanager
+def copied_product() -> Iterator[Path]:
+    """Copy the product into a folder that is gone when the block ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        yield source
+
+
+def environment_of(source: Path) -> dict[str, str]:
+    """Return the environment of a process that imports the product from a folder."""
+    return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,8 +84,8 @@ LEDGER_GUARDS = (
     Guard(
         name="logs: without run.json records that name a run are refused",
         file="engine/prepare.py",
-        before="        elif any(record.run for record in self.log.records):\n",
-        after="        elif False:\n",
+        before="        elif self.log.names_a_run:",
+        after="        elif False:",
         test=_OWNER,
     ),
     Guard(
@@ -98,7 +98,7 @@ LEDGER_GUARDS = (
     Guard(
         name="remaining: run.json that was lost is missed",
         file="engine/prepare.py",
-        before="        if found is None and any(record.run for record in ledger.log.records):\n",
+        before="        if found is None and ledger.log.names_a_run:\n",
         after="        if False:\n",
         test=_OWNER,
     ),

@@ -90,14 +90,13 @@ def on_lance(folder: Path) -> None:
         )
 
 
-def moved(folder: Path, dataset: str) -> None:
+def moved(file: Path, dataset: str) -> None:
     """Let the run of `on_lance` write a dataset that is elsewhere: its records name no other file.
 
     Args:
-        folder: Where `on_lance` has left it.
+        file: The run's run.json.
         dataset: The new URI.
     """
-    file = folder / "store" / "r" / "run.json"
     content = open_json(file.read_bytes())
     content["identity"]["table"] = dataset
     file.write_bytes(seal_json(content))
@@ -109,7 +108,7 @@ def main(_hostname: object) -> None:
     (version,) = sys.argv[1:]
     with TemporaryDirectory() as folder:
         on_lance(Path(folder))
-        moved(Path(folder), "file:///recorded/t.lance")
+        moved(Path(folder) / "store" / "r" / "run.json", "file:///recorded/t.lance")
         shutil.copytree(folder, HERE / version / "on_lance")
     for make in (killed, sealed, committed, aborted, scanned):
         for uri, data in make().storage.objects.items():

@@ -147,7 +147,7 @@ def test_a_run_into_lance_of_an_earlier_version_goes_on(version: str, tmp_path: 
     """Its chunks are put into the dataset, each row once."""
     shutil.copytree(LEDGERS / version / "on_lance", tmp_path, dirs_exist_ok=True)
     lake, transform = CliLake(tmp_path), WatchedTransform()
-    moved(tmp_path, f"file://{tmp_path}/t.lance")
+    moved(tmp_path / "store" / "r" / "run.json", f"file://{tmp_path}/t.lance")
     sink = open_table(LanceTable(f"{tmp_path}/t.lance"), None)
     driven = lake.start(
         "r", MemorySubmitter(range(10), range(10, 20)), sink=sink, transform=transform

@@ -68,8 +68,7 @@ class Ledger:
         found = read_run_file(self.storage, self.layout)
         if found is not None:
             self.log.belongs_to(found)
-        elif any(record.run for record in self.log.records):
-            # It was there when they were written, and alone says whose they are.
+        elif self.log.names_a_run:  # And run.json alone says which it is.
             raise LedgerDamagedError(
                 uri=self.layout.identity, reason="missing, though records name a run"
             )
@@ -219,7 +218,7 @@ def prepare(
         )
     try:
         ledger.claim(choices, compare_code=False)
-        if found is None and any(record.run for record in ledger.log.records):
+        if found is None and ledger.log.names_a_run:
             ledger.run_file()  # Another driver has made it since, or it was lost.
         book = ledger.workbook()
         has_landed = ledger.log.receipt is not None

@@ -167,6 +167,11 @@ class RunLog:
         return found
 
     @property
+    def names_a_run(self) -> bool:
+        """Whether some record names its run: then run.json was there when it was written."""
+        return bool(_named_run(self._records))
+
+    @property
     def task_folders(self) -> dict[int, str]:
         """What the folder of each job's task logs is called, by the claim's number."""
         return {claim: plan.tasks or tasks_name(claim) for claim, plan in self.plans.items()}
