@@ -52,13 +52,14 @@ def open_store(
     return normalise(uri), ObjectStorage(options)
 
 
-def open_table(
+def open_table(  # noqa: PLR0913 - each is another fact of the table.
     target: Target,
     session: SparkSession | None,
     create: Create | None = None,
     schema: Callable[[], pa.Schema] = lambda: pa.schema([]),
     *,
     of_known_run: bool = False,
+    before_create: Callable[[Sink], object] = lambda _: None,
 ) -> Sink:
     """Return the sink of a table.
 
@@ -68,6 +69,7 @@ def open_table(
         create: How to create the table if there is none.
         schema: Gives the schema of a table that is created without one of its own.
         of_known_run: Whether a ledger names the table, as that of a run: it is only looked for.
+        before_create: Called when there is no table, before one is created; may refuse it.
 
     Raises:
         MissingExtraError: PyIceberg or Lance is not installed.
@@ -84,12 +86,17 @@ def open_table(
             create=create,
             default_schema=schema,
             of_known_run=of_known_run,
+            before_create=before_create,
         )
     with _installed("an Iceberg table", "iceberg"):
         from holdfast.sinks.iceberg import open as iceberg  # noqa: PLC0415 - so is pyiceberg.
 
     return iceberg.open_sink(
-        target, settings_under=settings_under, create=create, default_schema=schema
+        target,
+        settings_under=settings_under,
+        create=create,
+        default_schema=schema,
+        before_create=before_create,
     )
 
 

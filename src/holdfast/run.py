@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from holdfast.engine.abort import Aborted, abort
 from holdfast.engine.choices import Choices, Duration, IfCommitted, Takeover, VerifyInput
 from holdfast.engine.drive import Driver
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger, Prepared, prepare
+from holdfast.engine.prepare import Ledger, Prepared, prepare, refuse_new_table
 from holdfast.engine.quarantined import quarantine_chunks
 from holdfast.engine.report import report_of
 from holdfast.engine.resolve import refuse_doubt
@@ -330,16 +331,10 @@ class Run:
         if given.identity:  # To compare the files of a scan costs next to nothing.
             choices = replace(choices, verify_input="keys")
         spark.refuse_wap(given.session)
-        sink = open_table(target, given.session, create, given.schema)
-        view = sink.load()
-
-        def check_output() -> None:
-            if choices.transform is None:  # It is known now: fail before any task starts.
-                Conformer(sink.name, given.schema(), sink.writer_spec(view).schema)
-
-        identity = Identity(
-            table=sink.name,
-            table_uuid=view.uuid,
+        prepared = self._prepared
+        ledger = prepared.ledger if prepared else self._ledger(given.session)
+        identity_on = partial(
+            Identity,
             branch=target.branch,
             mode="append",
             key=given.key,
@@ -348,15 +343,24 @@ class Run:
             input=given.identity,
             **spark.semantics(given.session),
         )
-        prepared, self._prepared = self._prepared, None
+        refuse = partial(refuse_new_table, ledger, identity_on)
+        sink = open_table(target, given.session, create, given.schema, before_create=refuse)
+        view = sink.load()
+        self._prepared = None
+
+        def check_output() -> None:
+            if choices.transform is None:  # It is known now: fail before any task starts.
+                Conformer(sink.name, given.schema(), sink.writer_spec(view).schema)
+
         driver = Driver(
-            ledger=prepared.ledger if prepared else self._ledger(given.session),
+            ledger=ledger,
             sink=sink,
             input=given,
             prepared=prepared,
             check_output=check_output,
         )
-        with shown(driver.ledger, sink.name, wanted=progress):
+        identity = identity_on(table=sink.name, table_uuid=view.uuid)
+        with shown(ledger, sink.name, wanted=progress):
             driven = driver.append(view, identity, choices)
         spark.forget_cached_table(given.session, target)
         report = report_of(self._run_id, sink.name, driven, time.monotonic() - started)

@@ -10,7 +10,30 @@ _WORK = "tests/unit/test_work_superseding.py"
 _LIVE = "tests/unit/test_live_files.py"
 _OWNER = "tests/unit/test_records_of_a_run.py"
 
+_REUSED = "tests/unit/test_reused_ids.py"
+
 LEDGER_GUARDS = (
+    Guard(
+        name="reused id: a run that exists creates no table",
+        file="engine/prepare.py",
+        before="    found = ledger.run_file()\n    if found is None:\n        return\n    try:",
+        after="    found = ledger.run_file()\n    return\n    try:",
+        test=_REUSED,
+    ),
+    Guard(
+        name="reused id: a table that another start has just created is used",
+        file="engine/prepare.py",
+        before="        sink.load()  # Another start",
+        after='        raise TableMissingError(table="", what="")  # Another start',
+        test=_REUSED,
+    ),
+    Guard(
+        name="identity: two inputs that differ are never the same job",
+        file="model/identity.py",
+        before="    return found or [",
+        after="    return found and [",
+        test="tests/unit/test_identity_and_report.py",
+    ),
     Guard(
         name="sweep: what the table reaches stays, whatever the log says",
         file="engine/sweep.py",

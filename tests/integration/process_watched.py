@@ -95,6 +95,11 @@ class WatchedTable:
         """Return the numbers of all rows in the table, as Spark reads it."""
         return sorted(row["n"] for row in self.lake.table(self.name).select("n").collect())
 
+    def tables(self) -> list[str]:
+        """Return the names of all tables in the namespace."""
+        found = self.lake.sql(f"SHOW TABLES IN lake.{self.namespace}").collect()
+        return sorted(row["tableName"] for row in found)
+
     def snapshots(self, run_id: str = RUN) -> list[int]:
         """Return the snapshots that the run has made."""
         found = self.lake.table(f"{self.name}.snapshots").collect()

@@ -65,7 +65,7 @@ def test_dropped_and_made_again_before_the_post_is_another_table(hostile: Hostil
     """Nothing lands in a table that the run was not started for; a new run id may write it."""
     with pytest.raises(TableChangedError, match=r"made again \(its UUID is another one\)"):
         hostile.append_while(lambda: make_again(hostile))
-    with pytest.raises(RunMismatchError, match="table uuid was") as caught:
+    with pytest.raises(RunMismatchError, match="it was dropped and created again, or") as caught:
         hostile.append()
     assert "use a new run id" in str(caught.value)
     hostile.assert_nothing_of_ours(foreign=[-9])
@@ -78,7 +78,7 @@ def test_dropped_and_made_again_after_the_commit_is_another_table(hostile: Hosti
     """The rows went with the table: the next start says so, and a new run id writes them."""
     hostile.land_and_die()
     make_again(hostile)
-    with pytest.raises(RunMismatchError, match="table uuid was"):
+    with pytest.raises(RunMismatchError, match="it was dropped and created again, or"):
         hostile.append()
     hostile.assert_nothing_of_ours(foreign=[-9])
     assert hostile.append(hostile.run("new")).outcome == "committed"
@@ -198,7 +198,7 @@ def test_swapped_with_another_table_before_the_post_is_refused(hostile: HostileT
     """The other table has the name and not the identity: it gets no row, and loses none."""
     with pytest.raises(TableChangedError, match="its UUID is another one"):
         hostile.append_while(lambda: swap(hostile))
-    with pytest.raises(RunMismatchError, match="table uuid was"):
+    with pytest.raises(RunMismatchError, match="it was dropped and created again, or"):
         hostile.append()
     hostile.assert_nothing_of_ours(foreign=())
     swap_back(hostile)
@@ -212,7 +212,7 @@ def test_swapped_with_another_table_after_the_commit_is_said(hostile: HostileTab
     """The other table has not got the rows, and does not get them."""
     snapshot_id = hostile.land_and_die()
     swap(hostile)
-    with pytest.raises(RunMismatchError, match="table uuid was"):
+    with pytest.raises(RunMismatchError, match="it was dropped and created again, or"):
         hostile.append()
     hostile.assert_nothing_of_ours(foreign=())
     swap_back(hostile)

@@ -85,8 +85,10 @@ def test_the_same_id_onto_another_dataset_is_refused(desk: LanceDesk, *, landed:
     else:
         half_done(desk)
     other = hf.LanceTable(f"{desk.folder}/other.lance", storage_options=desk.options)
-    with pytest.raises(RunMismatchError, match="table uuid was"):
+    words = rf"it writes the table {desk.uri}, and now is to write {desk.folder}/other\.lance"
+    with pytest.raises(RunMismatchError, match=words):
         desk.append(to=other)
+    assert desk.storage.list(f"{desk.folder}/other.lance") == []  # Despite create=.
     desk.append(transform=Labelled([]))
     assert desk.rows() == LABELLED
     assert len(desk.versions()) == 1

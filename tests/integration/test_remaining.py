@@ -144,7 +144,7 @@ def test_remaining_stops_where_append_would(watched: WatchedTable) -> None:
     with pytest.raises(NullKeyError, match="1 input rows"):
         watched.run("nulls").remaining(nulls, key="k")
     watched.append(run_id="landed")
-    with pytest.raises(RunMismatchError, match=r"key was \('n',\) and is now \('k',\)"):
+    with pytest.raises(RunMismatchError, match=r"key was \(n\), and now is \(k\)"):
         watched.run("landed").remaining(watched.input("n AS k"), key="k")
     watched.run("aborted").remaining(watched.input(), key="n")
     watched.run("aborted").abort(reason="a test")

@@ -79,11 +79,14 @@ def test_rows_added_since_are_counted_not_dropped(watched: WatchedTable) -> None
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"key": ["n", "name"]}, r"key was \('n',\) and is now \('n', 'name'\)"),
-        ({"version": "2"}, "version was '' and is now '2'"),
-        ({"to": "other"}, "table uuid was"),
-        ({"zone": "Asia/Tokyo"}, "session time zone was 'UTC' and is now 'Asia/Tokyo'"),
-        ({"ansi": "false"}, "ansi mode was .* and is now 'false'"),
+        ({"key": ["n", "name"]}, r"key was \(n\), and now is \(n, name\)"),
+        ({"version": "2"}, "version= was '', and now is '2'"),
+        (
+            {"to": "other"},
+            r"it writes the table lake\.\w+\.rows, and now is to write lake\.\w+\.other",
+        ),
+        ({"zone": "Asia/Tokyo"}, r"time zone \(.*\) was 'UTC', and now is 'Asia/Tokyo'"),
+        ({"ansi": "false"}, r"ANSI mode \(.*\) was .*, and now is 'false'"),
     ],
     ids=["key", "version", "table", "time zone", "ansi mode"],
 )
@@ -110,8 +113,19 @@ def test_the_same_id_for_another_job_is_refused(
     with pytest.raises(RunMismatchError, match=told):
         watched.append(other.selectExpr(*columns, "n"), **options)
     assert watched.computed() == done
+    # Each start has create=: a refused one must not leave a table behind.
+    assert watched.tables() == ["rows"]
     watched.append(watched.input(*columns))
     assert watched.numbers() == watched.computed() == ALL
+
+
+def test_a_run_whose_table_was_dropped_does_not_create_it_again(watched: WatchedTable) -> None:
+    """A new table would not be the run's: it is refused before it is there."""
+    watched.append()
+    watched.lake.sql(f"DROP TABLE {watched.name} PURGE")
+    with pytest.raises(RunMismatchError, match=rf"table {watched.name} that it writes was dropped"):
+        watched.append()
+    assert watched.tables() == []
 
 
 @pytest.mark.parametrize("name", ["spark.sql.session.timeZone", "spark.sql.ansi.enabled"])

@@ -48,34 +48,70 @@ def test_the_same_job_has_no_differences() -> None:
     assert IDENTITY.differences(replace(IDENTITY)) == []
 
 
+SCAN = '{"scan": "parquet", "columns": ["a", "b"], "where": null}'
+OWN = "it reads an input of its own"
+ANSI = "the session's ANSI mode (spark.sql.ansi.enabled)"
+ZONE = "the session's time zone (spark.sql.session.timeZone)"
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "words"),
     [
-        ("branch", "audit"),
-        ("mode", "overwrite"),
-        ("key", ("id", "day")),
-        ("session_time_zone", "Europe/Berlin"),
-        ("ansi_mode", "false"),
-        ("version", "2"),
+        ("branch", "audit", "its branch was 'main', and now is 'audit'"),
+        ("mode", "overwrite", "its mode was 'append', and now is 'overwrite'"),
+        ("key", ("id", "day"), "its key was (day, id), and now is (id, day)"),
+        ("key", (), "its key was (day, id), and now is the place of a row in its file"),
+        ("session_time_zone", "Asia/Tokyo", f"{ZONE} was 'UTC', and now is 'Asia/Tokyo'"),
+        ("ansi_mode", "false", f"{ANSI} was 'true', and now is 'false'"),
+        ("version", "2", "version= was '', and now is '2'"),
+        (
+            "retry_of",
+            "first",
+            f"{OWN}, and is now to be one that tries the failed rows of run 'first' again",
+        ),
+        ("input", SCAN, "it read the rows of a DataFrame, and now is to read a scan (parquet)"),
     ],
 )
-def test_each_difference_names_what_it_was_and_what_it_is(field: str, value: object) -> None:
+def test_each_difference_says_what_it_was_and_what_it_is(
+    field: str, value: object, words: str
+) -> None:
     """The message alone tells a user which argument to put back."""
     changed: dict[str, Any] = {field: value}
-    (text,) = replace(IDENTITY, **changed).differences(IDENTITY)
-    assert text == (
-        f"{field.replace('_', ' ')} was {getattr(IDENTITY, field)!r} and is now {value!r}"
-    )
+    assert replace(IDENTITY, **changed).differences(IDENTITY) == [words]
 
 
-def test_another_table_of_the_same_name_is_told_in_words() -> None:
-    """A user who drops a table and makes it again does not know of UUIDs."""
-    (text,) = replace(IDENTITY, table_uuid="u2").differences(IDENTITY)
-    assert text.startswith(
-        f"{IDENTITY.table} was made again, or is another one now: table uuid was"
-    )
-    (text,) = replace(IDENTITY, table_uuid="u2", table="lake.db.other").differences(IDENTITY)
-    assert text.startswith("table uuid was")
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (SCAN.replace('["a", "b"]', '["a"]'), "the scan's columns was (a, b), and now is (a)"),
+        (SCAN.replace("null", '"a > 1"'), "the scan's where was not given, and now is a > 1"),
+        (SCAN.replace("parquet", "files"), "it read a scan (parquet), and now is to read a scan"),
+        (SCAN.replace(", ", ","), f"its input was {SCAN}, and now is"),
+        ("no JSON", "it read a scan (parquet), and now is to read no JSON"),
+    ],
+)
+def test_another_scan_is_said_by_what_it_reads(now: str, words: str) -> None:
+    """Whatever the texts hold, two that differ are never taken for one job."""
+    (text,) = replace(IDENTITY, input=now).differences(replace(IDENTITY, input=SCAN))
+    assert text.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("table", "uuid", "words"),
+    [
+        ("lake.db.other", "u2", "it writes the table lake.db.t, and now is to write lake.db.other"),
+        ("lake.db.other", "", "it writes the table lake.db.t, and now is to write lake.db.other"),
+        ("lake.db.t", "u2", "the table lake.db.t is not the one that it was started with: it was"),
+        ("lake.db.t", "", "the table lake.db.t that it writes was dropped since"),
+    ],
+)
+def test_another_table_is_told_by_its_name(table: str, uuid: str, words: str) -> None:
+    """A user who drops a table and creates it again does not know of UUIDs."""
+    (text,) = replace(IDENTITY, table=table, table_uuid=uuid).differences(IDENTITY)
+    assert text.startswith(words)
+    assert "uuid" not in text.lower()
+    assert "u1" not in text
+    assert "u2" not in text
 
 
 def test_a_renamed_table_is_the_same_table() -> None:

@@ -111,7 +111,7 @@ def test_another_key_is_refused_before_the_run_is_claimed() -> None:
     """It may be another job of the same id, and the first one may be at work."""
     rig = rig_with_ten_rows_done()
     before = rig.kinds()
-    with pytest.raises(RunMismatchError, match=r"key was \('id',\) and is now \('day',\)"):
+    with pytest.raises(RunMismatchError, match=r"key was \(id\), and now is \(day\)"):
         prepare(rig.ledger(), two_partitions(), ("day",), Choices())
     assert rig.kinds() == before
 

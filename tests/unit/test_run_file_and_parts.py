@@ -104,7 +104,7 @@ def test_another_job_under_the_same_id_is_refused_by_what_differs() -> None:
         start(storage, key=("other",), version="2")
     assert caught.value.run_id == "r"
     assert caught.value.differences == (
-        "key was ('id',) and is now ('other',); version was '' and is now '2'"
+        "its key was (id), and now is (other); version= was '', and now is '2'"
     )
 
 

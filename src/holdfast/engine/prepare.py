@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast._version import __version__
@@ -19,13 +20,16 @@ from holdfast.errors import (
     NullKeyError,
     RunMismatchError,
     SettingsError,
+    TableMissingError,
 )
 from holdfast.ledger.key_files import KeyFiles
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.probe import probe_store
 from holdfast.ledger.run_file import RunFile, read_run_file
 from holdfast.ledger.run_log import RunLog
+from holdfast.model.identity import Identity, key_difference
 from holdfast.model.records import Claim, Stop
+from holdfast.sinks.base import Sink
 from holdfast.storage.port import Storage
 from holdfast.worker.code_digest import code_digest
 
@@ -199,6 +203,30 @@ class Prepared:
             )
 
 
+def refuse_new_table(ledger: Ledger, identity_on: Callable[..., Identity], sink: Sink) -> None:
+    """Refuse to create a table for a run that exists: it was started with one.
+
+    Args:
+        ledger: The run's ledger.
+        identity_on: Returns what this start wants the run to be, for `table` and `table_uuid`.
+        sink: The table, which was not there a moment ago.
+
+    Raises:
+        RunMismatchError: The run writes another table, or its table was dropped.
+        StoreError: The ledger is damaged or does not answer.
+        CommitError: The catalog does not answer.
+    """
+    found = ledger.run_file()
+    if found is None:
+        return
+    try:
+        sink.load()  # Another start of the run may have created it since, and then run.json.
+    except TableMissingError:
+        wanted = identity_on(table=sink.name, table_uuid="")
+        differences = "; ".join(wanted.differences(found.identity))
+        raise RunMismatchError(run_id=ledger.run_id, differences=differences) from None
+
+
 def prepare(
     ledger: Ledger, submitter: Submitter, key: tuple[str, ...], choices: Choices
 ) -> Prepared:
@@ -214,7 +242,7 @@ def prepare(
     if found is not None and found.identity.key != key:
         raise RunMismatchError(
             run_id=ledger.run_id,
-            differences=f"key was {found.identity.key!r} and is now {key!r}",
+            differences=key_difference(found.identity.key, key),
         )
     try:
         ledger.claim(choices, compare_code=False)

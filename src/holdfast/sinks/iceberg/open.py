@@ -10,6 +10,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from holdfast.errors import SettingsError, TableMissingError
+from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.create import create_table
 from holdfast.sinks.iceberg.loading import load_table
@@ -24,6 +25,7 @@ def open_sink(
     settings_under: Callable[[str], Mapping[str, str]],
     create: Create | None,
     default_schema: Callable[[], pa.Schema],
+    before_create: Callable[[Sink], object] = lambda _: None,
 ) -> IcebergSink:
     """Open the table's catalog and, if asked to, create the table.
 
@@ -32,6 +34,7 @@ def open_sink(
         settings_under: Gives the session's settings below a prefix.
         create: How to create the table if there is none.
         default_schema: Gives the new table's schema when the user gave none.
+        before_create: Called when there is no table, before one is created; may refuse it.
 
     Raises:
         SettingsError: The name or the catalog's settings cannot be used.
@@ -43,6 +46,7 @@ def open_sink(
         try:
             sink.load()
         except TableMissingError:
+            before_create(sink)
             schema = create.schema if create.schema is not None else default_schema()
             create_table(catalog, identifier, create, schema)
     return sink

@@ -11,6 +11,7 @@ from lance.schema import LanceSchema
 from holdfast.errors import CommitRefusedError, SettingsError, TableMissingError
 from holdfast.failpoints import failpoint
 from holdfast.plain_text import told
+from holdfast.sinks.base import Sink
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink
 from holdfast.sinks.targets import Create, LanceTable
@@ -21,13 +22,14 @@ _SETTINGS = "spark.holdfast.lance."
 _STABLE_ROW_IDS = "enable_stable_row_ids"
 
 
-def open_sink(
+def open_sink(  # noqa: PLR0913 - each is another fact of the dataset.
     target: LanceTable,
     *,
     settings_under: Callable[[str], Mapping[str, str]],
     create: Create | None,
     default_schema: Callable[[], pa.Schema],
     of_known_run: bool = False,
+    before_create: Callable[[Sink], object] = lambda _: None,
 ) -> LanceSink:
     """Open the dataset and, if asked to, create it.
 
@@ -37,6 +39,7 @@ def open_sink(
         create: How to create the dataset if there is none.
         default_schema: Gives the new dataset's schema when the user gave none.
         of_known_run: Whether a ledger names the dataset, as that of a run.
+        before_create: Called when there is no dataset, before one is created; may refuse it.
 
     Raises:
         SettingsError: An argument cannot be used.
@@ -57,6 +60,7 @@ def open_sink(
         try:
             sink.load()
         except TableMissingError:
+            before_create(sink)
             schema = create.schema if create.schema is not None else default_schema()
             _create(place, create, schema)
     return sink
