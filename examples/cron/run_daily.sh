@@ -4,7 +4,7 @@
 # usage: run_daily.sh [DAY]      by default today, in UTC
 # Environment: PYTHON, LAKE, ATTEMPTS, PAUSE_S.
 # Exit codes: 0 landed, or another start is at work; 75 not yet, the next start goes on;
-# 143 stopped by a signal; any other: a further start would end the same way.
+# 143 stopped by a signal; any other: a further start would fail the same way.
 
 set -u # Not -e: exit codes are looked at below.
 

@@ -14,7 +14,7 @@ def products(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     """Run the job.
 
     Raises:
-        Failure: A retry would end the same way, so none is made.
+        Failure: A retry would fail the same way, so none is made.
         HoldfastError: A retry may end well.
     """
     # A retry of the step has the same run. A retry of the run is another run with the same root.

@@ -19,9 +19,14 @@ class CatalogUnavailableError(CommitError):
     """The catalog did not answer when the table was looked at."""
 
     happened = "{table}: the catalog did not answer ({reason})"
-    advice = "check that the catalog can be reached, then run the same script again"
+    advice = (
+        "check that the catalog can be reached and lets this user in, then run the same script "
+        "again"
+    )
 
     reason: str
+    # False for a refused login or a setting that cannot be right.
+    retry_safe: bool = True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -40,6 +45,7 @@ class TableChangedError(CommitError):
     """The table is not, or no longer, what the files were staged for."""
 
     happened = "{table} has changed since this run began: {change}"
+    retry_safe = False
     advice = "undo the change and run the same script again (work is kept), or use a new run id"
 
     change: str
@@ -74,6 +80,8 @@ class CommitRefusedError(CommitError):
     advice = "mend the cause, then run the same script again; the staged files are kept"
 
     reason: str
+    # True where the table could not be created for now.
+    retry_safe: bool = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -98,6 +106,7 @@ class TableOutOfSightError(CommitError):
         "{table}: run {run_id!r} has {posts} without an answer, and its table cannot be asked "
         "({reason}); it may have landed, or may still land"
     )
+    retry_safe = False
     advice = (
         "name the catalog and table that the run was started with: its UUID and its branch would "
         "prove it. If the table or the branch is gone for good, say so with table_is_gone=True "

@@ -30,16 +30,18 @@ class HoldfastError(Exception):
     """
 
     happened: ClassVar[str] = "something went wrong"
-    retry_safe: ClassVar[bool] = True
+    # Whether the same script, unchanged, may succeed if it is run again later. Some subclasses
+    # have it as a field, because it depends on what happened.
+    retry_safe = True
     advice: ClassVar[str] = "run the same script again"
 
     def __str__(self) -> str:
-        """Return what happened, whether a retry is safe, and what to do."""
+        """Return what happened, whether a retry may succeed, and what to do."""
         facts = self._facts()
-        retry = "yes" if self.retry_safe else "no, it would end the same way"
+        retry = "yes" if self.retry_safe else "no, it would fail the same way"
         return (
             f"{_shown(self.happened.format(**facts))}\n"
-            f"  Safe to run again: {retry}.\n"
+            f"  Worth a retry: {retry}.\n"
             f"  What to do: {_shown(self.advice.format(**facts))}."
         )
 

@@ -40,6 +40,7 @@ class InputChangedError(JobError):
     """The input gave other rows when it was read again; nothing was committed."""
 
     happened = "the input is not what it was: {what}"
+    retry_safe = False
     advice = (
         "restore it, or make it deterministic (write it to a table first), then run again; if it "
         "cannot be restored, use a new run id"
@@ -73,6 +74,8 @@ class TransformError(JobError):
     failed_tasks: int
     tasks: int
     example: str
+    # False for a bug, a wrong type or a refused call: see `holdfast.model.lasting`.
+    retry_safe: bool = True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -88,6 +91,8 @@ class TooManyErrorsError(JobError):
     rows: int
     limit: int
     example: str
+    # True where rows failed with errors that may pass: failed rows are tried again.
+    retry_safe: bool = False
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -123,6 +128,8 @@ class JobFailedError(JobError):
     """Spark gave the job up."""
 
     happened = "Spark could not finish the job: {reason}"
-    advice = "see the executors' logs; nothing was committed"
+    advice = "mend what the reason names, or see the executors' logs; nothing was committed"
 
     reason: str
+    # False for a query that Spark refuses: a path, a column, a permission.
+    retry_safe: bool = True

@@ -1,7 +1,8 @@
 """Every error that Holdfast raises.
 
-Each says what happened, whether running the same script again is safe, and what to do.
-Spark hands an executor's error to the driver as text, so the message alone is enough.
+Each says what happened, whether a retry may succeed (`retry_safe`), and what to do. Another run
+of the same script never does harm, whatever `retry_safe` says: it tells a scheduler whether to
+retry. Spark hands an executor's error to the driver as text, so the message alone is enough.
 
     HoldfastError
     ├── SettingsError                 an argument or a setting is wrong
@@ -186,6 +187,8 @@ class StoreUnavailableError(StoreError):
 
     uri: str
     reason: str
+    # False for refused credentials, a missing permission or bucket, a path that cannot be.
+    retry_safe: bool = True
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

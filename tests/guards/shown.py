@@ -9,7 +9,44 @@ _LOOK = "tests/unit/test_cli_look.py"
 _PLAIN = "tests/unit/test_plain_text.py"
 _SECRETS = "tests/unit/test_secrets.py"
 
+_LASTING = "tests/unit/test_lasting.py"
+
 SHOWN_GUARDS = (
+    Guard(
+        name="retry_safe: a mistake in the transform is not worth a retry",
+        file="engine/problems.py",
+        before='retry_safe=not first.facts.get("lasts"),',
+        after="retry_safe=True,",
+        test=f"{_LASTING} -k mistake",
+    ),
+    Guard(
+        name="retry_safe: an error that a passing one led to may pass",
+        file="model/lasting.py",
+        before="    if any(names(PASSING, one) for one in _behind(error, handled=True)):\n",
+        after="    if False:\n",
+        test=f"{_LASTING} -k may_pass",
+    ),
+    Guard(
+        name="retry_safe: a store that refuses is told from one that is away",
+        file="ledger/create_once.py",
+        before="retry_safe=refusal is None or not refusal.lasts,",
+        after="retry_safe=True,",
+        test=f"{_LASTING} -k answer_of_a_store",
+    ),
+    Guard(
+        name="retry_safe: a query that Spark refuses stays wrong",
+        file="spark/jobs.py",
+        before="    if isinstance(error, _REFUSED_QUERIES):\n",
+        after="    if False:\n",
+        test=f"{_LASTING} -k spark",
+    ),
+    Guard(
+        name="retry_safe: an error of a task speaks for itself",
+        file="spark/jobs.py",
+        before='        return "no" in own\n',
+        after="        pass\n",
+        test=f"{_LASTING} -k spark",
+    ),
     Guard(
         name="a command takes no text for markup",
         file="cli/console.py",

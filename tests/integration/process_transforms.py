@@ -17,6 +17,18 @@ def countries(batch: pa.RecordBatch) -> dict[str, Any]:
     return {"id": batch.column("id"), "country": [f"c{n}" for n in batch.column("id").to_pylist()]}
 
 
+class Raises:
+    """Raises one error at each batch."""
+
+    def __init__(self, error: Exception) -> None:
+        """Take the error."""
+        self.error = error
+
+    def __call__(self, _batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Raise it."""
+        raise self.error
+
+
 class FailsAt:
     """Leaves a file for each call, and fails when it meets one id."""
 

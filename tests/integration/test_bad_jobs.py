@@ -12,13 +12,16 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import (
+    JobFailedError,
     SchemaMismatchError,
     SettingsError,
+    StoreUnavailableError,
     TableMissingError,
     TransformError,
     TransformTooLargeError,
     UnsupportedTableError,
 )
+from holdfast.spark.jobs import spark_errors
 from holdfast.worker.transforms import Transform
 from tests.integration import process_transforms as transforms
 from tests.integration.process_desk import COUNTRIES, Desk
@@ -83,6 +86,42 @@ def test_a_transform_that_raises_is_tried_again_while_that_adds_something(desk: 
     # Rows 0 and 1, then 2 and 3; in the second pass 2 and 3 again, and that is enough.
     assert len(list(calls.iterdir())) == 3
     check_untouched_and_mend(desk)
+
+
+@pytest.mark.parametrize(
+    ("error", "worth"), [(KeyError("country"), False), (ConnectionError("reset"), True)], ids=repr
+)
+def test_a_mistake_is_not_worth_a_retry_and_a_lost_connection_is(
+    desk: Desk, error: Exception, *, worth: bool
+) -> None:
+    """A scheduler obeys `retry_safe`: it must not loop on a bug, nor give up at an outage."""
+    with pytest.raises(TransformError) as caught:
+        desk.append(transform=transforms.Raises(error), retries=0)
+    assert caught.value.retry_safe is worth
+    check_untouched_and_mend(desk)
+
+
+def test_what_spark_refuses_is_not_worth_a_retry(desk: Desk) -> None:
+    """A cast that cannot be stays so, and so does a path that does not exist."""
+    words = desk.lake.range(3).selectExpr(
+        "cast(concat('no ', id) AS bigint) AS id", "'x' AS country"
+    )
+    with pytest.raises(JobFailedError, match="CAST_INVALID_INPUT") as caught:
+        desk.append(words)
+    assert not caught.value.retry_safe
+    with pytest.raises(JobFailedError, match="PATH_NOT_FOUND") as caught, spark_errors():
+        desk.lake.read.parquet(f"{desk.folder}/missing")
+    assert not caught.value.retry_safe
+    check_untouched(desk)
+
+
+def test_a_ledger_that_refuses_the_key_is_not_worth_a_retry(desk: Desk) -> None:
+    """And nothing was asked of Spark for it."""
+    options = {**desk.ledger["store_options"], "s3.secret-access-key": "wrong"}
+    run = hf.Run("nightly", store=desk.ledger["store"], store_options=options)
+    with pytest.raises(StoreUnavailableError, match="SignatureDoesNotMatch") as caught:
+        run.append(desk.ids(), to=desk.table, key="id", transform=transforms.countries)
+    assert not caught.value.retry_safe
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class WireDesk:
         """See that the first start ended with such an error, which says that a retry is safe."""
         assert isinstance(self.error, kinds)
         assert self.error.retry_safe
-        assert "Safe to run again: yes" in str(self.error)
+        assert "Worth a retry: yes" in str(self.error)
 
     def ends_well(self, first: hf.Report | None, **options: Any) -> None:  # noqa: ANN401
         """See the run's rows once, in one snapshot, and all foreign ones.

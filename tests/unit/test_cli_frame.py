@@ -90,7 +90,7 @@ def test_an_error_says_what_happened_and_what_to_do(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "holdfast: no store is named" in printed.err
-    assert "Safe to run again: " in printed.err
+    assert "Worth a retry: " in printed.err
     assert "What to do: " in printed.err
 
 

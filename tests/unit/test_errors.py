@@ -1,4 +1,4 @@
-"""Errors: each says what happened, whether a retry is safe, and what to do."""
+"""Errors: each says what happened, whether a retry may succeed, and what to do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -22,13 +23,19 @@ CLASSES = [
 ODD = "{odd} {0} %s \n second line"
 
 
-def made(cls: type[HoldfastError], text: str = "fact") -> HoldfastError:
+def has_own_word(cls: type[HoldfastError]) -> bool:
+    """Whether each error of the class says for itself if a retry may succeed."""
+    return "retry_safe" in {field.name for field in dataclasses.fields(cls)}
+
+
+def made(cls: type[HoldfastError], text: str = "fact", **given: bool) -> HoldfastError:
     """Return an error of the class with a recognisable fact in each attribute."""
     facts = {
         field.name: f"{text}-{field.name}" if field.type == "str" else 41 + position
         for position, field in enumerate(dataclasses.fields(cls))
+        if field.name != "retry_safe"
     }
-    return cls(**facts)
+    return cls(**facts, **given)
 
 
 def parametrised() -> pytest.MarkDecorator:
@@ -54,11 +61,11 @@ def test_the_message_holds_every_fact(cls: type[HoldfastError]) -> None:
 
 @parametrised()
 def test_the_message_has_three_parts(cls: type[HoldfastError]) -> None:
-    """What happened; safe to run again, yes or no; what to do."""
+    """What happened; worth a retry, yes or no; what to do."""
     lines = str(made(cls)).splitlines()
     assert len(lines) == 3
     assert lines[0].strip()
-    assert lines[1].startswith(f"  Safe to run again: {'yes' if cls.retry_safe else 'no'}")
+    assert lines[1].startswith(f"  Worth a retry: {'yes' if cls.retry_safe else 'no'}")
     assert re.fullmatch(r"  What to do: .{5,}\.", lines[2])
     assert "{" not in lines[2].replace("{...}", "")
 
@@ -68,6 +75,29 @@ def test_retry_is_a_plain_yes_or_no(cls: type[HoldfastError]) -> None:
     """A program can ask, and every leaf has decided for itself or by its parent."""
     assert isinstance(cls.retry_safe, bool)
     assert cls.advice.strip()
+
+
+@pytest.mark.parametrize(
+    "cls", [one for one in CLASSES if has_own_word(one)], ids=lambda cls: cls.__name__
+)
+def test_where_it_depends_each_error_says_it_of_itself(cls: type[HoldfastError]) -> None:
+    """The attribute, the message and a copy that has travelled agree."""
+    for word in (True, False):
+        error = made(cls, retry_safe=word)
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301 - ours.
+        assert error.retry_safe is again.retry_safe is word
+        assert f"\n  Worth a retry: {'yes' if word else 'no'}" in str(error)
+
+
+def test_the_table_of_the_reference_is_what_the_classes_say() -> None:
+    """A scheduler is set up by what the page says."""
+    page = (Path(__file__).parents[2] / "docs/reference/errors.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+Error)` \| (True|False|depends) \|", page, re.MULTILINE))
+    bases = {cls.__base__ for cls in CLASSES} - {errors.SettingsError}
+    leaves = [one for one in CLASSES if one not in bases]
+    assert told == {
+        one.__name__: "depends" if has_own_word(one) else str(one.retry_safe) for one in leaves
+    }
 
 
 @parametrised()

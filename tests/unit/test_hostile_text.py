@@ -177,7 +177,7 @@ def test_a_table_on_a_terminal_holds_the_colours_of_ours_alone(
 
 def test_an_error_has_three_parts_whatever_its_facts_hold() -> None:
     """A fact cannot pass for another part, and acts on no terminal."""
-    fact = f"{HOSTILE}\n  Safe to run again: yes.\n  What to do: nothing."
+    fact = f"{HOSTILE}\n  Worth a retry: yes.\n  What to do: nothing."
     for error in (
         RunAbortedError(run_id=HOSTILE, number=1, reason=fact),
         StoreUnavailableError(uri=HOSTILE, reason=fact),
@@ -187,7 +187,7 @@ def test_an_error_has_three_parts_whatever_its_facts_hold() -> None:
         assert acting(text) == set()
         starts = [line for line in text.splitlines() if re.match(r" {0,3}\S", line)]
         assert len(starts) == 3
-        assert starts[1].startswith("  Safe to run again: ")
+        assert starts[1].startswith("  Worth a retry: ")
 
 
 def test_an_errors_facts_are_kept_as_they_were_given() -> None:

@@ -18,7 +18,7 @@ def describe(holdfast_run: str) -> dict[str, Any]:
     """Run the job; what it returns can be seen as the task's XCom.
 
     Raises:
-        AirflowFailException: A retry would end the same way, so none is made.
+        AirflowFailException: A retry would fail the same way, so none is made.
         HoldfastError: A retry may end well.
     """
     # Here, because Airflow reads this file again and again, and PySpark is slow to import.

@@ -33,7 +33,7 @@ def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> No
     """Stop where more rows have failed than may.
 
     Raises:
-        TooManyErrorsError: So it is.
+        TooManyErrorsError: More rows have failed than may.
     """
     if work.quarantined_rows <= limit:
         return
@@ -42,4 +42,5 @@ def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> No
         rows=work.quarantined_rows,
         limit=limit,
         example=examples[0] if examples else "see run.quarantined()",
+        retry_safe=any(report.failed_may_pass for report in reports),
     )

@@ -40,8 +40,14 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
     if null_keys := by_kind.get("null key"):
         raise NullKeyError(rows=sum(int(problem.facts["rows"]) for problem in null_keys))
     if transform := by_kind.get("transform"):
-        example = transform_example(transform[0])
-        raise TransformError(failed_tasks=len(transform), tasks=len(reports), example=example)
+        # What lasts has to be mended before the job can end well: it is the one to show.
+        first = next((one for one in transform if one.facts.get("lasts")), transform[0])
+        raise TransformError(
+            failed_tasks=len(transform),
+            tasks=len(reports),
+            example=transform_example(first),
+            retry_safe=not first.facts.get("lasts"),
+        )
     for problem in problems:
         # Whatever it is, its task has not done its rows: they must not be missed.
         raise JobFailedError(reason=f"a task reported {problem.kind!r}: {problem.facts}")

@@ -21,7 +21,9 @@ def answers(uri: str) -> Iterator[None]:
     try:
         yield
     except StorageError as error:
-        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+        raise StoreUnavailableError(
+            uri=uri, reason=str(error), retry_safe=not error.lasts
+        ) from error
 
 
 def list_objects(storage: Storage, folder: str) -> list[str]:

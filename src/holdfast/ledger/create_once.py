@@ -32,14 +32,14 @@ def create_once(
     Raises:
         StoreUnavailableError: No attempt ended in a certain answer.
     """
-    reason = ""
+    refusal: StorageError | None = None
     for attempt in range(_ATTEMPTS_MAX):
         if attempt:
             sleep(_FIRST_PAUSE_S * 2**attempt)
         try:
             storage.create(uri, data)
         except StorageError as error:
-            reason = str(error)
+            refusal = error
         else:
             return data
         try:
@@ -47,5 +47,9 @@ def create_once(
         except FileNotFoundError:
             continue
         except StorageError as error:
-            reason = str(error)
-    raise StoreUnavailableError(uri=uri, reason=reason or "created, but never seen")
+            refusal = error
+    raise StoreUnavailableError(
+        uri=uri,
+        reason="created, but never seen" if refusal is None else str(refusal),
+        retry_safe=refusal is None or not refusal.lasts,
+    )

@@ -37,7 +37,7 @@ def probe_store(
     first, second = f"first {nonce}".encode(), f"second {nonce}".encode()
     if create_once(storage, uri, first, sleep=sleep) != first:
         raise UnsafeStoreError(store=store, what="a fresh object has another's content")
-    reason = ""
+    refusal = StorageError("no answer to a second create")
     for attempt in range(_ATTEMPTS_MAX):
         if attempt:
             sleep(_PAUSE_S * 2**attempt)
@@ -50,14 +50,16 @@ def probe_store(
         except FileNotFoundError as error:
             raise UnsafeStoreError(store=store, what="an object it took is gone") from error
         except StorageError as error:
-            reason = str(error)
+            refusal = error
     else:
-        raise StoreUnavailableError(uri=uri, reason=reason or "no answer to a second create")
+        raise StoreUnavailableError(uri=uri, reason=str(refusal), retry_safe=not refusal.lasts)
     failpoint("before-probe-is-deleted")
     try:
         storage.delete([uri])
     except StorageError as error:
-        raise StoreUnavailableError(uri=uri, reason=str(error)) from error
+        raise StoreUnavailableError(
+            uri=uri, reason=str(error), retry_safe=not error.lasts
+        ) from error
 
 
 def _is_refused(storage: Storage, uri: str, data: bytes) -> bool | None:

@@ -83,7 +83,9 @@ def read_run_file(storage: Storage, layout: RunLayout) -> RunFile | None:
     except FileNotFoundError:
         return None
     except StorageError as error:
-        raise StoreUnavailableError(uri=layout.identity, reason=str(error)) from error
+        raise StoreUnavailableError(
+            uri=layout.identity, reason=str(error), retry_safe=not error.lasts
+        ) from error
     return _decoded(layout, data)
 
 

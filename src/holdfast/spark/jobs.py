@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import sys
 from collections.abc import Iterator, Sequence
 
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    ParseException,
+    PySparkAttributeError,
+    PySparkException,
+    PySparkTypeError,
+    PySparkValueError,
+)
 from pyspark.sql import functions as sf
 
 from holdfast._version import __version__
@@ -19,6 +28,7 @@ from holdfast.errors import (
     SettingsError,
     TransformTooLargeError,
 )
+from holdfast.model.lasting import text_lasts
 from holdfast.sources.materialized.writing import WritePlan
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame, SparkSession
@@ -36,6 +46,27 @@ _MEGABYTE = 1_000_000
 _PAYLOAD_MAX_MB = 50
 _REASON_LENGTH_MAX = 2000
 # What Spark's worker says before a line of ours can run.
+_REFUSED_QUERIES = (
+    AnalysisException,
+    IllegalArgumentException,
+    ParseException,
+    PySparkAttributeError,
+    PySparkTypeError,
+    PySparkValueError,
+)
+# Of SQLSTATE: data exceptions, and syntax errors or missing rights.
+_LASTING_STATES = ("22", "42")
+# What an error of ours says that was raised in a task.
+_OWN_WORD = re.compile(r"^ *Worth a retry: (yes|no)", re.MULTILINE)
+# A user's function in Python; classes of Hadoop and the JVM.
+_LASTING_FAILURES = re.compile(
+    r"^(?:ArithmeticError|AssertionError|AttributeError|ImportError|IndexError|KeyError|"
+    r"ModuleNotFoundError|NameError|NotImplementedError|TypeError|ValueError|ZeroDivisionError)\b|"
+    r"\b(?:AccessControlException|AccessDeniedException|ClassNotFoundException|"
+    r"NoClassDefFoundError|UnknownStoreException|UnsupportedFileSystemException)\b|"
+    r"No FileSystem for scheme",
+    re.MULTILINE,
+)
 _WRONG_PYTHON = ("No module named 'pyarrow'", "PYTHON_VERSION_MISMATCH", "No module named 'numpy'")
 
 
@@ -160,4 +191,25 @@ def spark_errors() -> Iterator[None]:
                 cure="set PYSPARK_PYTHON (or spark.pyspark.python) to an environment that has "
                 f"holdfast {__version__}; on one machine that is {sys.executable}",
             ) from error
-        raise JobFailedError(reason=reason[-_REASON_LENGTH_MAX:]) from error
+        raise JobFailedError(
+            reason=reason[-_REASON_LENGTH_MAX:], retry_safe=not _job_lasts(error, reason)
+        ) from error
+
+
+def _job_lasts(error: Exception, reason: str) -> bool:
+    """Whether Spark would end the same job in the same way later.
+
+    A query that it refuses is one: a path, a column, a type, a value that cannot be cast. Lost
+    executors, a store that does not answer, and whatever is not known may pass. What an error of
+    ours in a task says of itself counts.
+    """
+    if isinstance(error, _REFUSED_QUERIES):
+        return True
+    if own := _OWN_WORD.findall(reason):
+        return "no" in own
+    state = None
+    with contextlib.suppress(Exception):  # It asks the JVM, which may be what has died.
+        state = error.getSqlState() if isinstance(error, PySparkException) else None
+    if (state or "").startswith(_LASTING_STATES) or _LASTING_FAILURES.search(reason):
+        return True
+    return text_lasts(reason)

@@ -10,11 +10,15 @@ from typing import TypeVar
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    InvalidPathError,
+    NotSupportedError,
     PermissionDeniedError,
     PreconditionError,
     UnauthenticatedError,
+    UnknownConfigurationKeyError,
 )
 
+from holdfast.model.lasting import lasts, text_lasts
 from holdfast.plain_text import without_passwords
 from holdfast.storage import credentials
 from holdfast.storage.port import AlreadyThereError, StorageError
@@ -28,6 +32,7 @@ _STALE = re.compile(
 )
 # obstore has a type for these, but not when it lists.
 _REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
+_MISUSES = (InvalidPathError, NotSupportedError, UnknownConfigurationKeyError, ValueError)
 # The same as an answer to HEAD, which has no body.
 _BAD_REQUEST = re.compile(r"\b400 Bad Request\b")
 
@@ -50,7 +55,8 @@ def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool
         return _run(action, size, renews=renews)
     except FileNotFoundError as error:
         if _is_refusal(error):
-            raise StorageError(f"{uri}: refused: {_in_short(str(error))}{_why()}") from None
+            said = f"{uri}: refused: {_in_short(str(error))}{_why()}"
+            raise StorageError(said, lasts=_lasts(error)) from None
         raise FileNotFoundError(f"{uri}: no such object") from None
     except (AlreadyExistsError, PreconditionError):
         raise AlreadyThereError(uri) from None
@@ -58,7 +64,7 @@ def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool
         # Without the cause: a store's answer may repeat the credentials that it did not accept.
         why = _why() if _is_refusal(error) else ""
         said = f"{type(error).__name__}: {_in_short(str(error))}"
-        raise StorageError(f"{uri}: {said}{why}") from None
+        raise StorageError(f"{uri}: {said}{why}", lasts=_lasts(error)) from None
 
 
 def write(uri: str, action: Callable[[], object], *, size: int = 0, renews: bool = True) -> None:
@@ -70,7 +76,8 @@ def write(uri: str, action: Callable[[], object], *, size: int = 0, renews: bool
     try:
         call(uri, action, size=size, renews=renews)
     except FileNotFoundError:
-        raise StorageError(f"{uri}: the bucket or container does not exist") from None
+        said = f"{uri}: the bucket or container does not exist"
+        raise StorageError(said, lasts=True) from None
 
 
 def _run(action: Callable[[], _Result], size: int, *, renews: bool) -> _Result:
@@ -92,6 +99,16 @@ def _is_refusal(error: Exception) -> bool:
     if _STALE.search(text) or _REFUSED.search(text):
         return True
     return "<Code>" not in text and _BAD_REQUEST.search(text) is not None
+
+
+def _lasts(error: Exception) -> bool:
+    """Whether the store would refuse the same call later, as far as it says so."""
+    if credentials.trouble():
+        return False  # It was called with old credentials, because new ones were not to be had.
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        # The text may still say that a token is over, of which the next process reads a new one.
+        return text_lasts(f"403 Forbidden {error}")
+    return isinstance(error, _MISUSES) or lasts(error)
 
 
 def _why() -> str:

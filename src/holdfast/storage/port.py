@@ -16,6 +16,11 @@ from typing import Protocol
 class StorageError(Exception):
     """A storage call did not succeed; whether it took effect is unknown."""
 
+    def __init__(self, text: str = "", *, lasts: bool = False) -> None:
+        """Keep the text, and whether the same call would fail in the same way later."""
+        super().__init__(text)
+        self.lasts = lasts
+
 
 class AlreadyThereError(StorageError):
     """A create found an object there, or the store said so: it may be our own."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import obstore
 
+from holdfast.model.lasting import lasts
 from holdfast.model.limits import PART_BYTES
 from holdfast.storage.calls import call, write
 from holdfast.storage.port import StorageError
@@ -56,6 +57,7 @@ class Upload:
         # Of the IO threads: obstore's writer, and what went wrong.
         self._writer: Any = None
         self._error = ""
+        self._lasts = False
         self._sent: list[weakref.ref[_Part]] = []
 
     def write(self, data: bytes | memoryview, /) -> int:
@@ -143,7 +145,7 @@ class Upload:
 
     def _raise_failure(self) -> None:
         if self._error:
-            raise StorageError(self._error)
+            raise StorageError(self._error, lasts=self._lasts)
 
     # ---- what runs on IO threads, one step after the other ------------------------------------
 
@@ -190,7 +192,7 @@ class Upload:
 
     def _fail(self, error: Exception) -> None:
         # The text alone: the error's frames would keep the part in memory, and in the budget.
-        self._error = str(error)
+        self._error, self._lasts = str(error), lasts(error)
         self._abort()
 
     def _abort(self, done: threading.Event | None = None) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import InputChangedError, SchemaMismatchError
 from holdfast.failpoints import failpoint
+from holdfast.model.lasting import code_lasts
 from holdfast.model.stored import checked_cost
 from holdfast.sinks.base import TaskWriter
 from holdfast.worker.calls import Calls
@@ -47,6 +48,7 @@ class Attempt:
         self._writer = writer
         self._rows_in = 0
         self._example = ""
+        self._may_pass = False
         self._rows: RowSteps | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch], report: TaskReport) -> TaskReport:
@@ -94,6 +96,7 @@ class Attempt:
             rows_in=self._rows_in,
             failed_rows=checkpoints.failed_rows,
             failed_example=self._example,
+            failed_may_pass=self._may_pass,
         )
 
     def _steps(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
@@ -176,6 +179,7 @@ class Attempt:
         before = self._rows_in - 1 if position is None else position
         problem = problem_of(first, self._plan.key, failed[0].row, before)
         self._example = self._example or transform_example(problem)
+        self._may_pass = self._may_pass or not all(code_lasts(one.error) for one in failed)
         too_many = self._plan.errors_max is not None and (
             self._checkpoints.failed_rows > self._plan.errors_max
         )

@@ -8,6 +8,7 @@ import traceback
 import pyarrow as pa
 
 from holdfast.errors import InputChangedError, SchemaMismatchError
+from holdfast.model.lasting import code_lasts
 from holdfast.sinks.conform import ValueMisfitError
 from holdfast.worker.covered_keys import NullKeysError
 from holdfast.worker.reports import TaskProblem
@@ -63,6 +64,7 @@ def problem_of(
         "keys": _key_range(key, batch),
         "error": error_text(cause),
         "where": f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown",
+        "lasts": "yes" if code_lasts(cause) else "",
     }
     return TaskProblem(kind="transform", host=host, facts=facts)
 

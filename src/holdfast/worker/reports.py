@@ -25,8 +25,8 @@ class TaskProblem:
 
     kind: ProblemKind
     host: str
-    # For "setup": what and cure; for "transform": where and error; for "schema": its facts; for
-    # "null key": rows.
+    # For "setup": what and cure; for "transform": where, error, and `lasts` unless it may pass; for
+    # "schema": its facts; for "null key": rows.
     facts: dict[str, str]
 
 
@@ -46,6 +46,8 @@ class TaskReport:
     # Rows that were set aside, and the first of them in words.
     failed_rows: int = 0
     failed_example: str = ""
+    # Whether one of them failed in a way that may pass.
+    failed_may_pass: bool = False
     # What the task has asked of storage: see `IoCounters`.
     io: Mapping[str, float] = field(default_factory=dict)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Mapping
@@ -13,27 +12,7 @@ from typing import Any
 
 from holdfast.errors import SettingsError
 from holdfast.model.durations import seconds_of
-
-_RATE_LIMITED = 429
-# Errors are named by text, so that nothing has to be imported to name them.
-_PASSING: tuple[type[BaseException] | int | str, ...] = (
-    408,
-    _RATE_LIMITED,
-    500,
-    502,
-    503,
-    504,
-    529,
-    ConnectionError,
-    TimeoutError,
-    asyncio.TimeoutError,
-    "httpx.TransportError",
-    "aiohttp.client_exceptions.ClientConnectionError",
-    "requests.exceptions.ConnectionError",
-    "requests.exceptions.Timeout",
-    "openai.APIConnectionError",
-    "anthropic.APIConnectionError",
-)
+from holdfast.model.lasting import PASSING, RATE_LIMITED, names, status_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +35,7 @@ class Retry:
         SettingsError: An argument cannot be used.
     """
 
-    on: tuple[type[BaseException] | int | str, ...] = _PASSING
+    on: tuple[type[BaseException] | int | str, ...] = PASSING
     attempts: int = 5
     first_wait: str | float | timedelta = "1s"
     longest_wait: str | float | timedelta = "60s"
@@ -96,7 +75,7 @@ class Retry:
             refusals: How many calls were refused for their rate.
         """
         asked = retry_after_s(error) or 0.0
-        if not self._names(error):
+        if not names(self.on, error):
             return None
         if is_rate_limit(error):
             if since_s + asked > seconds_of(self.patience):
@@ -112,23 +91,10 @@ class Retry:
         # Spread, so that calls that failed together do not come back together.
         return wait * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it.
 
-    def _names(self, error: BaseException) -> bool:
-        status = _status(error)
-        for one in self.on:
-            if isinstance(one, str):
-                if any(f"{c.__module__}.{c.__qualname__}" == one for c in type(error).__mro__):
-                    return True
-            elif isinstance(one, int):
-                if status == one:
-                    return True
-            elif isinstance(error, one):
-                return True
-        return False
-
 
 def is_rate_limit(error: BaseException) -> bool:
     """Whether the server says that calls come too fast, or names a time to come back."""
-    return _status(error) == _RATE_LIMITED or retry_after_s(error) is not None
+    return status_of(error) == RATE_LIMITED or retry_after_s(error) is not None
 
 
 def retry_after_s(error: BaseException) -> float | None:
@@ -167,13 +133,3 @@ def duration(what: str, value: str | float | timedelta) -> float:
         return seconds_of(value)
     except (TypeError, ValueError) as error:
         raise SettingsError(what=f"{what}: {error}", cure='give a duration ("30s")') from error
-
-
-def _status(error: BaseException) -> int | None:
-    """Return the HTTP status that an error carries, as httpx, requests, openai or aiohttp do."""
-    for holder in (getattr(error, "response", None), error):
-        for name in ("status_code", "status"):
-            status = getattr(holder, name, None)
-            if isinstance(status, int):
-                return status
-    return None

@@ -29,6 +29,7 @@ from holdfast.errors import (
     SettingsError,
     UnsupportedTableError,
 )
+from holdfast.model.lasting import lasts
 from holdfast.plain_text import told
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.settings import refuse_unsafe_catalog
@@ -124,7 +125,12 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         ) from error
     except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
         reason, cause = told(error, ours)
-        raise CatalogUnavailableError(table=f"catalog {name!r}", reason=reason) from cause
+        raise CatalogUnavailableError(
+            table=f"catalog {name!r}",
+            reason=reason,
+            # What is no answer of a server at all is about the properties.
+            retry_safe=not lasts(error) and type(error) not in (KeyError, ValueError),
+        ) from cause
     # A server may name another FileIO, even code of its own: storage stays ours.
     catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
     _refuse_unguarded(kind, type(catalog))

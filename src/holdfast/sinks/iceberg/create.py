@@ -19,6 +19,7 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
+from holdfast.model.lasting import lasts
 from holdfast.plain_text import told
 from holdfast.sinks.iceberg.write_options import CODE_PROPERTIES
 from holdfast.sinks.targets import Create
@@ -85,7 +86,7 @@ def create_table(
         raise TableMissingError(table=name, what="its namespace does not exist") from cause
     except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
         reason, cause = told(error, catalog.properties)
-        raise CommitRefusedError(table=name, reason=reason) from cause
+        raise CommitRefusedError(table=name, reason=reason, retry_safe=not lasts(error)) from cause
 
 
 def partition_spec(schema: Schema, create: Create) -> PartitionSpec:

@@ -20,6 +20,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from holdfast.errors import CatalogUnavailableError, TableMissingError
+from holdfast.model.lasting import lasts
 from holdfast.plain_text import told
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
@@ -50,7 +51,9 @@ def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
         raise TableMissingError(table=name, what="there is no such table") from cause
     except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
         reason, cause = told(error, catalog.properties)
-        raise CatalogUnavailableError(table=name, reason=reason) from cause
+        raise CatalogUnavailableError(
+            table=name, reason=reason, retry_safe=not lasts(error)
+        ) from cause
     options = dict(table.io.properties)  # The catalog's alone: see `catalog`.
     vendor = _vendor(catalog, identifier, table.metadata_location, options)
     if vendor is not None:

@@ -29,6 +29,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.ledger.decoded import damage_at
+from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.plain_text import in_short, told
@@ -382,4 +383,6 @@ def _storage_of(table: Table) -> Iterator[Storage]:
     try:
         yield io_of(table).storage
     except (OSError, StorageError, EOFError, ValueError) as error:  # Or Avro that cannot be read.
-        raise StoreUnavailableError(uri=table.location(), reason=in_short(error)) from error
+        raise StoreUnavailableError(
+            uri=table.location(), reason=in_short(error), retry_safe=not lasts(error)
+        ) from error

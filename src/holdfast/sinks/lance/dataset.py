@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import lance
 
 from holdfast.errors import StoreUnavailableError, TableMissingError
+from holdfast.model.lasting import lasts
 from holdfast.plain_text import told
 from holdfast.sinks.lance.options import for_lance, for_storage
 from holdfast.storage.objects import ObjectStorage
@@ -43,7 +44,9 @@ class DatasetPlace:
             return for_lance(self.options)
         except StorageError as error:
             reason, cause = told(error, self.options)
-            raise StoreUnavailableError(uri=self.uri, reason=reason) from cause
+            raise StoreUnavailableError(
+                uri=self.uri, reason=reason, retry_safe=not lasts(error)
+            ) from cause
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
         """Look at the dataset afresh.
@@ -63,7 +66,9 @@ class DatasetPlace:
             if is_gone(error):
                 what = "there is no such dataset" if version is None else f"no version {version}"
                 raise TableMissingError(table=self.uri, what=what) from cause
-            raise StoreUnavailableError(uri=self.uri, reason=reason) from cause
+            raise StoreUnavailableError(
+                uri=self.uri, reason=reason, retry_safe=not lasts(error)
+            ) from cause
 
 
 def is_gone(error: Exception) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import lance
 
 from holdfast.errors import StoreUnavailableError
+from holdfast.model.lasting import lasts
 from holdfast.plain_text import told
 from holdfast.sinks.lance.dataset import is_gone
 from holdfast.storage.runtime import io_runtime
@@ -257,7 +258,9 @@ class History:
             reason, cause = told(error, {})
             if is_gone(error):
                 raise GoneError from cause
-            raise StoreUnavailableError(uri=self.dataset.uri, reason=reason) from cause
+            raise StoreUnavailableError(
+                uri=self.dataset.uri, reason=reason, retry_safe=not lasts(error)
+            ) from cause
 
 
 def _files(dataset: lance.LanceDataset) -> set[str]:

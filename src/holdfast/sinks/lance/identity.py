@@ -33,7 +33,9 @@ def read_identity(place: DatasetPlace) -> str | None:
     except FileNotFoundError:
         return None
     except StorageError as error:
-        raise StoreUnavailableError(uri=uri, reason=in_short(error)) from error
+        raise StoreUnavailableError(
+            uri=uri, reason=in_short(error), retry_safe=not error.lasts
+        ) from error
 
 
 def give_identity(place: DatasetPlace) -> str:
@@ -54,4 +56,6 @@ def _parse(uri: str, data: bytes) -> str:
     try:
         return str(json.loads(data)["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreUnavailableError(uri=uri, reason="it holds no id of a dataset") from error
+        raise StoreUnavailableError(
+            uri=uri, reason="it holds no id of a dataset", retry_safe=False
+        ) from error

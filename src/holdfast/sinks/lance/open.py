@@ -10,6 +10,7 @@ from lance.schema import LanceSchema
 
 from holdfast.errors import CommitRefusedError, SettingsError, TableMissingError
 from holdfast.failpoints import failpoint
+from holdfast.model.lasting import lasts
 from holdfast.plain_text import told
 from holdfast.sinks.base import Sink
 from holdfast.sinks.lance.dataset import DatasetPlace
@@ -108,5 +109,7 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
             place.open()  # Somebody's, or our own whose answer was lost.
         except TableMissingError:
             reason, cause = told(error, place.options)
-            raise CommitRefusedError(table=place.uri, reason=reason) from cause
+            raise CommitRefusedError(
+                table=place.uri, reason=reason, retry_safe=not lasts(error)
+            ) from cause
     failpoint("after-lance-create")

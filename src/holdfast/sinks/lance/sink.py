@@ -17,6 +17,7 @@ from holdfast.errors import (
     TableChangedError,
     TableMissingError,
 )
+from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.model.stored import RecordDamagedError
@@ -318,4 +319,6 @@ class LanceSink:
         try:
             yield self._place.storage
         except (OSError, StorageError) as error:
-            raise StoreUnavailableError(uri=self.name, reason=in_short(error)) from error
+            raise StoreUnavailableError(
+                uri=self.name, reason=in_short(error), retry_safe=not lasts(error)
+            ) from error

@@ -19,6 +19,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.failpoints import failpoint
+from holdfast.model.lasting import lasts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.plain_text import told
@@ -201,7 +202,9 @@ class _Stream:
         if self._error is not None:
             place = self._spec.place
             reason, cause = told(self._error, place.options)
-            raise StoreUnavailableError(uri=place.uri, reason=reason) from cause
+            raise StoreUnavailableError(
+                uri=place.uri, reason=reason, retry_safe=not lasts(self._error)
+            ) from cause
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while (item := self._queue.get()) is not None:

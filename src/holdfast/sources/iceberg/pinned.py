@@ -24,6 +24,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.ledger.answers import answers
+from holdfast.model.lasting import lasts
 from holdfast.model.pins import Origin, PinnedFile, Pins
 from holdfast.sources.iceberg.deletes import PositionDeletes
 from holdfast.sources.iceberg.fields import (
@@ -234,7 +235,9 @@ class PinnedIcebergScan:
         except (ValueError, NotImplementedError) as error:
             raise self._refused(str(error)) from error
         except OSError as error:
-            raise StoreUnavailableError(uri=table.metadata.location, reason=str(error)) from error
+            raise StoreUnavailableError(
+                uri=table.metadata.location, reason=str(error), retry_safe=not lasts(error)
+            ) from error
 
     def _pinned(
         self, table: Table, tasks: Sequence[FileScanTask], fit: ByFieldId

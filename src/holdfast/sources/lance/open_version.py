@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InputChangedError, StoreUnavailableError
+from holdfast.model.lasting import lasts
 from holdfast.model.pins import FileSlice, PinnedFile
 from holdfast.plain_text import told
 from holdfast.sources.base import TAG_COLUMN
@@ -180,4 +181,6 @@ class OpenVersion:
         if gone:
             raise InputChangedError(what=f"{gone} is gone") from error
         reason, cause = told(error, {})
-        raise StoreUnavailableError(uri=file.uri, reason=reason) from cause
+        raise StoreUnavailableError(
+            uri=file.uri, reason=reason, retry_safe=not lasts(error)
+        ) from cause

@@ -1,0 +1,179 @@
+"""Lasting: which failures the same call would meet again, and which may pass.
+
+`retry_safe` of an error rests on it, and schedulers obey that. What is known to last (a refused
+login, a bucket that does not exist, a bug in the user's code) is not worth a retry. Everything
+else may pass: an error of an unknown kind is worth one, because finished rows are kept and a
+scheduler bounds its retries, while a job that is given up at a passing failure waits for a person.
+
+Libraries are named by text: none has to be imported to name its errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+from holdfast.errors import HoldfastError
+
+Named = type[BaseException] | int | str
+
+RATE_LIMITED = 429
+# Classes, HTTP status codes, and dotted names of classes.
+PASSING: tuple[Named, ...] = (
+    408,
+    RATE_LIMITED,
+    500,
+    502,
+    503,
+    504,
+    529,
+    ConnectionError,
+    TimeoutError,
+    asyncio.TimeoutError,
+    "httpx.TransportError",
+    "aiohttp.client_exceptions.ClientConnectionError",
+    "requests.exceptions.ConnectionError",
+    "requests.exceptions.Timeout",
+    "openai.APIConnectionError",
+    "anthropic.APIConnectionError",
+)
+# Other answers of the 4xx kind that another call may not get: a conflict, a lock, too early.
+_PASSING_REFUSALS = (408, 409, 421, 423, 425, RATE_LIMITED)
+_REFUSALS = range(400, 500)
+
+# What Python raises for mistakes in code, arguments and paths.
+_MISTAKES: tuple[type[BaseException], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+_BAD_PATHS = (PermissionError, NotADirectoryError, IsADirectoryError)
+# A model's answer that cannot be parsed: the next one may be another.
+_UNSETTLED = (json.JSONDecodeError,)
+
+# Of catalogs and stores.
+_LASTING: tuple[Named, ...] = (
+    "pyiceberg.exceptions.BadRequestError",
+    "pyiceberg.exceptions.ForbiddenError",
+    "pyiceberg.exceptions.NotInstalledError",
+    "pyiceberg.exceptions.OAuthError",
+    "pyiceberg.exceptions.UnauthorizedError",
+    "pyiceberg.exceptions.ValidationError",
+    "requests.exceptions.InvalidSchema",
+    "requests.exceptions.InvalidURL",
+    "requests.exceptions.MissingSchema",
+    "sqlalchemy.exc.ArgumentError",
+    "sqlalchemy.exc.NoSuchModuleError",
+    "sqlalchemy.exc.ProgrammingError",
+    "botocore.exceptions.NoCredentialsError",
+    "botocore.exceptions.NoRegionError",
+    "botocore.exceptions.ParamValidationError",
+    "botocore.exceptions.ProfileNotFound",
+)
+# A token that is over is passing: the next process reads a new one.
+_PASSING_TEXT = re.compile(
+    "ExpiredToken|TokenRefreshRequired|RequestExpired|RequestTimeout|SlowDown|Throttl|"
+    "TooManyRequests|RequestLimitExceeded|RequestTimeTooSkewed"
+)
+_LASTING_TEXT = re.compile(
+    r"\b(?:401 Unauthorized|403 Forbidden|405 Method Not Allowed|501 Not Implemented)\b|"
+    r"\b(?:AccessDenied(?:Exception)?|AccountProblem|AllAccessDisabled|AuthenticationFailed|"
+    r"AuthorizationFailure|AuthorizationHeaderMalformed|InvalidAccessKeyId|InvalidBucketName|"
+    r"InvalidClientTokenId|InvalidToken|NoSuchBucket|NoSuchContainer|PermissionDenied|"
+    r"SignatureDoesNotMatch|UnrecognizedClientException|XAdminUserNotFound)\b|"
+    # EPERM, EACCES, ENOTDIR, EISDIR, EROFS, ENAMETOOLONG.
+    r"\(os error (?:1|13|20|21|30|36)\)|"
+    r"builder error|relative URL without a base|InvalidUri|CERTIFICATE_VERIFY_FAILED|"
+    r"invalid peer certificate|"
+    # PostgreSQL, SQLite.
+    r"authentication failed|[Pp]ermission denied|unable to open database file"
+)
+
+
+def names(kinds: Iterable[Named], error: BaseException) -> bool:
+    """Whether a list of classes, HTTP status codes and dotted names has an error in it."""
+    status = status_of(error)
+    classes = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
+    for kind in kinds:
+        if isinstance(kind, str):
+            if kind in classes:
+                return True
+        elif isinstance(kind, int):
+            if status == kind:
+                return True
+        elif isinstance(error, kind):
+            return True
+    return False
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an error carries, as httpx, requests, openai or aiohttp do."""
+    for holder in (getattr(error, "response", None), error):
+        for name in ("status_code", "status"):
+            status = getattr(holder, name, None)
+            if isinstance(status, int):
+                return status
+    return None
+
+
+def lasts(error: BaseException) -> bool:
+    """Whether a store or a catalog would answer the same call in the same way later."""
+    if isinstance(known := getattr(error, "lasts", None), bool):
+        return known  # A `StorageError`, which was told apart where it was raised.
+    if names(_LASTING, error):
+        return True
+    if names(PASSING, error) and "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return False
+    if isinstance(error, (*_BAD_PATHS, AttributeError, TypeError)) or _is_refusal(error):
+        return not _PASSING_TEXT.search(str(error))
+    return text_lasts(str(error))
+
+
+def text_lasts(text: str) -> bool:
+    """Whether what a store or a catalog says is known to last."""
+    return not _PASSING_TEXT.search(text) and _LASTING_TEXT.search(text) is not None
+
+
+def code_lasts(error: BaseException) -> bool:
+    """Whether the user's own code would fail in the same way if it ran again.
+
+    It would where it raised what Python raises for mistakes, or a client's refusal (HTTP 4xx), or
+    raised another error from one of these. Not where a passing error led to it.
+    """
+    if any(names(PASSING, one) for one in _behind(error, handled=True)):
+        return False
+    for one in _behind(error, handled=False):
+        if isinstance(one, HoldfastError):
+            return not one.retry_safe
+        if isinstance(one, _UNSETTLED):
+            return False
+        if isinstance(one, (*_MISTAKES, *_BAD_PATHS, FileNotFoundError)) or _is_refusal(one):
+            return True
+    return False
+
+
+def _is_refusal(error: BaseException) -> bool:
+    status = status_of(error)
+    return status in _REFUSALS and status not in _PASSING_REFUSALS
+
+
+def _behind(error: BaseException, *, handled: bool) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from, or also those being handled then."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += [one.__cause__, one.__context__ if handled else None]
