@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from holdfast.plain_text import printable, without_passwords
 
+_SUMMARY_LENGTH_MAX = 500
+
 
 def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
     return cls(**facts)
@@ -34,6 +36,13 @@ class HoldfastError(Exception):
     # have it as a field, because it depends on what happened.
     retry_safe = True
     advice: ClassVar[str] = "run the same script again"
+
+    @property
+    def summary(self) -> str:
+        """What happened, on one line that is not too long: for records and lists."""
+        line = " ".join(_shown(self.happened.format(**self._facts())).split())
+        cut = len(line) > _SUMMARY_LENGTH_MAX
+        return f"{line[: _SUMMARY_LENGTH_MAX - 1]}…" if cut else line
 
     def __str__(self) -> str:
         """Return what happened, whether a retry may succeed, and what to do."""

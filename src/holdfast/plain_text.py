@@ -29,6 +29,12 @@ _SECRET_NAME = re.compile(
     "(?:access|account|api).?key",
     re.IGNORECASE,
 )
+# A literal in a line of source that a name calls a secret: `api_key="..."`, `{"token": "..."}`.
+_LITERAL = re.compile(
+    r"((?:secret|password|passwd|token|credential|authorization|(?:access|account|api).?key)\w*"
+    r"""["']?\]?\s*[=:]\s*[rbf]?)(["'])[^"']+\2""",
+    re.IGNORECASE,
+)
 _LOGIN = re.compile(r"[^/:@]*:(.+)@")
 # A shorter value would be found in the middle of plain words.
 _SECRET_LENGTH_MIN = 4
@@ -54,6 +60,11 @@ def without_passwords(text: str) -> str:
     return _PARAMETER.sub(rf"\g<1>{CUT}", _PASSWORD.sub(rf"\g<1>{CUT}", text))
 
 
+def code_without_secrets(text: str) -> str:
+    """Return lines of source, or a traceback, without passwords and literals that are secrets."""
+    return _LITERAL.sub(rf"\g<1>\g<2>{CUT}\g<2>", without_passwords(text))
+
+
 def has_password(uri: str) -> bool:
     """Whether a URI has a password in front of its host."""
     login, at, _ = uri.partition("://")[2].partition("/")[0].rpartition("@")
@@ -76,7 +87,7 @@ def told(error: BaseException, options: Mapping[str, Any]) -> tuple[str, BaseExc
         error: The error.
         options: What the library was given; the error may repeat a secret of it.
     """
-    texts = [f"{behind} {behind!r}" for behind in _chain(error)]
+    texts = [f"{behind} {behind!r}" for behind in error_chain(error)]
     is_clean = all(_cut_out(text, options) == text for text in texts)
     return _cut_out(in_short(error), options), error if is_clean else None
 
@@ -87,7 +98,7 @@ def _cut_out(text: str, options: Mapping[str, Any]) -> str:
     return without_passwords(text)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and all that a traceback shows before it."""
     seen: set[int] = set()
     left = [error]

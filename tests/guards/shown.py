@@ -10,8 +10,37 @@ _PLAIN = "tests/unit/test_plain_text.py"
 _SECRETS = "tests/unit/test_secrets.py"
 
 _LASTING = "tests/unit/test_lasting.py"
+_WHERE = "tests/unit/test_where_it_failed.py"
 
 SHOWN_GUARDS = (
+    Guard(
+        name="where: a library's frame is not the user's",
+        file="worker/problems.py",
+        before="(_is_users, _is_not_ours, bool)",
+        after="(bool,)",
+        test=f"{_WHERE} -k own_line",
+    ),
+    Guard(
+        name="where: a long traceback is cut",
+        file="worker/problems.py",
+        before="    if left_out > 0:\n",
+        after="    if False:\n",
+        test=f"{_WHERE} -k cut",
+    ),
+    Guard(
+        name="where: no secret of a line of source is shown or stored",
+        file="plain_text.py",
+        before="    return _LITERAL.sub(",
+        after="    return text or _LITERAL.sub(",
+        test=f"{_WHERE} -k secret",
+    ),
+    Guard(
+        name="stop: the record has the error's message",
+        file="engine/prepare.py",
+        before=", message=error.summary)",
+        after=")",
+        test=f"{_WHERE} -k ledger",
+    ),
     Guard(
         name="retry_safe: a mistake in the transform is not worth a retry",
         file="engine/problems.py",

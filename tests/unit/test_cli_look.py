@@ -190,10 +190,16 @@ def test_the_status_of_a_run_that_stopped(
     """It names the error, and says that the same script goes on."""
     lake.put(stopped(), "r")
     printed = said(lake, capsys, "status", "r")
-    assert "stopped by TransformError" in printed
+    assert "stopped by TransformError: the transform failed in 1 of 2 tasks; first: Val" in printed
+    assert "row 15 is bad" in printed
     assert "mend what ended the last start (TransformError), then run the same script" in printed
     found = facts(lake, capsys, "status", "r")
     assert found["starts"][0]["reason"] == "TransformError"
+    assert "row 15 is bad" in found["starts"][0]["message"]
+    for command in (["runs"], ["inspect", "r"]):
+        assert "TransformError: the transform failed" in said(lake, capsys, *command)
+    (line,) = facts(lake, capsys, "runs")["runs"]
+    assert "row 15 is bad" in line["stopped_by"]
     assert 0 < found["done_rows"] < 20
 
 

@@ -162,7 +162,7 @@ def test_a_stopped_start_names_its_error_and_the_next_step() -> None:
         rig.start(transform=transform, retries=0, batch_rows=1, checkpoint_every=ALWAYS)
     head = facts(look(rig)).head
     assert (head.word, head.tone) == ("stopped", "act")
-    assert "TransformError" in head.next_step
+    assert "TransformError (the transform failed in " in head.next_step
     assert head.ended_at is not None
 
 

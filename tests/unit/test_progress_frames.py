@@ -93,11 +93,14 @@ def test_an_input_that_nobody_has_measured_has_no_bar() -> None:
 
 
 def test_a_failed_start_says_why_and_what_to_do() -> None:
-    """By the error's name: its text may hold values."""
+    """By the error's name, and by its text in a line of its own."""
     rig = Rig()
     stop_half_way(rig)
     shown = frame(rig)
     assert words(shown)["start"] == "1: stopped (TransformError); run it again to go on"
+    assert "first: ValueError: row 15 is bad" in words(shown)["error"]
+    assert "row 15 is bad" not in one_line(shown)  # A log: it may hold values.
+    assert "row 15 is bad" in shown.to_json()["stop_message"]
     assert shown.is_over
 
 

@@ -49,6 +49,8 @@ class Line:
     snapshot_id: int | None = None
     # Why the ledger could not be read, in short; empty if it could.
     error: str = ""
+    # What ended the last start of a run that is stopped.
+    stopped_by: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +122,7 @@ def _line(ledger: Ledger) -> Line:
         starts=len(starts_of(ledger.log.records)),
         last_at=_last_at(ledger, found),
         snapshot_id=found.snapshot_id,
+        stopped_by=found.stopped_by,
     )
 
 
@@ -160,19 +163,20 @@ def _print(store: str, lines: list[Line]) -> None:
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *cells, strict=True)]
     free = out.width - sum(widths[1:-1]) - _BETWEEN * len(_COLUMNS)
     # A folder that is no run may have any name: the reason beside it is to be seen.
-    broken = [
-        (_short(printable(line.run_id), out.width // 2), line) for line in lines if line.error
-    ]
-    longest = max(map(len, [*(name for name, _ in broken), *(cell[0] for cell in cells)]))
+    broken = [line for line in lines if line.error]
+    names = [_short(printable(line.run_id), out.width // 2) for line in broken]
+    longest = max(map(len, [*names, *(cell[0] for cell in cells)]))
     id_width = min(longest, max(_ID_MIN, free - widths[-1]))
     table.columns[0].width, table.columns[-1].width = id_width, max(_TABLE_MIN, free - id_width)
     for run_id, state, *others in cells:
         table.add_row(run_id, console.state_text(state), *others)
     if cells:
         console.show(out, table)
-    for name, line in broken:
+    ended = [(line, f"by {line.stopped_by}") for line in lines if line.stopped_by]
+    for line, said in [*((line, line.error) for line in broken), *ended]:
         # In one line, however long: `holdfast status` says all of it.
-        text = f"  {name:<{id_width}}  {line.state}  {line.error}"
+        name = _short(printable(line.run_id), out.width // 2)
+        text = printable(f"  {name:<{id_width}}  {line.state}  {said}")
         style = console.STATE_STYLES[line.state]
         out.print(console.styled(text, style), no_wrap=True, overflow="ellipsis")
 

@@ -107,6 +107,8 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
     lines = []
     if seen.identity is not None:
         lines.append(("table", _table(seen)))
+    if seen.starts and seen.starts[-1].end == "stopped":
+        lines.append(("stopped", f"by {seen.starts[-1].why}"))
     lines.append(("done", done_of(progress.done_rows, progress.input_rows, "rows")))
     if progress.kept_rows:
         saved = readable_time(progress.kept_seconds)
@@ -169,4 +171,5 @@ def _start_json(start: Start) -> dict[str, Any]:
         "passes": len(start.jobs),
         "end": start.end,
         "reason": start.reason,
+        "message": start.message,
     }

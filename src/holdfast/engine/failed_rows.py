@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from holdfast.errors import TooManyErrorsError
 from holdfast.model.records import Claim
 from holdfast.model.work import Work
-from holdfast.worker.reports import TaskReport
+from holdfast.worker.reports import TaskReport, WorkerTraceback
 
 
 def to_keep(work: Work, claims: Mapping[int, Claim], code: str, limit: int) -> Work:
@@ -37,10 +37,10 @@ def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> No
     """
     if work.quarantined_rows <= limit:
         return
-    examples = [report.failed_example for report in reports if report.failed_example]
+    first = next((report for report in reports if report.failed_example), None)
     raise TooManyErrorsError(
         rows=work.quarantined_rows,
         limit=limit,
-        example=examples[0] if examples else "see run.quarantined()",
+        example=first.failed_example if first else "see run.quarantined()",
         retry_safe=any(report.failed_may_pass for report in reports),
-    )
+    ) from (WorkerTraceback.of(first.failed_traceback) if first else None)

@@ -142,11 +142,12 @@ class Ledger:
 
     def stop(self, error: HoldfastError) -> None:
         """Say that this driver gives up, as far as that can be said: nobody needs to wait."""
-        say(self.run_id, f"stopped: {type(error).__name__}")
+        stop = Stop(reason=type(error).__name__, message=error.summary)
+        say(self.run_id, f"stopped: {stop.reason}")  # Its message may hold values of a row.
         if not self.log.own_claim:
             return  # Nothing of this driver is in the log that another would wait for.
         with contextlib.suppress(HoldfastError):
-            self.log.append(Stop(reason=type(error).__name__))
+            self.log.append(stop)
 
     def _our_claim(self, choices: Choices) -> Claim:
         return Claim(

@@ -12,7 +12,7 @@ from holdfast.errors import (
     SchemaMismatchError,
     TransformError,
 )
-from holdfast.worker.reports import TaskProblem, TaskReport, transform_example
+from holdfast.worker.reports import TaskProblem, TaskReport, WorkerTraceback, transform_example
 
 
 def raise_problems(reports: Sequence[TaskReport]) -> None:
@@ -47,7 +47,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
             tasks=len(reports),
             example=transform_example(first),
             retry_safe=not first.facts.get("lasts"),
-        )
+        ) from WorkerTraceback.of(first.facts.get("traceback", ""))
     for problem in problems:
         # Whatever it is, its task has not done its rows: they must not be missed.
         raise JobFailedError(reason=f"a task reported {problem.kind!r}: {problem.facts}")

@@ -33,9 +33,10 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
         done = accepted_work(ledger).sums.rows
     planned = last_input(log)
     claim = log.claims[max(log.claims)] if log.claims else None
+    state, end = state_of(log, last), log.records[-1].body if log.records else None
     return RunStatus(
         run_id=ledger.run_id,
-        state=state_of(log, last),
+        state=state,
         table=run_file.identity.table if run_file else "",
         input_rows=planned.rows if planned else None,
         done_rows=done,
@@ -45,6 +46,7 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
         process_id=claim.process_id if claim else 0,
         last_record_at=log.records[-1].written_at if log.records else "",
         snapshot_id=log.receipt.snapshot_id if log.receipt else None,
+        stopped_by=end.why if isinstance(end, Stop) and state == "stopped" else "",
     )
 
 

@@ -116,7 +116,15 @@ class Renewal:
 class Stop:
     """The driver gave its start up in good order; nobody needs to wait for it."""
 
+    # The name of the error or the signal.
     reason: str
+    # What the error says has happened. Not in older ledgers.
+    message: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason and what it says, for people."""
+        return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,13 @@ class Start:
     end: StartEnd = ""
     # The name of the error or signal that a driver has left behind.
     reason: str = ""
+    # What that error says has happened.
+    message: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason and what it says, for people."""
+        return f"{self.reason}: {self.message}" if self.message else self.reason
 
     @property
     def first_claim(self) -> int:
@@ -90,11 +97,11 @@ def _go_on(start: Start, body: Body, at: float) -> None:
     if isinstance(body, Plan):
         start.passes[-1].plan = body
     elif isinstance(body, Stop):
-        start.end, start.reason = "stopped", body.reason
+        start.end, start.reason, start.message = "stopped", body.reason, body.message
     elif isinstance(body, Abort):
-        start.end, start.reason = "aborted", body.reason
+        start.end, start.reason, start.message = "aborted", body.reason, ""
     elif isinstance(body, Receipt):
-        start.end, start.reason = "committed", ""
+        start.end, start.reason, start.message = "committed", "", ""
 
 
 def _is_same(start: Start, claim: Claim) -> bool:

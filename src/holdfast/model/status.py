@@ -33,6 +33,8 @@ class RunStatus:
     snapshot_id: int | None
     # What is wrong with a ledger that is damaged.
     error: str = ""
+    # Which error or signal ended the last start of a run that is stopped, and what it says.
+    stopped_by: str = ""
 
     @classmethod
     def damaged(cls, run_id: str, error: str) -> RunStatus:
@@ -57,6 +59,8 @@ class RunStatus:
         lines = [("run", self.run_id), ("state", self.state)]
         if self.error:
             lines.append(("error", self.error))
+        if self.stopped_by:
+            lines.append(("stopped", f"by {self.stopped_by}"))
         if self.table:
             lines.append(("table", self.table))
         of = "" if self.input_rows is None else f" of {self.input_rows:,}"

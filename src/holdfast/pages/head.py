@@ -74,8 +74,9 @@ def _standing(seen: Observation, last: Life | None, now: float) -> tuple[str, To
         return "new", "none", "No start has claimed this run yet: start the job."
     if state == "stopped":
         reason = f" with {last.reason}" if last.reason else ""
+        said = f" ({last.message})" if last.message else ""
         again = _start_again(seen.progress.done_rows)
-        return "stopped", "act", f"The last start ended{reason}: mend what it names. {again}"
+        return "stopped", "act", f"The last start ended{reason}{said}: mend what it names. {again}"
     if _may_be_alive(seen, last, now):
         return "running", "busy", "Nothing to do: look again later, or use holdfast watch."
     return _silent(seen)

@@ -35,6 +35,7 @@ class Life:
     last_at: float
     end: StartEnd
     reason: str
+    message: str
     jobs: list[Job] = field(default_factory=list)
     # What earlier starts had done when it began.
     kept_rows: int = 0
@@ -129,6 +130,7 @@ def _begun(start: Start) -> Life:
         last_at=start.last_at,
         end=start.end,
         reason=start.reason,
+        message=start.message,
         jobs=jobs,
     )
 

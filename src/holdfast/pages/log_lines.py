@@ -37,6 +37,8 @@ def log_lines(log: Sequence[Record]) -> list[LogLine]:
 
 def _short(body: Body, words: str) -> str:
     """Leave out what the kind beside it says already."""
-    if isinstance(body, Stop | Abort):
+    if isinstance(body, Stop):
+        return body.why
+    if isinstance(body, Abort):
         return body.reason or "no reason was given"
     return words

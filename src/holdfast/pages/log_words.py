@@ -96,7 +96,7 @@ def _(body: Renewal) -> str:
 
 @words_of.register
 def _(body: Stop) -> str:
-    return f"the driver gives this start up: {body.reason}"
+    return f"the driver gives this start up: {body.why}"
 
 
 @words_of.register

@@ -24,8 +24,9 @@ class Frame:
     elapsed_s: float = 0.0
     # How long nothing was heard of it, if that is longer than it should be.
     silent_s: float = 0.0
-    # What a start that has ended has left as its reason.
+    # What a start that has ended has left as its reason, and what that says.
     reason: str = ""
+    message: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -44,7 +45,11 @@ class Frame:
             found |= asdict(progress)
             found |= {"remaining_rows": progress.remaining_rows, "share": progress.share}
         found |= asdict(self.pace)
-        return found | {"elapsed_s": round(self.elapsed_s, 1), "stop_reason": self.reason}
+        return found | {
+            "elapsed_s": round(self.elapsed_s, 1),
+            "stop_reason": self.reason,
+            "stop_message": self.message,
+        }
 
 
 def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
@@ -64,6 +69,7 @@ def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
         pace=pace_of(seen, now),
         elapsed_s=max(0.0, progress.last_at - progress.began_at),
         reason=start.reason if start else "",
+        message=start.message if start else "",
     )
     if start is None or frame.is_over:
         return frame

@@ -31,6 +31,8 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
         saved = f"; {progress.kept_cost:,.6g} of it saved by resuming" if progress.kept_cost else ""
         lines.append(("cost", f"{progress.cost:,.6g}{saved}"))
     lines.append(("start", standing(frame)))
+    if frame.message:  # Not in a log line: it may hold values of a row.
+        lines.append(("error", f"{frame.reason}: {frame.message}"))
     if frame.silent_s:
         lines.append(("silent", f"no record for {calm_time(frame.silent_s)}"))
     return lines

@@ -47,7 +47,7 @@ class Attempt:
         self._checkpoints = checkpoints
         self._writer = writer
         self._rows_in = 0
-        self._example = ""
+        self._example = self._traceback = ""
         self._may_pass = False
         self._rows: RowSteps | None = None
 
@@ -96,6 +96,7 @@ class Attempt:
             rows_in=self._rows_in,
             failed_rows=checkpoints.failed_rows,
             failed_example=self._example,
+            failed_traceback=self._traceback,
             failed_may_pass=self._may_pass,
         )
 
@@ -179,6 +180,7 @@ class Attempt:
         before = self._rows_in - 1 if position is None else position
         problem = problem_of(first, self._plan.key, failed[0].row, before)
         self._example = self._example or transform_example(problem)
+        self._traceback = self._traceback or problem.facts["traceback"]
         self._may_pass = self._may_pass or not all(code_lasts(one.error) for one in failed)
         too_many = self._plan.errors_max is not None and (
             self._checkpoints.failed_rows > self._plan.errors_max

@@ -114,6 +114,7 @@ class Calls:
             if not self._is_cancelled:
                 # A client may cancel its own call. Without an answer the task would wait for ever.
                 failure = RuntimeError(f"the call was ended: {error!r}")
+                failure.__cause__ = error
                 self._answers.put(Answer(number=number, error=failure, attempts=1))
             raise
         self._answers.put(answer)
@@ -217,7 +218,9 @@ def _plain(error: BaseException) -> Exception:
     """Return an error that a future can carry."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(f"the call raised {error!r}")
+    plain = RuntimeError(f"the call raised {error!r}")
+    plain.__cause__ = error
+    return plain
 
 
 def _is_async(function: RowFunction) -> bool:

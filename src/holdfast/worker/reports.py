@@ -25,8 +25,8 @@ class TaskProblem:
 
     kind: ProblemKind
     host: str
-    # For "setup": what and cure; for "transform": where, error, and `lasts` unless it may pass; for
-    # "schema": its facts; for "null key": rows.
+    # For "setup": what and cure; for "transform": where, error, traceback, and `lasts` unless it
+    # may pass; for "schema": its facts; for "null key": rows.
     facts: dict[str, str]
 
 
@@ -46,6 +46,8 @@ class TaskReport:
     # Rows that were set aside, and the first of them in words.
     failed_rows: int = 0
     failed_example: str = ""
+    # Its traceback.
+    failed_traceback: str = ""
     # Whether one of them failed in a way that may pass.
     failed_may_pass: bool = False
     # What the task has asked of storage: see `IoCounters`.
@@ -64,6 +66,19 @@ class TaskReport:
         if problem is not None:
             value = {"end": "stopped", **value, "problem": TaskProblem(**problem)}
         return cls(**value)
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - it is no error, but where one was raised.
+    """The traceback of a worker, as text: frames do not travel between processes."""
+
+    def __str__(self) -> str:
+        """Return it so that Python prints it above the driver's own traceback."""
+        return f'\n"""\n{self.args[0]}\n"""'
+
+    @classmethod
+    def of(cls, text: str) -> WorkerTraceback | None:
+        """Return what to raise an error from; None if there is no traceback."""
+        return cls(text) if text else None
 
 
 def transform_example(problem: TaskProblem) -> str:
