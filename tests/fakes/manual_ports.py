@@ -17,6 +17,21 @@ class ManualTime:
         self.sleeps: list[float] = []
         # Runs once, at the end of the next sleep: what the world did meanwhile.
         self.meanwhile: Callable[[], object] | None = None
+        # What happens beside drivers: when each is due, and what it is.
+        self._beside: dict[str, tuple[float, Callable[[], float | None]]] = {}
+        self._numbers = itertools.count(1)
+
+    def beside(
+        self, name: str, after_s: float, act: Callable[[], float | None], /
+    ) -> Callable[[], None]:
+        """Let something happen as the time passes, until it is ended."""
+        key = f"{name} {next(self._numbers)}"
+        self._beside[key] = (self.now_s + after_s, act)
+
+        def end() -> None:
+            self._beside.pop(key, None)
+
+        return end
 
     def now(self) -> float:
         """Return the moment."""
@@ -25,10 +40,20 @@ class ManualTime:
     def sleep(self, seconds: float) -> None:
         """Let the time pass at once, and remember it."""
         self.sleeps.append(seconds)
-        self.now_s += seconds
+        self.pass_by(seconds)
         if (meanwhile := self.meanwhile) is not None:
             self.meanwhile = None
             meanwhile()
+
+    def pass_by(self, seconds: float) -> None:
+        """Let the time pass, and with it what happens beside drivers."""
+        until = self.now_s + seconds
+        while due := [(at, key) for key, (at, _) in self._beside.items() if at <= until]:
+            self.now_s, key = min(due)
+            _, act = self._beside.pop(key)
+            if (again_s := act()) is not None:
+                self._beside[key] = (self.now_s + again_s, act)
+        self.now_s = until
 
 
 _drivers = itertools.count(1)
@@ -65,4 +90,6 @@ def manual_ports(
         machine=machine,
         process_id=process_id,
         is_running=lambda process_id: process_id in running,
+        beside=time.beside,
+        drivers=[],
     )

@@ -27,8 +27,9 @@ from tests.stack_access import Stack
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest, pytest.mark.connect]
 
 ALL = list(range(ROWS))
-# A driver is left alone for twice this long.
-EVERY_S = 10.0
+# How often a driver gives a sign of life, and how long one that lives may give none.
+EVERY_S = 5.0
+QUIET_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,24 +92,30 @@ def test_never_raises_and_leaves_the_other_alone(watched: WatchedTable, healthy:
     with pytest.raises(RunBusyError, match="seems to be at work") as caught:
         watched.append(takeover="never")
     assert caught.value.process_id == healthy.process.pid
-    assert caught.value.age_s < 2 * EVERY_S
+    assert caught.value.age_s < QUIET_S
     healthy.release()
     assert healthy.ending() == {"outcome": "committed", "error": ""}
     assert watched.numbers() == ALL
     assert watched.computed() == []
 
 
-def test_wait_says_so_then_takes_over(watched: WatchedTable, healthy: Healthy) -> None:
-    """A driver that stays silent for its time is fenced, and its rows land once.
+def test_a_driver_that_is_stopped_is_waited_for_and_then_taken_over(
+    watched: WatchedTable, healthy: Healthy
+) -> None:
+    """When its signs of life end it counts as dead; woken up it is fenced, and rows land once.
 
     The code is another one here than there, which is said as well.
     """
+    os.kill(healthy.process.pid, signal.SIGSTOP)
     started = time.monotonic()
-    with pytest.warns(UserWarning, match="^run 'nightly'") as said:
-        report = watched.append()
+    try:
+        with pytest.warns(UserWarning, match="^run 'nightly'") as said:
+            report = watched.append()
+    finally:
+        os.kill(healthy.process.pid, signal.SIGCONT)
     (wait,) = waits(said)
     assert f"process {healthy.process.pid} on" in wait
-    seconds = re.search(r"waiting (\d+) s", wait)
+    seconds = re.search(r"for (\d+) s without a sign of life", wait)
     assert seconds is not None
     assert time.monotonic() - started >= int(seconds[1]) - 1  # It did wait.
     assert report.outcome == "committed"
@@ -116,6 +123,22 @@ def test_wait_says_so_then_takes_over(watched: WatchedTable, healthy: Healthy) -
     assert healthy.ending() == {"outcome": "", "error": "RunFencedError"}
     assert watched.numbers() == watched.computed() == ALL
     assert watched.snapshots() == [report.snapshot_id]
+
+
+def test_a_driver_that_lives_is_never_taken_over(watched: WatchedTable, healthy: Healthy) -> None:
+    """It works for longer than its records are young, and the second start waits all the time."""
+    later = threading.Timer(QUIET_S + EVERY_S, healthy.release)
+    later.start()
+    started = time.monotonic()
+    with pytest.warns(UserWarning, match="^run 'nightly'") as said:
+        report = watched.append()
+    later.join()
+    assert time.monotonic() - started >= QUIET_S + EVERY_S
+    assert len(waits(said)) == 1
+    assert report.outcome == "already_committed"
+    assert healthy.ending() == {"outcome": "committed", "error": ""}
+    assert watched.numbers() == ALL
+    assert watched.computed() == []
 
 
 def test_wait_ends_as_soon_as_the_other_has_landed(watched: WatchedTable, healthy: Healthy) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import abort, check_input, commit, drive, passes, resolve, sweep
+from holdfast.engine import abort, check_input, commit, drive, passes, resolve, sweep, takeover
 from holdfast.engine.check_input import InputCheck
 from holdfast.engine.commit import Commit
 from holdfast.engine.prepare import Ledger
@@ -252,6 +252,10 @@ GUARDS: dict[str, Patches] = {
     "folders of tasks": lambda: [
         mock.patch.object(passes, "tasks_name", lambda claim, _nonce: tasks_name(claim))
     ],
+    "heartbeat": lambda: [
+        mock.patch.object(takeover, "_beat", lambda *_arguments: lambda: None),
+    ],
+    "claim in turn": lambda: [mock.patch.object(RunLog, "try_claim", RunLog.claim)],
     "named intents": lambda: [mock.patch.object(commit, "intent_named", _named_by_number)],
     **LANCE_GUARDS,
 }

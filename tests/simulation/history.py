@@ -18,8 +18,10 @@ from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.sweep import sweep
 from holdfast.errors import HoldfastError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.identity import Identity
+from holdfast.model.records import Abort, Claim, Receipt, Record, Stop
 from holdfast.model.usage import Usage
 from holdfast.sinks.base import Sink, TableView
 from holdfast.worker.per_row import per_row
@@ -45,6 +47,8 @@ _STARTS_MAX = 3
 _STALLS_BEFORE = 300
 # How long it takes until somebody starts a job again that was left alone.
 LONG_S = 5_000.0
+# How long any driver of a history may give no sign of life.
+_LONGEST_QUIET_S = 120.0
 
 # What a user may choose by mistake; the first is no mistake.
 _SLIPS: tuple[dict[str, Any], ...] = (
@@ -233,8 +237,34 @@ class History:
             machine="here" if self.setting.same_machine else "",
             is_running=is_running,
             tasks=tasks,
+            beside=world.beside,
+            drivers=[],
         )
         return Ledger.open(RUN_ID, STORE, storage or self.storage, ports)
+
+    def _watch_claims(self, log: RunLog) -> None:
+        """Notice a start that is to wait, and takes the run from a driver that lives."""
+        try_claim, driver = log.try_claim, self.world.current
+
+        def claim(body: Claim | Abort) -> Record | None:
+            record = try_claim(body)
+            earlier = [one for one in log.claims if record and one < record.number]
+            if earlier and self._is_at_work(log, max(earlier), driver):
+                self.wrong.append(f"record {max(earlier)}: its driver lives, and was stopped")
+            return record
+
+        log.try_claim = claim  # type: ignore[method-assign]
+
+    def _is_at_work(self, log: RunLog, number: int, other: Actor | None) -> bool:
+        """Whether the driver of a claim lives, and nothing has kept its signs of life away."""
+        owner, counts = self._processes[log.claims[number].process_id], self.world.counts
+        if owner is None or owner is other or owner.is_done or not owner.lives:
+            return False
+        is_heard = not counts["lost answers"] and not self.is_ledger_moved and not self.is_damaged
+        was_stopped = owner.stopped_until > self.world.clock - _LONGEST_QUIET_S
+        ends = (record.body for record in log.records[number:])
+        has_ended = any(isinstance(body, Stop | Receipt | Abort) for body in ends)
+        return is_heard and not was_stopped and not has_ended
 
     def _user(self) -> None:
         for _ in range(1 + self.world.chance.of(_STARTS_MAX)):
@@ -281,6 +311,8 @@ class History:
         )
 
         choices = self._choices(ledger, view)
+        if choices.takeover == "wait" and copy is None:
+            self._watch_claims(ledger.log)
         if setting.is_scan:
             pause = self.world.pause
             scan = MemoryScan(ids, left_out=setting.left_out, before_listing=pause)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import commit, passes, renew, unique_keys
+from holdfast.engine import commit, passes, renew, takeover, unique_keys
 from holdfast.ledger import key_files, parts
 from holdfast.storage.runtime import IoRuntime
 from holdfast.worker import replay
@@ -34,6 +34,8 @@ def scaled_down(setting: Setting) -> Iterator[None]:
         (passes, "_REPLAY_ITEM_BYTES", setting.replay_bytes),
         (renew, "_OLD_AFTER_S", setting.old_after_s),
         (replay, "io_runtime", lambda: _INLINE),
+        (takeover, "_POLL_S", 5.0),
+        (takeover, "_LATER_POLL_S", 20.0),
     ]
     if setting.low_bounds:
         values += [(module, name, 1) for module, name in _BOUNDS]

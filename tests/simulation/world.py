@@ -40,6 +40,10 @@ class Actor:
     lives: bool = True
     is_done: bool = False
     wakes_at: float = 0.0
+    # Whose process it belongs to: they die together.
+    process: Actor | None = None
+    # Until when its whole process is stopped, with all that happens beside it.
+    stopped_until: float = 0.0
     waits_for: Callable[[], bool] | None = None
     # Signals that have come and are not handled yet, and who handles which.
     signals: list[int] = field(default_factory=list)
@@ -140,7 +144,10 @@ class World:
         if self.steps in self.stalls:
             self.note(f"stands still before {label}")
             self.counts["stalls"] += 1
-            self.sleep(self.stalls.pop(self.steps))
+            seconds = self.stalls.pop(self.steps)
+            if self.chance.of(2):
+                actor.stopped_until = self.clock + seconds
+            self.sleep(seconds)
         if self.faults.deaths and self.chance.happens(0.012):
             self.faults.deaths -= 1
             self.note(f"dies before {label}")
@@ -158,6 +165,8 @@ class World:
         actor.waits_for, actor.wakes_at = None, 0.0
         self.counts["deaths"] += 1
         self.killed(actor)
+        if actor.process is not None and actor.process.lives:
+            self.kill(actor.process)
 
     def signal(self, actor: Actor, number: int) -> None:
         """Send a signal, which ends an actor that does not handle it."""
@@ -202,6 +211,33 @@ class World:
         self._current = actor
         if not actor.lives:
             raise DiedError
+
+    def beside(
+        self, name: str, after_s: float, act: Callable[[], float | None], /
+    ) -> Callable[[], None]:
+        """Let something happen beside the current actor, in the same process."""
+        owner, is_over = self._current, False
+        if owner is None:
+            return lambda: None
+
+        def run() -> None:
+            wait_s: float | None = after_s
+            while wait_s is not None:
+                self.sleep(wait_s)
+                if owner.stopped_until > self.clock:
+                    self.sleep(owner.stopped_until - self.clock)
+                if is_over or owner.is_done or not owner.lives:
+                    return
+                wait_s = act()
+
+        thread = self.spawn(f"{owner.name}: {name}", run, process=owner)
+
+        def end() -> None:
+            nonlocal is_over
+            is_over = True
+            thread.wakes_at = 0.0
+
+        return end
 
     def rest(self) -> None:
         """Let the current actor rest for a moment or for minutes, or not at all."""

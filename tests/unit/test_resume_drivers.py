@@ -42,7 +42,9 @@ def test_a_driver_that_may_be_alive_is_waited_for() -> None:
     """Twice `checkpoint_every` after its last sign of life, the other one takes over."""
     rig = rig_with_dead_driver()
     rig.time.now_s += 15
-    with pytest.warns(UserWarning, match=r"process 1 on host-1 wrote 15 s ago.*waiting 45 s"):
+    with pytest.warns(
+        UserWarning, match=r"process 1 on host-1 gave a sign of life 15 s ago.* for 45 s without"
+    ):
         driven = rig.start(ports=elsewhere(rig))
     assert sum(rig.time.sleeps) == pytest.approx(WAIT_S - 15)
     assert (driven.kept_rows, rig.table.ids) == (10, ALL)
@@ -54,7 +56,7 @@ def test_a_task_that_writes_is_a_sign_of_life() -> None:
     rig.time.now_s += 55
     tasks = LAYOUT.job_tasks(rig.log().task_folders[1])
     rig.storage.put(f"{tasks}/rows/000001/000000000001/0000.keys", b"")
-    with pytest.warns(UserWarning, match="wrote 0 s ago"):
+    with pytest.warns(UserWarning, match="sign of life 0 s ago"):
         rig.start(ports=elsewhere(rig))
     assert sum(rig.time.sleeps) == pytest.approx(WAIT_S)
 
@@ -64,7 +66,7 @@ def test_a_driver_without_checkpoints_is_waited_for_a_minute() -> None:
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter, checkpoint_every=None)
-    with pytest.warns(UserWarning, match="waiting 60 s"):
+    with pytest.warns(UserWarning, match="for 60 s without"):
         rig.start(ports=elsewhere(rig))
     assert sum(rig.time.sleeps) == pytest.approx(60)
 
@@ -159,7 +161,7 @@ def test_the_wait_ends_when_the_other_driver_does(end: str) -> None:
             log.append(Stop(reason="JobFailedError"))
 
     rig.time.meanwhile = other_driver_ends
-    with pytest.warns(UserWarning, match="may be at work"):
+    with pytest.warns(UserWarning, match="waiting for it to end"):
         driven = rig.start(ports=elsewhere(rig))
     assert len(rig.time.sleeps) == 1
     assert (driven.was_landed, rig.table.ids) == (end == "receipt", ALL)
@@ -171,7 +173,7 @@ def test_the_wait_ends_when_the_run_is_given_up() -> None:
     rig = rig_with_dead_driver()
     rig.time.meanwhile = lambda: rig.log().claim(Abort(reason="no longer wanted"))
     with (
-        pytest.warns(UserWarning, match="may be at work"),
+        pytest.warns(UserWarning, match="waiting for it to end"),
         pytest.raises(RunAbortedError, match="no longer wanted"),
     ):
         rig.start(ports=elsewhere(rig))

@@ -119,7 +119,12 @@ class Driver:
                 book = ledger.workbook()
             else:
                 claim, book = ledger.claim_again(choices), self.prepared.book
-            return self._drive(commit, view, identity.key, choices, claim, book)
+                self.prepared.heartbeat.stop()
+            heartbeat = ledger.heartbeat(choices)
+            try:
+                return self._drive(commit, view, identity.key, choices, claim, book)
+            finally:
+                heartbeat.stop()
         except RunAbortedError:
             # The abort may have come when a post was under way. Who is told "aborted" starts over
             # under another id: then the rows must not be in the table.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +15,17 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.input_sums import InputSums
 from holdfast.model.key_examples import KeyExamples
 from holdfast.worker.replay import ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
+
+_log = logging.getLogger("holdfast")
+# The logs of all drivers that are at work in this process.
+_DRIVERS: list[RunLog] = []
 
 
 def _new_nonce() -> str:
@@ -47,6 +54,36 @@ def _machine() -> str:
         return ""
 
 
+class Beside(Protocol):
+    """Lets something happen beside the driver while that works."""
+
+    def __call__(
+        self, name: str, after_s: float, act: Callable[[], float | None], /
+    ) -> Callable[[], None]:
+        """Call `act` after so many seconds, and again after as many as it returns; None ends it.
+
+        Returns what ends it. A call that is under way is not waited for.
+        """
+
+
+def in_a_thread(
+    name: str, after_s: float, act: Callable[[], float | None], /
+) -> Callable[[], None]:
+    """Call `act` beside the driver, in a thread that ends with the process."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        wait_s: float | None = after_s
+        try:
+            while wait_s is not None and not is_over.wait(wait_s):
+                wait_s = act()
+        except Exception:  # noqa: BLE001 - whatever it is, the job must not suffer from it.
+            _log.debug("%s ended", name, exc_info=True)
+
+    threading.Thread(target=run, name=f"holdfast-{name}", daemon=True).start()
+    return is_over.set
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """Time, chance, and who we are."""
@@ -63,6 +100,9 @@ class Ports:
     tasks: TaskPorts = field(default_factory=TaskPorts)
     # Whether a process of this machine runs.
     is_running: Callable[[int], bool] = field(default=_is_running)
+    beside: Beside = field(default=in_a_thread)
+    # The logs of the drivers that are at work in this process: an entry for each heartbeat.
+    drivers: list[RunLog] = field(default_factory=lambda: _DRIVERS)
 
 
 class Jobs(Protocol):

@@ -11,7 +11,7 @@ from holdfast._version import __version__
 from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.steps_log import say
-from holdfast.engine.takeover import wait_for_other_driver
+from holdfast.engine.takeover import Heartbeat, wait_for_other_driver
 from holdfast.engine.withdraw import without_lost_objects
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
@@ -20,6 +20,7 @@ from holdfast.errors import (
     NullKeyError,
     RunMismatchError,
     SettingsError,
+    StoreUnavailableError,
     TableMissingError,
 )
 from holdfast.ledger.key_files import KeyFiles
@@ -32,6 +33,8 @@ from holdfast.model.records import Claim, Stop
 from holdfast.sinks.base import Sink
 from holdfast.storage.port import Storage
 from holdfast.worker.code_digest import code_digest
+
+_CLAIMS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,24 +111,27 @@ class Ledger:
             RunMismatchError: The code has changed, and the user wants that refused.
             RunAbortedError: The run was given up.
             StoreError: The ledger is damaged or does not answer.
+            StoreUnavailableError: Other starts have claimed the run again and again.
         """
         claim = self._our_claim(choices)
         if not is_new:
             self.log.refresh()
-        if self.log.receipt is None:
+        for _ in range(_CLAIMS_MAX):
             wait_for_other_driver(
-                run_id=self.run_id,
-                log=self.log,
-                storage=self.storage,
-                layout=self.layout,
-                ports=self.ports,
-                takeover=choices.takeover,
+                log=self.log, storage=self.storage, ports=self.ports, takeover=choices.takeover
             )
+            if self.log.receipt is not None:
+                return claim
             if compare_code:
                 self._compare_code(claim, choices)
-        if self.log.receipt is None:
-            self.log.claim(claim)
-        return claim
+            # Where another start was quicker, it lives: it is waited for in its turn.
+            if self.log.try_claim(claim) is not None:
+                return claim
+        raise StoreUnavailableError(uri=self.layout.log, reason="rivals took every number")
+
+    def heartbeat(self, choices: Choices) -> Heartbeat:
+        """Begin to give signs of life, for other starts of the run to wait for."""
+        return Heartbeat(self.log, self.storage, self.ports, choices.checkpoint_every_s)
 
     def claim_again(self, choices: Choices) -> Claim:
         """Say what is known now: the first claim was made before the transform was.
@@ -188,6 +194,8 @@ class Prepared:
     has_landed: bool
     # The whole input, which knows more keys than what is made of its remaining rows.
     source: Submitter
+    # Tells other starts that the run has a driver, as long as this object is kept.
+    heartbeat: Heartbeat
 
     @staticmethod
     def check(choices: Choices) -> None:
@@ -247,6 +255,7 @@ def prepare(
         )
     try:
         ledger.claim(choices, compare_code=False)
+        heartbeat = ledger.heartbeat(choices)
         if found is None and ledger.log.names_a_run:
             ledger.run_file()  # Another driver has made it since, or it was lost.
         book = ledger.workbook()
@@ -267,4 +276,6 @@ def prepare(
     except HoldfastError as error:
         ledger.stop(error)
         raise
-    return Prepared(ledger=ledger, book=book, has_landed=has_landed, source=submitter)
+    return Prepared(
+        ledger=ledger, book=book, has_landed=has_landed, source=submitter, heartbeat=heartbeat
+    )

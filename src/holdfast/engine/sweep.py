@@ -117,8 +117,8 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
     with answers(layout.folder):
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
-        inputs = storage.list(layout.inputs)
-    refuse_links(layout.folder, (*tasks, *parts, *inputs))
+        inputs, beats = storage.list(layout.inputs), storage.list(layout.beats)
+    refuse_links(layout.folder, (*tasks, *parts, *inputs, *beats))
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
@@ -152,7 +152,7 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     return SweepPlan(
         run_file=run_file,
         data_files=dict(sorted(sizes.items())),
-        ledger_objects=[uri for uri in (*parts, *tasks, *inputs) if uri not in kept],
+        ledger_objects=[uri for uri in (*parts, *tasks, *inputs, *beats) if uri not in kept],
         kept_files=landed.union(live or ()),
         kept_objects=kept.intersection((*parts, *tasks)),
         landed=sight.landed,

@@ -1,106 +1,284 @@
-"""Take-over: wait for a driver that seems alive, then claim the run.
+"""Heartbeats and take-over: a driver that lives is waited for, one that does not is followed.
 
-Correctness does not hang on the wait: whoever claims last owns the run. It only keeps a driver
-that was started by mistake from ending the work of a healthy one.
+While a driver has claimed a run, a thread of it writes one small object again and again. Another
+start of the same run looks for signs of life before it claims: records of the driver and its
+heartbeat. It waits as long as they come, and goes on where the other one stopped when they end.
+
+Correctness does not hang on any of this: whoever claims last owns the run. The wait keeps a start
+by mistake, or a scheduler's retry, from stopping a healthy driver and paying for its work again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import warnings
-from datetime import datetime
+from collections.abc import Callable
+from datetime import datetime, timezone
 
 from holdfast.engine.choices import Takeover
 from holdfast.engine.ports import Ports
 from holdfast.errors import RunBusyError
 from holdfast.ledger.answers import answers
-from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Claim, Receipt, Stop
 from holdfast.plain_text import printable
-from holdfast.storage.port import Storage
+from holdfast.storage.port import Storage, StorageError
 
-# A driver writes nothing while its job runs; without checkpoints neither do its tasks.
-_QUIET_WITHOUT_CHECKPOINTS_S = 60.0
+# How often a driver without checkpoints gives a sign of life.
+_EVERY_S = 30.0
+# Below these, one slow request would look like the end of a driver.
+_BEAT_S_MIN = 5.0
+_QUIET_S_MIN = 30.0
 _SILENT_S_MIN = 60.0
+# A waiting start looks often at first: most waits are short.
 _POLL_S = 1.0
+_LATER_POLL_S = 5.0
+_LATER_AFTER = 120
+_LINE_EVERY_S = 60.0
+# Half a year.
+_POLLS_MAX = 3_000_000
+
+_log = logging.getLogger("holdfast")
 
 
-def wait_for_other_driver(  # noqa: PLR0913 - one look needs all of these.
-    *,
-    run_id: str,
-    log: RunLog,
-    storage: Storage,
-    layout: RunLayout,
-    ports: Ports,
-    takeover: Takeover,
+class Heartbeat:
+    """One driver's signs of life, from its claim to its end, or until this object is dropped."""
+
+    def __init__(
+        self, log: RunLog, storage: Storage, ports: Ports, checkpoint_every_s: float | None
+    ) -> None:
+        """Begin, if the driver has claimed the run: the first beat comes after one interval.
+
+        Args:
+            log: The driver's own.
+            storage: Where the run's ledger is.
+            ports: Time, and what lets the beat happen beside the driver.
+            checkpoint_every_s: How often it beats.
+        """
+        self._log = log
+        self._drivers = ports.drivers
+        self._end: Callable[[], None] | None = None
+        if log.own_claim and log.receipt is None:
+            every_s = beat_every_s(checkpoint_every_s)
+            self._drivers.append(log)
+            self._end = ports.beside("heartbeat", every_s, _beat(log, storage, ports, every_s))
+
+    def stop(self) -> None:
+        """Give no further sign of life."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+            # By identity: a log is equal to itself only.
+            self._drivers.remove(self._log)
+
+    def __del__(self) -> None:
+        """Stop: a run that was prepared and dropped has no driver any more."""
+        with contextlib.suppress(Exception):
+            self.stop()
+
+
+def _beat(log: RunLog, storage: Storage, ports: Ports, every_s: float) -> Callable[[], float]:
+    """Return what writes one beat, and says after how many seconds the next one is due."""
+
+    def beat() -> float:
+        claim = log.own_claim
+        at = datetime.fromtimestamp(ports.now(), tz=timezone.utc).isoformat()
+        # Only when it was written counts; the content is for people.
+        facts = {"host": ports.host, "process_id": ports.process_id, "claim": claim, "at": at}
+        try:
+            storage.put(log.layout.beat(claim), json.dumps(facts).encode())
+        except (StorageError, OSError):
+            return _BEAT_S_MIN  # Soon again: a single lost beat must not look like an end.
+        return every_s
+
+    return beat
+
+
+def wait_for_other_driver(
+    *, log: RunLog, storage: Storage, ports: Ports, takeover: Takeover
 ) -> None:
-    """Wait as long as the last driver of the run may be alive, unless told otherwise.
+    """Wait as long as the last driver of the run gives signs of life, unless told otherwise.
 
     Raises:
         RunBusyError: It seems alive, and is not to be taken over.
         StoreUnavailableError: The store did not answer.
     """
-    if takeover == "now" or not log.claims:
+    if takeover == "now" or _has_ended(log, ports):
         return
-    number = max(log.claims)
-    claim = log.claims[number]
-    if _has_ended(log, number, claim, ports):
-        return
-    age_s = _age_s(log, storage, layout, number, ports)
-    quiet_s = quiet_after_s(claim.checkpoint_every_s)
-    if age_s >= quiet_s:
-        return
-    if takeover == "never":
-        raise RunBusyError(run_id=run_id, host=claim.host, process_id=claim.process_id, age_s=age_s)
-    warnings.warn(
-        f"run {run_id!r}: process {claim.process_id} on {printable(claim.host)} wrote "
-        f"{age_s:.0f} s ago and "
-        f'may be at work; waiting {quiet_s - age_s:.0f} s, then taking over (takeover="now" does '
-        "not wait)",
-        stacklevel=6,  # The call of `append`.
-    )
-    until = ports.now() + quiet_s - age_s
-    for _ in range(int(quiet_s / _POLL_S) + 2):
-        left_s = until - ports.now()
+    other = _OtherDriver(log, storage, ports)
+    next_line_s = waited_s = 0.0
+    for poll in range(_POLLS_MAX):
+        left_s = other.is_dead_in_s()
         if left_s <= 0:
             return
-        ports.sleep(min(_POLL_S, left_s))
+        if takeover == "never":
+            raise other.busy()
+        if waited_s >= next_line_s:
+            next_line_s += _LINE_EVERY_S
+            line = other.line(left_s)
+            if not poll:
+                warnings.warn(line, stacklevel=6)  # The call of `append`.
+            else:
+                _log.warning("%s", line, extra={"holdfast_run": log.run_id})
+        pause_s = min(_POLL_S if poll < _LATER_AFTER else _LATER_POLL_S, left_s)
+        ports.sleep(pause_s)
+        waited_s += pause_s
         log.refresh()
-        if _has_ended(log, max(log.claims), log.claims[max(log.claims)], ports):
+        if _has_ended(log, ports):
             return
+        other.look(pause_s)
+    raise other.busy()
+
+
+class _OtherDriver:
+    """The driver of the last claim, as far as the store shows it.
+
+    No clock is compared with another: how old the last sign is when the wait begins tells the
+    store's own clock, and from then on a sign is an object that has changed between two looks.
+    """
+
+    def __init__(self, log: RunLog, storage: Storage, ports: Ports) -> None:
+        self._log = log
+        self._storage = storage
+        self._ports = ports
+        self._records = len(log.records)
+        self._beat = self._written(log.layout.beat(self._number))
+        self._tasks = self._newest_of_tasks()
+        now, recorded = self._store_now(), self._newest(log.layout.log)
+        # How long ago it gave a sign of life, and how long ago work was recorded.
+        self._progress_s = _age(now, recorded, self._tasks)
+        self._quiet_s = _age(now, recorded, self._beat or self._tasks)
+        written = datetime.fromisoformat(log.records[-1].written_at).timestamp()
+        self._quiet_s = max(0.0, min(self._quiet_s, ports.now() - written))
+
+    @property
+    def _number(self) -> int:
+        return max(self._log.claims)
+
+    @property
+    def _claim(self) -> Claim:
+        return self._log.claims[self._number]
+
+    def look(self, passed_s: float) -> None:
+        """Look for a new sign of life, so many seconds after the last look.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        records, beat = len(self._log.records), self._written(self._log.layout.beat(self._number))
+        has_recorded, has_beaten = records != self._records, beat not in (None, self._beat)
+        self._records, self._beat = records, beat
+        self._quiet_s = 0.0 if has_recorded or has_beaten else self._quiet_s + passed_s
+        self._progress_s = 0.0 if has_recorded else self._progress_s + passed_s
+
+    def is_dead_in_s(self) -> float:
+        """Return after how long without a further sign it counts as dead; 0 if it does now.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        left_s = quiet_after_s(self._claim.checkpoint_every_s) - self._quiet_s
+        if left_s <= 0 and self._beat is None and self._look_at_tasks():
+            # A driver of an earlier version has no heartbeat, and writes nothing while its job
+            # runs: its tasks do.
+            self._quiet_s = 0.0
+            return quiet_after_s(self._claim.checkpoint_every_s)
+        return max(0.0, left_s)
+
+    def busy(self) -> RunBusyError:
+        """Return the error that names it."""
+        claim = self._claim
+        return RunBusyError(
+            run_id=self._log.run_id,
+            host=claim.host,
+            process_id=claim.process_id,
+            age_s=self._quiet_s,
+        )
+
+    def line(self, left_s: float) -> str:
+        """Say for whom the start waits, and until when.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        claim = self._claim
+        self._look_at_tasks()
+        who = f"process {claim.process_id} on {printable(claim.host)}"
+        state = f"gave a sign of life {self._quiet_s:.0f} s ago"
+        if self._beat and self._progress_s >= silent_after_s(claim.checkpoint_every_s):
+            state += f", but has recorded no progress for {self._progress_s:.0f} s and may hang"
+        return (
+            f"run {self._log.run_id!r}: {who} {state}; waiting for it to end, or for "
+            f'{left_s:.0f} s without a sign of life (takeover="now" does not wait)'
+        )
+
+    def _look_at_tasks(self) -> bool:
+        """Whether its tasks have written since the last look at them: many objects are listed."""
+        before, self._tasks = self._tasks, self._newest_of_tasks()
+        if self._tasks in (None, before):
+            return False
+        self._progress_s = 0.0
+        return True
+
+    def _newest_of_tasks(self) -> float | None:
+        tasks = self._log.task_folders.get(self._number)
+        return None if tasks is None else self._newest(self._log.layout.job_tasks(tasks))
+
+    def _newest(self, folder: str) -> float | None:
+        with answers(folder):
+            return self._storage.newest(folder)
+
+    def _written(self, uri: str) -> float | None:
+        with answers(uri):
+            return self._storage.last_written([uri])[0]
+
+    def _store_now(self) -> float | None:
+        """Return the moment by the store's clock: when it has written an object just now."""
+        uri = f"{self._log.layout.beats}/now-{self._ports.new_nonce()}"
+        with answers(uri):
+            self._storage.put(uri, b"")
+            now = self._written(uri)
+            self._storage.delete([uri])
+        return now
+
+
+def beat_every_s(checkpoint_every_s: float | None) -> float:
+    """Return how often a driver gives a sign of life."""
+    return max(_BEAT_S_MIN, checkpoint_every_s or _EVERY_S)
 
 
 def quiet_after_s(checkpoint_every_s: float | None) -> float:
-    """Return how long a driver that lives, or its tasks, may write nothing."""
-    return 2 * (checkpoint_every_s or _QUIET_WITHOUT_CHECKPOINTS_S / 2)
+    """Return how long a driver that lives may give no sign of life."""
+    return max(_QUIET_S_MIN, 2 * (checkpoint_every_s or _EVERY_S))
 
 
 def silent_after_s(checkpoint_every_s: float | None) -> float:
-    """Return when a person is told of it: a minute may pass between two passes as well."""
+    """Return after how long without progress a person is warned; a minute is common."""
     return max(_SILENT_S_MIN, quiet_after_s(checkpoint_every_s))
 
 
-def _has_ended(log: RunLog, number: int, claim: Claim, ports: Ports) -> bool:
-    """Whether the driver of a claim is known to have ended."""
+def _age(now: float | None, *written: float | None) -> float:
+    """Return how long ago the youngest was written; without end if none was."""
+    moments = [one for one in written if one is not None]
+    return max(0.0, now - max(moments)) if moments and now is not None else float("inf")
+
+
+def _has_ended(log: RunLog, ports: Ports) -> bool:
+    """Whether the driver of the last claim is known to have ended, or there is none."""
+    if not log.claims:
+        return True
+    number = max(log.claims)
+    claim = log.claims[number]
     if any(isinstance(record.body, Receipt | Abort) for record in log.records):
         return True
     if any(isinstance(record.body, Stop) for record in log.records[number:]):
         return True
     if not claim.machine or claim.machine != ports.machine:
         return False
-    return claim.process_id == ports.process_id or not ports.is_running(claim.process_id)
-
-
-def _age_s(log: RunLog, storage: Storage, layout: RunLayout, claim: int, ports: Ports) -> float:
-    """How long ago the driver of the claim, or one of its tasks, wrote something.
-
-    Raises:
-        StoreUnavailableError: The store did not answer.
-    """
-    written = datetime.fromisoformat(log.records[-1].written_at).timestamp()
-    newest = None
-    if (tasks := log.task_folders.get(claim)) is not None:
-        folder = layout.job_tasks(tasks)
-        with answers(folder):
-            newest = storage.newest(folder)
-    return max(0.0, ports.now() - max(written, newest or 0.0))
+    if claim.process_id != ports.process_id:
+        return not ports.is_running(claim.process_id)
+    # This very process: a notebook that starts again, or another thread that is at work.
+    folder = log.layout.folder
+    return not any(one.layout.folder == folder and one.own_claim == number for one in ports.drivers)

@@ -9,7 +9,8 @@ from itertools import zip_longest
 from holdfast.engine.prepare import Ledger
 from holdfast.engine.seal import Gathered, accept
 from holdfast.engine.status import last_input, last_seal, state_of
-from holdfast.ledger.answers import list_objects
+from holdfast.engine.takeover import beat_every_s
+from holdfast.ledger.answers import answers, list_objects
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.identity import Identity
@@ -30,6 +31,8 @@ class Observation:
     # What counts now, and what was found of it in the task logs of claims that no seal names yet.
     gathered: Gathered
     progress: Progress
+    # When the driver of the last start gave its last sign of life beside its records.
+    beat_at: float | None = None
 
     @property
     def receipt(self) -> Receipt | None:
@@ -85,7 +88,20 @@ class Watcher:
             starts=starts,
             gathered=gathered,
             progress=progress,
+            beat_at=self._beat_at(starts),
         )
+
+    def _beat_at(self, starts: Sequence[Start]) -> float | None:
+        """Look for the heartbeat of a start that may be at work, once it is old enough for one."""
+        ledger, log = self.ledger, self.ledger.log
+        if not starts or starts[-1].end:
+            return None
+        age_s = ledger.ports.now() - starts[-1].began_at
+        if age_s < beat_every_s(starts[-1].checkpoint_every_s):
+            return None
+        uri = ledger.layout.beat(max(log.claims))
+        with answers(uri):
+            return ledger.storage.last_written([uri])[0]
 
     def _is_swept(self, reference: PartReference) -> bool:
         """Whether a sweep has taken the list of a run that was given up: then nothing is left."""

@@ -4,6 +4,7 @@
   run.json            identity; created once
   log/00000001.json   claim, plan, seal, renewal, stop, intent, receipt, abort
   parts/...           large bodies that those records point to
+  beats/00000001      written again and again while the driver of that claim lives; advisory
   input/<nonce>/...   the rows of a materialized input, as Parquet
   tasks/<claim>-<nonce>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt
@@ -69,6 +70,15 @@ class RunLayout:
     def record(self, number: int) -> str:
         """The object of one record of the run log."""
         return f"{self.log}/{number:08d}.json"
+
+    @property
+    def beats(self) -> str:
+        """The folder of the drivers' heartbeats."""
+        return f"{self.folder}/beats"
+
+    def beat(self, claim: int) -> str:
+        """The object that the driver of a claim writes again and again."""
+        return f"{self.beats}/{claim:08d}"
 
     @property
     def parts(self) -> str:

@@ -227,14 +227,25 @@ class RunLog:
             StoreUnavailableError: Too many rivals, or no answer.
         """
         for _ in range(_CLAIM_ATTEMPTS_MAX):
-            self._stop_if_aborted()
-            # The create decides who is next, not a listing: list only after a loss.
-            record, won = self._try_append(body)
-            if won:
-                self._own_claim = record.number
+            if (record := self.try_claim(body)) is not None:
                 return record
-            self.refresh()
         raise StoreUnavailableError(uri=self._layout.log, reason="rivals took every number")
+
+    def try_claim(self, body: Claim | Abort) -> Record | None:
+        """Claim right behind the last known record; None if another's record is there by now.
+
+        Raises:
+            RunAbortedError: The run was given up.
+            StoreUnavailableError: The store did not answer.
+        """
+        self._stop_if_aborted()
+        # The create decides who is next, not a listing: list only after a loss.
+        record, won = self._try_append(body)
+        if not won:
+            self.refresh()
+            return None
+        self._own_claim = record.number
+        return record
 
     def stop_if_taken_over(self) -> None:
         """Look whether the run is still this driver's.

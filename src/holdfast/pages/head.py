@@ -105,4 +105,5 @@ def _start_again(done: int) -> str:
 
 
 def _may_be_alive(seen: Observation, last: Life, now: float) -> bool:
-    return now - last.last_at < silent_after_s(seen.starts[-1].checkpoint_every_s)
+    heard_at = max(last.last_at, seen.beat_at or 0.0)
+    return now - heard_at < silent_after_s(seen.starts[-1].checkpoint_every_s)

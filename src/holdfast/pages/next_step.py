@@ -44,7 +44,7 @@ def next_step(seen: Observation, ports: Ports) -> NextStep:
         return after_abort(seen)
     steps = _steps(seen)
     if (alive := driver_alive(seen, ports)) is not None:
-        waits = f"wait, as {alive}; then take the run over"
+        waits = f"wait, as {alive}; go on when it has ended"
         return NextStep(
             advice=f"let it finish: {alive}. {command('watch', run_id)} shows it",
             start_would=(waits, *steps),
@@ -81,12 +81,12 @@ def driver_alive(seen: Observation, ports: Ports) -> str | None:
     if start is None or start.end:
         return None
     who = f"process {start.process_id} on {start.host}"
-    quiet_s = ports.now() - seen.progress.last_at
+    quiet_s = ports.now() - max(seen.progress.last_at, seen.beat_at or 0.0)
     if start.machine and start.machine == ports.machine:
         return f"{who} runs" if ports.is_running(start.process_id) else None
     if quiet_s >= quiet_after_s(start.checkpoint_every_s):
         return None
-    return f"{who} wrote {age(quiet_s)} and may be at work"
+    return f"{who} gave a sign of life {age(quiet_s)}"
 
 
 def _advice(seen: Observation, ports: Ports) -> str:

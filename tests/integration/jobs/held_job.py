@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast import run as run_module
+from holdfast.engine.ports import Ports
 
 
 class Held:
@@ -30,14 +33,16 @@ class Held:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows as they are."""
         (Path(self.folder) / f"called-{uuid.uuid4().hex}").touch()
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 180.0
         while not (Path(self.folder) / "release").exists() and time.monotonic() < until:
             time.sleep(0.05)
         return batch
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run the job."""
+    """Run the job, on a machine of another name if it is to be."""
+    if "machine" in settings:
+        run_module.Ports = partial(Ports, machine=settings["machine"])  # type: ignore[assignment, attr-defined]
     builder: Any = SparkSession.builder
     for name, value in settings["spark"].items():
         builder = builder.config(name, value)

@@ -1,0 +1,318 @@
+"""Heartbeats: a second start never stops a driver that lives, and never waits for a dead one."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from holdfast.engine.choices import Choices
+from holdfast.engine.ports import Ports, in_a_thread
+from holdfast.engine.prepare import Ledger, prepare
+from holdfast.engine.sweep import sweep
+from holdfast.engine.takeover import Heartbeat
+from holdfast.errors import RunBusyError, RunFencedError
+from holdfast.model.records import Stop
+from tests.fakes.logs import CLAIM
+from tests.fakes.manual_ports import manual_ports
+from tests.fakes.rig import LAYOUT, Rig, two_partitions
+
+ALL = list(range(20))
+BEAT_S, QUIET_S = 30.0, 60.0  # By the default of `checkpoint_every`.
+WAITS = "waiting for it to end"
+
+
+class Living:
+    """A driver that has claimed the run, and does nothing but live."""
+
+    def __init__(self, rig: Rig, **choices: object) -> None:
+        """Make the run, claim it, and begin to beat."""
+        rig.commit_step()
+        self.ledger = rig.ledger(manual_ports(rig.time, process_id=1))
+        self.ledger.log.refresh()
+        self.ledger.run_file()
+        self.ledger.log.claim(CLAIM)
+        chosen = Choices(**choices)  # type: ignore[arg-type]
+        self.heartbeat = Heartbeat(
+            self.ledger.log, rig.storage, self.ledger.ports, chosen.checkpoint_every_s
+        )
+        self.rig = rig
+
+    def at(self, seconds: float, act: Callable[[], object]) -> None:
+        """Let something happen after a while."""
+
+        def once() -> None:
+            act()
+
+        self.rig.time.beside("a test", seconds, once)
+
+    def stop(self) -> None:
+        """End in good order."""
+        self.heartbeat.stop()
+        self.ledger.log.append(Stop(reason="JobFailedError"))
+
+
+def elsewhere(rig: Rig) -> Ports:
+    """Return the ports of a driver on another machine."""
+    return manual_ports(rig.time, machine="machine-2", process_id=2)
+
+
+def beats(rig: Rig) -> list[float]:
+    """Return how often beats of the claims were written."""
+    return [rig.storage.written_at[one] for one in rig.storage.written if "/beats/0" in one]
+
+
+def test_a_driver_that_beats_is_never_taken_over() -> None:
+    """It works for an hour without a record: the second start waits for it, and goes on then."""
+    rig = Rig()
+    first = Living(rig)
+    first.at(3600.0, first.stop)
+    with pytest.warns(UserWarning, match=WAITS):
+        driven = rig.start(ports=elsewhere(rig))
+    assert 3600 <= sum(rig.time.sleeps) <= 3610
+    assert (driven.was_landed, rig.table.ids) == (False, ALL)
+
+
+def test_the_receipt_of_a_driver_that_was_waited_for_is_returned() -> None:
+    """Nothing is computed twice, and one snapshot has landed."""
+    rig, submitter = Rig(), two_partitions()
+    first = Living(rig)
+
+    def land() -> None:
+        first.heartbeat.stop()
+        rig.start()
+
+    first.at(600.0, land)
+    with pytest.warns(UserWarning, match=WAITS):
+        driven = rig.start(submitter, ports=elsewhere(rig))
+    assert driven.was_landed
+    assert (submitter.plans, rig.table.ids, len(rig.table.data_snapshots)) == ([], ALL, 1)
+
+
+def test_when_the_beats_end_the_second_start_goes_on() -> None:
+    """Killed or stopped: two intervals after the last beat it counts as dead."""
+    rig = Rig()
+    first = Living(rig)
+    first.at(300.5, first.heartbeat.stop)
+    with pytest.warns(UserWarning, match=WAITS):
+        rig.start(ports=elsewhere(rig))
+    assert sum(rig.time.sleeps) == pytest.approx(300 + QUIET_S, abs=2)
+    assert rig.table.ids == ALL
+
+
+def test_never_names_a_driver_that_beats() -> None:
+    """However old its last record is; and the look leaves nothing in the ledger."""
+    rig = Rig()
+    Living(rig, checkpoint_every="30s")
+    first = Living(rig)
+    rig.time.pass_by(1000.0)
+    before = dict(rig.storage.objects)
+    with pytest.raises(RunBusyError, match=r"process 1 on .*wrote 10 s ago"):
+        rig.start(ports=elsewhere(rig), takeover="never")
+    assert rig.storage.objects == before
+    first.heartbeat.stop()
+
+
+def test_a_driver_that_beats_without_progress_is_named_in_every_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A person decides; the second start does not."""
+    rig = Rig()
+    first = Living(rig)
+    first.at(600.0, first.stop)
+    rig.time.pass_by(200.0)
+    with (
+        caplog.at_level(logging.WARNING, "holdfast"),
+        pytest.warns(UserWarning, match=WAITS) as said,
+    ):
+        rig.start(ports=elsewhere(rig))
+    (warning,) = said
+    assert "but has recorded no progress for 200 s and may hang" in str(warning.message)
+    lines = [one.getMessage() for one in caplog.records if WAITS in one.getMessage()]
+    assert len(lines) == 6  # One each minute, of the 400 s that were left.
+    assert "no progress for 260 s" in lines[0]
+    assert all("process 1 on" in one and "may hang" in one for one in lines)
+
+
+def test_tasks_that_write_are_progress(caplog: pytest.LogCaptureFixture) -> None:
+    """A driver records nothing while its job runs: its tasks do."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    tasks = LAYOUT.job_tasks(rig.log().task_folders[1])
+    ends: list[Callable[[], None]] = []
+
+    def work() -> float:
+        rig.storage.put(f"{tasks}/rows/000001/000000000001/0000.keys", b"")
+        rig.storage.put(LAYOUT.beat(1), b"")
+        return 20.0
+
+    ends.append(rig.time.beside("tasks", 20.0, work))
+
+    def end() -> None:
+        ends[0]()
+
+    rig.time.beside("end", 500.0, end)
+    with caplog.at_level(logging.WARNING, "holdfast"), pytest.warns(UserWarning, match=WAITS):
+        rig.start(ports=elsewhere(rig))
+    lines = [one.getMessage() for one in caplog.records if WAITS in one.getMessage()]
+    assert len(lines) >= 8
+    assert not any("may hang" in one for one in lines[:8])
+
+
+def test_without_a_heartbeat_the_tasks_of_a_driver_are_signs_of_its_life() -> None:
+    """A driver of an earlier version has none."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    tasks = LAYOUT.job_tasks(rig.log().task_folders[1])
+
+    def work() -> float | None:
+        rig.storage.put(f"{tasks}/rows/000001/000000000001/0000.keys", b"")
+        return 40.0 if rig.time.now_s < began + 400 else None
+
+    began = rig.time.now_s
+    rig.time.beside("tasks", 40.0, work)
+    with pytest.warns(UserWarning, match=WAITS):
+        rig.start(ports=elsewhere(rig))
+    assert sum(rig.time.sleeps) >= 400
+
+
+def test_of_two_starts_that_wait_one_goes_on_and_the_other_waits_for_it() -> None:
+    """Both find the first driver dead at the same moment; only one create wins."""
+    rig = Rig()
+    first = Living(rig)
+    first.heartbeat.stop()
+    rig.time.pass_by(1000.0)
+    rivals: list[Living] = []
+
+    def rival() -> None:
+        log = rig.log()
+        log.claim(replace(CLAIM, process_id=7, host="host-7", machine="machine-7"))
+        ledger = replace(first.ledger, log=log, ports=manual_ports(rig.time, process_id=7))
+        rivals.append(first)
+        first.ledger, first.heartbeat = ledger, Heartbeat(log, rig.storage, ledger.ports, 30.0)
+        first.at(500.0, first.stop)
+
+    ports = elsewhere(rig)
+    ledger = Ledger.open("r", "s3://store", rig.storage, ports)
+    ledger.log.refresh()
+    ledger.run_file()
+    rig.storage.before_create = rival
+    with pytest.warns(UserWarning, match=f"process 7 on host-7 .*{WAITS}"):
+        ledger.claim(Choices())
+    assert 500 <= sum(rig.time.sleeps) <= 510
+
+
+def test_a_clock_that_is_ahead_does_not_make_a_driver_look_dead() -> None:
+    """How old a sign of life is tells the store's clock; ours may be minutes off."""
+    rig = Rig()
+    first = Living(rig)
+    first.at(100.0, first.stop)
+    ports = replace(elsewhere(rig), now=lambda: rig.time.now_s + 600.0)
+    with pytest.warns(UserWarning, match="sign of life 0 s ago"):
+        rig.start(ports=ports)
+    assert sum(rig.time.sleeps) == pytest.approx(100, abs=2)
+
+
+def test_another_thread_of_this_process_is_waited_for() -> None:
+    """The process id alone does not tell: a notebook that starts again has the same."""
+    rig = Rig()
+    ports = manual_ports(rig.time, process_id=1)
+    first = Living(rig)
+    ports.drivers.append(first.ledger.log)
+    with pytest.raises(RunBusyError):
+        rig.start(ports=ports, takeover="never")
+    ports.drivers.clear()
+    rig.start(ports=ports, takeover="never")
+    assert rig.table.ids == ALL
+    first.heartbeat.stop()
+
+
+@pytest.mark.parametrize(
+    ("every", "beat_s"), [("30s", 30.0), (None, 30.0), ("5min", 300.0), ("1s", 5.0)]
+)
+def test_a_driver_beats_once_each_interval_and_not_before_the_first_has_passed(
+    every: str | None, beat_s: float
+) -> None:
+    """A short job costs no request; a long one costs one each `checkpoint_every`."""
+    rig = Rig()
+    first = Living(rig, checkpoint_every=every)
+    rig.time.pass_by(beat_s - 0.1)
+    assert beats(rig) == []
+    rig.time.pass_by(9 * beat_s + 0.2)
+    assert len(beats(rig)) == 10
+    first.heartbeat.stop()
+    rig.time.pass_by(10 * beat_s)
+    assert len(beats(rig)) == 10
+
+
+def test_a_beat_that_is_lost_is_soon_repeated() -> None:
+    """One failed request must not look like the end of a driver."""
+    rig = Rig()
+    first = Living(rig)
+    rig.storage.failures["put"] = 1
+    rig.time.pass_by(BEAT_S + 6)
+    assert len(beats(rig)) == 1
+    first.heartbeat.stop()
+
+
+def test_a_run_that_is_done_beats_no_more() -> None:
+    """Neither one that has landed, nor one that was fenced, nor one that found a receipt."""
+    rig, fenced = Rig(), two_partitions()
+    fenced.before_task[1] = lambda: rig.start(takeover="now")
+    with pytest.raises(RunFencedError):
+        rig.start(fenced)
+    rig.start()
+    rig.time.pass_by(1000.0)
+    assert beats(rig) == []
+
+
+def test_a_run_whose_rows_remain_beats_until_it_is_dropped() -> None:
+    """Between `remaining` and `append` the driver lives; a notebook may never call the second."""
+    rig = Rig()
+    prepared = prepare(rig.ledger(), two_partitions(), ("id",), Choices())
+    rig.time.pass_by(BEAT_S + 1)
+    assert len(beats(rig)) == 1
+    del prepared
+    gc.collect()
+    rig.time.pass_by(100.0)
+    assert len(beats(rig)) == 1
+
+
+def test_a_sweep_takes_the_beats() -> None:
+    """They are of no use once the run has landed."""
+    rig = Rig()
+    first = Living(rig)
+    rig.time.pass_by(BEAT_S + 1)
+    first.stop()
+    rig.start()
+    assert [one for one in rig.storage.objects if "/beats/" in one]
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    assert not [one for one in rig.storage.objects if "/beats/" in one]
+
+
+def test_what_happens_beside_the_driver_happens_in_a_thread() -> None:
+    """It is repeated as long as it says when; its errors are its own, and it can be ended."""
+    called: list[float] = []
+
+    def act() -> float | None:
+        called.append(time.monotonic())
+        if len(called) == 3:
+            raise ValueError("not the job's")
+        return 0.01
+
+    in_a_thread("test", 0.01, act)
+    until = time.monotonic() + 10
+    while len(called) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert len(called) == 3
+    end = in_a_thread("test", 0.2, act)
+    end()
+    time.sleep(0.3)
+    assert len(called) == 3
