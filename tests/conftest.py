@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.engine import check_input
 from tests.stack_access import Stack, stack
 
 __all__ = ["stack"]
@@ -75,3 +76,9 @@ def ledger(stack: Stack) -> dict[str, Any]:
         "store": f"s3://{stack.s3.bucket}/ledger-{uuid.uuid4().hex[:10]}",
         "store_options": stack.s3.store_options(),
     }
+
+
+@pytest.fixture
+def many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every input be one whose keys are too many to compare them all at first."""
+    monkeypatch.setattr(check_input, "_COMPARED_ROWS_MAX", 0)

@@ -120,7 +120,7 @@ class Run:
                 done, once. "rows": read all columns, and notice other values under the same keys
                 too. False: neither. Files of a scan are always compared.
             if_committed: "compare" the input with what has landed, or "return" at once.
-            takeover: While another driver seems alive: "wait", take over "now", or "never".
+            takeover: While another driver lives: "wait" for its end, take over "now", or "never".
             retries: How many further passes a failing transform gets.
             strict_code: Refuse to go on when the transform's code has changed.
             on_error: "raise": a failing row ends the job; "quarantine": it is set aside.
@@ -157,7 +157,7 @@ class Run:
         Args:
             df: The whole input.
             key: The column or columns that tell the rows apart.
-            takeover: While another driver seems alive: "wait", take over "now", or "never".
+            takeover: While another driver lives: "wait" for its end, take over "now", or "never".
 
         Raises:
             SettingsError: An argument or a setting cannot be used.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from holdfast.worker.key_hash import hash_sums, key_hashes
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
+from tests.fakes.memory_storage import MemoryStorage
 
 _ATTEMPTS_MAX = 4  # As many as Spark makes by default.
 _EXAMPLES = 3
@@ -62,6 +63,9 @@ class MemorySubmitter:
         self.key_reads = 0
         # How often all its columns were read, to sum whole rows.
         self.row_reads = 0
+        # How many of these beside a job; and the ids that a sample of keys holds.
+        self.reads_beside = 0
+        self.sampled: Collection[int] = ()
         # How often the finished keys were joined with each other.
         self.joins = 0
         # What the next jobs read instead of the input: it gives other rows each time.
@@ -96,6 +100,12 @@ class MemorySubmitter:
             columns=[f"{field.name} {field.type}" for field in self.partitions[0].schema],
         )
 
+    def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:
+        """Return the sums of all rows, and how many ids of the sample appear in two."""
+        sums = self.measure(KeyFiles(storage=MemoryStorage()), whole_rows=whole_rows)
+        counts = Counter(self._ids())
+        return sums, sum(1 for id_ in self.sampled if counts[id_] > 1)
+
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over what each partition has left, as one task each."""
         self.plans.append(plan)
@@ -117,10 +127,14 @@ class MemorySubmitter:
         self.plans.append(plan)
         return self._job(plan, [partition([number]) for number in range(items)] or [partition([])])
 
-    def duplicates(self) -> KeyExamples:
-        """Return the ids that stand in more than one row."""
+    def duplicates(self, *, beside: bool = False) -> KeyExamples:
+        """Return the ids that appear in more than one row."""
         self.key_reads += 1
+        self.reads_beside += beside
         return _examples(id_ for id_, count in Counter(self._ids()).items() if count > 1)
+
+    def cancel_beside(self) -> None:
+        """Nothing runs at the same time."""
 
     def gone(self, finished: KeyFiles) -> KeyExamples:
         """Return the finished ids that the input no longer has."""

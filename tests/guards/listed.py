@@ -62,8 +62,36 @@ GUARDS = (
     Guard(
         name="keys that stand twice are found before rows are paid for",
         file="engine/check_input.py",
-        before="            if self._choices.is_priced:",
+        before="            if self._choices.is_priced and not book.keys_differ:",
         after="            if False:",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="a few keys are compared before rows are computed",
+        file="engine/check_input.py",
+        before="doubled or (is_quick and book.input_sums.rows <= _COMPARED_ROWS_MAX)",
+        after="doubled",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="a sample of many keys is compared before rows are computed",
+        file="engine/check_input.py",
+        before="doubled or (is_quick and",
+        after="(is_quick and",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="all keys are compared beside a long job",
+        file="engine/passes.py",
+        before="            beside.callback(self._input.compare_beside(self._ask_to_stop))\n",
+        after="",
+        test="tests/unit/test_resume_input.py",
+    ),
+    Guard(
+        name="a double that was found beside a job ends the run",
+        file="engine/passes.py",
+        before="            self._input.refuse_found()\n",
+        after="",
         test="tests/unit/test_resume_input.py",
     ),
     Guard(

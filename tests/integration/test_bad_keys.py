@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,10 @@ from holdfast.errors import (
     SettingsError,
     TransformError,
 )
-from tests.integration.process_watched import ROWS, WatchedTable
+from tests.integration.process_jobs import QUIET, end_of, started_job
+from tests.integration.process_watched import ROWS, RUN, WatchedTable
+from tests.integration.test_take_over import wait_until
+from tests.stack_access import Stack
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
@@ -72,6 +77,7 @@ def test_null_keys_that_turn_up_later_keep_what_is_done(watched: WatchedTable) -
     ids=["integer", "text", "long decimal"],
 )
 @pytest.mark.filterwarnings("ignore:.*was not compared:UserWarning")
+@pytest.mark.usefixtures("many_rows")
 def test_a_key_in_two_rows_is_shown_and_nothing_lands(
     watched: WatchedTable, key: str, shown: str, other: int, *, verify_input: VerifyInput
 ) -> None:
@@ -100,6 +106,66 @@ def test_where_rows_have_a_price_a_doubled_key_is_shown_before_the_first(
     assert watched.append(df.where("n != 3"), key="k", cost=0.01).rows == ROWS - 1
 
 
+def test_a_few_doubled_keys_are_shown_before_the_first_row_whatever_it_costs(
+    watched: WatchedTable,
+) -> None:
+    """Many rows for ten keys, without a price: nothing is computed, and nothing is left over."""
+    df = watched.input("n % 10 AS k", rows=400)
+    with pytest.raises(DuplicateKeyError, match=r"10 keys .* more than one"):
+        watched.append(df, key="k")
+    assert watched.computed() == []
+    check_nothing_landed(watched)
+
+
+@pytest.mark.usefixtures("many_rows")
+def test_many_keys_are_sampled_before_the_first_row(watched: WatchedTable) -> None:
+    """One of 64 keys is in the sample: of a thousand doubled ones, some are."""
+    df = watched.input("n % 1000 AS k", rows=2000)
+    with pytest.raises(DuplicateKeyError, match=r"1000 keys .* more than one"):
+        watched.append(df, key="k")
+    assert watched.computed() == []
+
+
+@pytest.mark.connect
+@pytest.mark.parametrize("spark", ["classic", "connect"])
+def test_a_single_doubled_key_ends_a_long_job_early(
+    watched: WatchedTable, stack: Stack, tmp_path: Path, spark: str
+) -> None:
+    """All keys are compared beside it; it stops in good order and keeps what is done."""
+    # The sample must miss the key that is doubled: then only the check beside the job finds it.
+    outside = watched.lake.sql("SELECT xxhash64(1L) & 63").collect()[0][0]
+    assert outside != 0
+    folder = tmp_path / "held"
+    folder.mkdir()
+    session = (
+        {"spark.remote": stack.connect_remote, "spark.sql.session.timeZone": "UTC"}
+        if spark == "connect"
+        else {"spark.master": "local[2]", **QUIET}
+    )
+    settings = {
+        "spark": session,
+        "run_id": RUN,
+        **watched.ledger,
+        "to": f"{watched.namespace}.rows",
+        "catalog": {**stack.rest_catalog_properties(), "name": "lake"},
+        "rows": ROWS,
+        "tasks": 1,
+        "folder": str(folder),
+        "key": "if(n = 17, 1, n)",
+        "options": {"batch_rows": 2, "checkpoint_every": 1.0},
+    }
+    with started_job(settings, folder=tmp_path, script="held_job.py") as process:
+        wait_until(lambda: "Stop" in watched.kinds() or process.poll() is not None)
+        (folder / "release").touch()
+        ended = end_of(process)
+    assert json.loads(ended.output) == {"outcome": "", "error": "DuplicateKeyError"}, ended.errors
+    calls = len(list(folder.glob("called-*")))
+    assert 1 <= calls < ROWS / 2
+    check_nothing_landed(watched)
+    report = watched.append(watched.input(), key="n")
+    assert (report.rows, report.kept_rows) == (ROWS, 2 * calls)
+
+
 def test_a_doubled_key_is_shown_whatever_its_column_is_called(watched: WatchedTable) -> None:
     """The count of a key's rows is a column of ours, and a user's column may be called count."""
     df = watched.input("if(n = 3, 1, n) AS count")
@@ -108,6 +174,7 @@ def test_a_doubled_key_is_shown_whatever_its_column_is_called(watched: WatchedTa
     check_nothing_landed(watched)
 
 
+@pytest.mark.usefixtures("many_rows")
 def test_a_key_that_straddles_a_failed_start_is_shown(watched: WatchedTable) -> None:
     """One of its rows is done, the other is not: the anti-join alone would swallow it."""
     df = watched.input("n AS k")

@@ -238,6 +238,7 @@ class History:
             is_running=is_running,
             tasks=tasks,
             beside=world.beside,
+            new_lock=world.new_lock,
             drivers=[],
         )
         return Ledger.open(RUN_ID, STORE, storage or self.storage, ports)

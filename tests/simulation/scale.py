@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import commit, passes, renew, takeover, unique_keys
+from holdfast.engine import check_input, commit, passes, renew, takeover, unique_keys
 from holdfast.ledger import key_files, parts
 from holdfast.storage.runtime import IoRuntime
 from holdfast.worker import replay
@@ -24,6 +24,7 @@ _BOUNDS: tuple[tuple[Any, str], ...] = (
     (parts, "_PORTION_BYTES"),
     (passes, "_REPLAY_ITEM_BYTES_MIN"),
     (unique_keys, "_ROWS_MAX"),
+    (check_input, "_COMPARED_ROWS_MAX"),
 )
 
 

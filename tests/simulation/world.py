@@ -239,6 +239,10 @@ class World:
 
         return end
 
+    def new_lock(self) -> Lock:
+        """Return a lock that one actor may hold as often as it likes."""
+        return Lock(self)
+
     def rest(self) -> None:
         """Let the current actor rest for a moment or for minutes, or not at all."""
         self.sleep((0.0, 1.0, 20.0, 300.0)[self.chance.of(4)])
@@ -270,3 +274,30 @@ class World:
             error = raised
         actor.is_done = True
         actor.ended(result, error)
+
+
+@dataclass
+class Lock:
+    """What one actor holds at a time, and others wait for."""
+
+    world: World
+    holder: Actor | None = None
+    depth: int = 0
+
+    def __enter__(self) -> None:
+        """Wait until it is free, or its holder dead, and take it."""
+        actor = self.world.current
+        if self.holder is not actor:
+            self.world.wait_for(self._is_free)
+            self.holder, self.depth = actor, 0
+        self.depth += 1
+
+    def __exit__(self, *_error: object) -> None:
+        """Let it go."""
+        self.depth -= 1
+        if not self.depth:
+            self.holder = None
+
+    def _is_free(self) -> bool:
+        holder = self.holder
+        return holder is None or holder.is_done or not holder.lives

@@ -251,6 +251,15 @@ def test_a_driver_beats_once_each_interval_and_not_before_the_first_has_passed(
     assert len(beats(rig)) == 10
 
 
+def test_a_driver_beats_while_its_job_runs() -> None:
+    """From its claim to its end, under the number of its claim."""
+    rig, submitter = Rig(), two_partitions()
+    submitter.before_task[1] = lambda: rig.time.pass_by(100.0)
+    rig.start(submitter)
+    assert len(beats(rig)) == 3
+    assert LAYOUT.beat(1) in rig.storage.objects
+
+
 def test_a_beat_that_is_lost_is_soon_repeated() -> None:
     """One failed request must not look like the end of a driver."""
     rig = Rig()

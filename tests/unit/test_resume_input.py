@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.engine.choices import Choices
+from holdfast.engine.prepare import prepare
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
     JobError,
+    JobFailedError,
     NullKeyError,
     RunMismatchError,
 )
+from holdfast.model.key_examples import KeyExamples
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
@@ -21,6 +25,7 @@ from tests.fakes.watched_transform import WatchedTransform
 
 ALL = list(range(20))
 CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
+EACH_BATCH: dict[str, Any] = {"batch_rows": 1, "checkpoint_every": 1e-9}
 NO_CHECK: dict[str, Any] = {"verify_input": False}
 
 
@@ -33,6 +38,7 @@ NO_CHECK: dict[str, Any] = {"verify_input": False}
     ],
     ids=["in one partition", "across partitions", "both"],
 )
+@pytest.mark.usefixtures("many_rows")
 def test_a_key_that_stands_twice_commits_nothing_until_it_is_mended(
     doubled: list[Any], mended_rows: int
 ) -> None:
@@ -48,6 +54,7 @@ def test_a_key_that_stands_twice_commits_nothing_until_it_is_mended(
     assert rig.table.ids == ALL
 
 
+@pytest.mark.usefixtures("many_rows")
 @pytest.mark.parametrize("how", ["cost", "per_row"])
 def test_where_rows_have_a_price_a_key_that_stands_twice_is_found_before_the_first(
     how: str,
@@ -71,13 +78,108 @@ def test_where_rows_have_a_price_a_key_that_stands_twice_is_found_before_the_fir
     assert (driven.tally.dropped_rows, rig.table.ids) == (0, ALL)
 
 
-def test_rows_without_a_price_are_not_compared_first() -> None:
-    """It costs a shuffle of all keys, and the rows that are done stay done."""
+def test_a_few_keys_are_compared_before_the_first_row() -> None:
+    """Whatever a row costs: 400 rows with 10 keys were once computed before it was said."""
+    rig, transform = Rig(), WatchedTransform()
+    doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
+        rig.start(doubled, transform=transform)
+    assert (transform.ids, doubled.plans, rig.kinds()) == ([], [], ["Claim", "Stop"])
+    assert rig.start(transform=transform).tally.dropped_rows == 0
+    assert rig.table.ids == ALL
+
+
+@pytest.mark.usefixtures("many_rows")
+def test_of_many_keys_a_sample_is_compared_and_all_if_it_shows_a_double() -> None:
+    """The sample has key 3, and the error counts all of them."""
+    rig, transform = Rig(), WatchedTransform()
+    doubled = MemorySubmitter(range(10), [*range(10, 20), 3, 4])
+    doubled.sampled = {3}
+    with pytest.raises(DuplicateKeyError, match=r"2 keys .* \(id=3\), \(id=4\)"):
+        rig.start(doubled, transform=transform)
+    assert (transform.ids, doubled.plans) == ([], [])
+
+
+@pytest.mark.usefixtures("many_rows")
+def test_of_many_keys_without_a_price_only_a_sample_is_compared_first() -> None:
+    """All of them would cost a shuffle, and the rows that are done stay done."""
     rig, input_ = Rig(), two_partitions()
     rig.start(input_, transform=WatchedTransform())
     assert input_.key_reads == 1
 
 
+def test_keys_that_take_long_to_read_are_not_read_again_to_compare_them() -> None:
+    """The input may be the result of a long query."""
+    rig, input_ = Rig(), two_partitions()
+    input_.before_measure = lambda: rig.time.pass_by(11.0)
+    rig.start(input_, transform=WatchedTransform())
+    assert input_.key_reads == 1
+
+
+def test_without_a_transform_keys_are_not_compared_first() -> None:
+    """There is no bill: the rows are only copied."""
+    rig, input_ = Rig(), two_partitions()
+    rig.start(input_)
+    assert input_.key_reads == 1
+
+
+def test_rows_that_remain_are_compared_before_they_are_handed_out() -> None:
+    """What is made of them costs."""
+    rig = Rig()
+    doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
+    with pytest.raises(DuplicateKeyError, match=r"\(id=3\)"):
+        prepare(rig.ledger(), doubled, ("id",), Choices())
+
+
+def long_job(rig: Rig, at: int) -> WatchedTransform:
+    """Return a transform that takes more than a minute for one of its rows."""
+    transform = WatchedTransform()
+    transform.at[at] = lambda: rig.time.pass_by(61.0)
+    return transform
+
+
+@pytest.mark.usefixtures("many_rows")
+def test_a_job_that_runs_for_a_minute_has_all_keys_compared_beside_it() -> None:
+    """It stops in good order: what is done and paid for is kept for the mended input."""
+    rig = Rig()
+    transform, rest = long_job(rig, 5), WatchedTransform()
+    doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
+        rig.start(doubled, transform=transform, **EACH_BATCH)
+    assert (doubled.reads_beside, transform.ids) == (1, [0, 1, 2, 3, 4, 5, 10])
+    assert rig.kinds().count("Stop") > 0
+    rig.start(transform=rest, **EACH_BATCH)
+    assert (rest.ids, rig.table.ids) == ([6, 7, 8, 9, *range(11, 20)], ALL)
+
+
+@pytest.mark.usefixtures("many_rows")
+def test_keys_that_were_compared_beside_a_job_are_not_compared_again() -> None:
+    """Neither beside the next pass of the same start, nor if the job ends before a minute."""
+    rig, input_ = Rig(), two_partitions()
+    transform = long_job(rig, 5)
+    transform.at[7] = lambda: rig.time.pass_by(610.0)
+    rig.start(input_, transform=transform)
+    assert (input_.reads_beside, rig.table.ids) == (1, ALL)
+    quick, short = Rig(), two_partitions()
+    quick.start(short, transform=WatchedTransform())
+    quick.time.pass_by(100.0)
+    assert short.reads_beside == 0
+
+
+@pytest.mark.usefixtures("many_rows")
+def test_a_check_beside_the_job_that_fails_does_not_harm_it() -> None:
+    """Keys are compared again when all rows are done."""
+    rig, input_ = Rig(), two_partitions()
+
+    def fails(*, beside: bool = False) -> KeyExamples:
+        raise JobFailedError(reason=f"no slots, beside: {beside}")
+
+    input_.duplicates = fails  # type: ignore[method-assign]
+    rig.start(input_, transform=long_job(rig, 5))
+    assert rig.table.ids == ALL
+
+
+@pytest.mark.usefixtures("many_rows")
 def test_a_key_whose_first_row_was_done_before_a_crash_is_found_too() -> None:
     """The second row must not be taken for a finished one, and be lost without a word."""
     rig, transform = Rig(), WatchedTransform()

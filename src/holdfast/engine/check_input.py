@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from holdfast.engine.choices import Choices
-from holdfast.engine.ports import Submitter
+from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.unique_keys import all_differ
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
+    JobError,
     JobFailedError,
     NullKeyError,
     RunMismatchError,
@@ -22,6 +24,12 @@ from holdfast.model.work import Work
 # An input that differs each time it is read may settle; one that does not must not be paid for
 # again and again.
 _DROPS_MAX = 5
+# So few keys, read so quickly, are all compared before the first row is computed: that costs
+# about as much again. Of larger inputs a sample is.
+_COMPARED_ROWS_MAX = 1_000_000
+_COMPARED_SECONDS_MAX = 10.0
+# A job that runs for longer has all keys compared beside it.
+_COMPARED_AFTER_S = 60.0
 _NOT_ALL_ARRIVED = (
     "not every row of run.remaining() has arrived here; the steps between must keep each row "
     "and its key"
@@ -32,7 +40,12 @@ class InputCheck:
     """Compares what one start of a run has covered with its input."""
 
     def __init__(
-        self, book: Workbook, submitter: Submitter, source: Submitter | None, choices: Choices
+        self,
+        book: Workbook,
+        submitter: Submitter,
+        source: Submitter | None,
+        choices: Choices,
+        ports: Ports,
     ) -> None:
         """Take the parts; nothing is read yet.
 
@@ -42,12 +55,16 @@ class InputCheck:
             source: Where the input is *derived* from: it was made from the rows that `remaining`
                 gave, and does not hold the finished ones.
             choices: Whether to check at all, and whether rows have a price.
+            ports: Time, and what lets a check happen beside the job.
         """
         self._book = book
         self._submitter = submitter
         self._is_derived = source is not None
         self._source = source or submitter
         self._choices = choices
+        self._ports = ports
+        # What a check beside the job has found.
+        self._found: DuplicateKeyError | None = None
         # The records whose rows a derived input lacks.
         self._counted_on = {one.name for one in book.work.with_keys} if source else set()
         self._drops = 0
@@ -85,9 +102,11 @@ class InputCheck:
         """
         book = self._book
         if not book.finished:
-            if self._choices.is_priced:  # Else it is told when all rows are done, and paid for.
+            rows = self.measured().rows
+            if self._choices.is_priced and not book.keys_differ:
                 refuse_duplicates(self._source)
-            return self.measured().rows
+                book.keys_differ = True
+            return rows
         return self._rest_rows()
 
     def _rest_rows(self) -> int:
@@ -154,13 +173,52 @@ class InputCheck:
         Raises:
             NullKeyError: Some rows have no key.
         """
-        sums = self._book.input_sums
-        if sums is None:
-            sums = self._measure(KeyFiles(storage=self._book.finished.storage))
-            self._book.input_sums = sums
-        if sums.null_keys:
-            raise NullKeyError(rows=sums.null_keys)
-        return sums
+        book = self._book
+        if book.input_sums is None and not book.finished and self._choices.transform is not None:
+            measure_and_compare(book, self._source, self._choices, self._ports)
+        if book.input_sums is None:
+            book.input_sums = self._measure(KeyFiles(storage=book.finished.storage))
+        if book.input_sums.null_keys:
+            raise NullKeyError(rows=book.input_sums.null_keys)
+        return book.input_sums
+
+    def compare_beside(self, ask_to_stop: Callable[[str], object]) -> Callable[[], None]:
+        """Compare all keys beside a job, if it takes long and that is not done: return its end.
+
+        Args:
+            ask_to_stop: Lets the tasks end in good order; gets the reason.
+        """
+        book, source = self._book, self._source
+        if not self._choices.verify_input or book.keys_differ:
+            return lambda: None
+
+        def compare() -> None:
+            try:
+                refuse_duplicates(source, beside=True)
+            except DuplicateKeyError as error:
+                self._found = error
+                ask_to_stop(type(error).__name__)
+            except JobError:
+                return  # Keys are compared again when all rows are done.
+            else:
+                book.keys_differ = True
+
+        end = self._ports.beside("key check", _COMPARED_AFTER_S, compare)
+
+        def end_both() -> None:
+            end()
+            source.cancel_beside()
+
+        return end_both
+
+    def refuse_found(self) -> None:
+        """Stop if a check beside the job has found a key in two rows.
+
+        Raises:
+            DuplicateKeyError: It has.
+        """
+        if self._found is not None:
+            raise self._found
 
     def _measure(self, finished: KeyFiles) -> InputSums:
         return self._submitter.measure(finished, whole_rows=self._choices.compares_rows)
@@ -222,12 +280,35 @@ def refuse_mismatch(work: Work, submitter: Submitter, finished: KeyFiles) -> NoR
     raise InputChangedError(what="it gives other rows each time it is read")
 
 
-def refuse_duplicates(submitter: Submitter) -> None:
-    """Stop if a key stands in two rows.
+def measure_and_compare(
+    book: Workbook, submitter: Submitter, choices: Choices, ports: Ports
+) -> None:
+    """Measure an input before any row of it is computed, and look whether its keys differ.
+
+    All keys are compared if a sample of them shows a double, or if they are few; else the sample
+    is all that is known.
+
+    Raises:
+        DuplicateKeyError: Some rows share a key.
+    """
+    began = ports.now()
+    book.input_sums, doubled = submitter.look(whole_rows=choices.compares_rows)
+    is_quick = ports.now() - began <= _COMPARED_SECONDS_MAX
+    if doubled or (is_quick and book.input_sums.rows <= _COMPARED_ROWS_MAX):
+        refuse_duplicates(submitter)
+        book.keys_differ = True
+
+
+def refuse_duplicates(submitter: Submitter, *, beside: bool = False) -> None:
+    """Stop if a key appears in two rows.
+
+    Args:
+        submitter: The input.
+        beside: Whether a job runs at the same time.
 
     Raises:
         DuplicateKeyError: One does.
     """
-    found = submitter.duplicates()
+    found = submitter.duplicates(beside=beside)
     if found.keys:
         raise DuplicateKeyError(keys=found.keys, examples=found.examples)

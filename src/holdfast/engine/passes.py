@@ -7,7 +7,8 @@ seal says what counts; when nothing is left it says complete, and only the commi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from holdfast.engine.check_input import InputCheck
@@ -77,8 +78,11 @@ class Passes:
         self._choices = choices
         self._claim = claim
         self._is_derived = source is not None
-        self._input = InputCheck(book, submitter, source, choices)
+        self._input = InputCheck(book, submitter, source, choices, ports)
         self._retries_left = choices.retries
+        # Tasks are asked to stop by a signal or by a check beside them: once, and while they run.
+        self._asking = ports.new_lock()
+        self._may_ask = False
 
     def withdraw_lost(self) -> None:
         """Leave out the work that has lost an object, and seal what counts now.
@@ -107,6 +111,7 @@ class Passes:
         Raises:
             JobError: The work could not be done; what is durable stays so.
             JobFailedError: A pass added nothing.
+            DuplicateKeyError: A check beside a job has found a key in two rows.
             InputChangedError: The input does not hold the rows that are missing.
             RunFencedError: Another driver has claimed the run.
         """
@@ -128,6 +133,7 @@ class Passes:
             reports = self._run_job(job)
             failpoint("after-job")
             self._take(job, reports)
+            self._input.refuse_found()
             refuse_too_many(book.work, self._errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
             # Without an input check a job over rows that are all finished adds nothing.
@@ -211,7 +217,7 @@ class Passes:
                 checkpoint_every_s=every_s,
                 limits=self._choices.limits,
             )
-            with interruptible(self._ask_to_stop):
+            with self._at_work():
                 items = work_items(waiting, self._item_bytes(waiting))
                 return self._submitter.replay(replay, items)
         plan = TaskPlan(
@@ -229,8 +235,20 @@ class Passes:
             limits=self._choices.limits,
             whole_rows=self._choices.compares_rows,
         )
-        with interruptible(self._ask_to_stop):
+        with self._at_work(), contextlib.ExitStack() as beside:
+            beside.callback(self._input.compare_beside(self._ask_to_stop))
             return self._submitter.submit(plan, book.finished)
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Let tasks be asked to stop while a job runs, and not afterwards."""
+        self._may_ask = True
+        try:
+            with interruptible(self._ask_to_stop):
+                yield
+        finally:
+            with self._asking:
+                self._may_ask = False
 
     def _say_pass(self, job: Job, rows_left: int | None) -> None:
         start = starts_of(self._log.records)[-1]
@@ -255,8 +273,11 @@ class Passes:
         return self._errors_max(0) - self._book.work.quarantined_rows
 
     def _ask_to_stop(self, reason: str) -> None:
-        self._log.append(Stop(reason=reason))
-        say(self._log.run_id, f"stopping: {reason}")
+        with self._asking:
+            if self._may_ask:
+                self._may_ask = False
+                self._log.append(Stop(reason=reason))
+                say(self._log.run_id, f"stopping: {reason}")
 
     def _raise_unless_worth_retrying(self, reports: Sequence[TaskReport], *, added: bool) -> None:
         try:

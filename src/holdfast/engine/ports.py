@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -101,6 +102,8 @@ class Ports:
     # Whether a process of this machine runs.
     is_running: Callable[[int], bool] = field(default=_is_running)
     beside: Beside = field(default=in_a_thread)
+    # For what happens beside the driver and must not happen at the same time.
+    new_lock: Callable[[], AbstractContextManager[object]] = field(default=threading.RLock)
     # The logs of the drivers that are at work in this process: an entry for each heartbeat.
     drivers: list[RunLog] = field(default_factory=lambda: _DRIVERS)
 
@@ -149,6 +152,16 @@ class Submitter(Protocol):
             JobError: The input could not be read.
         """
 
+    def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:
+        """Return the sums of the whole input, and how many keys of a sample appear in two rows.
+
+        Args:
+            whole_rows: Sum whole rows as well; else only the key columns are read.
+
+        Raises:
+            JobError: The input could not be read.
+        """
+
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over the rows that are not finished; return one report per task.
 
@@ -163,8 +176,18 @@ class Submitter(Protocol):
             JobError: The job could not be run at all.
         """
 
-    def duplicates(self) -> KeyExamples:
-        """Return the keys that stand in more than one input row."""
+    def duplicates(self, *, beside: bool = False) -> KeyExamples:
+        """Return the keys that appear in more than one input row.
+
+        Args:
+            beside: Whether it is asked by another thread, while a plan runs.
+
+        Raises:
+            JobError: The input could not be read.
+        """
+
+    def cancel_beside(self) -> None:
+        """End what was asked by another thread and is still running."""
 
     def gone(self, finished: KeyFiles) -> KeyExamples:
         """Return the finished keys that the input no longer has."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast._version import __version__
+from holdfast.engine.check_input import measure_and_compare
 from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.steps_log import say
@@ -268,10 +269,12 @@ def prepare(
             kept = without_lost_objects(book.work, ledger.storage, ledger.layout)
             if kept is not book.work:
                 book.withdraw(kept)
-        sums = submitter.measure(KeyFiles(storage=ledger.storage))
-        if sums.null_keys:
-            raise NullKeyError(rows=sums.null_keys)
-        book.input_sums = sums
+        if book.finished or has_landed:
+            book.input_sums = submitter.measure(KeyFiles(storage=ledger.storage))
+        else:
+            measure_and_compare(book, submitter, choices, ledger.ports)
+        if book.input_sums is not None and book.input_sums.null_keys:
+            raise NullKeyError(rows=book.input_sums.null_keys)
         book.seal_changes()
     except HoldfastError as error:
         ledger.stop(error)

@@ -41,6 +41,10 @@ class ScanRows:
         """Return how many rows are not finished: the pins tell, and pin the values too."""
         return InputSums(rows=self._left(finished).rows, null_keys=0, low=0, high=0)
 
+    def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:  # noqa: ARG002
+        """Return how many rows there are: no two of them have one number."""
+        return InputSums(rows=self._pins.whole.rows, null_keys=0, low=0, high=0), 0
+
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over the rows that are not finished, shared out anew; wait for all.
 
@@ -59,9 +63,12 @@ class ScanRows:
         """
         return self._jobs.replay(plan, items)
 
-    def duplicates(self) -> KeyExamples:
+    def duplicates(self, *, beside: bool = False) -> KeyExamples:  # noqa: ARG002
         """Return none: no two rows of pinned files have one number."""
         return KeyExamples(keys=0, examples="")
+
+    def cancel_beside(self) -> None:
+        """Nothing runs beside the job."""
 
     def gone(self, finished: KeyFiles) -> KeyExamples:
         """Return the finished rows that are not in the pinned files."""

@@ -56,6 +56,8 @@ class Workbook:
         self.tally = Tally()
         # What the input was when it was planned; None until somebody has measured it.
         self.input_sums: InputSums | None = None
+        # Whether all keys of the input were compared, and none appears in two rows.
+        self.keys_differ = False
         self.is_complete = False
         # Whether tasks went through the whole input, and nothing was left out since.
         self.all_rows_seen = False

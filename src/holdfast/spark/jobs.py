@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import re
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 
 from pyspark import cloudpickle
@@ -110,6 +111,36 @@ class SparkJobs:
             JobFailedError: Spark gave the job up.
         """
         return run_plan(one_a_partition(self._session, items), plan)
+
+
+class JobsBeside:
+    """The jobs that another thread runs beside a plan: they can be cancelled, and it cannot."""
+
+    def __init__(self, session: SparkSession) -> None:
+        """Keep the session; nothing runs yet."""
+        self._session = session
+        self._name = f"holdfast-{uuid.uuid4().hex}"
+
+    def begin(self) -> None:
+        """Mark all jobs that this thread starts from now on."""
+        try:
+            context = self._session.sparkContext
+        except (AttributeError, PySparkException):  # Spark Connect.
+            self._session.addTag(self._name)
+            return
+        context.setJobGroup(self._name, "holdfast: compare keys")
+        # Under FAIR scheduling a pool of its own: in that of the plan it would wait for the plan.
+        context.setLocalProperty("spark.scheduler.pool", "holdfast")
+
+    def cancel(self) -> None:
+        """End them, as far as Spark does: what is left of them ends by itself."""
+        with contextlib.suppress(AttributeError, PySparkException, Py4JError):
+            try:
+                context = self._session.sparkContext
+            except (AttributeError, PySparkException):
+                self._session.interruptTag(self._name)
+            else:
+                context.cancelJobGroup(self._name)
 
 
 def one_a_partition(session: SparkSession, items: Sequence[str]) -> SparkDataFrame:

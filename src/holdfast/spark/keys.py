@@ -20,7 +20,10 @@ from holdfast.spark.session import arrow_schema
 _EXAMPLES = 3
 # Names that no input has.
 _NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
-_ROW = "__holdfast_row"
+_ROW, _HASH, _NO_KEY = "__holdfast_row", "__holdfast_hash", "__holdfast_no_key"
+_GROUP = "__holdfast_group"
+# One of so many buckets of keys is compared before a job: a power of two.
+_BUCKETS = 64
 _FILES_PER_TASK = 64
 # All of them stand in the memory of the driver and of each executor.
 _BROADCAST_ROWS_MAX = 10_000_000
@@ -44,16 +47,41 @@ def sums_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDa
         key: The key columns.
         row: The SQL expression of a whole row's hash, to sum that as well.
     """
-    nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
-    sums = _halves(hash_sql(key), "")
-    if row:
-        # A column first, so that it is computed once for both halves.
-        columns = [quoted(name) for name in key]
-        df = df.selectExpr(*columns, f"{row} AS {quoted(_ROW)}")
-        sums += _halves(quoted(_ROW), "row_")
-    return df.selectExpr(
-        "count(*) AS rows", f"count(CASE WHEN {nulls} THEN 1 END) AS null_keys", *sums
+    return _hashed(df, key, row).selectExpr(*_sums(row))
+
+
+def sums_and_doubles_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDataFrame:
+    """Return the same, and how many of the keys in one of 64 buckets appear in two rows.
+
+    Two keys with one hash count as one that appears twice: all keys are to be compared then. One
+    pass over the input does both: rows outside the bucket are one group, those in it are grouped
+    by their hash.
+    """
+    hashed = _hashed(df, key, row)
+    group = f"CASE WHEN ({quoted(_HASH)} & {_BUCKETS - 1}) = 0 THEN {quoted(_HASH)} END"
+    sums = [sf.expr(one) for one in _sums(row)]
+    grouped = hashed.groupBy(sf.expr(group).alias(_GROUP)).agg(*sums)
+    names = grouped.columns[1:]
+    return grouped.selectExpr(
+        *(f"coalesce(sum({name}), 0) AS {name}" for name in names),
+        f"count(CASE WHEN rows > 1 AND {_GROUP} IS NOT NULL THEN 1 END) AS doubled",
     )
+
+
+def _hashed(df: SparkDataFrame, key: Sequence[str], row: str) -> SparkDataFrame:
+    """Return each row's hashes as columns, so that each is computed once, and if it has no key."""
+    nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
+    columns = [f"{hash_sql(key)} AS {quoted(_HASH)}", f"({nulls}) AS {quoted(_NO_KEY)}"]
+    if row:
+        columns.append(f"{row} AS {quoted(_ROW)}")
+    return df.selectExpr(*columns)
+
+
+def _sums(row: str) -> list[str]:
+    """Return the aggregates over hashed rows."""
+    no_key = f"count(CASE WHEN {quoted(_NO_KEY)} THEN 1 END) AS null_keys"
+    sums = ["count(*) AS rows", no_key, *_halves(quoted(_HASH), "")]
+    return sums + (_halves(quoted(_ROW), "row_") if row else [])
 
 
 def _halves(digest: str, prefix: str) -> list[str]:

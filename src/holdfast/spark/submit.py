@@ -10,7 +10,7 @@ from holdfast.model.key_examples import KeyExamples
 from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
 from holdfast.spark import keys
 from holdfast.spark.frames import SparkDataFrame
-from holdfast.spark.jobs import SparkJobs, run_plan, spark_errors
+from holdfast.spark.jobs import JobsBeside, SparkJobs, run_plan, spark_errors
 from holdfast.spark.keys import quoted
 from holdfast.spark.row_hash import column_types, row_hash_sql
 from holdfast.spark.session import arrow_schema
@@ -27,6 +27,7 @@ class DataFrameSubmitter:
         """Keep the DataFrame and its key; nothing runs yet."""
         self._df = df
         self._key = key
+        self._jobs_beside: JobsBeside | None = None
 
     @property
     def slots(self) -> int:
@@ -57,6 +58,27 @@ class DataFrameSubmitter:
             rows, key, row = self._numbered(left)
             sums = keys.sums_of(rows, key, row=row).collect()[0].asDict()
         return InputSums(**sums, columns=column_types(self._df.schema))
+
+    def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:
+        """Return the sums of the whole input, and how many keys of a sample appear in two rows.
+
+        Args:
+            whole_rows: Sum whole rows as well; else only the key columns are read.
+
+        Raises:
+            JobFailedError: Spark could not read the input, or cannot hash its rows.
+        """
+        with spark_errors():
+            if whole_rows:
+                rows, key, row = self._numbered(self._df)
+                found = keys.sums_and_doubles_of(rows, key, row=row)
+            else:
+                keys_only = self._df.select(*(quoted(name) for name in self._key))
+                found = keys.sums_and_doubles_of(keys_only, self._key)
+            sums = found.collect()[0].asDict()
+        doubled = sums.pop("doubled")
+        columns = column_types(self._df.schema) if whole_rows else ()
+        return InputSums(**sums, columns=columns), doubled
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over the partitions of the rows that are not finished; wait for all.
@@ -100,15 +122,26 @@ class DataFrameSubmitter:
         """
         return SparkJobs(self._df.sparkSession).replay(plan, items)
 
-    def duplicates(self) -> KeyExamples:
-        """Return the keys that stand in more than one input row.
+    def duplicates(self, *, beside: bool = False) -> KeyExamples:
+        """Return the keys that appear in more than one input row.
+
+        Args:
+            beside: Whether it is asked by another thread, while a plan runs.
 
         Raises:
             JobFailedError: Spark could not read the input.
         """
         with spark_errors():
+            if beside:
+                self._jobs_beside = JobsBeside(self._df.sparkSession)
+                self._jobs_beside.begin()
             found, examples = keys.duplicates(self._df, self._key)
         return KeyExamples(keys=found, examples=examples)
+
+    def cancel_beside(self) -> None:
+        """End what was asked by another thread and is still running."""
+        if self._jobs_beside is not None:
+            self._jobs_beside.cancel()
 
     def gone(self, finished: KeyFiles) -> KeyExamples:
         """Return the finished keys that the input no longer has.
