@@ -135,8 +135,15 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: another thread of this process may be at work",
         file="engine/takeover.py",
-        before="one.layout.folder == folder and one.own_claim == number for one",
-        after="False for one",
+        before="one.layout.folder == folder and one.own_claim == number and thread != here",
+        after="False",
+        test="tests/unit/test_heartbeat.py",
+    ),
+    Guard(
+        name="take-over: a notebook that starts again does not wait for itself",
+        file="engine/takeover.py",
+        before=" and thread != here",
+        after="",
         test="tests/unit/test_heartbeat.py",
     ),
     Guard(

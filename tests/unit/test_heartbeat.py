@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -223,11 +224,11 @@ def test_another_thread_of_this_process_is_waited_for() -> None:
     """The process id alone does not tell: a notebook that starts again has the same."""
     rig = Rig()
     ports = manual_ports(rig.time, process_id=1)
-    first = Living(rig)
-    ports.drivers.append(first.ledger.log)
+    first, here = Living(rig), threading.get_ident()
+    ports.drivers.append((first.ledger.log, here + 1))
     with pytest.raises(RunBusyError):
         rig.start(ports=ports, takeover="never")
-    ports.drivers.clear()
+    ports.drivers[:] = [(first.ledger.log, here)]  # Prepared by this thread, and left alone.
     rig.start(ports=ports, takeover="never")
     assert rig.table.ids == ALL
     first.heartbeat.stop()

@@ -25,8 +25,8 @@ from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 
 _log = logging.getLogger("holdfast")
-# The logs of all drivers that are at work in this process.
-_DRIVERS: list[RunLog] = []
+# The logs of all drivers that have a heartbeat in this process, each with its thread.
+_DRIVERS: list[tuple[RunLog, int]] = []
 
 
 def _new_nonce() -> str:
@@ -104,8 +104,8 @@ class Ports:
     beside: Beside = field(default=in_a_thread)
     # For what happens beside the driver and must not happen at the same time.
     new_lock: Callable[[], AbstractContextManager[object]] = field(default=threading.RLock)
-    # The logs of the drivers that are at work in this process: an entry for each heartbeat.
-    drivers: list[RunLog] = field(default_factory=lambda: _DRIVERS)
+    # The logs of the drivers that have a heartbeat in this process, each with its thread.
+    drivers: list[tuple[RunLog, int]] = field(default_factory=lambda: _DRIVERS)
 
 
 class Jobs(Protocol):

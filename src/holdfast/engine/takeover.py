@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 import warnings
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -57,12 +58,12 @@ class Heartbeat:
             ports: Time, and what lets the beat happen beside the driver.
             checkpoint_every_s: How often it beats.
         """
-        self._log = log
+        self._driver = log, threading.get_ident()
         self._drivers = ports.drivers
         self._end: Callable[[], None] | None = None
         if log.own_claim and log.receipt is None:
             every_s = beat_every_s(checkpoint_every_s)
-            self._drivers.append(log)
+            self._drivers.append(self._driver)
             self._end = ports.beside("heartbeat", every_s, _beat(log, storage, ports, every_s))
 
     def stop(self) -> None:
@@ -70,8 +71,7 @@ class Heartbeat:
         end, self._end = self._end, None
         if end is not None:
             end()
-            # By identity: a log is equal to itself only.
-            self._drivers.remove(self._log)
+            self._drivers.remove(self._driver)
 
     def __del__(self) -> None:
         """Stop: a run that was prepared and dropped has no driver any more."""
@@ -279,6 +279,9 @@ def _has_ended(log: RunLog, ports: Ports) -> bool:
         return False
     if claim.process_id != ports.process_id:
         return not ports.is_running(claim.process_id)
-    # This very process: a notebook that starts again, or another thread that is at work.
-    folder = log.layout.folder
-    return not any(one.layout.folder == folder and one.own_claim == number for one in ports.drivers)
+    # This very process: another thread may be at work. This one is not: a notebook starts again.
+    here, folder = threading.get_ident(), log.layout.folder
+    return not any(
+        one.layout.folder == folder and one.own_claim == number and thread != here
+        for one, thread in ports.drivers
+    )

