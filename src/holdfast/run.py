@@ -9,7 +9,14 @@ from functools import partial
 from typing import Any
 
 from holdfast.engine.abort import Aborted, abort
-from holdfast.engine.choices import Choices, Duration, IfCommitted, Takeover, VerifyInput
+from holdfast.engine.choices import (
+    Choices,
+    Duration,
+    IfCommitted,
+    MissingColumns,
+    Takeover,
+    VerifyInput,
+)
 from holdfast.engine.drive import Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger, Prepared, prepare, refuse_new_table
@@ -27,7 +34,7 @@ from holdfast.model.run_id import decode_run_id, encode_run_id, is_run_folder
 from holdfast.model.status import RunStatus
 from holdfast.opening import active_session, open_store, open_table
 from holdfast.progress.watching import shown
-from holdfast.sinks.base import Sink
+from holdfast.sinks.base import Sink, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, Target, target_of
 from holdfast.sources.materialized.scan import Materialized, materialize
@@ -85,6 +92,7 @@ class Run:
         checkpoint_every: Duration | None = "30s",
         batch_rows: int | None = None,
         rows: RowCount = "same",
+        missing_columns: MissingColumns = "error",
         create: Create | None = None,
         version: str = "",
         verify_input: VerifyInput = "keys",
@@ -114,6 +122,7 @@ class Run:
             checkpoint_every: How much work a kill may cost, per task; None for less safety.
             batch_rows: How many rows the transform sees at a time; by default it adapts.
             rows: "same": as many rows out as in, for every batch; "any": it may differ.
+            missing_columns: "error": output must have all columns; "null": fill what it lacks.
             create: How to create the table if there is none; ignored if there is one.
             version: The user's own word for the code; another word is another run.
             verify_input: "keys": read the key columns before the job, and check that every row is
@@ -125,8 +134,7 @@ class Run:
             strict_code: Refuse to go on when the transform's code has changed.
             on_error: "raise": a failing row ends the job; "quarantine": it is set aside.
             max_errors: How many rows may be set aside: a number, or a share of the input.
-            cost: What a row costs, or a function of its answer (of the output batch, if the
-                transform takes batches). Summed up in the report.
+            cost: What a row costs, or a function of its answer or output batch; the report sums it.
             limits: How much a worker may hold in memory, as `hf.Limits`.
             progress: Show the run while it is at work. By default where stderr is a terminal, and
                 in a notebook; elsewhere as a log line each minute.
@@ -348,9 +356,9 @@ class Run:
         view = sink.load()
         self._prepared = None
 
-        def check_output() -> None:
+        def check_output(spec: WriterSpec) -> None:
             if choices.transform is None:  # It is known now: fail before any task starts.
-                Conformer(sink.name, given.schema(), sink.writer_spec(view).schema)
+                Conformer(spec.table, given.schema(), spec.schema, may_lack=spec.may_lack)
 
         driver = Driver(
             ledger=ledger,

@@ -22,6 +22,7 @@ from holdfast.engine.prepare import Ledger
 from holdfast.ledger.layout import RunLayout
 from holdfast.model.identity import Identity
 from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifest_reads import manifest_entries
@@ -42,8 +43,9 @@ def writer_spec(  # noqa: PLR0913 - they are what a table says about its files.
     order: SortOrder = UNSORTED_SORT_ORDER,
     properties: Mapping[str, str] | None = None,
     io_properties: Mapping[str, str] | None = None,
+    may_lack: MayLack = None,
 ) -> IcebergWriterSpec:
-    """Return what an executor gets to write files into a folder."""
+    """Return what an executor gets to write files into a folder; any column may be lacking."""
     return IcebergWriterSpec(
         table="lake.db.t",
         schema_json=schema.model_dump_json(),
@@ -51,6 +53,7 @@ def writer_spec(  # noqa: PLR0913 - they are what a table says about its files.
         sort_order_json=order.model_dump_json(),
         location=f"file://{folder}/t",
         properties=dict(properties or {}),
+        may_lack=may_lack,
         io_properties=dict(io_properties or {}),
     )
 

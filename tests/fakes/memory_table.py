@@ -24,7 +24,15 @@ from holdfast.errors import (
 )
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
-from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
+from holdfast.sinks.base import (
+    ColumnPath,
+    MarkFound,
+    MayLack,
+    Outcome,
+    RunMark,
+    TableView,
+    WriterSpec,
+)
 from holdfast.sinks.staged_files import refuse_foreign, refuse_outside
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_writer import MemoryWriterSpec, TimedFiles, size_of
@@ -169,10 +177,16 @@ class MemoryTable:
         """Return nothing: there are no indices."""
         return {}
 
-    def writer_spec(self, view: TableView) -> WriterSpec:
+    def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
+        """Return the columns that the table has got since."""
+        return frozenset((one,) for one in view.schema["columns"] if one not in began["columns"])
+
+    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
         schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])
-        return MemoryWriterSpec(schema, files=self.files, file_rows=self.file_rows)
+        return MemoryWriterSpec(
+            schema, files=self.files, file_rows=self.file_rows, may_lack=may_lack
+        )
 
     def find_mark(
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]

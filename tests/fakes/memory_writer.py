@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 
 _ROW_BYTES = 100
@@ -47,6 +48,8 @@ class MemoryWriterSpec:
     write_error: Exception | None = None
     cut_error: Exception | None = None
     opened: list[MemoryWriter] = field(default_factory=list)
+    may_lack: MayLack = frozenset()
+    table: str = "t"
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002
         """Start a writer."""
@@ -81,7 +84,8 @@ class MemoryWriter:
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows in the table's schema."""
-        return Conformer("t", batch.schema, self._spec.schema)(batch)
+        spec = self._spec
+        return Conformer(spec.table, batch.schema, spec.schema, may_lack=spec.may_lack)(batch)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows that are fitted already."""

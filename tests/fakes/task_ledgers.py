@@ -16,6 +16,7 @@ from holdfast.ledger.task_ports import TaskPorts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.model.work import Chunk, Coverage, TaskRecord
+from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import ObjectSink, Storage
 from holdfast.worker.steps import Step
@@ -189,7 +190,8 @@ class ListWriter:
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows in the table's schema."""
-        return Conformer("t", batch.schema, self._spec.schema)(batch)
+        spec = self._spec
+        return Conformer(spec.table, batch.schema, spec.schema, may_lack=spec.may_lack)(batch)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows that are fitted already."""
@@ -220,6 +222,8 @@ class ListWriterSpec:
     full_rows: int = 1_000_000
     files: dict[str, list[Row]] = field(default_factory=dict)
     opened: list[ListWriter] = field(default_factory=list)
+    may_lack: MayLack = frozenset()
+    table: str = "t"
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> ListWriter:
         """Start a writer."""

@@ -32,7 +32,7 @@ class Desk:
 
     def create_table(self, *, properties: str = "") -> None:
         """Make the table: a required id, a required country."""
-        columns = "id BIGINT NOT NULL, country STRING NOT NULL, note STRING"
+        columns = "id BIGINT NOT NULL, country STRING NOT NULL"
         options = f"TBLPROPERTIES ({properties})" if properties else ""
         self.lake.sql(f"CREATE TABLE {self.table} ({columns}) USING iceberg {options}")
 

@@ -125,7 +125,8 @@ def test_values_are_the_same_after_as_before(column: tuple[Pair, list[Any], int,
     values = pa.array(rows, pair.source).slice(start, end - start)
     source = pa.schema([("c", pair.source)])
     target = pa.schema([("c", pair.target)])
-    fitted = Conformer("t", source, target)(pa.RecordBatch.from_arrays([values], schema=source))
+    batch = pa.RecordBatch.from_arrays([values], schema=source)
+    fitted = Conformer("t", source, target, may_lack=None)(batch)
     fitted.validate(full=True)
     assert fitted.schema == target
     assert fitted.column(0).to_pylist() == [_become(pair, row) for row in rows[start:end]]

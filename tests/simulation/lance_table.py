@@ -18,7 +18,15 @@ from lance.commit import CommitConflictError
 from holdfast.errors import StoreUnavailableError, TableChangedError, TableMissingError
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
-from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView, WriterSpec
+from holdfast.sinks.base import (
+    ColumnPath,
+    MarkFound,
+    MayLack,
+    Outcome,
+    RunMark,
+    TableView,
+    WriterSpec,
+)
 from holdfast.sinks.lance import post as lance_post
 from holdfast.sinks.lance.schemas import changes_since
 from holdfast.sinks.lance.sink import LanceSink
@@ -59,9 +67,14 @@ class LanceSimTable(SimTable):
         """Look at the dataset afresh."""
         return self._sink.load()
 
-    def writer_spec(self, view: TableView) -> WriterSpec:
+    def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
+        """Return the columns that the dataset has got since."""
+        return self._sink.columns_since(view, began)
+
+    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
         """Return a writer whose files are closed one by one."""
-        return SimWriterSpec(self.columns_seen(view), self._world, self, is_numbered=False)
+        columns = self.columns_seen(view)
+        return SimWriterSpec(columns, self._world, self, may_lack, is_numbered=False)
 
     def columns_seen(self, view: TableView) -> Columns:
         """Return the columns that a look has seen, for a job that fills them."""

@@ -7,7 +7,7 @@ table of the same name do is in `MemoryTable`; here every call is a step of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ from holdfast.errors import (
     TableMissingError,
 )
 from holdfast.model.staged import StagedGroup
-from holdfast.sinks.base import Outcome, RunMark, TableView, WriterSpec
+from holdfast.sinks.base import ColumnPath, MayLack, Outcome, RunMark, TableView, WriterSpec
+from holdfast.sinks.iceberg.schemas import added_columns
 from tests.fakes.memory_table import MemorySnapshot, MemoryTable
 from tests.simulation.columns import (
     Column,
@@ -107,9 +108,14 @@ class SimTable(MemoryTable):
             raise TableMissingError(table=self.name, what="there is no such table")
         return super().load()
 
-    def writer_spec(self, view: TableView) -> WriterSpec:
+    def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
+        """Return the columns that the table has got since."""
+        return added_columns(began, view.schema)
+
+    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
         """Return a writer whose files are closed one by one."""
-        return SimWriterSpec(columns_of(view.schema), self._world, self, is_numbered=True)
+        columns = columns_of(view.schema)
+        return SimWriterSpec(columns, self._world, self, may_lack, is_numbered=True)
 
     def columns_seen(self, view: TableView) -> Columns:
         """Return the columns that a look has seen, for a job that fills them."""

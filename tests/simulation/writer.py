@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.schemas import schema_changes
 from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec, TimedFiles
 from tests.simulation.columns import Column, Columns
@@ -59,7 +60,13 @@ class SimWriterSpec(MemoryWriterSpec):
     """Opens writers that a kill can meet between two files."""
 
     def __init__(
-        self, columns: Columns, world: World, table: Written, *, is_numbered: bool
+        self,
+        columns: Columns,
+        world: World,
+        table: Written,
+        may_lack: MayLack,
+        *,
+        is_numbered: bool,
     ) -> None:
         """Write into the table's storage.
 
@@ -67,10 +74,14 @@ class SimWriterSpec(MemoryWriterSpec):
             columns: The columns to write for.
             world: Where the writers' tasks live.
             table: The table.
+            may_lack: Which columns the output need not have.
             is_numbered: Whether rows carry the numbers of their columns, as Iceberg's do.
         """
         super().__init__(
-            _arrow_schema(columns, is_numbered), files=table.files, file_rows=table.file_rows
+            _arrow_schema(columns, is_numbered),
+            files=table.files,
+            file_rows=table.file_rows,
+            may_lack=may_lack,
         )
         self.columns, self.written_for = columns, table.written_for
         self._world = world

@@ -84,6 +84,7 @@ def iceberg_spec(folder: Path, properties: dict[str, str] | None = None) -> Iceb
         sort_order_json=UNSORTED_SORT_ORDER.model_dump_json(),
         location=f"file://{folder}/t",
         properties=properties or {},
+        may_lack=None,
         io_properties={},
     )
 

@@ -11,17 +11,24 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import SchemaMismatchError
+from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 
 UTC = dt.timezone.utc
 MOMENT = dt.datetime(1969, 12, 31, 23, 59, 59, 123000)  # noqa: DTZ001 - Iceberg has such a type.
 
 
-def fit(values: pa.Array, target: pa.DataType, *, nullable: bool = True) -> pa.Array:
+def fit(
+    values: pa.Array,
+    target: pa.DataType,
+    *,
+    nullable: bool = True,
+    may_lack: MayLack = frozenset(),
+) -> pa.Array:
     """Fit one column named `c` to a table that has only it."""
     batch = pa.RecordBatch.from_arrays([values], names=["c"])
     schema = pa.schema([pa.field("c", target, nullable=nullable)])
-    fitted = Conformer("lake.db.t", batch.schema, schema)(batch)
+    fitted = Conformer("lake.db.t", batch.schema, schema, may_lack=may_lack)(batch)
     fitted.validate(full=True)
     assert fitted.schema == schema
     return fitted.column(0)
@@ -132,10 +139,10 @@ def test_a_value_that_would_lose_something_is_refused(
 
 
 def test_columns_are_matched_by_name_in_the_tables_order() -> None:
-    """The order of the output does not matter; a missing nullable column is NULL."""
+    """The order of the output does not matter; a column that may be missing is NULL."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.int32()))])
     batch = pa.RecordBatch.from_pydict({"b": ["x", None], "a": pa.array([1, 2], pa.int32())})
-    fitted = Conformer("t", batch.schema, schema)(batch)
+    fitted = Conformer("t", batch.schema, schema, may_lack=frozenset({("c",)}))(batch)
     assert fitted.schema == schema
     assert fitted.to_pylist() == [
         {"a": 1, "b": "x", "c": None},

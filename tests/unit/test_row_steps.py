@@ -15,6 +15,7 @@ from holdfast.worker.row_steps import RowSteps
 from holdfast.worker.row_window import RowWindow, Slot
 from holdfast.worker.steps import Step
 from holdfast.worker.transforms import TransformOutputError
+from tests.fakes.memory_writer import MemoryWriterSpec
 from tests.fakes.row_functions import batch
 
 TABLE = pa.schema(
@@ -62,8 +63,8 @@ def steps_of(
     window = HandWindow(list(slots)) if slots else HandWindow()
     return RowSteps(
         cast("RowWindow", window),
-        schema=TABLE,
-        fit=lambda rows: Conformer("t", rows.schema, TABLE)(rows),
+        spec=MemoryWriterSpec(TABLE, may_lack=None),
+        fit=lambda rows: Conformer("t", rows.schema, TABLE, may_lack=None)(rows),
         same=same,
         cost_of=cost_of,
     )
@@ -77,7 +78,7 @@ def step_of(*slots: Slot, **options: Any) -> Step:  # noqa: ANN401 - any of `ste
 
 def written(step: Step) -> list[dict[str, Any]]:
     """Return the output rows as the table gets them."""
-    fitted = [Conformer("t", one.schema, TABLE)(one) for one in step.outputs]
+    fitted = [Conformer("t", one.schema, TABLE, may_lack=None)(one) for one in step.outputs]
     return [row for one in fitted for row in one.to_pylist()]
 
 

@@ -130,7 +130,7 @@ def test_a_column_that_the_table_does_not_have_is_reported_and_not_paid_for_agai
     function.returns = {number: {"id": number, "stranger": 1} for number in range(20)}
     with pytest.raises(SchemaMismatchError, match="stranger"):
         rig.start(two_partitions(), transform=rows_with(function))
-    assert len(function.ids) == 20
+    assert len(function.ids) < 10  # Those of one task that were at work; none of the other.
 
 
 def test_a_client_that_cannot_be_built_is_reported_as_the_transforms_failure() -> None:

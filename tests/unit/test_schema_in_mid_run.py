@@ -21,7 +21,7 @@ from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driven, Driver
 from holdfast.engine.ports import Ports
 from holdfast.engine.prepare import Ledger
-from holdfast.errors import TableChangedError
+from holdfast.errors import SchemaMismatchError, TableChangedError, TransformError
 from holdfast.sinks.base import Sink
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.lance_rig import LanceRig
@@ -111,6 +111,39 @@ def test_a_column_added_in_mid_run_is_filled_by_later_starts(lake: CliLake) -> N
     story.start(scored, until=1)
     assert story.start(scored) is not None
     assert story.column("score") == [None] * 10 + [f"paid-{i}" for i in range(10, 30)]
+
+
+def test_a_column_added_in_mid_run_need_not_be_in_the_output(lake: CliLake) -> None:
+    """The script is older than the column: it goes on, and its rows have NULL there."""
+    story = IcebergStory(lake)
+    story.start(plain, until=0)
+    story.change(lambda update: update.add_column("score", StringType()))
+    assert story.start(plain) is not None
+    assert story.column("score") == [None] * 30
+    # A run that begins after the column has come must give it.
+    with pytest.raises(SchemaMismatchError, match="'score'"):
+        lake.start("later", MemorySubmitter(*PARTS), sink=story.sink, transform=plain)
+
+
+def test_a_run_that_has_staged_nothing_yet_began_all_the_same(lake: CliLake) -> None:
+    """What the table had at the first plan is what the output must have."""
+    story = IcebergStory(lake)
+
+    def failing(_batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - it returns nothing.
+        raise LookupError
+
+    with pytest.raises(TransformError):
+        story.start(failing)
+    story.change(lambda update: update.add_column("score", StringType()))
+    story.change(lambda update: update.rename_column("id", "number"))
+
+    def other(batch: pa.RecordBatch) -> dict[str, Any]:
+        return {"score": batch["id"].cast(pa.string())}
+
+    with pytest.raises(SchemaMismatchError, match="'number'"):
+        story.start(other)
+    assert story.start(lambda batch: {"number": batch["id"]}) is not None
+    assert story.table.scan().to_arrow()["score"].null_count == 30
 
 
 @pytest.mark.parametrize(
@@ -214,6 +247,18 @@ def test_lance_gives_a_number_twice_and_no_value_lands_in_another_column(
     with pytest.raises(TableChangedError, match=said):
         story.start(last)
     assert story.rig.ids() == [-1]
+
+
+def test_a_lance_column_added_in_mid_run_need_not_be_in_the_output(tmp_path: Path) -> None:
+    """The script is older than the column: it goes on, and its rows have NULL there."""
+    story = LanceStory(tmp_path)
+    story.start(labelled, until=0)
+    with pytest.raises(SchemaMismatchError, match="'label'"):  # It has had that from the start.
+        story.start(plain)
+    story.rig.dataset().add_columns(pa.field("score", pa.string()))
+    assert story.start(labelled) is not None
+    assert story.rig.ids() == [-1, *range(30)]
+    assert story.rig.dataset().to_table()["score"].null_count == 31
 
 
 def test_of_versions_that_are_gone_name_number_and_type_decide(tmp_path: Path) -> None:

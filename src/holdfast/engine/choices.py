@@ -19,6 +19,8 @@ Takeover = Literal["wait", "now", "never"]
 IfCommitted = Literal["compare", "return"]
 # What of a DataFrame's input is compared: "keys" reads the key columns, "rows" all of them.
 VerifyInput = Literal["keys", "rows", False]
+# What a column of the table that the output lacks is: an error, or NULL in every row.
+MissingColumns = Literal["error", "null"]
 Duration = str | float | timedelta
 
 
@@ -29,6 +31,7 @@ class Choices:
     transform: Transform | PerWorker | PerRow | None = None
     batch_rows: int | None = None
     rows: RowCount = "same"
+    missing_columns: MissingColumns = "error"
     verify_input: VerifyInput = "keys"
     # How much work may be lost; None: only what is in closed table files is kept.
     checkpoint_every: Duration | None = "30s"
@@ -52,6 +55,7 @@ class Choices:
         _whole_number("batch_rows", self.batch_rows, least=1, optional=True)
         _whole_number("retries", self.retries, least=0, optional=False)
         _one_of("rows", self.rows, RowCount)
+        _one_of("missing_columns", self.missing_columns, MissingColumns)
         _one_of("on_error", self.on_error, OnError)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)

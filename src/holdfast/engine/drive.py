@@ -31,7 +31,7 @@ from holdfast.model.records import Claim, PartReference, Seal
 from holdfast.model.report import Compared
 from holdfast.model.starts import starts_of
 from holdfast.model.work import Work
-from holdfast.sinks.base import Sink, TableView
+from holdfast.sinks.base import MayLack, Sink, TableView, WriterSpec
 
 # Somebody may remove staged files between the last pass and the post, again and again.
 _STAGINGS_MAX = 3
@@ -78,7 +78,7 @@ class Driver:
     sink: Sink
     input: SettledInput
     prepared: Prepared | None = None
-    check_output: Callable[[], object] = lambda: None
+    check_output: Callable[[WriterSpec], object] = lambda _spec: None
 
     def append(self, view: TableView, identity: Identity, choices: Choices) -> Driven:
         """Append the transformed input to the table, once.
@@ -163,7 +163,7 @@ class Driver:
                 quarantined_rows=seal.quarantined_rows if seal is not None else 0,
             )
         self.input.settle(self.ledger, compare=True)
-        self.check_output()
+        self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, choices)))
         if self.prepared is None:
             book.inherit()
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
@@ -175,6 +175,7 @@ class Driver:
             storage=self.ledger.storage,
             sink=self.sink,
             view=view,
+            writer=writer,
             submitter=self.input.submitter,
             ports=self.ledger.ports,
             key=key,
@@ -204,6 +205,17 @@ class Driver:
             lost_cost=_lost_cost(book),
             quarantined_rows=book.work.quarantined_rows,
         )
+
+    def _may_lack(self, view: TableView, choices: Choices) -> MayLack:
+        """Return which columns the output need not have: those that have come since the run began.
+
+        Raises:
+            LedgerDamagedError: The run's first plan names no schema of a table.
+        """
+        if choices.missing_columns == "null":
+            return None
+        first = next(iter(self.ledger.log.plans.values()), None)
+        return frozenset() if first is None else self.sink.columns_since(view, first.schema)
 
     def _publish(self, commit: Commit, passes: Passes, book: Workbook) -> Landed:
         for _ in range(_STAGINGS_MAX - 1):

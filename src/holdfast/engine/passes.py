@@ -29,7 +29,7 @@ from holdfast.model.progress import pass_reason
 from holdfast.model.records import Claim, PartReference, Plan, Stop
 from holdfast.model.starts import starts_of
 from holdfast.model.work import TaskRecord
-from holdfast.sinks.base import Sink, TableView
+from holdfast.sinks.base import Sink, TableView, WriterSpec
 from holdfast.storage.port import Storage
 from holdfast.worker.replay import ReplayPlan, work_items
 from holdfast.worker.reports import TaskReport
@@ -55,6 +55,7 @@ class Passes:
         storage: Storage,
         sink: Sink,
         view: TableView,
+        writer: WriterSpec,
         submitter: Submitter,
         ports: Ports,
         key: tuple[str, ...],
@@ -72,6 +73,7 @@ class Passes:
         self._storage = storage
         self._sink = sink
         self._view = view
+        self._writer = writer
         self._submitter = submitter
         self._ports = ports
         self._key = key
@@ -207,7 +209,7 @@ class Passes:
             planned_at=self._ports.now(),
             ports=self._ports.tasks,
         )
-        writer, files = self._sink.writer_spec(self._view), self._log.layout.file_names(nonce)
+        writer, files = self._writer, self._log.layout.file_names(nonce)
         every_s = self._choices.checkpoint_every_s
         if job == "replay":
             replay = ReplayPlan(

@@ -111,6 +111,10 @@ class RunLayout:
         """The folder of all attempts at one place of a job."""
         return f"{self.job_tasks(tasks)}/{job}/{place:06d}"
 
+    def hopeless(self, tasks: str, job: str) -> str:
+        """The object that says that a job cannot end well."""
+        return f"{self.job_tasks(tasks)}/{job}/hopeless"
+
     def task_record(self, name: str) -> str:
         """The object of one record of a task log."""
         return f"{self.tasks}/{name}{RECORD_SUFFIX}"

@@ -26,6 +26,8 @@ from holdfast.storage.port import Storage
 JobEnd = Literal["", "stopped", "fenced"]
 
 _NUMBERS_MAX = 1_000_000
+# How long no task of a job can have found out that it is hopeless: one batch takes its time.
+_HOPEFUL_S = 2.0
 _PORTS = TaskPorts()
 
 
@@ -69,6 +71,32 @@ class JobLedger:
         except RecordDamagedError:
             return "fenced"  # Whatever it is, the driver no longer waits for this job.
         return "stopped" if isinstance(body, Stop) else "fenced"
+
+    def say_hopeless(self) -> None:
+        """Say that the job cannot end well, for tasks that have not begun: they pay for no row.
+
+        Raises:
+            StoreUnavailableError: The store did not take it.
+        """
+        uri = self.layout.hopeless(self.tasks, self.job)
+        with answers(uri):
+            self.storage.put(uri, b"hopeless")
+
+    def is_hopeless(self) -> bool:
+        """Whether a task has said so. Those that begin with the job save the request.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        if not self.is_stale(_HOPEFUL_S):
+            return False
+        uri = self.layout.hopeless(self.tasks, self.job)
+        try:
+            with answers(uri):
+                self.storage.size(uri)
+        except FileNotFoundError:
+            return False
+        return True
 
     def log_name(self, place: int, attempt: int) -> str:
         """Return the name of one attempt's log."""

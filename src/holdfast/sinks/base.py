@@ -18,6 +18,11 @@ from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 
+# A column's name, after those that it is below.
+ColumnPath = tuple[str, ...]
+# The columns that output need not have: they are filled with NULL. None: all of them.
+MayLack = frozenset[ColumnPath] | None
+
 
 class TaskWriter(Protocol):
     """Writes one task's output on an executor; holds a bounded amount of it in memory."""
@@ -51,8 +56,16 @@ class WriterSpec(Protocol):
     """All that an executor needs to write: pickled with the task, never stored."""
 
     @property
+    def table(self) -> str:
+        """The table's name for people."""
+
+    @property
     def schema(self) -> pa.Schema:
         """The table's schema in Arrow's terms."""
+
+    @property
+    def may_lack(self) -> MayLack:
+        """Which columns the output need not have."""
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> TaskWriter:
         """Start a writer whose files carry the task's name.
@@ -125,8 +138,24 @@ class Sink(Protocol):
             UnsupportedTableError: It cannot be written safely.
         """
 
-    def writer_spec(self, view: TableView) -> WriterSpec:
-        """Return what executors need to write for this table."""
+    def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
+        """Return the columns that the table has got since its schema was another.
+
+        Args:
+            view: A fresh look at the table.
+            began: The table's schema at an earlier look, as `view.schema` gave it then.
+
+        Raises:
+            LedgerDamagedError: That is no schema: it comes from a ledger.
+        """
+
+    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
+        """Return what executors need to write for this table.
+
+        Args:
+            view: A fresh look at the table.
+            may_lack: Which columns the output need not have.
+        """
 
     def find_mark(
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]

@@ -15,12 +15,17 @@ import pyarrow.types as pt
 
 from holdfast.errors import SchemaMismatchError
 from holdfast.model.widening import is_any_binary, is_any_list, is_any_string, is_uuid, widens
+from holdfast.sinks.base import ColumnPath, MayLack
 from holdfast.sinks.fillers import filled, null_array
 from holdfast.sinks.vectors import refuse_other_lengths, vectors
 
 Convert = Callable[[pa.Array], pa.Array]
 
 _UUID_BYTES = 16
+# What is wrong with a column that rows lack.
+MISSING = 'missing in the output; give it (None is fine), or pass missing_columns="null"'
+# What a list or a map adds to the path of a column below it.
+ELEMENT, KEY, VALUE = "element", "key", "value"
 
 
 class ValueMisfitError(SchemaMismatchError):
@@ -31,7 +36,13 @@ class Conformer:
     """Turns batches of one schema into the table's."""
 
     def __init__(
-        self, table: str, source: pa.Schema, target: pa.Schema, written: pa.Schema | None = None
+        self,
+        table: str,
+        source: pa.Schema,
+        target: pa.Schema,
+        written: pa.Schema | None = None,
+        *,
+        may_lack: MayLack = frozenset(),
     ) -> None:
         """Work out how each column fits.
 
@@ -40,23 +51,24 @@ class Conformer:
             source: The schema of the output.
             target: The schema of the table, in whose names columns are matched.
             written: The same columns by position, as files name them; by default `target`.
+            may_lack: Which columns the output need not have.
 
         Raises:
-            SchemaMismatchError: A column does not fit.
+            SchemaMismatchError: A column does not fit, or the output lacks it.
         """
         self._written = target if written is None else written
-        self._plans = _Plans(table)
+        self._plans = _Plans(table, may_lack)
         whole = pa.struct(list(target))
-        self._plans.refuse_strangers("", list(source), whole)
-        self._columns: list[tuple[str, pa.Field, int | None, Convert | None]] = []
+        self._plans.refuse_strangers((), list(source), whole)
+        self._columns: list[tuple[ColumnPath, pa.Field, int | None, Convert | None]] = []
         for field, named in zip(target, self._written, strict=True):
-            index = source.get_field_index(field.name)
+            path, index = (field.name,), source.get_field_index(field.name)
             if index < 0:
-                self._plans.refuse_missing(field.name, field)
-                self._columns.append((field.name, named, None, None))
+                self._plans.refuse_missing(path, field)
+                self._columns.append((path, named, None, None))
                 continue
-            convert = self._plans.plan(field.name, source.field(index).type, field.type, named.type)
-            self._columns.append((field.name, named, index, convert))
+            convert = self._plans.plan(path, source.field(index).type, field.type, named.type)
+            self._columns.append((path, named, index, convert))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch in the table's schema, in the names that files use.
@@ -65,7 +77,7 @@ class Conformer:
             ValueMisfitError: A value does not fit.
         """
         arrays = []
-        for name, field, index, convert in self._columns:
+        for path, field, index, convert in self._columns:
             if index is None:
                 arrays.append(null_array(batch.num_rows, field.type))
                 continue
@@ -73,9 +85,9 @@ class Conformer:
                 array = _apply(convert, batch.column(index))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
                 reason = str(error).splitlines()[0]
-                raise self._plans.misfit(name, f"a value: {reason}") from error
+                raise self._plans.misfit(path, f"a value: {reason}") from error
             if not field.nullable:
-                self._plans.refuse_null(name, array.is_null())
+                self._plans.refuse_null(path, array.is_null())
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._written)
 
@@ -83,34 +95,39 @@ class Conformer:
 class _Plans:
     """Works out how columns of one table are converted; None where there is nothing to do."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, may_lack: MayLack) -> None:
         self._table = table
+        self._may_lack = may_lack
 
-    def mismatch(self, path: str, problem: str) -> SchemaMismatchError:
-        return SchemaMismatchError(table=self._table, column=path, problem=problem)
+    def mismatch(self, path: ColumnPath, problem: str) -> SchemaMismatchError:
+        return SchemaMismatchError(table=self._table, column=".".join(path), problem=problem)
 
-    def misfit(self, path: str, problem: str) -> ValueMisfitError:
-        return ValueMisfitError(table=self._table, column=path, problem=problem)
+    def misfit(self, path: ColumnPath, problem: str) -> ValueMisfitError:
+        return ValueMisfitError(table=self._table, column=".".join(path), problem=problem)
 
-    def refuse_strangers(self, path: str, fields: list[pa.Field], target: pa.DataType) -> None:
+    def refuse_strangers(
+        self, above: ColumnPath, fields: list[pa.Field], target: pa.DataType
+    ) -> None:
         names = [field.name for field in fields]
         for name in names:
             if target.get_field_index(name) < 0:
-                raise self.mismatch(path + name, "the table has no such column")
+                raise self.mismatch((*above, name), "the table has no such column")
             if names.count(name) > 1:
-                raise self.mismatch(path + name, "the output has it twice")
+                raise self.mismatch((*above, name), "the output has it twice")
 
-    def refuse_missing(self, path: str, field: pa.Field) -> None:
+    def refuse_missing(self, path: ColumnPath, field: pa.Field) -> None:
         if not field.nullable:
             raise self.mismatch(path, "required, and missing in the output")
+        if self._may_lack is not None and path not in self._may_lack:
+            raise self.mismatch(path, MISSING)
 
-    def refuse_null(self, path: str, missing: pa.Array) -> None:
+    def refuse_null(self, path: ColumnPath, missing: pa.Array) -> None:
         if pc.any(missing).as_py():
             row = pc.index(missing, value=True).as_py()
             raise self.misfit(path, f"required, but NULL in row {row} of a batch")
 
     def plan(
-        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+        self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
     ) -> Convert | None:
         if source.equals(written) and source.equals(target) and not _has_required_child(source):
             return None
@@ -125,7 +142,7 @@ class _Plans:
         return self._plan_nested(path, source, target, written)
 
     def _plan_dictionary(
-        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+        self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
     ) -> Convert:
         if pt.is_dictionary(source):
             inner = self.plan(path, source.value_type, target, written)
@@ -134,7 +151,7 @@ class _Plans:
         return lambda array: _apply(plain, array).dictionary_encode().cast(written)
 
     def _plan_nested(
-        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+        self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
     ) -> Convert:
         if pt.is_struct(target) and pt.is_struct(source):
             return self._plan_struct(path, source, target, written)
@@ -145,14 +162,14 @@ class _Plans:
         raise self.mismatch(path, f"{source} does not fit {target} without loss")
 
     def _plan_struct(
-        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+        self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
     ) -> Convert:
         given = [source.field(i) for i in range(source.num_fields)]
-        self.refuse_strangers(f"{path}.", given, target)
-        children: list[tuple[str, pa.Field, int, Convert | None]] = []
+        self.refuse_strangers(path, given, target)
+        children: list[tuple[ColumnPath, pa.Field, int, Convert | None]] = []
         for position in range(target.num_fields):
             field, named = target.field(position), written.field(position)
-            below, index = f"{path}.{field.name}", source.get_field_index(field.name)
+            below, index = (*path, field.name), source.get_field_index(field.name)
             if index < 0:
                 self.refuse_missing(below, field)
                 children.append((below, named, index, None))
@@ -177,10 +194,10 @@ class _Plans:
         return convert
 
     def _plan_map(
-        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+        self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
     ) -> Convert:
-        keys = self.plan(f"{path}.key", source.key_type, target.key_type, written.key_type)
-        items = self.plan(f"{path}.value", source.item_type, target.item_type, written.item_type)
+        keys = self.plan((*path, KEY), source.key_type, target.key_type, written.key_type)
+        items = self.plan((*path, VALUE), source.item_type, target.item_type, written.item_type)
         as_list = pa.list_(pa.struct([source.key_field, source.item_field]))
 
         def convert(array: pa.Array) -> pa.Array:
@@ -188,7 +205,7 @@ class _Plans:
             flat = entries.flatten()
             values = _apply(items, pc.struct_field(flat, indices=[1]))
             if not target.item_field.nullable:
-                self.refuse_null(f"{path}.value", values.is_null())
+                self.refuse_null((*path, VALUE), values.is_null())
             new_keys = _apply(keys, pc.struct_field(flat, indices=[0]))
             return pa.MapArray.from_arrays(
                 _offsets(entries), new_keys, values, type=written, mask=array.is_null()
@@ -197,9 +214,9 @@ class _Plans:
         return convert
 
     def _plan_list(
-        self, path: str, source: pa.DataType, target: pa.DataType, written: pa.DataType
+        self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
     ) -> Convert:
-        below = f"{path}.element"
+        below = (*path, ELEMENT)
         element = self.plan(below, source.value_type, target.value_type, written.value_type)
 
         def convert(array: pa.Array) -> pa.Array:
@@ -212,7 +229,7 @@ class _Plans:
 
         return convert
 
-    def _plan_uuid(self, path: str, source: pa.DataType, target: pa.DataType) -> Convert:
+    def _plan_uuid(self, path: ColumnPath, source: pa.DataType, target: pa.DataType) -> Convert:
         storage = target.storage_type
 
         def wrap(array: pa.Array) -> pa.Array:

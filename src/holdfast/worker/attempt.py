@@ -123,9 +123,10 @@ class Attempt:
         )
         return RowSteps(
             window,
-            schema=plan.writer.schema,
+            spec=plan.writer,
             fit=self._writer.fit,
             same=plan.rows == "same",
+            is_strict=plan.on_error == "raise",
             cost_of=plan.cost if callable(plan.cost) else None,
         )
 

@@ -139,6 +139,8 @@ class Checkpoints:
         Raises:
             SchemaMismatchError: They do not fit the table.
         """
+        if not output.num_rows:
+            return  # It need not have columns either.
         rows = self._writer.fit(output)
         if self._copies:
             # Rows wait for their row group and their chunk, and until then a transform may write

@@ -69,7 +69,8 @@ def problem_of(
         if isinstance(error, ValueMisfitError):  # A person looks for the row.
             found = "; ".join(one for one in (rows, _key_range(key, batch)) if one)
             facts["problem"] += f" ({found})"
-        return TaskProblem(kind="schema", host=host, facts=facts)
+            return TaskProblem(kind="schema", host=host, facts=facts)
+        return TaskProblem(kind="schema", host=host, facts=facts, of_the_job=True)
     cause = error.error
     facts = {
         "rows": rows,

@@ -162,7 +162,7 @@ def _for_the_table(uri: str, batch: pa.RecordBatch, stored: pa.Schema) -> pa.Rec
             )
     if batch.schema.equals(stored):
         return batch
-    return Conformer("a chunk", batch.schema, stored)(batch)
+    return Conformer("a chunk", batch.schema, stored, may_lack=None)(batch)
 
 
 def _numbers(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, bytes]]:

@@ -28,6 +28,8 @@ class TaskProblem:
     # For "setup": what and cure; for "transform": where, error, traceback, and `lasts` unless it
     # may pass; for "schema": its facts; for "null key": rows.
     facts: dict[str, str]
+    # Whether the job cannot end well, whatever its other tasks do.
+    of_the_job: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.model.widening import is_any_list
+from holdfast.sinks.base import ColumnPath
+from holdfast.sinks.conform import ELEMENT, VALUE
 from holdfast.worker.transforms import TransformOutputError
 
 
@@ -34,6 +37,50 @@ def rows_of(answer: object, *, same: bool) -> list[Mapping[str, Any]]:
     kind = "an empty dict" if isinstance(answer, Mapping) else type(answer).__name__
     wanted = "a dict of columns" if same else "a dict of columns, a list of them, or None"
     raise TransformOutputError(f"it returned {kind} for a row, not {wanted}")
+
+
+def lacking(
+    row: Mapping[str, Any],
+    fields: Iterable[pa.Field],
+    may_lack: frozenset[ColumnPath],
+    above: ColumnPath = (),
+) -> ColumnPath | None:
+    """Return the first column that a row has no value for, not even None; None if it has all.
+
+    Args:
+        row: A row, or a value of a struct.
+        fields: The columns that are wanted.
+        may_lack: Those that need not be there.
+        above: The columns that the row is below.
+    """
+    for field in fields:
+        path = (*above, field.name)
+        if field.name not in row:
+            if path not in may_lack:
+                return path
+        elif pa.types.is_nested(field.type):
+            found = _lacking_below(row[field.name], field.type, may_lack, path)
+            if found is not None:
+                return found
+    return None
+
+
+def _lacking_below(
+    value: object, kind: pa.DataType, may_lack: frozenset[ColumnPath], path: ColumnPath
+) -> ColumnPath | None:
+    if pa.types.is_struct(kind):
+        return lacking(value, kind, may_lack, path) if isinstance(value, Mapping) else None
+    if pa.types.is_map(kind):
+        below, kind = (*path, VALUE), kind.item_type
+        value = list(value.values()) if isinstance(value, Mapping) else ()
+    elif is_any_list(kind):
+        below, kind = (*path, ELEMENT), kind.value_type
+    else:
+        return None
+    if not pa.types.is_nested(kind) or not isinstance(value, list | tuple):
+        return None
+    found = (_lacking_below(one, kind, may_lack, below) for one in value)
+    return next((path for path in found if path is not None), None)
 
 
 def as_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

@@ -10,35 +10,46 @@ import pyarrow as pa
 
 from holdfast.errors import SchemaMismatchError
 from holdfast.model.stored import checked_cost
-from holdfast.worker.row_outputs import as_batch, rows_of
+from holdfast.sinks.base import WriterSpec
+from holdfast.sinks.conform import MISSING
+from holdfast.worker.row_outputs import as_batch, lacking, rows_of
 from holdfast.worker.row_window import RowWindow, Slot
 from holdfast.worker.steps import FailedRow, Step
 from holdfast.worker.transforms import TransformOutputError
+
+# So many answers without a column, and none with all of them, are not a few rows' failure.
+_LACKING_ROWS_MAX = 8
 
 
 class RowSteps:
     """Turns finished rows into steps."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - they are the parts of one task.
         self,
         window: RowWindow,
         *,
-        schema: pa.Schema,
+        spec: WriterSpec,
         fit: Callable[[pa.RecordBatch], pa.RecordBatch],
         same: bool,
+        is_strict: bool = True,
         cost_of: Callable[[Any], float] | None = None,
     ) -> None:
         """Take the parts.
 
         Args:
             window: The rows at work.
-            schema: The table's schema.
+            spec: What the table wants.
             fit: Raises where output rows do not fit the table.
             same: Whether each row makes exactly one.
+            is_strict: Whether the first failing row ends the task.
             cost_of: What an answer has cost.
         """
         self._window = window
-        self._schema = schema
+        self._table, self._schema, self._may_lack = spec.table, spec.schema, spec.may_lack
+        # How many answers lacked a column, as long as none had them all; and how many must.
+        self._lacking: int | None = 0
+        self._lacking_max = 1 if is_strict else _LACKING_ROWS_MAX
+        window.is_eager = True
         self._fit = fit
         self._same = same
         self._cost_of = cost_of
@@ -69,6 +80,7 @@ class RowSteps:
     def _step(self, slots: Sequence[Slot]) -> Step:
         done: list[tuple[Slot, list[Any]]] = []
         failed: list[FailedRow] = []
+        lackings: list[tuple[Slot, Exception]] = []
         cost = 0.0
         for slot in slots:
             answer = slot.answer
@@ -82,9 +94,14 @@ class RowSteps:
                 cost += 0.0 if self._cost_of is None else checked_cost(self._cost_of(answer.value))
             except Exception as error:  # noqa: BLE001 - the user's functions may raise anything.
                 failed.append(_failed(slot, error))
+                continue
+            if (lack := self._lacking_error(rows)) is not None:
+                lackings.append((slot, lack))
             else:
                 done.append((slot, rows))
+        self._refuse_if_none_is_whole([error for _, error in lackings], done)
         outputs, misfits = self._outputs(done)
+        misfits += lackings
         failed += [_failed(slot, error) for slot, error in misfits]
         gone = {slot.position for slot, _ in misfits}
         covered = [slot for slot, _ in done if slot.position not in gone]
@@ -99,6 +116,34 @@ class RowSteps:
             failed=failed,
             cost=cost,
         )
+
+    def _lacking_error(self, rows: Sequence[Any]) -> SchemaMismatchError | None:
+        """Return what is wrong with an answer that lacks a column."""
+        if self._may_lack is None:
+            return None
+        paths = (lacking(row, self._schema, self._may_lack) for row in rows)
+        path = next((path for path in paths if path is not None), None)
+        if path is None:
+            return None
+        column, problem = ".".join(path), MISSING
+        return SchemaMismatchError(table=self._table, column=column, problem=problem)
+
+    def _refuse_if_none_is_whole(
+        self, errors: Sequence[Exception], done: Sequence[tuple[Slot, list[Any]]]
+    ) -> None:
+        """Tell a function that never gives a column from one whose answers at times lack it.
+
+        Raises:
+            SchemaMismatchError: No answer has had all columns.
+        """
+        if done:
+            self._window.is_eager = False
+        if any(rows for _, rows in done):
+            self._lacking = None
+        if self._lacking is not None and errors:
+            self._lacking += len(errors)
+            if self._lacking >= self._lacking_max:
+                raise errors[0]
 
     def _outputs(
         self, done: Sequence[tuple[Slot, list[Any]]]

@@ -67,6 +67,8 @@ class RowWindow:
         self._has_failed = False
         self._admitted = 0
         self._looked = clock()
+        # Whether finished rows are handed on at once: as long as it may be that none fits.
+        self.is_eager = False
 
     def groups(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Slot]]:
         """Work on all rows; yield finished ones, in the input's order within each group."""
@@ -124,6 +126,7 @@ class RowWindow:
             self._finished >= _HELD_ROWS_MAX
             or self._finished_bytes >= _HELD_BYTES_MAX
             or self._has_failed
+            or self.is_eager
             or self._is_due()
         ):
             yield from self._take(self._done())

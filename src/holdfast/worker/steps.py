@@ -103,7 +103,8 @@ def fitting_to(
     """
     for output in apply(batch):
         try:
-            fit(output)
+            if output.num_rows:  # Output without rows need not have columns either.
+                fit(output)
         except ValueMisfitError as error:
             raise TransformFailedError(error) from error
         yield output

@@ -71,6 +71,8 @@ class TaskPlan:
         end = reason_to_do_nothing(ledger, place=place, attempt=attempt, every_s=every_s)
         if end is not None:
             return TaskReport(place=place, end=end)
+        if self.transform is not None and ledger.is_hopeless():
+            return TaskReport(place=place, end="left")
         failpoint("before-task")
         before = io_runtime().counters
         name = ledger.log_name(place, attempt)
@@ -102,6 +104,9 @@ class TaskPlan:
             with contextlib.suppress(HoldfastError, StorageError, OSError):
                 checkpoints.fail()
             raise
+        if report.problem is not None and report.problem.of_the_job:
+            with contextlib.suppress(HoldfastError):  # Advice: the report says it to the driver.
+                ledger.say_hopeless()
         failpoint("before-report")
         io = asdict(io_runtime().counters.since(before))
         return replace(report, records=checkpoints.records, io=io)

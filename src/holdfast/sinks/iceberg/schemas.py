@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +17,13 @@ from pyiceberg.types import (
     IcebergType,
     IntegerType,
     LongType,
+    NestedField,
     PrimitiveType,
 )
 
 from holdfast.model.stored import RecordDamagedError
 from holdfast.plain_text import in_short
+from holdfast.sinks.base import ColumnPath
 
 # Format v2 lets a column's type become another one in these ways, and in a decimal's precision.
 _PROMOTIONS = {(IntegerType, LongType), (FloatType, DoubleType)}
@@ -88,7 +91,27 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return found
 
 
-def _read(value: dict[str, Any]) -> Schema:
+def added_columns(began: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[ColumnPath]:
+    """Return the columns that have come since the first schema, whatever they are called.
+
+    Args:
+        began: The schema of then, as JSON.
+        now: The table's schema now, as JSON.
+
+    Raises:
+        RecordDamagedError: The first is no schema: it comes from a ledger.
+    """
+    known, new = index_by_id(_read(began)), Schema.model_validate(now)
+    fields, parents = index_by_id(new), _index_parents(new)
+    return frozenset(_path(number, fields, parents) for number in fields.keys() - known.keys())
+
+
+def _path(number: int, fields: Mapping[int, NestedField], parents: Mapping[int, int]) -> ColumnPath:
+    above = _path(parents[number], fields, parents) if number in parents else ()
+    return (*above, fields[number].name)
+
+
+def _read(value: Mapping[str, Any]) -> Schema:
     try:
         schema = Schema.model_validate({**value, "fields": value["fields"]})
         _ = index_by_id(schema), schema.column_names  # Names and numbers are there once.

@@ -33,14 +33,14 @@ from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.plain_text import in_short, told
-from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
+from holdfast.sinks.base import ColumnPath, MarkFound, MayLack, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.copies import copied_groups
 from holdfast.sinks.iceberg.live_files import live_paths
 from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.manifests import detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
-from holdfast.sinks.iceberg.schemas import schema_changes, schema_json
+from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
 from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
@@ -112,7 +112,16 @@ class IcebergSink:
             handle=table,
         )
 
-    def writer_spec(self, view: TableView) -> IcebergWriterSpec:
+    def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
+        """Return the columns that the table has got since: those whose numbers are new.
+
+        Raises:
+            LedgerDamagedError: `began` is no schema.
+        """
+        with damage_at(self._name):
+            return added_columns(began, view.schema)
+
+    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> IcebergWriterSpec:
         """Return what executors need to write for this table.
 
         Raises:
@@ -127,6 +136,7 @@ class IcebergSink:
             sort_order_json=table.sort_order().model_dump_json(),
             location=table.location(),
             properties=dict(table.properties),
+            may_lack=may_lack,
             io_properties={key: str(value) for key, value in table.io.properties.items()},
             vendor=io_of(table).vendor,
         )

@@ -24,6 +24,7 @@ from pyiceberg.typedef import Record
 from holdfast.failpoints import failpoint
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedGroup
+from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
@@ -49,6 +50,7 @@ class IcebergWriterSpec:
     sort_order_json: str
     location: str
     properties: Mapping[str, str]
+    may_lack: MayLack = frozenset()
     # Storage options with credentials: they travel with the task and are never written down.
     io_properties: Mapping[str, str] = field(repr=False)
     vendor: Vendor | None = field(default=None, repr=False)
@@ -69,6 +71,7 @@ class IcebergTaskWriter:
     def __init__(self, spec: IcebergWriterSpec, task_name: str, open_files_max: int) -> None:
         """Open nothing yet: a task without rows leaves no file."""
         self._table = spec.table
+        self._may_lack = spec.may_lack
         self._task_name = task_name
         self._open_files_max = open_files_max
         self._schema = Schema.model_validate_json(spec.schema_json)
@@ -120,7 +123,9 @@ class IcebergTaskWriter:
             ValueMisfitError: Some of them do not.
         """
         if self._conformer is None or self._conformer[0] != batch.schema:
-            conformer = Conformer(self._table, batch.schema, self._target, self._written)
+            conformer = Conformer(
+                self._table, batch.schema, self._target, self._written, may_lack=self._may_lack
+            )
             self._conformer = (batch.schema, conformer)
         rows = self._conformer[1](batch)
         self._limits.check(rows)

@@ -10,6 +10,8 @@ import lance
 import msgspec
 
 from holdfast.model.stored import Count, Id, typed
+from holdfast.sinks.base import ColumnPath
+from holdfast.sinks.conform import ELEMENT, KEY, VALUE
 from holdfast.sinks.lance.history import GoneError, History
 
 # How many versions are looked through for a column that was dropped and added again.
@@ -124,6 +126,23 @@ def schema_changes(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     return found
 
 
+def added_columns(began: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[ColumnPath]:
+    """Return the columns that have come since the first schema, whatever they are called.
+
+    One that has got the number of a dropped column is not told from it, and not among them.
+
+    Args:
+        began: The schema of then, as JSON.
+        now: The dataset's schema now, as JSON.
+
+    Raises:
+        RecordDamagedError: The first is no schema: it comes from a ledger.
+    """
+    typed(began, _SchemaJson)
+    known = {field["id"] for _, field in _flat(began["fields"])}
+    return frozenset(path for number, path in _paths(now["fields"]) if number not in known)
+
+
 def with_metadata(
     schema: Any,  # noqa: ANN401 - LanceSchema, of which Lance exports no type.
     changes: Mapping[str, str | None],
@@ -157,6 +176,23 @@ def _field_json(field: Any) -> dict[str, Any]:  # noqa: ANN401 - LanceField.
         "nullable": arrow.nullable,
         "children": [_field_json(one) for one in children],
     }
+
+
+def _paths(
+    fields: Iterable[Mapping[str, Any]], above: ColumnPath = ()
+) -> Iterator[tuple[int, ColumnPath]]:
+    """Give the number and the path of each column, with our words for what lists and maps hold."""
+    for field in fields:
+        path = (*above, field["name"])
+        yield field["id"], path
+        below = field["children"]
+        if field["type"].endswith("list"):
+            below = [{**one, "name": ELEMENT} for one in below]
+        elif field["type"] == "map":
+            (entries,) = below
+            named = zip((KEY, VALUE), entries["children"], strict=True)
+            below = [{**one, "name": name} for name, one in named]
+        yield from _paths(below, path)
 
 
 def _flat(fields: Iterable[Mapping[str, Any]], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -17,12 +17,13 @@ from holdfast.errors import (
     TableChangedError,
     TableMissingError,
 )
+from holdfast.ledger.decoded import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.staged import StagedGroup
 from holdfast.model.stored import RecordDamagedError
 from holdfast.plain_text import in_short
-from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
+from holdfast.sinks.base import ColumnPath, MarkFound, MayLack, Outcome, RunMark, TableView
 from holdfast.sinks.lance.blobs import given_schema
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.history import History
@@ -30,7 +31,12 @@ from holdfast.sinks.lance.identity import give_identity, read_identity
 from holdfast.sinks.lance.indices import unindexed_rows
 from holdfast.sinks.lance.marks import find_mark, mark_changes, metadata_of
 from holdfast.sinks.lance.post import Post
-from holdfast.sinks.lance.schemas import changes_since, schema_json, with_metadata
+from holdfast.sinks.lance.schemas import (
+    added_columns,
+    changes_since,
+    schema_json,
+    with_metadata,
+)
 from holdfast.sinks.lance.writer import LanceWriterSpec
 from holdfast.sinks.mark_text import MARK_NOTE, mark_text
 from holdfast.sinks.staged_files import (
@@ -94,7 +100,16 @@ class LanceSink:
                 return self._view(dataset, identity)
         raise TableChangedError(table=self.name, change="it is made again at each look")
 
-    def writer_spec(self, view: TableView) -> LanceWriterSpec:
+    def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
+        """Return the columns that the dataset has got since: those whose numbers are new.
+
+        Raises:
+            LedgerDamagedError: `began` is no schema.
+        """
+        with damage_at(self.name):
+            return added_columns(began, view.schema)
+
+    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> LanceWriterSpec:
         """Return what executors need to write for this dataset."""
         stored = view.handle.dataset.schema.remove_metadata()
         return LanceWriterSpec(
@@ -104,6 +119,7 @@ class LanceSink:
             stored=stored,
             rows_per_file=self._rows_per_file,
             bytes_per_file=self._bytes_per_file,
+            may_lack=may_lack,
         )
 
     def find_mark(

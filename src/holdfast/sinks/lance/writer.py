@@ -23,6 +23,7 @@ from holdfast.model.lasting import lasts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.staged import StagedFile, StagedGroup
 from holdfast.plain_text import told
+from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.lance.blobs import as_blobs, has_blobs, plain_schema, written_schema
 from holdfast.sinks.lance.dataset import DatasetPlace
@@ -43,6 +44,7 @@ class LanceWriterSpec:
     stored: pa.Schema
     rows_per_file: int
     bytes_per_file: int
+    may_lack: MayLack = frozenset()
 
     def open(
         self,
@@ -84,7 +86,8 @@ class LanceTaskWriter:
         """
         batch = plain_schema(batch, self._spec.table)
         if self._conformer is None or self._conformer[0] != batch.schema:
-            conformer = Conformer(self._spec.table, batch.schema, self._spec.schema)
+            spec = self._spec
+            conformer = Conformer(spec.table, batch.schema, spec.schema, may_lack=spec.may_lack)
             self._conformer = (batch.schema, conformer)
         return self._conformer[1](batch)
 
