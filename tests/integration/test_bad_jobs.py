@@ -274,7 +274,7 @@ def test_a_table_that_cannot_be_written_safely_is_refused(
 
 def test_a_branch_must_exist_and_is_written_without_touching_main(desk: Desk) -> None:
     """What lands on a branch is seen on that branch alone."""
-    desk.lake.sql(f"INSERT INTO {desk.table} VALUES (100, 'old', NULL)")
+    desk.lake.sql(f"INSERT INTO {desk.table} VALUES (100, 'old')")
     audit = hf.IcebergTable(desk.table, branch="audit")
     with pytest.raises(TableMissingError, match="it has no branch 'audit'"):
         desk.append(to=audit, transform=transforms.countries)

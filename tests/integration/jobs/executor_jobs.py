@@ -59,7 +59,8 @@ def main(settings: dict[str, Any]) -> None:
             target = hf.IcebergTable(settings["to"], catalog=settings["catalog"])
             ended = {"name": case["name"], "error": "", "text": ""}
             try:
-                run.append(rows, to=target, key="id", transform=chosen_transform(case))
+                transform = chosen_transform(case)
+                run.append(rows, to=target, key="id", transform=transform, missing_columns="null")
             except hf.HoldfastError as error:
                 ended |= {"error": type(error).__name__, "text": str(error)}
             sys.stdout.write(json.dumps(ended) + "\n")
