@@ -8,7 +8,23 @@ _READS = "tests/unit/test_iceberg_manifest_reads.py"
 _FILTERS = "tests/unit/test_scan_iceberg_filters.py"
 _VALUES = "tests/unit/test_iceberg_values.py"
 
+_LARGE = "tests/unit/test_large_cells.py"
+
 VALUE_GUARDS = (
+    Guard(
+        name="output is taken in pieces of bounded size",
+        file="worker/checkpoints.py",
+        before="        for piece in pieces(output, self._batch_bytes):\n",
+        after="        for piece in (output,):\n",
+        test=_LARGE,
+    ),
+    Guard(
+        name="a piece of large output has offsets of its own",
+        file="worker/batches.py",
+        before="        yield copied(batch.slice(start, stop - start))\n",
+        after="        yield batch.slice(start, stop - start)\n",
+        test=_LARGE,
+    ),
     Guard(
         name="doubles in manifests are not read through a float",
         file="sinks/iceberg/manifest_reads.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -280,3 +281,24 @@ def test_sparks_own_hash_goes_with_its_row_and_the_function_does_not_see_it() ->
         [33],
     ]
     assert [slot.answer.value for slot in slots if slot.answer] == [{"id": i} for i in (7, 8, 9)]
+
+
+def test_rows_that_end_together_are_handed_on_in_groups_of_bounded_size() -> None:
+    """A group becomes one batch: cells of many megabytes must not meet in it."""
+    window = Window(concurrency=6)
+    window.calls.slow = set(range(6))
+    window.calls.values = {number: {"b": bytes(20 << 20)} for number in range(5)}
+    with mock.patch.object(window.calls, "answers", _all_at_once(window)):
+        assert list(window.groups(batch(range(6)))) == [[0], [1], [2], [3], [4, 5]]
+
+
+def _all_at_once(window: Window) -> Callable[[float], list[Answer]]:
+    def answers(_timeout_s: float) -> list[Answer]:
+        found = [
+            Answer(number=one, value=window.calls.values.get(one, row), attempts=1)
+            for one, row in window.calls.waiting.items()
+        ]
+        window.calls.waiting.clear()
+        return found
+
+    return answers

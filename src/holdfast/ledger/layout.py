@@ -6,6 +6,8 @@
   parts/...           large bodies that those records point to
   beats/00000001      written again and again while the driver of that claim lives; advisory
   input/<nonce>/...   the rows of a materialized input, as Parquet
+  tasks/<claim>-<nonce>/<job>/hopeless
+                      there if the job cannot end well: tasks that have not begun pay for nothing
   tasks/<claim>-<nonce>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt
     0000.keys         the keys of the input rows that it covers, as Parquet

@@ -31,7 +31,8 @@ class Limits:
 
     Args:
         batch_bytes: How large a batch the transform gets at most, unless a single row is larger.
-            Its output, and what it makes on the way, are about as large again.
+            Its output, and what it makes on the way, are about as large again; output that is
+            larger is written in pieces of this size.
         open_files: How many data files a task writes at a time; it closes the one not used for
             longest when it needs another. As many closed ones may still be on their way. Each
             holds up to 8 MiB that do not make a part yet.

@@ -22,6 +22,8 @@ from holdfast.sinks.vectors import refuse_other_lengths, vectors
 Convert = Callable[[pa.Array], pa.Array]
 
 _UUID_BYTES = 16
+# What offsets of 32 bits can reach.
+_ARRAY_BYTES_MAX = 2**31 - 1
 # What is wrong with a column that rows lack.
 MISSING = 'missing in the output; give it (None is fine), or pass missing_columns="null"'
 # What a list or a map adds to the path of a column below it.
@@ -84,8 +86,7 @@ class Conformer:
             try:
                 array = _apply(convert, batch.column(index))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise self._plans.misfit(path, f"a value: {reason}") from error
+                raise self._plans.misfit(path, _reason(batch.column(index), error)) from error
             if not field.nullable:
                 self._plans.refuse_null(path, array.is_null())
             arrays.append(array)
@@ -247,6 +248,14 @@ class _Plans:
         if is_any_string(source):
             return parse
         raise self.mismatch(path, f"{source} is no uuid")
+
+
+def _reason(array: pa.Array, error: Exception) -> str:
+    """Say why values cannot be converted: Arrow's own text does not tell of their size."""
+    if array.nbytes <= _ARRAY_BYTES_MAX:
+        return f"a value: {str(error).splitlines()[0]}"
+    what = "a value" if len(array) == 1 else f"{len(array):,} values"
+    return f"{what} of {array.nbytes:,} bytes; {_ARRAY_BYTES_MAX:,} can be written at a time"
 
 
 def _lists(array: pa.Array, values: pa.Array, written: pa.DataType) -> pa.Array:

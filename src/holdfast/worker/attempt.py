@@ -109,7 +109,7 @@ class Attempt:
         apply = partial(apply_to, plan.transform, same=plan.rows == "same")
         if plan.on_error == "quarantine":
             keyed = _with_keys(batches, plan.key)
-            fitting = partial(fitting_to, apply, self._writer.fit)
+            fitting = partial(fitting_to, apply, self._writer.fit, plan.limits.batch_bytes)
             return halving_steps(keyed, fitting, batch_rows=plan.batch_rows, pace=pace)
         return batch_steps(batches, apply, batch_rows=plan.batch_rows, pace=pace)
 

@@ -14,9 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.model.limits import DEFAULT_LIMITS
 from holdfast.model.ranges import Span
 from holdfast.model.work import NOTHING, TaskEnd, TaskRecord
 from holdfast.sinks.base import TaskWriter
+from holdfast.worker.batches import copied, pieces
 from holdfast.worker.chunk_buffer import ChunkBuffer
 from holdfast.worker.covered_keys import CoveredKeys
 from holdfast.worker.covered_ranges import CoveredRanges
@@ -56,6 +58,7 @@ class Checkpoints:
         locate: Locate | None = None,
         every_s: float | None,
         copies: bool = True,
+        batch_bytes: int = DEFAULT_LIMITS.batch_bytes,
         twin_is_at_work: Callable[[bool], bool] = _no_twin,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,6 +72,7 @@ class Checkpoints:
             locate: For a scan: which file a row stands in, and its number there.
             every_s: How much work may be lost, in seconds; None for cuts only.
             copies: Whether somebody may still write to the memory of the output.
+            batch_bytes: How large a piece of output is taken at a time.
             twin_is_at_work: Whether another attempt has durable work here; if asked so, only one
                 that was started earlier.
             clock: Seconds that only grow.
@@ -79,6 +83,7 @@ class Checkpoints:
         self._key = key
         self._every_s = every_s
         self._copies = copies
+        self._batch_bytes = batch_bytes
         self._twin_is_at_work = twin_is_at_work
         self._clock = clock
         self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
@@ -141,13 +146,16 @@ class Checkpoints:
         """
         if not output.num_rows:
             return  # It need not have columns either.
-        rows = self._writer.fit(output)
-        if self._copies:
-            # Rows wait for their row group and their chunk, and until then a transform may write
-            # its next batch into the same memory; and a slice holds all that it was cut from.
-            rows = pa.concat_batches([rows, rows.slice(0, 0)])
-        self._writer.write(rows)
-        self._chunk.hold(rows)
+        # Piece by piece: at no time is there a second copy of all that the transform has made.
+        for piece in pieces(output, self._batch_bytes):
+            rows = self._writer.fit(piece)
+            if self._copies and piece is output:
+                # Rows wait for their row group and their chunk, and until then a transform may
+                # write its next batch into the same memory; and a slice holds all that it was
+                # cut from.
+                rows = copied(rows)
+            self._writer.write(rows)
+            self._chunk.hold(rows)
 
     def cover(self, step: Step) -> None:
         """A step's output is taken: count its rows, and make a checkpoint if one is due.

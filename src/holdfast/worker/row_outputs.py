@@ -106,10 +106,23 @@ def as_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordB
 def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     if kind is not None and all(_is_kept(value, kind) for value in values):
         try:
-            return pa.array(values, type=kind)
+            return _whole(pa.array(values, type=kind))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             pass
-    return pa.array(values)
+    return _whole(pa.array(values))
+
+
+def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return values as one array.
+
+    Raises:
+        OverflowError: Arrow has made several, as one would be too large.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        raise OverflowError(
+            f"{array.nbytes:,} bytes in {len(array):,} rows, too many for one array"
+        )
+    return array
 
 
 def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever a row holds.

@@ -100,7 +100,7 @@ class RowWindow:
             left = _LOOK_EVERY_S if deadline is None else deadline - self._clock()
             self._settle(self._calls.answers(min(left, _LOOK_EVERY_S)))
         self.cancel()
-        return next(self._take(self._done()), [])
+        return [slot for group in self._take(self._done()) for slot in group]
 
     def cancel(self) -> None:
         """Give up every row that is not finished."""
@@ -168,7 +168,15 @@ class RowWindow:
             self._finished -= 1
             self._finished_bytes -= slot.size_bytes
         self._has_failed = False
-        yield slots
+        group: list[Slot] = []
+        size_bytes = 0
+        for slot in slots:
+            if group and size_bytes + slot.size_bytes > _HELD_BYTES_MAX:
+                yield group
+                group, size_bytes = [], 0
+            group.append(slot)
+            size_bytes += slot.size_bytes
+        yield group
 
 
 def _size(value: Any) -> int:  # noqa: ANN401 - whatever the function returned.

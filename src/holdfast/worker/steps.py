@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.sinks.conform import ValueMisfitError
-from holdfast.worker.batches import resize
+from holdfast.worker.batches import pieces, resize
 from holdfast.worker.pace import Pace, paced
 from holdfast.worker.problems import TransformFailedError
 from holdfast.worker.tags import split_tag
@@ -88,13 +88,17 @@ def apply_to(
 
 
 def fitting_to(
-    apply: Apply, fit: Callable[[pa.RecordBatch], pa.RecordBatch], batch: pa.RecordBatch
+    apply: Apply,
+    fit: Callable[[pa.RecordBatch], pa.RecordBatch],
+    batch_bytes: int,
+    batch: pa.RecordBatch,
 ) -> Iterator[pa.RecordBatch]:
     """Hand output on that the table can take: a row that it cannot is that row's failure.
 
     Args:
         apply: Calls the transform.
         fit: Raises where output rows do not fit the table.
+        batch_bytes: How large a piece of output is fitted at a time.
         batch: The transform's input.
 
     Raises:
@@ -104,7 +108,8 @@ def fitting_to(
     for output in apply(batch):
         try:
             if output.num_rows:  # Output without rows need not have columns either.
-                fit(output)
+                for piece in pieces(output, batch_bytes):
+                    fit(piece)
         except ValueMisfitError as error:
             raise TransformFailedError(error) from error
         yield output

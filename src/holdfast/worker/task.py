@@ -85,6 +85,7 @@ class TaskPlan:
             locate=self.scan.locate if self.scan is not None else None,
             every_s=every_s,
             copies=self.transform is not None,
+            batch_bytes=self.limits.batch_bytes,
             clock=ledger.ports.monotonic,
             twin_is_at_work=lambda earlier: twin_is_at_work(
                 ledger, place=place, attempt=attempt, only_earlier=earlier
