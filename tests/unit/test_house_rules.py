@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CODE_FOLDERS = ("src", "tests", "bench", "dev")
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 LINTER_NOTE = re.compile(r"\s+# (?:noqa|type: ignore).*$")
@@ -74,7 +74,7 @@ def test_the_rules_look_at_files() -> None:
     assert Path(__file__) in python_files()
 
 
-def test_a_module_has_at_most_400_lines() -> None:
+def test_a_module_has_at_most_600_lines() -> None:
     """A module that nobody can hold in mind is split."""
     counted = {file: len(file.read_text().splitlines()) for file in python_files()}
     too_long = {
