@@ -16,8 +16,12 @@ from holdfast.engine.ports import Ports, in_a_thread
 from holdfast.engine.prepare import Ledger, prepare
 from holdfast.engine.sweep import sweep
 from holdfast.engine.takeover import Heartbeat
+from holdfast.engine.watch import Watcher
 from holdfast.errors import RunBusyError, RunFencedError
 from holdfast.model.records import Stop
+from holdfast.pages.head import head_of
+from holdfast.pages.lives import lives_of
+from holdfast.pages.next_step import driver_alive
 from tests.fakes.logs import CLAIM
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
@@ -294,6 +298,20 @@ def test_a_run_whose_rows_remain_beats_until_it_is_dropped() -> None:
     assert len(beats(rig)) == 1
 
 
+def test_a_run_that_could_not_be_prepared_beats_no_more() -> None:
+    """A notebook keeps the last error, and with it all that its frames hold."""
+    rig, interrupted = Rig(), two_partitions()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    interrupted.before_measure = interrupt
+    with pytest.raises(KeyboardInterrupt) as kept:
+        prepare(rig.ledger(), interrupted, ("id",), Choices())
+    rig.time.pass_by(100.0)
+    assert (kept.value.args, beats(rig)) == ((), [])
+
+
 def test_a_sweep_takes_the_beats() -> None:
     """They are of no use once the run has landed."""
     rig = Rig()
@@ -304,6 +322,23 @@ def test_a_sweep_takes_the_beats() -> None:
     assert [one for one in rig.storage.objects if "/beats/" in one]
     sweep(rig.ledger(), lambda _identity: rig.table)
     assert not [one for one in rig.storage.objects if "/beats/" in one]
+
+
+def test_people_see_that_a_driver_that_beats_lives() -> None:
+    """A batch of an hour leaves no record: the run is at work, and not silent."""
+    rig = Rig()
+    first = Living(rig)
+    rig.time.pass_by(1000.0)
+    ports = elsewhere(rig)
+    seen = Watcher(ledger=rig.ledger(ports)).look()
+    assert seen.beat_at == rig.time.now_s - 10
+    assert "gave a sign of life 10 s ago" in (driver_alive(seen, ports) or "")
+    assert head_of(seen, lives_of(seen.starts, ()), rig.time.now_s).word == "running"
+    first.heartbeat.stop()
+    rig.time.pass_by(100.0)
+    seen = Watcher(ledger=rig.ledger(ports)).look()
+    assert driver_alive(seen, ports) is None
+    assert head_of(seen, lives_of(seen.starts, ()), rig.time.now_s).word == "silent"
 
 
 def test_what_happens_beside_the_driver_happens_in_a_thread() -> None:

@@ -254,6 +254,7 @@ def prepare(
             run_id=ledger.run_id,
             differences=key_difference(found.identity.key, key),
         )
+    heartbeat: Heartbeat | None = None
     try:
         ledger.claim(choices, compare_code=False)
         heartbeat = ledger.heartbeat(choices)
@@ -269,16 +270,30 @@ def prepare(
             kept = without_lost_objects(book.work, ledger.storage, ledger.layout)
             if kept is not book.work:
                 book.withdraw(kept)
-        if book.finished or has_landed:
-            book.input_sums = submitter.measure(KeyFiles(storage=ledger.storage))
-        else:
-            measure_and_compare(book, submitter, choices, ledger.ports)
-        if book.input_sums is not None and book.input_sums.null_keys:
-            raise NullKeyError(rows=book.input_sums.null_keys)
+        _measure(ledger, book, submitter, choices)
         book.seal_changes()
-    except HoldfastError as error:
-        ledger.stop(error)
+    except BaseException as error:
+        # A traceback that a notebook keeps would keep the heartbeat, too.
+        if heartbeat is not None:
+            heartbeat.stop()
+        if isinstance(error, HoldfastError):
+            ledger.stop(error)
         raise
     return Prepared(
         ledger=ledger, book=book, has_landed=has_landed, source=submitter, heartbeat=heartbeat
     )
+
+
+def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, choices: Choices) -> None:
+    """Measure the whole input; where no row is finished, look whether its keys differ.
+
+    Raises:
+        NullKeyError: Some rows have no key.
+        DuplicateKeyError: Some rows share a key.
+    """
+    if book.finished or ledger.log.receipt is not None:
+        book.input_sums = submitter.measure(KeyFiles(storage=ledger.storage))
+    else:
+        measure_and_compare(book, submitter, choices, ledger.ports)
+    if book.input_sums is not None and book.input_sums.null_keys:
+        raise NullKeyError(rows=book.input_sums.null_keys)
