@@ -239,7 +239,7 @@ def test_another_thread_of_this_process_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "beat_s"), [("30s", 30.0), (None, 30.0), ("5min", 300.0), ("1s", 5.0)]
+    ("every", "beat_s"), [("30s", 30.0), (None, 30.0), ("5min", 300.0), ("6h", 300.0), ("1s", 5.0)]
 )
 def test_a_driver_beats_once_each_interval_and_not_before_the_first_has_passed(
     every: str | None, beat_s: float
@@ -265,13 +265,15 @@ def test_a_driver_beats_while_its_job_runs() -> None:
     assert LAYOUT.beat(1) in rig.storage.objects
 
 
-def test_a_beat_that_is_lost_is_soon_repeated() -> None:
-    """One failed request must not look like the end of a driver."""
+def test_a_beat_that_is_lost_is_soon_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """One failed request must not look like the end of a driver; and it is said, once."""
     rig = Rig()
     first = Living(rig)
-    rig.storage.failures["put"] = 1
-    rig.time.pass_by(BEAT_S + 6)
+    rig.storage.failures["put"] = 2
+    rig.time.pass_by(BEAT_S + 11)
     assert len(beats(rig)) == 1
+    (said,) = caplog.records
+    assert "another start may take it for dead" in said.getMessage()
     first.heartbeat.stop()
 
 

@@ -24,13 +24,14 @@ from holdfast.errors import RunBusyError
 from holdfast.ledger.answers import answers
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Claim, Receipt, Stop
-from holdfast.plain_text import printable
+from holdfast.plain_text import printable, without_passwords
 from holdfast.storage.port import Storage, StorageError
 
 # How often a driver without checkpoints gives a sign of life.
 _EVERY_S = 30.0
-# Below these, one slow request would look like the end of a driver.
-_BEAT_S_MIN = 5.0
+# Below these, one slow request would look like the end of a driver; above, a dead one would be
+# waited for all day.
+_BEAT_S_MIN, _BEAT_S_MAX = 5.0, 300.0
 _QUIET_S_MIN = 30.0
 _SILENT_S_MIN = 60.0
 # A waiting start looks often at first: most waits are short.
@@ -81,15 +82,26 @@ class Heartbeat:
 
 def _beat(log: RunLog, storage: Storage, ports: Ports, every_s: float) -> Callable[[], float]:
     """Return what writes one beat, and says after how many seconds the next one is due."""
+    is_said = False
 
     def beat() -> float:
+        nonlocal is_said
         claim = log.own_claim
         at = datetime.fromtimestamp(ports.now(), tz=timezone.utc).isoformat()
         # Only when it was written counts; the content is for people.
         facts = {"host": ports.host, "process_id": ports.process_id, "claim": claim, "at": at}
         try:
             storage.put(log.layout.beat(claim), json.dumps(facts).encode())
-        except (StorageError, OSError):
+        except (StorageError, OSError) as error:
+            if not is_said:
+                is_said = True
+                _log.warning(
+                    "run %s: no sign of life could be written, and another start may take it for "
+                    "dead (%s)",
+                    printable(log.run_id),
+                    printable(without_passwords(str(error))),
+                    extra={"holdfast_run": log.run_id},
+                )
             return _BEAT_S_MIN  # Soon again: a single lost beat must not look like an end.
         return every_s
 
@@ -246,12 +258,12 @@ class _OtherDriver:
 
 def beat_every_s(checkpoint_every_s: float | None) -> float:
     """Return how often a driver gives a sign of life."""
-    return max(_BEAT_S_MIN, checkpoint_every_s or _EVERY_S)
+    return min(_BEAT_S_MAX, max(_BEAT_S_MIN, checkpoint_every_s or _EVERY_S))
 
 
 def quiet_after_s(checkpoint_every_s: float | None) -> float:
     """Return how long a driver that lives may give no sign of life."""
-    return max(_QUIET_S_MIN, 2 * (checkpoint_every_s or _EVERY_S))
+    return max(_QUIET_S_MIN, 2 * beat_every_s(checkpoint_every_s))
 
 
 def silent_after_s(checkpoint_every_s: float | None) -> float:
