@@ -116,6 +116,16 @@ def test_keys_that_take_long_to_read_are_not_read_again_to_compare_them() -> Non
     assert input_.key_reads == 1
 
 
+def test_rows_without_a_key_are_named_before_keys_are_compared() -> None:
+    """Several of them share NULL, which is no key that appears twice."""
+    rig, transform = Rig(), WatchedTransform()
+    with pytest.raises(NullKeyError, match="2 input rows"):
+        rig.start(MemorySubmitter(range(10), [10, None, None]), transform=transform)
+    with pytest.raises(NullKeyError, match="2 input rows"):
+        prepare(Rig().ledger(), MemorySubmitter(range(10), [None, None]), ("id",), Choices())
+    assert transform.ids == []
+
+
 def test_without_a_transform_keys_are_not_compared_first() -> None:
     """There is no bill: the rows are only copied."""
     rig, input_ = Rig(), two_partitions()

@@ -178,8 +178,7 @@ class InputCheck:
             measure_and_compare(book, self._source, self._choices, self._ports)
         if book.input_sums is None:
             book.input_sums = self._measure(KeyFiles(storage=book.finished.storage))
-        if book.input_sums.null_keys:
-            raise NullKeyError(rows=book.input_sums.null_keys)
+        refuse_null_keys(book.input_sums)
         return book.input_sums
 
     def compare_beside(self, ask_to_stop: Callable[[str], object]) -> Callable[[], None]:
@@ -289,14 +288,26 @@ def measure_and_compare(
     is all that is known.
 
     Raises:
+        NullKeyError: Some rows have no key.
         DuplicateKeyError: Some rows share a key.
     """
     began = ports.now()
     book.input_sums, doubled = submitter.look(whole_rows=choices.compares_rows)
+    refuse_null_keys(book.input_sums)
     is_quick = ports.now() - began <= _COMPARED_SECONDS_MAX
     if doubled or (is_quick and book.input_sums.rows <= _COMPARED_ROWS_MAX):
         refuse_duplicates(submitter)
         book.keys_differ = True
+
+
+def refuse_null_keys(sums: InputSums) -> None:
+    """Stop if rows have no key. Before keys are compared: NULL would count as doubled.
+
+    Raises:
+        NullKeyError: Some have none.
+    """
+    if sums.null_keys:
+        raise NullKeyError(rows=sums.null_keys)
 
 
 def refuse_duplicates(submitter: Submitter, *, beside: bool = False) -> None:

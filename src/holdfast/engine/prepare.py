@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast._version import __version__
-from holdfast.engine.check_input import measure_and_compare
+from holdfast.engine.check_input import measure_and_compare, refuse_null_keys
 from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.steps_log import say
@@ -18,7 +18,6 @@ from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
     HoldfastError,
     LedgerDamagedError,
-    NullKeyError,
     RunMismatchError,
     SettingsError,
     StoreUnavailableError,
@@ -293,7 +292,6 @@ def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, choices: Choi
     """
     if book.finished or ledger.log.receipt is not None:
         book.input_sums = submitter.measure(KeyFiles(storage=ledger.storage))
+        refuse_null_keys(book.input_sums)
     else:
         measure_and_compare(book, submitter, choices, ledger.ports)
-    if book.input_sums is not None and book.input_sums.null_keys:
-        raise NullKeyError(rows=book.input_sums.null_keys)
