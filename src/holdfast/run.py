@@ -158,8 +158,9 @@ class Run:
     ) -> SparkDataFrame:
         """Return the rows that are still to do, for jobs whose costly step is in the DataFrame.
 
-        Runs on the driver. Claims the run first, so what is finished cannot change any more;
-        then use the same `Run` to append what the costly step makes of these rows. Every row and
+        Runs on the driver. Claims the run first, so what is finished cannot change any more; other
+        starts of the run wait for this one, for an hour or until the write has ended. Then use
+        the same `Run` to append what the costly step makes of these rows. Every row and
         its key must arrive there: the sums of this input are the ones that are checked.
 
         Args:

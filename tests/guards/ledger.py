@@ -135,7 +135,7 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: another thread of this process may be at work",
         file="engine/takeover.py",
-        before="one.layout.folder == folder and one.own_claim == number and thread != here",
+        before="one.layout.folder == folder and thread != here",
         after="False",
         test="tests/unit/test_heartbeat.py",
     ),

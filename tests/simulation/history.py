@@ -346,6 +346,8 @@ class History:
         faulty = Misfit if setting.misfit else Transform
         chosen: dict[str, Any] = {
             "transform": (Mended if self.is_mended else faulty)(called),
+            # A script that is older than a column of the table means NULL.
+            "missing_columns": "error" if columns else "null",
             "verify_input": "keys" if setting.verify_input else False,
             "batch_rows": setting.batch_rows,
             "checkpoint_every": setting.checkpoint_every,

@@ -12,12 +12,19 @@ from dataclasses import replace
 import pytest
 
 from holdfast.engine.choices import Choices
+from holdfast.engine.drive import Driver
 from holdfast.engine.ports import Ports, in_a_thread
 from holdfast.engine.prepare import Ledger, prepare
 from holdfast.engine.sweep import sweep
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.watch import Watcher
-from holdfast.errors import RunBusyError, RunFencedError
+from holdfast.errors import (
+    RunBusyError,
+    RunFencedError,
+    RunMismatchError,
+    SettingsError,
+    TableChangedError,
+)
 from holdfast.model.records import Stop
 from holdfast.pages.head import head_of
 from holdfast.pages.lives import lives_of
@@ -25,6 +32,7 @@ from holdfast.pages.next_step import driver_alive
 from tests.fakes.logs import CLAIM
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
+from tests.fakes.unpinned import Unpinned
 
 ALL = list(range(20))
 BEAT_S, QUIET_S = 30.0, 60.0  # By the default of `checkpoint_every`.
@@ -277,6 +285,60 @@ def test_a_beat_that_is_lost_is_soon_repeated(caplog: pytest.LogCaptureFixture) 
     first.heartbeat.stop()
 
 
+def test_whatever_a_beat_raises_the_next_one_comes(caplog: pytest.LogCaptureFixture) -> None:
+    """The user's credentials function may raise anything, once."""
+    rig = Rig()
+    first, put = Living(rig), rig.storage.put
+
+    def refuses(uri: str, data: bytes) -> None:  # noqa: ARG001 - as the real one.
+        rig.storage.put = put  # type: ignore[method-assign]
+        raise SettingsError(what="no keys", cure="give them")
+
+    rig.storage.put = refuses  # type: ignore[method-assign]
+    rig.time.pass_by(BEAT_S + 6)
+    assert (len(beats(rig)), len(caplog.records)) == (1, 1)
+    first.heartbeat.stop()
+
+
+def test_a_claim_that_is_being_made_is_seen_by_other_threads() -> None:
+    """Its answer may take seconds, and the record is there before."""
+    rig, seen = Rig(), list[int]()
+    ledger = rig.ledger()
+    rig.storage.before_create = lambda: seen.append(len(ledger.ports.drivers))
+    ledger.claim(Choices())
+    assert (seen, ledger.ports.drivers) == ([1], [])
+
+
+def test_a_refused_append_ends_the_heartbeat_of_remaining() -> None:
+    """The table is another one: nobody goes on with this run, and nobody is to wait."""
+    rig, submitter = Rig(), two_partitions()
+    rig.start(takeover="now", verify_input=False)
+    other = Rig(table=rig.table, time=rig.time)
+    other.storage = rig.storage
+    ledger = other.ledger()
+    prepared = prepare(ledger, submitter, ("id",), Choices())
+    driver = Driver(ledger=ledger, sink=other.table, input=Unpinned(submitter), prepared=prepared)
+    with pytest.raises(RunMismatchError):
+        driver.append(other.table.load(), replace(other.identity(), version="2"), Choices())
+    rig.time.pass_by(100.0)
+    assert (beats(rig), ledger.ports.drivers) == ([], [])
+
+
+def test_the_table_is_looked_at_again_after_a_wait() -> None:
+    """It was made again meanwhile: no row is paid for before that is said."""
+    rig, submitter = Rig(), two_partitions()
+    first = Living(rig)
+
+    def make_again() -> None:
+        rig.table.uuid = "uuid-2"
+        first.stop()
+
+    first.at(100.0, make_again)
+    with pytest.warns(UserWarning, match=WAITS), pytest.raises(TableChangedError):
+        rig.start(submitter, ports=elsewhere(rig))
+    assert submitter.plans == []
+
+
 def test_a_run_that_is_done_beats_no_more() -> None:
     """Neither one that has landed, nor one that was fenced, nor one that found a receipt."""
     rig, fenced = Rig(), two_partitions()
@@ -298,6 +360,15 @@ def test_a_run_whose_rows_remain_beats_until_it_is_dropped() -> None:
     gc.collect()
     rig.time.pass_by(100.0)
     assert len(beats(rig)) == 1
+
+
+def test_others_wait_for_a_run_whose_rows_remain_for_an_hour() -> None:
+    """Who only looks how much is left must not hold up the nightly job."""
+    rig = Rig()
+    prepared = prepare(rig.ledger(), two_partitions(), ("id",), Choices())
+    rig.time.pass_by(7200.0)
+    assert len(beats(rig)) == 119
+    prepared.heartbeat.stop()
 
 
 def test_a_run_that_could_not_be_prepared_beats_no_more() -> None:

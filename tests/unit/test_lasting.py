@@ -55,6 +55,16 @@ class OwnError(Exception):
     """An error that only its author knows."""
 
 
+class AnswerError(ValueError):
+    """Stands for pydantic's error about an answer, which is known by its name."""
+
+
+AnswerError.__module__, AnswerError.__qualname__ = (
+    "pydantic_core._pydantic_core",
+    "ValidationError",
+)
+
+
 class ApiError(Exception):
     """A client's error with the server's status, as those of openai and httpx."""
 
@@ -111,6 +121,8 @@ PASSING: list[Exception] = [
     RuntimeError("CUDA error"),
     OwnError("unknown"),
     json.JSONDecodeError("no JSON", "I am sorry", 0),
+    AnswerError("no such field"),
+    PermissionError("The provided token has expired."),
     from_error(ValueError("no answer"), ConnectionError()),
     while_handling(KeyError("fallback"), TimeoutError()),
     # The lookup in a cache that led to the call is no mistake.
@@ -190,6 +202,10 @@ def test_too_many_failed_rows_are_worth_a_retry_if_some_may_work(*, may_pass: bo
         (requests.exceptions.ConnectionError("refused"), False),
         (FileNotFoundError("no such object"), False),
         (OSError("status code: 403 Forbidden: <Code>ExpiredToken</Code>"), False),
+        (pyiceberg.exceptions.UnauthorizedError("Not authorized: Token expired"), False),
+        (pyiceberg.exceptions.ForbiddenError("ExpiredToken: a new one is needed"), False),
+        (OSError("403 Forbidden: Signature not valid in the specified time frame"), False),
+        (OSError("401 Unauthorized: Lifetime validation failed. The token is expired."), False),
         (ValueError("manifest cannot be read"), False),
         (OwnError("unknown"), False),
     ],
@@ -334,6 +350,19 @@ ValueError: what it was raised from
         (PythonException(UDF.format(last="ConnectionError: reset")), True),
         (PySparkException("ExecutorLostFailure (executor 7 exited caused by one of them)"), True),
         (Py4JError("Answer from Java side is empty"), True),
+        (
+            PySparkException("java.nio.file.AccessDeniedException: s3a://b/x: ExpiredToken"),
+            True,
+        ),
+        (AnalysisException("SessionHiveMetaStoreClient: Connection refused"), True),
+        (
+            PythonException(
+                UDF.format(last="KeyError: 'cache'")
+                + "During handling of the above exception, another exception occurred:\n"
+                + UDF.format(last="requests.exceptions.ConnectionError: reset")
+            ),
+            True,
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
@@ -339,6 +340,19 @@ def test_a_key_that_some_answers_lack_is_those_rows_failure(priced: Rig) -> None
     assert ids_of(priced) == [one for one in range(20) if one not in {0, 3, 12}]
 
 
+@pytest.mark.filterwarnings("ignore:run .* code has changed:UserWarning")
+def test_what_is_left_of_a_run_may_all_lack_a_key(priced: Rig) -> None:
+    """They are set aside: other answers were whole, though none of this start is."""
+    with pytest.raises(TransformError):
+        priced.start(MemorySubmitter(range(20)), transform=answers(10), retries=0)
+    rest = answers(*range(40))
+    driven = priced.start(
+        MemorySubmitter(range(40)), transform=rest, on_error="quarantine", max_errors=40
+    )
+    assert driven.quarantined_rows == 21
+    assert ids_of(priced) == [one for one in range(20) if one != 10]
+
+
 def test_a_row_whose_answer_lacks_a_key_is_named(priced: Rig) -> None:
     """Where failing rows end the job, the error names the row and the column."""
     with pytest.raises(TransformError, match=r"'price'(.|\n)*id=3"):
@@ -370,6 +384,9 @@ WHOLE: dict[str, Any] = {"id": 1, "place": {"x": 1, "y": None}, "tags": [{"x": 1
         ({"place": {"x": 1}}, ("place", "y")),
         ({"tags": [{"x": 1, "y": 2}, {"y": 2}]}, ("tags", "element", "x")),
         ({"by": {"k": {"x": 1}}}, ("by", "value", "y")),
+        ({"by": [("k", {"x": 1})]}, ("by", "value", "y")),
+        ({"by": [("k", {"x": 1, "y": None}), None]}, None),
+        ({"tags": np.array([{"y": 2}], dtype=object)}, ("tags", "element", "x")),
         ({"place": "no struct"}, None),
     ],
 )

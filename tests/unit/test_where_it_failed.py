@@ -132,6 +132,15 @@ def test_errors_behind_the_error_are_in_the_traceback() -> None:
     assert "wrapped" in problem(raised(wrapped))["where"]
 
 
+def test_a_folder_of_jobs_is_not_taken_for_a_library(tmp_path: Path) -> None:
+    """Its name may begin as that of a package."""
+    script = tmp_path / "pyspark-jobs" / "job.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT, encoding="utf-8")
+    error = failure(transform=runpy.run_path(str(script))["batch_transform"])
+    assert "pyspark-jobs/job.py:7 in parsed" in str(error)
+
+
 def test_a_frame_of_a_library_is_named_where_there_is_no_other() -> None:
     """A function of a library as transform, and an error that was never raised."""
     error = raised(lambda: json.loads("no JSON"))

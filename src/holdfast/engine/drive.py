@@ -35,6 +35,8 @@ from holdfast.sinks.base import MayLack, Sink, TableView, WriterSpec
 
 # Somebody may remove staged files between the last pass and the post, again and again.
 _STAGINGS_MAX = 3
+# How old a look at the table may be when the work begins.
+_VIEW_S_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,14 @@ class Driver:
             RunAbortedError: The run was given up, and nothing of it has landed.
             HoldfastError: Any other; what is durable stays so.
         """
-        ledger = self.ledger
+        try:
+            return self._append(view, identity, choices)
+        finally:
+            if self.prepared is not None:  # Whatever ended it: a notebook keeps the traceback.
+                self.prepared.heartbeat.stop()
+
+    def _append(self, view: TableView, identity: Identity, choices: Choices) -> Driven:
+        ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
         # Before the claim: a start that is another job must not end the work of this one.
@@ -119,9 +128,10 @@ class Driver:
                 book = ledger.workbook()
             else:
                 claim, book = ledger.claim_again(choices), self.prepared.book
-                self.prepared.heartbeat.stop()
             heartbeat = ledger.heartbeat(choices)
             try:
+                if ledger.ports.now() - began > _VIEW_S_MAX:
+                    view = commit.load()  # It has waited: the table may be another by now.
                 return self._drive(commit, view, identity.key, choices, claim, book)
             finally:
                 heartbeat.stop()
@@ -144,8 +154,7 @@ class Driver:
         claim: Claim,
         book: Workbook,
     ) -> Driven:
-        # The files of a scan are pinned, and their values with them.
-        by: Compared = (choices.verify_input or None) if key else "files"
+        by: Compared = (choices.verify_input or None) if key else "files"  # They are pinned.
         # Before any work: an earlier start may have landed without living to say so. Where it
         # got as far as an intent, only a look later than our claim counts.
         landed = commit.look(None if commit.log.intents else view)
@@ -182,6 +191,7 @@ class Driver:
             choices=choices,
             claim=claim,
             source=self.prepared.source if self.prepared else None,
+            is_retry=bool(commit.run_file.identity.retry_of),
         )
         passes.withdraw_lost()
         kept = book.work

@@ -62,6 +62,7 @@ class Passes:
         choices: Choices,
         claim: Claim,
         source: Submitter | None,
+        is_retry: bool,
     ) -> None:
         """Take the parts; the run is claimed already.
 
@@ -80,6 +81,7 @@ class Passes:
         self._choices = choices
         self._claim = claim
         self._is_derived = source is not None
+        self._is_retry = is_retry
         self._input = InputCheck(book, submitter, source, choices, ports)
         self._retries_left = choices.retries
         # Tasks are asked to stop by a signal or by a check beside them: once, and while they run.
@@ -236,6 +238,8 @@ class Passes:
             cost=self._choices.cost,
             limits=self._choices.limits,
             whole_rows=self._choices.compares_rows,
+            # Of rows that have failed before, all may lack a column again.
+            judges_answers=not self._is_retry and not book.work.records,
         )
         with self._at_work(), contextlib.ExitStack() as beside:
             beside.callback(self._input.compare_beside(self._ask_to_stop))
@@ -277,8 +281,8 @@ class Passes:
     def _ask_to_stop(self, reason: str) -> None:
         with self._asking:
             if self._may_ask:
-                self._may_ask = False
                 self._log.append(Stop(reason=reason))
+                self._may_ask = False
                 say(self._log.run_id, f"stopping: {reason}")
 
     def _raise_unless_worth_retrying(self, reports: Sequence[TaskReport], *, added: bool) -> None:

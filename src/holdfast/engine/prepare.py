@@ -12,7 +12,7 @@ from holdfast.engine.check_input import measure_and_compare, refuse_null_keys
 from holdfast.engine.choices import Choices
 from holdfast.engine.ports import Ports, Submitter
 from holdfast.engine.steps_log import say
-from holdfast.engine.takeover import Heartbeat, wait_for_other_driver
+from holdfast.engine.takeover import Heartbeat, at_work, wait_for_other_driver
 from holdfast.engine.withdraw import without_lost_objects
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
@@ -35,6 +35,8 @@ from holdfast.storage.port import Storage
 from holdfast.worker.code_digest import code_digest
 
 _CLAIMS_MAX = 100
+# How long others wait for a driver that has asked what remains, and does not write.
+_PREPARED_FOR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +127,14 @@ class Ledger:
             if compare_code:
                 self._compare_code(claim, choices)
             # Where another start was quicker, it lives: it is waited for in its turn.
-            if self.log.try_claim(claim) is not None:
-                return claim
+            with at_work(self.log, self.ports):
+                if self.log.try_claim(claim) is not None:
+                    return claim
         raise StoreUnavailableError(uri=self.layout.log, reason="rivals took every number")
 
-    def heartbeat(self, choices: Choices) -> Heartbeat:
-        """Begin to give signs of life, for other starts of the run to wait for."""
-        return Heartbeat(self.log, self.storage, self.ports, choices.checkpoint_every_s)
+    def heartbeat(self, choices: Choices, *, for_s: float = float("inf")) -> Heartbeat:
+        """Begin to give signs of life, for so long, for other starts of the run to wait for."""
+        return Heartbeat(self.log, self.storage, self.ports, choices.checkpoint_every_s, for_s)
 
     def claim_again(self, choices: Choices) -> Claim:
         """Say what is known now: the first claim was made before the transform was.
@@ -256,7 +259,7 @@ def prepare(
     heartbeat: Heartbeat | None = None
     try:
         ledger.claim(choices, compare_code=False)
-        heartbeat = ledger.heartbeat(choices)
+        heartbeat = ledger.heartbeat(choices, for_s=_PREPARED_FOR_S)
         if found is None and ledger.log.names_a_run:
             ledger.run_file()  # Another driver has made it since, or it was lost.
         book = ledger.workbook()

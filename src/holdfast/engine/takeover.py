@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
 from holdfast.engine.choices import Takeover
@@ -25,7 +25,7 @@ from holdfast.ledger.answers import answers
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Claim, Receipt, Stop
 from holdfast.plain_text import printable, without_passwords
-from holdfast.storage.port import Storage, StorageError
+from holdfast.storage.port import Storage
 
 # How often a driver without checkpoints gives a sign of life.
 _EVERY_S = 30.0
@@ -49,7 +49,12 @@ class Heartbeat:
     """One driver's signs of life, from its claim to its end, or until this object is dropped."""
 
     def __init__(
-        self, log: RunLog, storage: Storage, ports: Ports, checkpoint_every_s: float | None
+        self,
+        log: RunLog,
+        storage: Storage,
+        ports: Ports,
+        checkpoint_every_s: float | None,
+        for_s: float = float("inf"),
     ) -> None:
         """Begin, if the driver has claimed the run: the first beat comes after one interval.
 
@@ -58,6 +63,7 @@ class Heartbeat:
             storage: Where the run's ledger is.
             ports: Time, and what lets the beat happen beside the driver.
             checkpoint_every_s: How often it beats.
+            for_s: How long it beats at most.
         """
         self._driver = log, threading.get_ident()
         self._drivers = ports.drivers
@@ -65,7 +71,10 @@ class Heartbeat:
         if log.own_claim and log.receipt is None:
             every_s = beat_every_s(checkpoint_every_s)
             self._drivers.append(self._driver)
-            self._end = ports.beside("heartbeat", every_s, _beat(log, storage, ports, every_s))
+            until = ports.now() + for_s
+            self._end = ports.beside(
+                "heartbeat", every_s, _beat(log, storage, ports, every_s, until)
+            )
 
     def stop(self) -> None:
         """Give no further sign of life."""
@@ -80,19 +89,34 @@ class Heartbeat:
             self.stop()
 
 
-def _beat(log: RunLog, storage: Storage, ports: Ports, every_s: float) -> Callable[[], float]:
+@contextlib.contextmanager
+def at_work(log: RunLog, ports: Ports) -> Iterator[None]:
+    """Let other threads of this process see that a claim is being made here."""
+    driver = log, threading.get_ident()
+    ports.drivers.append(driver)
+    try:
+        yield
+    finally:
+        ports.drivers.remove(driver)
+
+
+def _beat(
+    log: RunLog, storage: Storage, ports: Ports, every_s: float, until: float
+) -> Callable[[], float | None]:
     """Return what writes one beat, and says after how many seconds the next one is due."""
     is_said = False
 
-    def beat() -> float:
+    def beat() -> float | None:
         nonlocal is_said
+        if ports.now() >= until:
+            return None
         claim = log.own_claim
         at = datetime.fromtimestamp(ports.now(), tz=timezone.utc).isoformat()
         # Only when it was written counts; the content is for people.
         facts = {"host": ports.host, "process_id": ports.process_id, "claim": claim, "at": at}
         try:
             storage.put(log.layout.beat(claim), json.dumps(facts).encode())
-        except (StorageError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a user's credentials may raise anything.
             if not is_said:
                 is_said = True
                 _log.warning(
@@ -294,6 +318,5 @@ def _has_ended(log: RunLog, ports: Ports) -> bool:
     # This very process: another thread may be at work. This one is not: a notebook starts again.
     here, folder = threading.get_ident(), log.layout.folder
     return not any(
-        one.layout.folder == folder and one.own_claim == number and thread != here
-        for one, thread in ports.drivers
+        one.layout.folder == folder and thread != here for one, thread in tuple(ports.drivers)
     )

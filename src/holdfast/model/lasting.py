@@ -59,7 +59,11 @@ _MISTAKES: tuple[type[BaseException], ...] = (
 )
 _BAD_PATHS = (PermissionError, NotADirectoryError, IsADirectoryError)
 # A model's answer that cannot be parsed: the next one may be another.
-_UNSETTLED = (json.JSONDecodeError,)
+_UNSETTLED: tuple[Named, ...] = (
+    json.JSONDecodeError,
+    "pydantic_core._pydantic_core.ValidationError",
+    "jsonschema.exceptions.ValidationError",
+)
 
 # Of catalogs and stores.
 _LASTING: tuple[Named, ...] = (
@@ -83,7 +87,10 @@ _LASTING: tuple[Named, ...] = (
 # A token that is over is passing: the next process reads a new one.
 _PASSING_TEXT = re.compile(
     "ExpiredToken|TokenRefreshRequired|RequestExpired|RequestTimeout|SlowDown|Throttl|"
-    "TooManyRequests|RequestLimitExceeded|RequestTimeTooSkewed"
+    "TooManyRequests|RequestLimitExceeded|RequestTimeTooSkewed|"
+    "[Tt]oken (?:has |is )?expired|Lifetime validation failed|"
+    "not valid in the specified time frame|UnknownHostException|ConnectException|"
+    "SocketTimeout|Connection re(?:fused|set)"
 )
 _LASTING_TEXT = re.compile(
     r"\b(?:401 Unauthorized|403 Forbidden|405 Method Not Allowed|501 Not Implemented)\b|"
@@ -130,18 +137,32 @@ def lasts(error: BaseException) -> bool:
     """Whether a store or a catalog would answer the same call in the same way later."""
     if isinstance(known := getattr(error, "lasts", None), bool):
         return known  # A `StorageError`, which was told apart where it was raised.
+    if passes_by_text(str(error)):
+        return False
     if names(_LASTING, error):
         return True
     if names(PASSING, error) and "CERTIFICATE_VERIFY_FAILED" not in str(error):
         return False
     if isinstance(error, (*_BAD_PATHS, AttributeError, TypeError)) or _is_refusal(error):
-        return not _PASSING_TEXT.search(str(error))
+        return True
     return text_lasts(str(error))
 
 
 def text_lasts(text: str) -> bool:
     """Whether what a store or a catalog says is known to last."""
-    return not _PASSING_TEXT.search(text) and _LASTING_TEXT.search(text) is not None
+    return not passes_by_text(text) and _LASTING_TEXT.search(text) is not None
+
+
+def passes_by_text(text: str) -> bool:
+    """Whether what a store, a catalog or a client says is known to pass."""
+    return _PASSING_TEXT.search(text) is not None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it is the user's own code.
+        return ""
 
 
 def code_lasts(error: BaseException) -> bool:
@@ -153,10 +174,10 @@ def code_lasts(error: BaseException) -> bool:
     if any(names(PASSING, one) for one in _behind(error, handled=True)):
         return False
     for one in _behind(error, handled=False):
+        if names(_UNSETTLED, one) or passes_by_text(_text(one)):
+            return False
         if isinstance(one, HoldfastError):
             return not one.retry_safe
-        if isinstance(one, _UNSETTLED):
-            return False
         if isinstance(one, (*_MISTAKES, *_BAD_PATHS, FileNotFoundError)) or _is_refusal(one):
             return True
     return False

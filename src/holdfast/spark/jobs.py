@@ -29,7 +29,7 @@ from holdfast.errors import (
     SettingsError,
     TransformTooLargeError,
 )
-from holdfast.model.lasting import text_lasts
+from holdfast.model.lasting import passes_by_text, text_lasts
 from holdfast.sources.materialized.writing import WritePlan
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame, SparkSession
@@ -66,6 +66,12 @@ _LASTING_FAILURES = re.compile(
     r"\b(?:AccessControlException|AccessDeniedException|ClassNotFoundException|"
     r"NoClassDefFoundError|UnknownStoreException|UnsupportedFileSystemException)\b|"
     r"No FileSystem for scheme",
+    re.MULTILINE,
+)
+# A client in a user's function, whatever the function made of it.
+_PASSING_FAILURES = re.compile(
+    r"^(?:requests\.exceptions\.\w*(?:Connection|Timeout)\w*|httpx\.\w+|ConnectionError|"
+    r"ConnectionResetError|ConnectionRefusedError|TimeoutError)\b",
     re.MULTILINE,
 )
 _WRONG_PYTHON = ("No module named 'pyarrow'", "PYTHON_VERSION_MISMATCH", "No module named 'numpy'")
@@ -234,6 +240,8 @@ def _job_lasts(error: Exception, reason: str) -> bool:
     executors, a store that does not answer, and whatever is not known may pass. What an error of
     ours in a task says of itself counts.
     """
+    if passes_by_text(reason) or _PASSING_FAILURES.search(reason):
+        return False  # Whatever wraps it: Spark calls a metastore that is away a refused query.
     if isinstance(error, _REFUSED_QUERIES):
         return True
     if own := _OWN_WORD.findall(reason):

@@ -127,6 +127,7 @@ class Attempt:
             fit=self._writer.fit,
             same=plan.rows == "same",
             is_strict=plan.on_error == "raise",
+            judges=plan.judges_answers,
             cost_of=plan.cost if callable(plan.cost) else None,
         )
 

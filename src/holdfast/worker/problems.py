@@ -29,6 +29,7 @@ _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _LIBRARIES = tuple(
     f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/pyspark/", "/pyspark.zip/")
 
 
 class TransformFailedError(Exception):
@@ -121,7 +122,7 @@ def _frame_text(frame: FrameType, line: int) -> str:
 def _is_users(file: str) -> bool:
     if file.startswith(("<frozen ", *_LIBRARIES)) or not _is_not_ours(file):
         return False
-    return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/pyspark"))
+    return not any(part in file for part in _INSTALLED)
 
 
 def _is_not_ours(file: str) -> bool:

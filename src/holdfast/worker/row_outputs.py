@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from holdfast.model.widening import is_any_list
 from holdfast.sinks.base import ColumnPath
-from holdfast.sinks.conform import ELEMENT, VALUE
+from holdfast.sinks.conform import ELEMENT, KEY, VALUE
 from holdfast.worker.transforms import TransformOutputError
+
+_PAIR = 2
 
 
 def rows_of(answer: object, *, same: bool) -> list[Mapping[str, Any]]:
@@ -70,17 +72,23 @@ def _lacking_below(
 ) -> ColumnPath | None:
     if pa.types.is_struct(kind):
         return lacking(value, kind, may_lack, path) if isinstance(value, Mapping) else None
-    if pa.types.is_map(kind):
-        below, kind = (*path, VALUE), kind.item_type
-        value = list(value.values()) if isinstance(value, Mapping) else ()
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    if not isinstance(value, list | tuple | np.ndarray):
+        return None
+    parts: list[tuple[str, pa.DataType, Iterable[object]]] = []
+    if pa.types.is_map(kind):  # A dict, or pairs, which is what a row function is given.
+        pairs = [one for one in value if isinstance(one, list | tuple) and len(one) == _PAIR]
+        parts.append((KEY, kind.key_type, [one[0] for one in pairs]))
+        parts.append((VALUE, kind.item_type, [one[1] for one in pairs]))
     elif is_any_list(kind):
-        below, kind = (*path, ELEMENT), kind.value_type
-    else:
-        return None
-    if not pa.types.is_nested(kind) or not isinstance(value, list | tuple):
-        return None
-    found = (_lacking_below(one, kind, may_lack, below) for one in value)
-    return next((path for path in found if path is not None), None)
+        parts.append((ELEMENT, kind.value_type, value))
+    for name, below, values in parts:
+        if pa.types.is_nested(below):
+            found = (_lacking_below(one, below, may_lack, (*path, name)) for one in values)
+            if (lacks := next((one for one in found if one is not None), None)) is not None:
+                return lacks
+    return None
 
 
 def as_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

@@ -32,6 +32,7 @@ class RowSteps:
         fit: Callable[[pa.RecordBatch], pa.RecordBatch],
         same: bool,
         is_strict: bool = True,
+        judges: bool = True,
         cost_of: Callable[[Any], float] | None = None,
     ) -> None:
         """Take the parts.
@@ -42,12 +43,13 @@ class RowSteps:
             fit: Raises where output rows do not fit the table.
             same: Whether each row makes exactly one.
             is_strict: Whether the first failing row ends the task.
+            judges: Whether answers that all lack a column are taken for the function's failure.
             cost_of: What an answer has cost.
         """
         self._window = window
         self._table, self._schema, self._may_lack = spec.table, spec.schema, spec.may_lack
         # How many answers lacked a column, as long as none had them all; and how many must.
-        self._lacking: int | None = 0
+        self._lacking: int | None = 0 if judges else None
         self._lacking_max = 1 if is_strict else _LACKING_ROWS_MAX
         window.is_eager = True
         self._fit = fit

@@ -58,6 +58,8 @@ class TaskPlan:
     limits: Limits = DEFAULT_LIMITS
     # Whether Spark adds the hash of each whole row, for the records to sum.
     whole_rows: bool = False
+    # Whether answers that all lack a column end the job, though failing rows are set aside.
+    judges_answers: bool = True
 
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
         """Do one task's work. Runs on an executor.
