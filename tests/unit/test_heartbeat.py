@@ -312,7 +312,8 @@ def test_a_claim_that_is_being_made_is_seen_by_other_threads() -> None:
 def test_a_refused_append_ends_the_heartbeat_of_remaining() -> None:
     """The table is another one: nobody goes on with this run, and nobody is to wait."""
     rig, submitter = Rig(), two_partitions()
-    rig.start(takeover="now", verify_input=False)
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
     other = Rig(table=rig.table, time=rig.time)
     other.storage = rig.storage
     ledger = other.ledger()

@@ -153,8 +153,8 @@ def test_a_job_that_runs_for_a_minute_has_all_keys_compared_beside_it() -> None:
     """It stops in good order: what is done and paid for is kept for the mended input."""
     rig = Rig()
     transform, rest = long_job(rig, 5), WatchedTransform()
-    doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
-    with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
+    doubled = MemorySubmitter(range(10), [*range(10, 20), 15])
+    with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=15\)"):
         rig.start(doubled, transform=transform, **EACH_BATCH)
     assert (doubled.reads_beside, transform.ids) == (1, [0, 1, 2, 3, 4, 5, 10])
     assert rig.kinds().count("Stop") > 0
