@@ -262,7 +262,8 @@ class History:
         if owner is None or owner is other or owner.is_done or not owner.lives:
             return False
         is_heard = not counts["lost answers"] and not self.is_ledger_moved and not self.is_damaged
-        was_stopped = owner.stopped_until > self.world.clock - _LONGEST_QUIET_S
+        unheard_until = max(owner.stopped_until, owner.unheard_until)
+        was_stopped = unheard_until > self.world.clock - _LONGEST_QUIET_S
         ends = (record.body for record in log.records[number:])
         has_ended = any(isinstance(body, Stop | Receipt | Abort) for body in ends)
         return is_heard and not was_stopped and not has_ended

@@ -44,6 +44,8 @@ class Actor:
     process: Actor | None = None
     # Until when its whole process is stopped, with all that happens beside it.
     stopped_until: float = 0.0
+    # Until when its signs of life are held up, though it lives.
+    unheard_until: float = 0.0
     waits_for: Callable[[], bool] | None = None
     # Signals that have come and are not handled yet, and who handles which.
     signals: list[int] = field(default_factory=list)
@@ -147,6 +149,8 @@ class World:
             seconds = self.stalls.pop(self.steps)
             if self.chance.of(2):
                 actor.stopped_until = self.clock + seconds
+            if actor.process is not None:
+                actor.process.unheard_until = self.clock + seconds
             self.sleep(seconds)
         if self.faults.deaths and self.chance.happens(0.012):
             self.faults.deaths -= 1
