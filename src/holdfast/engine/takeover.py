@@ -4,7 +4,7 @@ While a driver has claimed a run, a thread of it writes one small object again a
 start of the same run looks for signs of life before it claims: records of the driver and its
 heartbeat. It waits as long as they come, and goes on where the other one stopped when they end.
 
-Correctness does not hang on any of this: whoever claims last owns the run. The wait keeps a start
+Correctness does not depend on any of this: the last claim owns the run. The wait keeps a start
 by mistake, or a scheduler's retry, from stopping a healthy driver and paying for its work again.
 """
 
