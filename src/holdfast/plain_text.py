@@ -98,16 +98,21 @@ def _cut_out(text: str, options: Mapping[str, Any]) -> str:
     return without_passwords(text)
 
 
-def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and all that a traceback shows before it."""
+def error_chain(error: BaseException, *, handled: bool = True) -> Iterator[BaseException]:
+    """Yield the error and all that a traceback shows before it.
+
+    Args:
+        error: The one that was raised last.
+        handled: Also those that were being handled; else only those that it was raised from.
+    """
     seen: set[int] = set()
-    left = [error]
+    left: list[BaseException | None] = [error]
     while left:
         one = left.pop()
-        if id(one) not in seen:
+        if one is not None and id(one) not in seen:
             seen.add(id(one))
             yield one
-            left += [more for more in (one.__cause__, one.__context__) if more is not None]
+            left += [one.__cause__, one.__context__ if handled else None]
 
 
 def _secrets(options: Mapping[str, Any]) -> Iterator[str]:

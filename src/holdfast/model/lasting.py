@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from holdfast.errors import HoldfastError
+from holdfast.plain_text import error_chain
 
 Named = type[BaseException] | int | str
 
@@ -171,9 +172,9 @@ def code_lasts(error: BaseException) -> bool:
     It would where it raised what Python raises for mistakes, or a client's refusal (HTTP 4xx), or
     raised another error from one of these. Not where a passing error led to it.
     """
-    if any(names(PASSING, one) for one in _behind(error, handled=True)):
+    if any(names(PASSING, one) for one in error_chain(error)):
         return False
-    for one in _behind(error, handled=False):
+    for one in error_chain(error, handled=False):
         if names(_UNSETTLED, one) or passes_by_text(_text(one)):
             return False
         if isinstance(one, HoldfastError):
@@ -186,15 +187,3 @@ def code_lasts(error: BaseException) -> bool:
 def _is_refusal(error: BaseException) -> bool:
     status = status_of(error)
     return status in _REFUSALS and status not in _PASSING_REFUSALS
-
-
-def _behind(error: BaseException, *, handled: bool) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised from, or also those being handled then."""
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            left += [one.__cause__, one.__context__ if handled else None]
