@@ -17,9 +17,12 @@ from pyspark.sql import functions as sf
 from bench.data import ROWS, cache_folder
 from bench.rounds import alternate
 from bench.session import open_session
-from holdfast.ledger.key_files import KeyFiles
-from holdfast.spark.keys import _BUCKETS, hash_sql  # The sample is what is measured.
-from holdfast.spark.submit import DataFrameSubmitter
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.spark.dataframe import (  # The sample is what is measured.
+    _BUCKETS,
+    DataFrameSubmitter,
+    hash_sql,
+)
 from holdfast.storage.objects import ObjectStorage
 
 _KEYS = {"integer": "id", "text": "text"}

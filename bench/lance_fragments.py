@@ -22,8 +22,7 @@ from lance.fragment import FragmentMetadata
 
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
-from holdfast.model.staged import StagedGroup
-from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.model.work import Coverage, StagedGroup, TaskRecord, Work
 from holdfast.sinks.base import Outcome, RunMark
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink

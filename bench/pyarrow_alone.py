@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.session import open_stack
-from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.upload import ArrowFile
 
 
 def main(folder: str, files: list[str]) -> None:

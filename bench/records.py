@@ -30,16 +30,16 @@ from pyiceberg.types import LongType, NestedField
 import holdfast as hf
 from bench.counting_proxy import CountingProxy, count_requests
 from bench.session import open_stack
-from holdfast.engine import check_input
-from holdfast.engine.choices import Choices
+from holdfast.engine import input_check
+from holdfast.engine.claim import Ledger
+from holdfast.engine.cleanup import sweep
 from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.input_check import all_differ
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger
-from holdfast.engine.status import status
-from holdfast.engine.sweep import sweep
-from holdfast.engine.unique_keys import all_differ
+from holdfast.engine.watch import status
 from holdfast.engine.workbook import Workbook
-from holdfast.model.identity import Identity
+from holdfast.model.records import Identity
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.storage.objects import ObjectStorage
@@ -201,7 +201,7 @@ def _measure(job: _Job, meter: _Meter) -> dict[str, Any]:
         meter.step("second start"),
         mock.patch.object(Workbook, "inherit", meter.part("take over", Workbook.inherit)),
         mock.patch.object(Workbook, "seal", meter.part("seal", Workbook.seal)),
-        mock.patch.object(check_input, "all_differ", meter.part("duplicate check", all_differ)),
+        mock.patch.object(input_check, "all_differ", meter.part("duplicate check", all_differ)),
     ):
         driven = job.start()
     with meter.step("status, landed"):

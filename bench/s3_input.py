@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.data import ROWS, local_events
-from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.upload import ArrowFile
 from tests.stack_access import Stack
 
 _ROOT = "s3://lake/bench-input"

@@ -27,7 +27,7 @@ from bench.data import COLUMNS, ROWS, cache_folder, events
 from bench.process_tree import descendants
 from bench.rounds import Times, alternate
 from bench.session import open_session, open_stack
-from holdfast.engine.choices import VerifyInput
+from holdfast.engine.options import VerifyInput
 
 _WIDE_ROWS = 100_000
 # A digest of 64 characters, as often as makes 100 kB; compressed it takes next to no room.

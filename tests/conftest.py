@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.engine import check_input
+from holdfast.engine import input_check
 from tests.stack_access import Stack, stack
 
 __all__ = ["stack"]
@@ -81,4 +81,4 @@ def ledger(stack: Stack) -> dict[str, Any]:
 @pytest.fixture
 def many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every input be one whose keys are too many to compare them all at first."""
-    monkeypatch.setattr(check_input, "_COMPARED_ROWS_MAX", 0)
+    monkeypatch.setattr(input_check, "_COMPARED_ROWS_MAX", 0)

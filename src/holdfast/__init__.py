@@ -12,38 +12,30 @@ from holdfast._version import __version__
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.engine.abort import Aborted
-    from holdfast.engine.sweep import Swept
+    from holdfast.engine.cleanup import Aborted, Swept
+    from holdfast.model.history import RunStatus
     from holdfast.model.limits import Limits
     from holdfast.model.report import Report
-    from holdfast.model.status import RunStatus
     from holdfast.run import Run, runs
     from holdfast.sinks.targets import Create, IcebergTable, LanceTable
-    from holdfast.sources.files.scan import FilesScan, scan_files
-    from holdfast.sources.iceberg.scan import IcebergScan, scan_iceberg
-    from holdfast.sources.lance.scan import LanceScan, scan_lance
-    from holdfast.sources.materialized.scan import Materialized, materialize
-    from holdfast.sources.parquet.scan import ParquetScan, scan_parquet
-    from holdfast.worker.per_row import PerRow, per_row
-    from holdfast.worker.retry import Retry
-    from holdfast.worker.transforms import PerWorker, per_worker
+    from holdfast.sources.files import FilesScan, scan_files
+    from holdfast.sources.materialized import Materialized, materialize
+    from holdfast.sources.parquet import ParquetScan, scan_parquet
+    from holdfast.sources.scans import IcebergScan, LanceScan, scan_iceberg, scan_lance
+    from holdfast.worker.transforms import PerRow, PerWorker, Retry, per_row, per_worker
 
 _HOMES = {
-    "holdfast.engine.abort": ("Aborted",),
-    "holdfast.engine.sweep": ("Swept",),
+    "holdfast.engine.cleanup": ("Aborted", "Swept"),
+    "holdfast.model.history": ("RunStatus",),
     "holdfast.model.limits": ("Limits",),
     "holdfast.model.report": ("Report",),
-    "holdfast.model.status": ("RunStatus",),
     "holdfast.run": ("Run", "runs"),
     "holdfast.sinks.targets": ("Create", "IcebergTable", "LanceTable"),
-    "holdfast.sources.files.scan": ("FilesScan", "scan_files"),
-    "holdfast.sources.iceberg.scan": ("IcebergScan", "scan_iceberg"),
-    "holdfast.sources.lance.scan": ("LanceScan", "scan_lance"),
-    "holdfast.sources.materialized.scan": ("Materialized", "materialize"),
-    "holdfast.sources.parquet.scan": ("ParquetScan", "scan_parquet"),
-    "holdfast.worker.per_row": ("PerRow", "per_row"),
-    "holdfast.worker.retry": ("Retry",),
-    "holdfast.worker.transforms": ("PerWorker", "per_worker"),
+    "holdfast.sources.files": ("FilesScan", "scan_files"),
+    "holdfast.sources.materialized": ("Materialized", "materialize"),
+    "holdfast.sources.parquet": ("ParquetScan", "scan_parquet"),
+    "holdfast.sources.scans": ("IcebergScan", "LanceScan", "scan_iceberg", "scan_lance"),
+    "holdfast.worker.transforms": ("PerRow", "PerWorker", "Retry", "per_row", "per_worker"),
 }
 
 __all__ = [

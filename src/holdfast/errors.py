@@ -44,74 +44,68 @@ retry. Spark hands an executor's error to the driver as text, so the message alo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
-from holdfast._commit_errors import (
-    CatalogUnavailableError,
-    CommitConflictError,
-    CommitError,
-    CommitRefusedError,
-    CommittedThenRemovedError,
-    CommitUnknownError,
-    StagedFileMissingError,
-    TableChangedError,
-    TableMissingError,
-    TableOutOfSightError,
-)
-from holdfast._error_root import HoldfastError
-from holdfast._job_errors import (
-    DuplicateKeyError,
-    ExecutorSetupError,
-    InputChangedError,
-    JobError,
-    JobFailedError,
-    NullKeyError,
-    SchemaMismatchError,
-    TooManyErrorsError,
-    TransformError,
-    TransformTooLargeError,
-)
+from holdfast.text import printable, without_passwords
 
-__all__ = [
-    "CatalogUnavailableError",
-    "CommitConflictError",
-    "CommitError",
-    "CommitRefusedError",
-    "CommitUnknownError",
-    "CommittedThenRemovedError",
-    "DuplicateKeyError",
-    "ExecutorSetupError",
-    "HiddenSettingError",
-    "HoldfastError",
-    "InputChangedError",
-    "JobError",
-    "JobFailedError",
-    "LedgerDamagedError",
-    "MissingExtraError",
-    "NullKeyError",
-    "RunAbortedError",
-    "RunBusyError",
-    "RunCommittedError",
-    "RunError",
-    "RunFencedError",
-    "RunMismatchError",
-    "RunUnfinishedError",
-    "SchemaMismatchError",
-    "SettingsError",
-    "StagedFileMissingError",
-    "StoreError",
-    "StoreUnavailableError",
-    "TableChangedError",
-    "TableMissingError",
-    "TableOutOfSightError",
-    "TooManyErrorsError",
-    "TransformError",
-    "TransformTooLargeError",
-    "UnsafeStoreError",
-    "UnsupportedTableError",
-]
+# ---- The root of all errors: how an error is put into words, and how it survives pickle
+_SUMMARY_LENGTH_MAX = 500
 
 
+def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
+    return cls(**facts)
+
+
+def _shown(text: str) -> str:
+    """Return a sentence for people: facts come from stores, catalogs and other programs.
+
+    A line break inside a fact is followed by blanks: the facts of an error cannot pass for its
+    second or third part.
+    """
+    return "\n    ".join(printable(line) for line in without_passwords(text).splitlines())
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class HoldfastError(Exception):
+    """The root of all errors that Holdfast raises.
+
+    Subclasses are keyword-only dataclasses: what is known about the failure is in their
+    attributes, and `happened` and `advice` are templates over them.
+    """
+
+    happened: ClassVar[str] = "something went wrong"
+    # Whether the same script, unchanged, may succeed if it is run again later. Some subclasses
+    # have it as a field, because it depends on what happened.
+    retry_safe = True
+    advice: ClassVar[str] = "run the same script again"
+
+    @property
+    def summary(self) -> str:
+        """What happened, on one line that is not too long: for records and lists."""
+        line = " ".join(_shown(self.happened.format(**self._facts())).split())
+        cut = len(line) > _SUMMARY_LENGTH_MAX
+        return f"{line[: _SUMMARY_LENGTH_MAX - 1]}…" if cut else line
+
+    def __str__(self) -> str:
+        """Return what happened, whether a retry may succeed, and what to do."""
+        facts = self._facts()
+        retry = "yes" if self.retry_safe else "no, it would fail the same way"
+        return (
+            f"{_shown(self.happened.format(**facts))}\n"
+            f"  Worth a retry: {retry}.\n"
+            f"  What to do: {_shown(self.advice.format(**facts))}."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickle, which rebuilds exceptions from positional arguments by default."""
+        return _rebuild, (type(self), self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+# ---- Settings, the ledger's store, and the run as such
 @dataclass(eq=False, repr=False, kw_only=True)
 class SettingsError(HoldfastError):
     """An argument or a setting cannot be used as it is."""
@@ -283,5 +277,259 @@ class RunUnfinishedError(RunError):
 
 
 # Where users import them from, and what a traceback shows.
-for _name in __all__:
-    globals()[_name].__module__ = __name__
+
+
+# ---- The work on the executors
+@dataclass(eq=False, repr=False, kw_only=True)
+class JobError(HoldfastError):
+    """The work on the executors did not end well; nothing was committed."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class NullKeyError(JobError):
+    """Rows have NULL in their key: nothing tells them apart."""
+
+    happened = "{rows} input rows have NULL in a key column"
+    retry_safe = False
+    advice = "filter these rows out, fill the column, or choose another key"
+
+    rows: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DuplicateKeyError(JobError):
+    """Several input rows have the same key: nothing tells which of them is done."""
+
+    happened = "{keys} keys stand in more than one input row, for example {examples}"
+    retry_safe = False
+    advice = "add a column that tells these rows apart to key=, or remove the doubled rows"
+
+    keys: int
+    examples: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class InputChangedError(JobError):
+    """The input gave other rows when it was read again; nothing was committed."""
+
+    happened = "the input is not what it was: {what}"
+    retry_safe = False
+    advice = (
+        "restore it, or make it deterministic (write it to a table first), then run again; if it "
+        "cannot be restored, use a new run id"
+    )
+
+    what: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SchemaMismatchError(JobError):
+    """The output does not fit the table's schema."""
+
+    happened = "column {column!r} does not fit {table}: {problem}"
+    retry_safe = False
+    advice = "change the transform's output or the table's column; nothing was committed"
+
+    table: str
+    column: str
+    problem: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TransformError(JobError):
+    """The transform raised, or returned something that is no table."""
+
+    happened = "the transform failed in {failed_tasks} of {tasks} tasks; first: {example}"
+    advice = (
+        "mend the transform (or the row), then run the same script again; nothing was committed"
+    )
+
+    failed_tasks: int
+    tasks: int
+    example: str
+    # False for a bug, a wrong type or a refused call: see `holdfast.model.lasting`.
+    retry_safe: bool = True
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TooManyErrorsError(JobError):
+    """More rows failed than `max_errors` allows; nothing was committed."""
+
+    happened = "{rows} rows failed, and max_errors allows {limit}; first: {example}"
+    advice = (
+        "see run.quarantined(); mend the transform, or raise max_errors, then run the same script "
+        "again: failed rows are tried again, finished ones are not paid for twice"
+    )
+
+    rows: int
+    limit: int
+    example: str
+    # True where rows failed with errors that may pass: failed rows are tried again.
+    retry_safe: bool = False
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TransformTooLargeError(JobError):
+    """The transform pickles to more than can sensibly be sent with every task."""
+
+    happened = "the transform pickles to {size_mb} MB (at most {limit_mb} MB)"
+    retry_safe = False
+    advice = (
+        "build what is large on the worker: transform=hf.per_worker(YourClass, ...) "
+        "makes it once in each worker process"
+    )
+
+    size_mb: int
+    limit_mb: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ExecutorSetupError(JobError):
+    """An executor cannot run this job."""
+
+    happened = "executor {host}: {what}"
+    retry_safe = False
+    advice = "{cure}"
+
+    host: str
+    what: str
+    cure: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class JobFailedError(JobError):
+    """Spark gave the job up."""
+
+    happened = "Spark could not finish the job: {reason}"
+    advice = "mend what the reason names, or see the executors' logs; nothing was committed"
+
+    reason: str
+    # False for a query that Spark refuses: a path, a column, a permission.
+    retry_safe: bool = True
+
+
+# ---- The one atomic step
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitError(HoldfastError):
+    """The staged files could not be published; they are kept."""
+
+    table: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CatalogUnavailableError(CommitError):
+    """The catalog did not answer when the table was looked at."""
+
+    happened = "{table}: the catalog did not answer ({reason})"
+    advice = (
+        "check that the catalog can be reached and lets this user in, then run the same script "
+        "again"
+    )
+
+    reason: str
+    # False for a refused login or a setting that cannot be right.
+    retry_safe: bool = True
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableMissingError(CommitError):
+    """There is no such table, namespace or branch."""
+
+    happened = "{table}: {what}"
+    retry_safe = False
+    advice = "create it first, or pass create=hf.Create(schema=...)"
+
+    what: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableChangedError(CommitError):
+    """The table is not, or no longer, what the files were staged for."""
+
+    happened = "{table} has changed since this run began: {change}"
+    retry_safe = False
+    advice = "undo the change and run the same script again (work is kept), or use a new run id"
+
+    change: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class StagedFileMissingError(CommitError):
+    """A staged file is gone or has another size: somebody's clean-up took it."""
+
+    happened = "{table}: {count} staged files are gone or changed, first {path}"
+    advice = "run the same script again; keep orphan removal away from files younger than the run"
+
+    count: int
+    path: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitConflictError(CommitError):
+    """Other writers won every attempt; nothing of this run landed."""
+
+    happened = "{table}: other writers won all {attempts} attempts; nothing landed"
+    advice = "run the same script again when the table is less busy"
+
+    attempts: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitRefusedError(CommitError):
+    """The catalog or the store refused the commit for a reason that a retry does not change."""
+
+    happened = "{table}: the commit was refused: {reason}"
+    advice = "mend the cause, then run the same script again; the staged files are kept"
+
+    reason: str
+    # True where the table could not be created for now.
+    retry_safe: bool = False
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommitUnknownError(CommitError):
+    """It cannot be told whether the run has landed."""
+
+    happened = "{table}: it is unknown whether run {run_id!r} has landed ({reason})"
+    advice = (
+        "run the same script again later: it looks first. If it stays unknown, look for its rows "
+        "in the table, give the run up with run.abort() and use a new run id. Delete nothing"
+    )
+
+    run_id: str
+    reason: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableOutOfSightError(CommitError):
+    """A post of the run got no answer, and the table that would tell cannot be seen."""
+
+    happened = (
+        "{table}: run {run_id!r} has {posts} without an answer, and its table cannot be asked "
+        "({reason}); it may have landed, or may still land"
+    )
+    retry_safe = False
+    advice = (
+        "name the catalog and table that the run was started with: its UUID and its branch would "
+        "prove it. If the table or the branch is gone for good, say so with table_is_gone=True "
+        "(--table-is-gone)"
+    )
+
+    run_id: str
+    posts: str
+    reason: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommittedThenRemovedError(CommitError):
+    """The run had landed, and its snapshot is no longer part of the table."""
+
+    happened = (
+        "{table}: run {run_id!r} landed as snapshot {snapshot_id}, "
+        "which was rolled back or replaced since"
+    )
+    retry_safe = False
+    advice = "if the rows are wanted again, use a new run id"
+
+    run_id: str
+    snapshot_id: int

@@ -8,15 +8,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.engine.pin import pin
+from holdfast.engine.claim import Ledger, SettledInput
 from holdfast.engine.ports import Submitter
-from holdfast.engine.prepare import Ledger
-from holdfast.engine.scan_rows import ScanRows
-from holdfast.engine.settled_input import SettledInput
+from holdfast.engine.scan_input import ScanRows, pin
 from holdfast.errors import SettingsError
-from holdfast.model.pins import Pins
+from holdfast.model.coverage import Pins
 from holdfast.opening import active_session, open_scan
-from holdfast.sources.materialized.scan import Materialized, MaterializedScan, identity_of
+from holdfast.sources.materialized import Materialized, MaterializedScan, identity_of
 from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 
@@ -53,7 +51,7 @@ class DataFrameInput:
             SettingsError: They cannot, or it is no DataFrame.
         """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
+        from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415
 
         self.session = spark.session_of(df)
         self.key = spark.checked_key(df, key if key is not None else ())

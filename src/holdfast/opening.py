@@ -13,10 +13,8 @@ from holdfast.errors import MissingExtraError, SettingsError
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target
 from holdfast.sources.base import PinnedScan
-from holdfast.sources.iceberg.scan import IcebergScan
-from holdfast.sources.lance.pinned import PinnedLanceScan
-from holdfast.sources.lance.scan import LanceScan
-from holdfast.sources.scans import Scan
+from holdfast.sources.lance import PinnedLanceScan
+from holdfast.sources.scans import IcebergScan, LanceScan, Scan
 from holdfast.spark.frames import SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
@@ -78,7 +76,7 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
     settings_under = partial(_settings_under, session)
     if isinstance(target, LanceTable):
         with _installed("a Lance dataset", "lance"):
-            from holdfast.sinks.lance import open as lance  # noqa: PLC0415 - lance is optional.
+            from holdfast.sinks.lance import sink as lance  # noqa: PLC0415 - lance is optional.
 
         return lance.open_sink(
             target,
@@ -111,7 +109,7 @@ def configured_catalog(name: str) -> dict[str, str] | None:
         SettingsError: The configuration cannot be read.
     """
     with _installed("an Iceberg table", "iceberg"):
-        from holdfast.sinks.iceberg.configured import configured  # noqa: PLC0415 - it is optional.
+        from holdfast.sinks.iceberg.catalog import configured  # noqa: PLC0415 - it is optional.
 
     return configured(name)
 
@@ -141,7 +139,7 @@ def open_scan(scan: Scan, session: SparkSession) -> PinnedScan:
 def _open_iceberg_scan(scan: IcebergScan, session: SparkSession) -> PinnedScan:
     with _installed("an Iceberg table", "iceberg"):
         from holdfast.sinks.iceberg.open import table_loader  # noqa: PLC0415 - pyiceberg is optional.
-        from holdfast.sources.iceberg.pinned import PinnedIcebergScan  # noqa: PLC0415
+        from holdfast.sources.iceberg import PinnedIcebergScan  # noqa: PLC0415
 
     named = scan.table
     target = (

@@ -8,8 +8,10 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-from holdfast.engine.abort import Aborted, abort
-from holdfast.engine.choices import (
+from holdfast.engine.claim import Ledger, Prepared, prepare, refuse_new_table
+from holdfast.engine.cleanup import Aborted, Swept, abort, sweep
+from holdfast.engine.drive import Driver, report_of
+from holdfast.engine.options import (
     Choices,
     Duration,
     IfCommitted,
@@ -17,33 +19,26 @@ from holdfast.engine.choices import (
     Takeover,
     VerifyInput,
 )
-from holdfast.engine.drive import Driver
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger, Prepared, prepare, refuse_new_table
-from holdfast.engine.quarantined import quarantine_chunks
-from holdfast.engine.report import report_of
 from holdfast.engine.resolve import refuse_doubt
-from holdfast.engine.status import run_folders, status
-from holdfast.engine.sweep import Swept, sweep
+from holdfast.engine.watch import quarantine_chunks, run_folders, status
 from holdfast.errors import LedgerDamagedError, RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import open_input
-from holdfast.model.identity import Identity
+from holdfast.model.history import RunStatus
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
+from holdfast.model.records import Identity, decode_run_id, encode_run_id, is_run_folder
 from holdfast.model.report import Report
-from holdfast.model.run_id import decode_run_id, encode_run_id, is_run_folder
-from holdfast.model.status import RunStatus
 from holdfast.opening import active_session, open_store, open_table
 from holdfast.progress.watching import shown
 from holdfast.sinks.base import Sink, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, Target, target_of
-from holdfast.sources.materialized.scan import Materialized, materialize
+from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
-from holdfast.worker.per_row import PerRow
 from holdfast.worker.task import OnError, RowCount
-from holdfast.worker.transforms import PerWorker, Transform
+from holdfast.worker.transforms import PerRow, PerWorker, Transform
 
 
 class Run:
@@ -176,8 +171,7 @@ class Run:
             JobError: The input could not be read, or rows have no key.
         """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-        from holdfast.spark.keys import without_finished  # noqa: PLC0415
-        from holdfast.spark.submit import DataFrameSubmitter  # noqa: PLC0415
+        from holdfast.spark.dataframe import DataFrameSubmitter, without_finished  # noqa: PLC0415
 
         session, key = spark.session_of(df), spark.checked_key(df, key)
         ledger, choices = self._ledger(session), Choices(takeover=takeover)
@@ -200,7 +194,7 @@ class Run:
             SettingsError: No store is named, or there is no Spark session.
             StoreError: The ledger is damaged or does not answer.
         """
-        from holdfast.spark.quarantine import quarantine_frame  # noqa: PLC0415 - pyspark is optional.
+        from holdfast.spark.dataframe import quarantine_frame  # noqa: PLC0415 - pyspark is optional.
 
         session = active_session()
         if session is None:

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.marks import HORIZON
 from holdfast.sinks.iceberg.sink import IcebergSink
-from holdfast.sinks.mark_text import MARK_PREFIX
-from holdfast.testing import TableUnderTest
+from holdfast.sinks.staged import MARK_PREFIX
+from tests.contract.table_under_test import TableUnderTest
 from tests.fault_proxy import Fault, FaultProxy
 
 _SCHEMA = Schema(NestedField(1, "id", LongType()))

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.sinks.lance import post as lance_post
-from holdfast.sinks.lance.dataset import DatasetPlace
-from holdfast.sinks.lance.options import for_lance
+from holdfast.sinks.lance.dataset import DatasetPlace, for_lance
 from holdfast.sinks.lance.sink import LanceSink
-from holdfast.testing import TableUnderTest
+from tests.contract.table_under_test import TableUnderTest
 
 _SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
-from holdfast.testing import TableUnderTest
 from tests.contract.simulated_table import ANSWER_LOST, NEVER_ARRIVES, ChosenFault
+from tests.contract.table_under_test import TableUnderTest
 from tests.simulation.lance_table import LanceSimTable
 from tests.simulation.world import World
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
-from holdfast.testing import TableUnderTest
+from tests.contract.table_under_test import TableUnderTest
 from tests.simulation.chance import Chance
 from tests.simulation.table import SimTable
 from tests.simulation.world import World

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import holdfast.testing
 from holdfast.errors import RunMismatchError
 from holdfast.model.records import Intent
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, TableView
-from holdfast.testing import SinkContract
 from tests.contract.simulated_table import SharedSimTable, SimulatedTable
+from tests.contract.sink_contract import SinkContract
 
 
 class ForgetsMarks(SharedSimTable):
@@ -216,22 +212,3 @@ def test_a_broken_promise_is_caught(broken: type[SharedSimTable], case: str) -> 
     getattr(Contract(SharedSimTable), case)()
     with pytest.raises(AssertionError):
         getattr(Contract(broken), case)()
-
-
-def test_what_the_kit_lists_is_what_is_there() -> None:
-    """The names in `__all__` are sorted, documented, and all that is there besides modules."""
-    present = {
-        name
-        for name in dir(holdfast.testing)
-        if not name.startswith("_") and not isinstance(getattr(holdfast.testing, name), ModuleType)
-    }
-    assert list(holdfast.testing.__all__) == sorted(present)
-    for name in holdfast.testing.__all__:
-        assert vars(getattr(holdfast.testing, name)).get("__doc__")
-
-
-@pytest.mark.parametrize("package", ["pytest", "pyspark", "pyiceberg", "lance"])
-def test_the_kit_loads_no_engine_and_no_test_runner(package: str) -> None:
-    """An author's own format and runner are enough."""
-    code = f"import holdfast.testing, sys; sys.exit({package!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

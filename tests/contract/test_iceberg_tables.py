@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.testing import SinkContract
 from tests.contract.iceberg_tables import IcebergTable, NessieTable, RestTable, SqlTable
+from tests.contract.sink_contract import SinkContract
 from tests.fault_proxy import fault_proxy
 from tests.stack_access import Stack
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import SinkContract
 from tests.contract.lance_tables import LanceDatasetUnderTest
+from tests.contract.sink_contract import SinkContract
 from tests.stack_access import Stack, missing
 
 

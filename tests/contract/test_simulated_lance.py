@@ -12,9 +12,10 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.sinks.base import Outcome
-from holdfast.testing import SinkContract, TableUnderTest
 from tests.contract.lance_tables import LanceDatasetUnderTest
 from tests.contract.simulated_lance import SimulatedLance
+from tests.contract.sink_contract import SinkContract
+from tests.contract.table_under_test import TableUnderTest
 
 
 class TestSimulatedLance(SinkContract):

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from holdfast.testing import SinkContract
 from tests.contract.simulated_table import SimulatedTable
+from tests.contract.sink_contract import SinkContract
 
 
 class TestSimulatedTable(SinkContract):

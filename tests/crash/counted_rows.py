@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hf
-from holdfast.worker.per_row import PerRow
+from holdfast.worker.transforms import PerRow
 from tests.crash.counted_calls import count_call
 
 

@@ -16,14 +16,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from holdfast.cli.main import main
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.identity import Identity
-from holdfast.model.records import Body, Receipt, Record, open_json, seal_json
+from holdfast.model.records import Body, Identity, Receipt, Record, open_json, seal_json
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog

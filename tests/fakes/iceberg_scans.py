@@ -11,12 +11,12 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.pin_parts import read_pins, write_pins
-from holdfast.model.pins import Pins
+from holdfast.ledger.parts import read_pins, write_pins
+from holdfast.model.coverage import Pins
 from holdfast.sinks.iceberg.open import table_loader
 from holdfast.sinks.targets import IcebergTable
-from holdfast.sources.iceberg.pinned import PinnedIcebergScan
-from holdfast.sources.iceberg.scan import scan_iceberg
+from holdfast.sources.iceberg import PinnedIcebergScan
+from holdfast.sources.scans import scan_iceberg
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import Read
 

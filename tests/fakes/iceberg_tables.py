@@ -16,17 +16,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driven, Driver
-from holdfast.engine.prepare import Ledger
+from holdfast.engine.options import Choices
 from holdfast.ledger.layout import RunLayout
-from holdfast.model.identity import Identity
-from holdfast.model.staged import StagedGroup
+from holdfast.model.records import Identity
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.manifest_reads import manifest_entries
-from holdfast.sinks.iceberg.manifests import listed_manifest
+from holdfast.sinks.iceberg.manifests import listed_manifest, manifest_entries
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from tests.fakes.manual_ports import ManualTime, manual_ports

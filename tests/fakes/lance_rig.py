@@ -15,12 +15,12 @@ from unittest import mock
 import lance
 import pyarrow as pa
 
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driven, Driver
-from holdfast.engine.prepare import Ledger
+from holdfast.engine.options import Choices
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Receipt, Record
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink

@@ -11,8 +11,8 @@ import lance
 import pyarrow as pa
 
 from holdfast.sinks.lance.dataset import DatasetPlace
-from holdfast.sources.lance.pinned import PinnedLanceScan
-from holdfast.sources.lance.scan import scan_lance
+from holdfast.sources.lance import PinnedLanceScan
+from holdfast.sources.scans import scan_lance
 
 
 class Dataset:

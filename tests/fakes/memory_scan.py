@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from holdfast.engine.pin import pin
+from holdfast.engine.claim import Ledger
 from holdfast.engine.ports import Jobs, Submitter
-from holdfast.engine.prepare import Ledger
-from holdfast.engine.scan_rows import ScanRows
+from holdfast.engine.scan_input import ScanRows, pin
 from holdfast.errors import InputChangedError
-from holdfast.model.pins import FileSlice, PinnedFile, Pins
-from holdfast.model.ranges import Span
+from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Span
 from holdfast.sources.base import TAG_COLUMN, PinnedScan
 from tests.fakes.memory_submitter import partition
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import JobFailedError
-from holdfast.ledger.key_files import KeyFiles, read_keys
-from holdfast.model.input_sums import InputSums
-from holdfast.model.key_examples import KeyExamples
+from holdfast.ledger.row_files import KeyFiles, read_keys
+from holdfast.model.coverage import InputSums, KeyExamples
 from holdfast.sources.base import ROW_HASH, TAG_COLUMN
 from holdfast.storage.port import StorageError
-from holdfast.worker.key_hash import hash_sums, key_hashes
+from holdfast.worker.coverage import hash_sums, key_hashes
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan

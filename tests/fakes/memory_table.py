@@ -23,7 +23,7 @@ from holdfast.errors import (
     TableChangedError,
 )
 from holdfast.model.records import Intent
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
     ColumnPath,
     MarkFound,
@@ -33,7 +33,7 @@ from holdfast.sinks.base import (
     TableView,
     WriterSpec,
 )
-from holdfast.sinks.staged_files import refuse_foreign, refuse_outside
+from holdfast.sinks.staged import refuse_foreign, refuse_outside
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_writer import MemoryWriterSpec, TimedFiles, size_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.model.work import StagedFile, StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 

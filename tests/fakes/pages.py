@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.engine.seal import Gathered
 from holdfast.engine.watch import Observation, Watcher
+from holdfast.engine.workbook import Gathered
+from holdfast.model.history import starts_of
 from holdfast.model.records import Claim, Record
-from holdfast.model.starts import starts_of
-from holdfast.model.usage import NO_USAGE, Usage
-from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.model.work import NO_USAGE, Coverage, TaskRecord, Usage, Work
 from holdfast.pages.facts import Facts, facts_of
-from holdfast.pages.failures import Failures
+from holdfast.pages.spread import Failures
 from tests.fakes.logs import CLAIM
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_writer import staged_group

@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.model.pins import FileSlice, PinnedFile, Pins
-from holdfast.model.ranges import Ranges, Span
+from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Ranges, Span
 from holdfast.sources.base import TAG_COLUMN, PinnedScan
-from holdfast.sources.parquet.scan import PinnedParquetScan, scan_parquet
+from holdfast.sources.parquet import PinnedParquetScan, scan_parquet
 from holdfast.storage.objects import ObjectStorage
-from holdfast.worker.covered_ranges import spans_of
+from holdfast.worker.coverage import spans_of
 
 STORAGE = ObjectStorage({})
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.model.progress import Progress
-from holdfast.progress.frame import Frame
-from holdfast.progress.pace import Pace
+from holdfast.model.history import Progress
+from holdfast.progress.frame import Frame, Pace
 
 
 class MemoryDisplay:

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger
-from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
-from holdfast.ledger.run_file import open_run_file
-from holdfast.ledger.run_log import RunLog
-from holdfast.model.identity import Identity
-from holdfast.model.records import PartReference
+from holdfast.ledger.row_files import read_keys
+from holdfast.ledger.run_log import RunLog, open_run_file
+from holdfast.model.records import Identity, PartReference
 from holdfast.model.work import Coverage, TaskRecord, Work
 from holdfast.sinks.base import TableView
 from holdfast.sources.base import PinnedScan

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from holdfast.worker.calls import Answer, Calls
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.retry import Retry
 from holdfast.worker.task import TaskPlan
+from holdfast.worker.transforms import Retry
 from tests.fakes.task_ledgers import (
     ATTEMPT,
     PLACE,

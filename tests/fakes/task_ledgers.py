@@ -11,15 +11,19 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.ledger.layout import RunLayout, tasks_name
-from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
-from holdfast.ledger.task_ports import TaskPorts
+from holdfast.ledger.task_log import (
+    JobLedger,
+    TaskLog,
+    TaskPorts,
+    read_task_records,
+    whole_prefixes,
+)
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.staged import StagedFile, StagedGroup
-from holdfast.model.work import Chunk, Coverage, TaskRecord
+from holdfast.model.work import Chunk, Coverage, StagedFile, StagedGroup, TaskRecord
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import ObjectSink, Storage
-from holdfast.worker.steps import Step
+from holdfast.worker.batch_steps import Step
 from tests.fakes.memory_storage import MemoryStorage
 
 CLAIM, JOB, PLACE, ATTEMPT = 3, "rows", 7, 21

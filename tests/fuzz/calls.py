@@ -16,11 +16,10 @@ from unittest import mock
 
 from holdfast.cli import plain
 from holdfast.cli.main import main
-from holdfast.engine.abort import abort
-from holdfast.engine.quarantined import quarantine_chunks
-from holdfast.engine.sweep import sweep
+from holdfast.engine.cleanup import abort, sweep
+from holdfast.engine.watch import quarantine_chunks
 from holdfast.errors import HoldfastError, RunCommittedError
-from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.row_files import read_chunk
 from tests.fuzz.jobs import Job, Lake
 
 CALL_S_MAX = 30

@@ -19,16 +19,14 @@ import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.engine.abort import abort
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger, SettledInput, prepare
+from holdfast.engine.cleanup import abort
 from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger, prepare
-from holdfast.engine.settled_input import SettledInput
 from holdfast.ledger.run_log import RunLog
-from holdfast.ledger.task_ports import TaskPorts
-from holdfast.model.identity import Identity
-from holdfast.model.records import Body, Intent, Receipt, Record
+from holdfast.ledger.task_log import TaskPorts
+from holdfast.model.records import Body, Identity, Intent, Receipt, Record
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog

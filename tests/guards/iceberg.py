@@ -34,7 +34,7 @@ ICEBERG_GUARDS = (
     _rule("min_snapshots_to_keep"),
     Guard(
         name="Iceberg: the oldest marks are dropped, in whatever order they come",
-        file="sinks/mark_text.py",
+        file="sinks/staged.py",
         before="    others = sorted(\n",
         after="    others = list(\n",
         test="tests/unit/test_iceberg_marks.py",
@@ -147,7 +147,7 @@ ICEBERG_GUARDS = (
     ),
     Guard(
         name="trust: no table is created with the name of code",
-        file="sinks/iceberg/create.py",
+        file="sinks/iceberg/open.py",
         before="    if named := [name for name in CODE_PROPERTIES if name in properties]:\n",
         after="    if named := []:\n",
         test=f"{_TRUST} -k not_created",
@@ -182,14 +182,14 @@ ICEBERG_GUARDS = (
     ),
     Guard(
         name="trust: a path through a symbolic link is not deleted",
-        file="sinks/staged_files.py",
+        file="sinks/staged.py",
         before=" or _has_link(path, max(depths), links)",
         after="",
         test=_STAGED,
     ),
     Guard(
         name="trust: a sweep ends though it must leave files",
-        file="engine/sweep.py",
+        file="engine/cleanup.py",
         before="    except UnsupportedTableError as error:  # Upgraded since, or files in a folder "
         "of others.\n",
         after="    except ZeroDivisionError as error:\n",

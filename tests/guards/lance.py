@@ -117,7 +117,7 @@ LANCE_GUARDS = (
     ),
     Guard(
         name="Lance: a schema keeps the numbers of its fields",
-        file="sinks/lance/schemas.py",
+        file="sinks/lance/post.py",
         before="    return rebuild(json.dumps(metadata), *fields)\n",
         after=(
             "    arrow = schema.to_pyarrow().with_metadata("
@@ -128,7 +128,7 @@ LANCE_GUARDS = (
     ),
     Guard(
         name="Lance: of two that create, one does",
-        file="sinks/lance/open.py",
+        file="sinks/lance/sink.py",
         before="            max_retries=0,\n",
         after="",
         test="tests/integration/test_lance_races.py::test_a_dataset_is_created_once[local]",

@@ -53,14 +53,14 @@ STORAGE_GUARDS = (
     ),
     Guard(
         name="calls: a wait that would outlast patience is not begun",
-        file="worker/retry.py",
+        file="worker/transforms.py",
         before="            if since_s + asked > seconds_of(self.patience):\n",
         after="            if since_s > seconds_of(self.patience):\n",
         test=_RETRIES,
     ),
     Guard(
         name="calls: each refusal lengthens the wait",
-        file="worker/retry.py",
+        file="worker/transforms.py",
         before="        calls = max(attempts + refusals, 1)\n",
         after="        calls = max(attempts, 1)\n",
         test=_RETRIES,

@@ -55,21 +55,21 @@ TABLE_GUARDS = (
     ),
     Guard(
         name="Lance: a column that was dropped and added again is another one",
-        file="sinks/lance/schemas.py",
+        file="sinks/lance/post.py",
         before="            if began < version and (found := schema_changes(schema, between)):\n",
         after="            if False and (found := schema_changes(schema, between)):\n",
         test=_SCHEMAS,
     ),
     Guard(
         name="Lance: a number with another name is another column",
-        file="sinks/lance/schemas.py",
+        file="sinks/lance/post.py",
         before="        if path_now != path:\n",
         after="        if False:\n",
         test=_SCHEMAS,
     ),
     Guard(
         name="an abort with a post in doubt needs the run's own table",
-        file="engine/abort.py",
+        file="engine/cleanup.py",
         before="    if sight.out_of_sight and not table_is_gone:\n",
         after="    if False:\n",
         test=_DOUBT,
@@ -90,7 +90,7 @@ TABLE_GUARDS = (
     ),
     Guard(
         name="a sweep keeps the files of a post that is in doubt",
-        file="engine/sweep.py",
+        file="engine/cleanup.py",
         before="    doubtful = sight.doubtful.values()\n",
         after="    doubtful = {}.values()\n",
         test=_DOUBT,
@@ -160,7 +160,7 @@ TABLE_GUARDS = (
     ),
     Guard(
         name="a start that fails before its claim writes nothing",
-        file="engine/prepare.py",
+        file="engine/claim.py",
         before="        if not self.log.own_claim:\n",
         after="        if False:\n",
         test="tests/unit/test_run_log.py",

@@ -25,10 +25,9 @@ import holdfast as hf
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Receipt, Record
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.settings import pyiceberg_properties
+from holdfast.sinks.iceberg.catalog import open_catalog, pyiceberg_properties
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.storage.objects import ObjectStorage
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.choices import VerifyInput
+from holdfast.engine.options import VerifyInput
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,

@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.errors import CommitUnknownError, LedgerDamagedError, RunMismatchError
 from holdfast.sinks.base import Outcome, RunMark
 from holdfast.sinks.iceberg.sink import IcebergSink
-from holdfast.sinks.mark_text import MARK_PREFIX, MARKS_MAX, mark_text
+from holdfast.sinks.staged import MARK_PREFIX, MARKS_MAX, mark_text
 from tests.integration.hostile import RUN, HostileTable
 from tests.integration.hostile_catalogs import hostile_table, on_catalogs
 from tests.stack_access import Stack

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 import holdfast as hf
-from holdfast.engine.choices import VerifyInput
+from holdfast.engine.options import VerifyInput
 from holdfast.errors import InputChangedError, RunMismatchError, SettingsError, TransformError
-from holdfast.ledger.key_files import KeyFiles
-from holdfast.model.input_sums import InputSums
-from holdfast.spark.submit import DataFrameSubmitter
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.model.coverage import InputSums
+from holdfast.spark.dataframe import DataFrameSubmitter
 from holdfast.storage.objects import ObjectStorage
 from tests.conftest import ROOT
 from tests.crash.own_connect import connect_server

@@ -22,7 +22,7 @@ import pytest
 
 from holdfast.model.records import Intent
 from holdfast.sinks.base import MarkFound, Sink
-from holdfast.sinks.lance.open import open_sink
+from holdfast.sinks.lance.sink import open_sink
 from holdfast.sinks.targets import Create, LanceTable
 from tests.contract.lance_tables import LanceDatasetUnderTest
 from tests.stack_access import Stack, missing

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.engine import renew
+from holdfast.engine import resolve
 from holdfast.errors import SchemaMismatchError, TransformError
 from tests.integration.lance_desk import ROWS, LanceDesk
 from tests.stack_access import Stack
@@ -155,7 +155,7 @@ def test_blobs_that_have_waited_for_long_are_copied_with_their_rows(
     desk: LanceDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copies are read, whatever becomes of the files that they were made of."""
-    monkeypatch.setattr(renew, "_OLD_AFTER_S", 0.0)
+    monkeypatch.setattr(resolve, "_OLD_AFTER_S", 0.0)
     schema = pa.schema([ID, lance.blob_field("blob")])
     report = append_in_two_starts(desk, blobs, create=hf.Create(schema=schema))
     assert report.copied_files > len(desk.live_files())

@@ -11,12 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.errors import (
-    JobFailedError,
-    RunMismatchError,
-    TableChangedError,
-    TransformError,
-)
+from holdfast.errors import JobFailedError, RunMismatchError, TableChangedError, TransformError
 from tests.integration.process_watched import ROWS, TASKS, Watched, WatchedTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]

@@ -13,12 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.errors import (
-    RunMismatchError,
-    SettingsError,
-    TransformError,
-    UnsupportedTableError,
-)
+from holdfast.errors import RunMismatchError, SettingsError, TransformError, UnsupportedTableError
 from tests.crash.own_connect import connect_server
 from tests.integration.process_jobs import run_job
 from tests.integration.process_watched import Watched, WatchedTable

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.errors import LedgerDamagedError, RunFencedError, StoreUnavailableError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.probe import probe_store
+from holdfast.ledger.store import probe_store
 from holdfast.model.records import Stop
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError

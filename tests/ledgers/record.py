@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from holdfast.engine.abort import abort
+from holdfast.engine.cleanup import abort
 from holdfast.engine.ports import Ports
 from holdfast.model.records import open_json, seal_json
 from tests.fakes.cli_lake import CliLake

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.worker.batches import resize
+from holdfast.worker.batch_steps import resize
 
 _row = st.fixed_dictionaries(
     {

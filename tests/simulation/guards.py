@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import abort, check_input, commit, drive, passes, resolve, sweep, takeover
-from holdfast.engine.check_input import InputCheck
+from holdfast.engine import cleanup, commit, drive, input_check, passes, resolve, takeover
+from holdfast.engine.claim import Ledger
 from holdfast.engine.commit import Commit
-from holdfast.engine.prepare import Ledger
+from holdfast.engine.input_check import InputCheck
 from holdfast.engine.resolve import Sight
-from holdfast.engine.scan_rows import ScanRows
+from holdfast.engine.scan_input import ScanRows
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import RunMismatchError
-from holdfast.ledger import run_file, run_log, task_log
+from holdfast.ledger import run_log, task_log
 from holdfast.ledger.layout import tasks_name
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Intent, Record, Refused, encode_record
@@ -134,12 +134,12 @@ def _does_nothing(_work: InputCheck) -> None:
 
 
 def _sweeps_at_once(log: RunLog) -> bool:
-    """Stand for a sweep that takes every run for one that was given up."""
+    """Stand for a cleanup that takes every run for one that was given up."""
     return True
 
 
 def _spoils_aborts(record: Record) -> bytes:
-    """Stand for an abort whose record cannot be read back."""
+    """Stand for an cleanup whose record cannot be read back."""
     return b"given up" if isinstance(record.body, Abort) else encode_record(record)
 
 
@@ -166,11 +166,11 @@ def _records_at_once(commit: Commit, tally: Any, _view: TableView) -> None:
 
 
 def _keeps_what_landed(ledger: Ledger, sight: Sight, table: str) -> Any:
-    """Stand for a sweep that takes a post in doubt for one that has not landed."""
+    """Stand for a cleanup that takes a post in doubt for one that has not landed."""
     return _to_keep(ledger, replace(sight, doubtful={}), table)
 
 
-_to_keep = sweep._to_keep
+_to_keep = cleanup._to_keep
 
 
 def _refuses_new_rows(book: Workbook) -> None:
@@ -200,7 +200,7 @@ GUARDS: dict[str, Patches] = {
     "sequence number": lambda: [mock.patch.object(SimTable, "_arrive", _lands_on_its_head)],
     "read back": lambda: [
         mock.patch.object(module, "create_once", _believes)
-        for module in (run_log, task_log, run_file)
+        for module in (run_log, task_log, run_log)
     ],
     "fence": lambda: [
         mock.patch.object(RunLog, "_stop_if_fenced", _goes_on),
@@ -210,7 +210,7 @@ GUARDS: dict[str, Patches] = {
     "waiting chunks": lambda: [mock.patch.object(Work, "waiting", ())],
     "dead tasks": lambda: [mock.patch.object(Workbook, "inherit", _inherits_the_seal_only)],
     "overlaps": lambda: [
-        mock.patch.object(check_input, "without_overlaps", _kept),
+        mock.patch.object(input_check, "without_overlaps", _kept),
         mock.patch.object(InputCheck, "rows_are_missing", _all_done),
     ],
     "holders": lambda: [mock.patch.object(Work, "without", _without_only)],
@@ -224,22 +224,22 @@ GUARDS: dict[str, Patches] = {
     ],
     "first pins": lambda: [mock.patch.object(RunLog, "pinned", None)],
     "out of reach": lambda: [mock.patch.object(InputCheck, "stop_if_out_of_reach", _does_nothing)],
-    "sweep keeps": lambda: [mock.patch.object(sweep, "_to_keep", lambda *_arguments: ())],
+    "sweep keeps": lambda: [mock.patch.object(cleanup, "_to_keep", lambda *_arguments: ())],
     "sweep waits": lambda: [mock.patch.object(RunLog, "is_aborted", property(_sweeps_at_once))],
     "old files": lambda: [mock.patch.object(drive, "renew", lambda *_arguments: None)],
     "copies in the log": lambda: [mock.patch.object(RunLog, "renewals", ())],
     "told aborted": lambda: [mock.patch.object(drive, "refuse_doubt", lambda *_arguments: None)],
     "resolve": lambda: [
         mock.patch.object(module, "resolve", lambda *_all, **_named: Sight(doubtful={}))
-        for module in (abort, resolve, sweep)
+        for module in (cleanup, resolve, cleanup)
     ],
     "abort fails closed": lambda: [
-        mock.patch.object(abort, "_refuse_out_of_sight", lambda *_all, **_named: None)
+        mock.patch.object(cleanup, "_refuse_out_of_sight", lambda *_all, **_named: None)
     ],
     "refusals": lambda: [mock.patch.object(Commit, "_record_refusal", lambda *_arguments: None)],
     "looked after": lambda: [mock.patch.object(SimTable, "_answered", _takes_conflict_for_unsent)],
     "moved past": lambda: [mock.patch.object(Commit, "_record_refusal", _records_at_once)],
-    "doubt keeps files": lambda: [mock.patch.object(sweep, "_to_keep", _keeps_what_landed)],
+    "doubt keeps files": lambda: [mock.patch.object(cleanup, "_to_keep", _keeps_what_landed)],
     "doubt is told": lambda: [mock.patch.object(drive, "refuse_doubt", resolve.refuse_landed)],
     "new rows": lambda: [mock.patch.object(Workbook, "reopen", _refuses_new_rows)],
     "many attempts": lambda: [mock.patch.object(commit, "_ATTEMPTS_MAX", 1)],

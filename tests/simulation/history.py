@@ -9,22 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.engine.choices import Choices
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.claim import Ledger, prepare
+from holdfast.engine.cleanup import sweep
+from holdfast.engine.drive import Driven, Driver, report_of
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger, prepare
-from holdfast.engine.report import report_of
 from holdfast.engine.resolve import refuse_doubt
-from holdfast.engine.sweep import sweep
 from holdfast.errors import HoldfastError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
-from holdfast.ledger.task_ports import TaskPorts
-from holdfast.model.identity import Identity
-from holdfast.model.records import Abort, Claim, Receipt, Record, Stop
-from holdfast.model.usage import Usage
+from holdfast.ledger.task_log import TaskPorts
+from holdfast.model.records import Abort, Claim, Identity, Receipt, Record, Stop
+from holdfast.model.work import Usage
 from holdfast.sinks.base import Sink, TableView
-from holdfast.worker.per_row import per_row
+from holdfast.worker.transforms import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance

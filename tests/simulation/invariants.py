@@ -12,11 +12,9 @@ from typing import cast
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, LedgerDamagedError, RunAbortedError
-from holdfast.ledger.chunks import read_chunk
-from holdfast.ledger.key_files import read_keys
 from holdfast.ledger.parts import read_work
-from holdfast.ledger.run_file import read_run_file
-from holdfast.ledger.run_log import RunLog
+from holdfast.ledger.row_files import read_chunk, read_keys
+from holdfast.ledger.run_log import RunLog, read_run_file
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.records import Claim, Intent, PartReference, Receipt, Refused
 from holdfast.model.work import TaskRecord

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from lance.fragment import DataFile, FragmentMetadata
 
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from tests.simulation.columns import Column, Columns, key_column, widened
 
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.lance import marks
 from holdfast.sinks.lance import post as lance_post
 from holdfast.sinks.lance.history import GoneError, History, Step
-from holdfast.sinks.lance.post import Post
-from holdfast.sinks.lance.schemas import schema_changes
+from holdfast.sinks.lance.post import Post, schema_changes
 from tests.simulation import lance_table
 from tests.simulation.lance_table import LanceSimTable
 

@@ -17,7 +17,7 @@ from lance.commit import CommitConflictError
 
 from holdfast.errors import StoreUnavailableError, TableChangedError, TableMissingError
 from holdfast.model.records import Intent
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
     ColumnPath,
     MarkFound,
@@ -28,7 +28,7 @@ from holdfast.sinks.base import (
     WriterSpec,
 )
 from holdfast.sinks.lance import post as lance_post
-from holdfast.sinks.lance.schemas import changes_since
+from holdfast.sinks.lance.post import changes_since
 from holdfast.sinks.lance.sink import LanceSink
 from tests.fakes.memory_table import MemorySnapshot
 from tests.simulation.columns import Columns

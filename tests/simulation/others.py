@@ -7,11 +7,10 @@ import signal
 from collections.abc import Callable
 from typing import cast
 
-from holdfast.engine.abort import abort
-from holdfast.engine.quarantined import quarantine_chunks
-from holdfast.engine.status import run_folders, status
+from holdfast.engine.cleanup import abort
+from holdfast.engine.watch import quarantine_chunks, run_folders, status
 from holdfast.errors import HoldfastError, RunCommittedError, TableMissingError
-from holdfast.model.identity import Identity
+from holdfast.model.records import Identity
 from holdfast.sinks.base import Sink, TableView
 from tests.simulation.history import LAYOUT, LONG_S, STORE, History
 from tests.simulation.lance_table import LanceSimTable

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import check_input, commit, passes, renew, takeover, unique_keys
-from holdfast.ledger import key_files, parts
+from holdfast.engine import commit, input_check, passes, resolve, takeover
+from holdfast.ledger import parts, row_files
 from holdfast.storage.runtime import IoRuntime
 from holdfast.worker import replay
 from tests.simulation.setting import Setting
@@ -20,11 +20,11 @@ from tests.simulation.setting import Setting
 _INLINE = IoRuntime(is_inline=True)
 # What no history is as large as.
 _BOUNDS: tuple[tuple[Any, str], ...] = (
-    (key_files, "_ROW_GROUP_BYTES"),
+    (row_files, "_ROW_GROUP_BYTES"),
     (parts, "_PORTION_BYTES"),
     (passes, "_REPLAY_ITEM_BYTES_MIN"),
-    (unique_keys, "_ROWS_MAX"),
-    (check_input, "_COMPARED_ROWS_MAX"),
+    (input_check, "_ROWS_MAX"),
+    (input_check, "_COMPARED_ROWS_MAX"),
 )
 
 
@@ -33,7 +33,7 @@ def scaled_down(setting: Setting) -> Iterator[None]:
     """Give the product the sizes of a history while it runs."""
     values: list[tuple[Any, str, Any]] = [
         (passes, "_REPLAY_ITEM_BYTES", setting.replay_bytes),
-        (renew, "_OLD_AFTER_S", setting.old_after_s),
+        (resolve, "_OLD_AFTER_S", setting.old_after_s),
         (replay, "io_runtime", lambda: _INLINE),
         (takeover, "_POLL_S", 5.0),
         (takeover, "_LATER_POLL_S", 20.0),

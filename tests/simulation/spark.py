@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.errors import JobFailedError
-from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.row_files import KeyFiles
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskProblem, TaskReport
 from holdfast.worker.task import TaskPlan

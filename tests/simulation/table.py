@@ -17,7 +17,7 @@ from holdfast.errors import (
     TableChangedError,
     TableMissingError,
 )
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import ColumnPath, MayLack, Outcome, RunMark, TableView, WriterSpec
 from holdfast.sinks.iceberg.schemas import added_columns
 from tests.fakes.memory_table import MemorySnapshot, MemoryTable

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.schemas import schema_changes
 from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec, TimedFiles

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.ledger.key_files import KeyFiles
-from holdfast.model.input_sums import InputSums
-from holdfast.spark.submit import DataFrameSubmitter
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.model.coverage import InputSums
+from holdfast.spark.dataframe import DataFrameSubmitter
 from holdfast.storage.objects import ObjectStorage
-from holdfast.worker.key_hash import hash_sums, key_hashes
+from holdfast.worker.coverage import hash_sums, key_hashes
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 

@@ -11,8 +11,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from holdfast.engine.abort import Aborted, abort
-from holdfast.engine.sweep import Swept, sweep
+from holdfast.engine.cleanup import Aborted, Swept, abort, sweep
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitUnknownError,
@@ -22,7 +21,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.model.records import Receipt, Refused
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.sink import IcebergSink

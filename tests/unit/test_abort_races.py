@@ -6,8 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from holdfast.engine.abort import abort
-from holdfast.engine.sweep import sweep
+from holdfast.engine.cleanup import abort, sweep
 from holdfast.errors import (
     RunAbortedError,
     RunCommittedError,

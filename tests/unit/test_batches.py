@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.worker.batches import resize
-from holdfast.worker.pace import Pace, paced
+from holdfast.worker.batch_steps import Pace, paced, resize
 
 
 def batches(*sizes: int) -> list[pa.RecordBatch]:

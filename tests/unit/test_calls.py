@@ -16,13 +16,11 @@ import pytest
 from holdfast import per_row, per_worker
 from holdfast.errors import SettingsError
 from holdfast.worker import calls as calls_module
-from holdfast.worker import event_loop as event_loop_module
+from holdfast.worker import calls as event_loop_module
 from holdfast.worker import transforms
-from holdfast.worker.calls import Answer, Calls, CallsStuckError
-from holdfast.worker.event_loop import event_loop
-from holdfast.worker.per_row import RowFunction as Function
-from holdfast.worker.retry import Retry
-from holdfast.worker.transforms import PerWorker
+from holdfast.worker.calls import Answer, Calls, CallsStuckError, event_loop
+from holdfast.worker.transforms import PerWorker, Retry
+from holdfast.worker.transforms import RowFunction as Function
 from tests.fakes.row_functions import QUICK, HttpError, Row, RowFunction, refused, take, until
 
 

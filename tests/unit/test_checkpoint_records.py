@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.ledger.chunks import read_chunk
-from holdfast.ledger.key_files import read_keys
+from holdfast.ledger.row_files import read_chunk, read_keys
 from holdfast.ledger.task_log import JobLedger
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import StorageError
-from holdfast.worker import chunk_buffer
+from holdfast.worker import checkpoints
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError, TaskYieldsError
-from holdfast.worker.key_hash import hash_sums, key_hashes
+from holdfast.worker.coverage import hash_sums, key_hashes
 from tests.fakes.memory_storage import CreateFault, DriverDiedError
 from tests.fakes.task_ledgers import (
     ListWriter,
@@ -239,8 +238,8 @@ def test_fast_rows_are_cut_when_a_checkpoint_is_due(monkeypatch: pytest.MonkeyPa
     """What the buffer has let go stands in the table files alone; earlier chunks are in them."""
     task = Task()
     task.do([1], seconds=EVERY_S)
-    monkeypatch.setattr(chunk_buffer, "_KEPT_BYTES_MAX", 1)
-    monkeypatch.setattr(chunk_buffer, "_WORTH_A_CUT_BYTES", 1)
+    monkeypatch.setattr(checkpoints, "_KEPT_BYTES_MAX", 1)
+    monkeypatch.setattr(checkpoints, "_WORTH_A_CUT_BYTES", 1)
     task.do([2], seconds=1)
     task.do([3], seconds=EVERY_S)
     chunk, cut = task.records
@@ -276,8 +275,8 @@ def test_a_failing_batch_behind_rows_that_were_let_go_covers_nothing(
 ) -> None:
     """Those rows stand in the abandoned files alone: they must be computed again."""
     task = Task()
-    monkeypatch.setattr(chunk_buffer, "_KEPT_BYTES_MAX", 1)
-    monkeypatch.setattr(chunk_buffer, "_WORTH_A_CUT_BYTES", 1)
+    monkeypatch.setattr(checkpoints, "_KEPT_BYTES_MAX", 1)
+    monkeypatch.setattr(checkpoints, "_WORTH_A_CUT_BYTES", 1)
     task.do([1])
     task.hold([2])
     task.checkpoints.stop_at_failed_batch()

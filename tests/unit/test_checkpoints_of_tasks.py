@@ -17,7 +17,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, DoubleType, LongType, NestedField, StringType
 
-from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.row_files import read_chunk
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import WriterSpec
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.choices import Choices
+from holdfast.engine.options import Choices
 from holdfast.errors import SettingsError
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.row_files import read_chunk
 from holdfast.model.work import Chunk
-from holdfast.worker import chunk_buffer
-from holdfast.worker.chunk_buffer import ChunkBuffer
+from holdfast.worker import checkpoints
+from holdfast.worker.checkpoints import ChunkBuffer
 from tests.fakes.task_ledgers import ManualClock, WatchedStorage
 
 URI = "mem://store/tasks/0000.chunk"
@@ -21,8 +21,8 @@ SMALL, LARGE = 100, 1 << 12  # Rows of eight bytes: two large batches are beyond
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the bounds small, so that a test needs few rows."""
-    monkeypatch.setattr(chunk_buffer, "_KEPT_BYTES_MAX", KEPT_MAX)
-    monkeypatch.setattr(chunk_buffer, "_WORTH_A_CUT_BYTES", WORTH_A_CUT)
+    monkeypatch.setattr(checkpoints, "_KEPT_BYTES_MAX", KEPT_MAX)
+    monkeypatch.setattr(checkpoints, "_WORTH_A_CUT_BYTES", WORTH_A_CUT)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
-from holdfast.ledger.chunks import ChunkFile, read_chunk
+from holdfast.ledger.row_files import ChunkFile, read_chunk
 from holdfast.model.work import Chunk
-from holdfast.storage.arrow_file import ArrowFile
+from holdfast.storage.upload import ArrowFile
 from tests.fakes.memory_storage import bit_flipped, truncated
 from tests.fakes.task_ledgers import Row, WatchedStorage
 
@@ -215,8 +215,8 @@ def test_a_chunk_that_unpacks_into_too_much_is_damage(
     parts = [text.slice(at, 1) for at in range(batches)]
     chunk = as_chunk(storage, parts, compression="lz4")
     assert len(read_chunk(storage, URI, chunk)) == batches
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_FREE", 900_000 * batches)
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_RATIO_MAX", 1)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_FREE", 900_000 * batches)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_RATIO_MAX", 1)
     with pytest.raises(LedgerDamagedError, match="unpacks into over"):
         read_chunk(storage, URI, chunk)
 
@@ -225,8 +225,8 @@ def test_a_dictionary_that_batches_share_counts_once(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stored once, however many batches there are."""
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_FREE", 0)
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_RATIO_MAX", 2)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_FREE", 0)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_RATIO_MAX", 2)
     values = pa.array(["x" * 10_000, "y" * 10_000])
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1]), values)
     batches = [pa.record_batch({"text": column})] * 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.checks.finding import Finding
-from holdfast.cli.checks.store import check_store
-from holdfast.sinks.iceberg.facts import TableFacts
+from holdfast.cli.doctor import check_store
+from holdfast.cli.doctor_machine import Finding
+from holdfast.sinks.iceberg.loading import TableFacts
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.doctor_findings import found
 from tests.fakes.http_servers import running
@@ -179,7 +179,7 @@ def test_a_table_with_a_long_history(
     """Each commit copies all of it."""
     lake.make_table()
     facts = TableFacts(location="file:///t", format_version=2, snapshots=5000, is_audited=False)
-    monkeypatch.setattr("holdfast.sinks.iceberg.facts.table_facts", lambda _view: facts)
+    monkeypatch.setattr("holdfast.sinks.iceberg.loading.table_facts", lambda _view: facts)
     words = ("--table", "db.t", "--catalog", "name=lake", *lake.catalog_arguments)
     one = found(lake, capsys, *words, code=0)["table history"]
     assert one["level"] == "warning"

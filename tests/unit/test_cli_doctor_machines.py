@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from holdfast.cli.checks import executors, packages
-from holdfast.cli.checks.finding import Finding
+from holdfast.cli import doctor_machine
+from holdfast.cli.doctor_machine import Finding
 from holdfast.errors import JobFailedError
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.doctor_findings import found
@@ -22,7 +22,7 @@ __all__ = ["lake"]
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
-    """Let some packages be of another version, or not be there; `_` stands for `-`."""
+    """Let some doctor_machine be of another version, or not be there; `_` stands for `-`."""
     real = metadata.version
 
     def version(name: str) -> str:
@@ -46,8 +46,8 @@ def java(folder: Path, version: str) -> str:
 def test_a_local_store_for_a_cluster(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executors are on other machines, and no session is needed to know it."""
-    monkeypatch.setattr("holdfast.spark.checkup.session_at", _refuses)
+    """The doctor_machine are on other machines, and no session is needed to know it."""
+    monkeypatch.setattr("holdfast.spark.jobs.session_at", _refuses)
     one = found(lake, capsys, "--spark", "spark://head:7077")["store and cluster"]
     assert one["level"] == "failed"
     assert "object store" in one["fix"]
@@ -68,7 +68,7 @@ def test_a_package_of_a_version_that_does_not_do(
 ) -> None:
     """What is installed, and what is needed, as pip understands it."""
     installed(monkeypatch, **{package: version})
-    one = next(one for one in packages.check_packages() if one.check == package)
+    one = next(one for one in doctor_machine.check_packages() if one.check == package)
     assert one.level == "failed"
     assert version in one.seen
     assert one.fix == cure
@@ -98,8 +98,8 @@ def test_a_python_that_was_never_tried(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], level: str
 ) -> None:
     """Too old does not work; too new may."""
-    monkeypatch.setattr(packages, "sys", SimpleNamespace(version_info=(*version, 0)))
-    one = next(packages.check_packages())
+    monkeypatch.setattr(doctor_machine, "sys", SimpleNamespace(version_info=(*version, 0)))
+    one = next(doctor_machine.check_packages())
     assert (one.check, one.level) == ("python", level)
     assert "3.10 to 3.13" in one.fix
 
@@ -119,7 +119,7 @@ def test_java_that_is_too_old(
 def test_no_java(monkeypatch: pytest.MonkeyPatch, is_needed: bool, level: str) -> None:  # noqa: FBT001
     """Spark Connect does without."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    (one,) = packages.check_java(is_needed=is_needed)
+    (one,) = doctor_machine.check_java(is_needed=is_needed)
     assert one.level == level
     assert "JAVA_HOME" in one.fix
     assert "sc://" in one.fix
@@ -128,7 +128,7 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, is_needed: bool, level: str) -
 def test_workers_of_another_python(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would lack our packages."""
+    """They would lack our doctor_machine."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/bin/sh")
     one = found(lake, capsys, code=0)["worker python"]
     assert one["level"] == "warning"
@@ -141,7 +141,7 @@ def test_workers_of_another_python(
 def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> None:
     """Spark spills there."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=free))
-    (one,) = packages.check_disk()
+    (one,) = doctor_machine.check_disk()
     assert one.level == level
     assert "SPARK_LOCAL_DIRS" in one.fix
 
@@ -150,7 +150,7 @@ def test_a_spark_that_does_not_start(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason is Spark's own."""
-    monkeypatch.setattr("holdfast.spark.checkup.session_at", _refuses)
+    monkeypatch.setattr("holdfast.spark.jobs.session_at", _refuses)
     one = found(lake, capsys, "--spark")["spark job"]
     assert one["level"] == "failed"
     assert "no such master" in one["seen"]
@@ -171,7 +171,9 @@ def test_a_server_that_nobody_has_started(
 
 def judged(*reports: Mapping[str, Any]) -> dict[str, Finding]:
     """Look at what tasks have reported."""
-    return {one.check: one for one in executors.judge([dict(one) for one in reports], 100.0, 101.0)}
+    return {
+        one.check: one for one in doctor_machine.judge([dict(one) for one in reports], 100.0, 101.0)
+    }
 
 
 def report(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field of a checkup.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.engine.sweep import plan_sweep
+from holdfast.engine.cleanup import plan_sweep
 from holdfast.model.records import Abort
 from tests.fakes.cli_lake import CliLake, die_before_post, lake
 from tests.fakes.memory_submitter import MemorySubmitter

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import cli
 from holdfast.cli import main as frame
-from holdfast.cli.ledgers import named_values
+from holdfast.cli.arguments import named_values
 from holdfast.cli.main import COMMANDS, main, make_parser
 from tests.fakes.cli_lake import CliLake, die_before_post, lake
 from tests.fakes.memory_submitter import MemorySubmitter

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from holdfast.cli import runs as looks
-from holdfast.engine.prepare import Ledger
-from holdfast.engine.status import status
+from holdfast.engine.claim import Ledger
+from holdfast.engine.watch import status
 from holdfast.errors import HoldfastError
-from holdfast.model.status import RunStatus
+from holdfast.model.history import RunStatus
 from holdfast.run import runs
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError

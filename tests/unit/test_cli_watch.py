@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main, make_parser
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driver
-from holdfast.engine.prepare import Ledger
+from holdfast.engine.options import Choices
 from holdfast.errors import TransformError
 from holdfast.storage.objects import ObjectStorage
 from tests.fakes.manual_ports import manual_ports

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.engine.abort import abort
+from holdfast.engine.cleanup import abort
 from holdfast.errors import (
     CommitError,
     CommitRefusedError,

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row
-from holdfast.engine.choices import Choices
-from holdfast.engine.drive import Driven
-from holdfast.engine.report import report_of
+from holdfast.engine.drive import Driven, report_of
+from holdfast.engine.options import Choices
 from holdfast.errors import SettingsError, TransformError
 from holdfast.ledger.layout import task_log_name
 from holdfast.ledger.task_log import TaskLog

@@ -6,17 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.ledger.key_files import read_keys
+from holdfast.ledger.row_files import read_keys
 from holdfast.model.work import NOTHING, Coverage
 from holdfast.sources.base import TAG_COLUMN
-from holdfast.worker.covered_keys import (
+from holdfast.worker.coverage import (
     CoveredKeys,
     NullKeysError,
+    hash_sums,
+    key_hashes,
     needs_hash_column,
     refuse_null_keys,
+    split_tag,
 )
-from holdfast.worker.key_hash import hash_sums, key_hashes
-from holdfast.worker.tags import split_tag
 from tests.fakes.task_ledgers import WatchedStorage
 
 URI = "mem://store/tasks/0000.keys"

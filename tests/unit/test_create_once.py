@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import StoreError, StoreUnavailableError, UnsafeStoreError
-from holdfast.ledger.create_once import create_once
-from holdfast.ledger.probe import probe_store
+from holdfast.ledger.store import create_once, probe_store
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import CreateFault, MemoryStorage
 

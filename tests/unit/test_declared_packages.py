@@ -23,16 +23,16 @@ tomllib: Any = pytest.importorskip("tomllib")
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# By folder of src/holdfast: the extra without which nothing of it is imported.
+# By the beginning of a path below src/holdfast: the extra without which it is not imported.
 EXTRA_OF = {
-    "cli": "cli",
-    "pages": "cli",
-    "progress": "cli",
-    "sinks/iceberg": "iceberg",
+    "cli/": "cli",
+    "pages/": "cli",
+    "progress/": "cli",
+    "sinks/iceberg/": "iceberg",
     "sources/iceberg": "iceberg",
-    "sinks/lance": "lance",
+    "sinks/lance/": "lance",
     "sources/lance": "lance",
-    "spark": "spark",
+    "spark/": "spark",
 }
 PACKAGE_OF = {"IPython": "ipython", "lance": "pylance"}
 # Not installed by Holdfast, and looked for only where it is.
@@ -109,7 +109,7 @@ def source_files() -> list[tuple[Path, str]]:
     found = []
     for file in sorted(source.rglob("*.py")):
         inside = file.relative_to(source).as_posix()
-        extras = [extra for folder, extra in EXTRA_OF.items() if inside.startswith(f"{folder}/")]
+        extras = [extra for folder, extra in EXTRA_OF.items() if inside.startswith(folder)]
         found.append((file, extras[0] if extras else ""))
     return found
 

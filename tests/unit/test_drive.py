@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.choices import VerifyInput
+from holdfast.engine.options import VerifyInput
 from holdfast.errors import (
     JobFailedError,
     LedgerDamagedError,

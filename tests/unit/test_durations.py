@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.model.durations import seconds_of
+from holdfast.text import seconds_of
 
 
 @pytest.mark.parametrize(

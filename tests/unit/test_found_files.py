@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import InputChangedError, SettingsError
-from holdfast.model.pins import PinnedFile, Pins
-from holdfast.sources.found_files import compare_files, find_files
+from holdfast.model.coverage import PinnedFile, Pins
+from holdfast.sources.find import compare_files, find_files
 from holdfast.storage.objects import ObjectStorage
 from tests.fakes.memory_storage import MemoryStorage
 

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.model.work import Work
 from holdfast.sources.base import TAG_COLUMN
-from holdfast.worker.pace import Pace
-from holdfast.worker.steps import Step, apply_to, halving_steps
+from holdfast.worker.batch_steps import Pace, Step, apply_to, halving_steps
 from tests.fakes.row_functions import batch, run_task
 from tests.fakes.task_ledgers import ListWriterSpec, WatchedStorage, job_ledger, logged
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.engine.choices import Choices
+from holdfast.engine.advice import driver_alive
+from holdfast.engine.claim import Ledger, prepare
+from holdfast.engine.cleanup import sweep
 from holdfast.engine.drive import Driver
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports, in_a_thread
-from holdfast.engine.prepare import Ledger, prepare
-from holdfast.engine.sweep import sweep
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.watch import Watcher
 from holdfast.errors import (
@@ -26,9 +27,8 @@ from holdfast.errors import (
     TableChangedError,
 )
 from holdfast.model.records import Stop
-from holdfast.pages.head import head_of
-from holdfast.pages.lives import lives_of
-from holdfast.pages.next_step import driver_alive
+from holdfast.pages.facts import head_of
+from holdfast.pages.timeline import lives_of
 from tests.fakes.logs import CLAIM
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.rig import LAYOUT, Rig, two_partitions

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.sources.hive_paths import path_schema, path_values, typed
+from holdfast.sources.find import path_schema, path_values, typed
 
 
 def test_a_path_gives_its_columns() -> None:

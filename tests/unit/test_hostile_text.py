@@ -21,21 +21,19 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli import plain
-from holdfast.cli.checks.finding import failed
 from holdfast.cli.console import PlainConsole, facts, listing, show
 from holdfast.cli.doctor import _print as print_finding
+from holdfast.cli.doctor_machine import failed
 from holdfast.cli.main import main
 from holdfast.engine.ports import Ports
 from holdfast.engine.steps_log import say
 from holdfast.errors import JobFailedError, RunAbortedError, StoreUnavailableError
-from holdfast.model.status import RunStatus
-from holdfast.model.usage import Usage
+from holdfast.model.history import RunStatus
+from holdfast.model.work import Usage
 from holdfast.pages.page import page_of
-from holdfast.pages.wording import command
-from holdfast.progress.choice import display_for
-from holdfast.progress.display import LineDisplay
-from holdfast.progress.notebook import html_of
-from holdfast.progress.terminal import FramePicture
+from holdfast.progress.display import LineDisplay, display_for
+from holdfast.progress.rich_display import FramePicture, html_of
+from holdfast.text import command
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.pages import BEGIN, killed_twice, look, with_usage

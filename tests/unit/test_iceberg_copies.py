@@ -39,7 +39,7 @@ from pyiceberg.types import (
 )
 
 from holdfast.errors import LedgerDamagedError, StagedFileMissingError, TableChangedError
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sink import IcebergSink

@@ -11,8 +11,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from holdfast import Create, IcebergTable
 from holdfast.errors import SettingsError, TableMissingError, UnsupportedTableError
-from holdfast.sinks.iceberg.create import partition_spec
-from holdfast.sinks.iceberg.open import open_sink
+from holdfast.sinks.iceberg.open import open_sink, partition_spec
 from holdfast.sinks.iceberg.sink import IcebergSink
 
 SCHEMA = Schema(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.sinks.iceberg.dictionaries import dictionary_columns
+from holdfast.sinks.iceberg.data_file import dictionary_columns
 
 PATHS = {"few": 1, "all": 2, "late": 3, "nested.one": 4}
 

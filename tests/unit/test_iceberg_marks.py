@@ -26,7 +26,7 @@ from holdfast.sinks.iceberg.marks import (
     find_mark,
     mark_changes,
 )
-from holdfast.sinks.mark_text import MARK_PREFIX, mark_text
+from holdfast.sinks.staged import MARK_PREFIX, mark_text
 from tests.fakes.iceberg_tables import new_table
 from tests.fakes.logs import INTENT
 

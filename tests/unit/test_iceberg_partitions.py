@@ -43,7 +43,7 @@ from pyiceberg.types import (
 )
 
 from holdfast.sinks.conform import Conformer
-from holdfast.sinks.iceberg.partitions import PartitionSplitter
+from holdfast.sinks.iceberg.rows import PartitionSplitter
 from holdfast.sinks.iceberg.schemas import arrow_schema
 
 UTC = dt.timezone.utc

@@ -9,10 +9,9 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from holdfast.errors import SettingsError, UnsupportedTableError
-from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.catalog import open_catalog, pyiceberg_properties
+from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.open import open_sink
-from holdfast.sinks.iceberg.settings import pyiceberg_properties
-from holdfast.sinks.iceberg.write_options import WriteOptions
 from holdfast.sinks.targets import IcebergTable
 from tests.fakes.http_servers import running
 

@@ -37,7 +37,7 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.snapshots import append_snapshot

@@ -27,10 +27,10 @@ from holdfast import Create
 from holdfast.errors import SettingsError, UnsupportedTableError
 from holdfast.sinks.base import Outcome
 from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.create import create_table
+from holdfast.sinks.iceberg.data_file import CODE_PROPERTIES
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.open import create_table
 from holdfast.sinks.iceberg.sink import IcebergSink
-from holdfast.sinks.iceberg.write_options import CODE_PROPERTIES
 from holdfast.storage import locations
 from tests.fakes.http_servers import running
 from tests.fakes.iceberg_tables import Lake, edit_metadata, new_table

@@ -43,9 +43,9 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from holdfast.engine.quarantined import quarantine_chunks
+from holdfast.engine.watch import quarantine_chunks
 from holdfast.errors import SchemaMismatchError
-from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.row_files import read_chunk
 from holdfast.sinks.conform import ValueMisfitError
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sink import IcebergSink

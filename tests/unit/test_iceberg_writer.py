@@ -18,7 +18,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, Stri
 from holdfast.errors import SchemaMismatchError, UnsupportedTableError
 from holdfast.sinks.iceberg import writer as module
 from holdfast.sinks.iceberg.data_file import OpenDataFile
-from holdfast.sinks.iceberg.partitions import PartitionSplitter
+from holdfast.sinks.iceberg.rows import PartitionSplitter
 from holdfast.storage.port import StorageError
 from holdfast.storage.upload import Upload
 from tests.fakes.iceberg_tables import (

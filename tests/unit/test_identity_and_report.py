@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.identity import Identity
+from holdfast.model.records import Identity
 from holdfast.model.report import Compared, Outcome, Report, readable_size, readable_time
-from holdfast.model.staged import StagedGroup, StagedTotals
 from holdfast.model.stored import typed_whole
+from holdfast.model.work import StagedGroup, StagedTotals
 from tests.fakes.memory_writer import staged_group
 
 IDENTITY = Identity(

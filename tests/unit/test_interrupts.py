@@ -20,8 +20,8 @@ from holdfast.engine.interrupts import interruptible
 from holdfast.errors import StoreUnavailableError
 from holdfast.model.records import Abort, Body, Record, Stop, encode_record
 from holdfast.model.work import Work
-from holdfast.worker import attempt as attempt_module
-from holdfast.worker import row_window
+from holdfast.worker import row_steps
+from holdfast.worker import task as attempt_module
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError, TaskInterruptedError
 from tests.fakes.logs import CLAIM, INTENT, WRITTEN_AT, task_records
 from tests.fakes.logs import job_ledger as run_ledger
@@ -255,7 +255,7 @@ def test_an_interrupted_task_keeps_what_its_calls_bring_within_the_grace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Calls being made come to their end; rows that wait and calls that hang are given up."""
-    monkeypatch.setattr(row_window, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(row_steps, "_LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(attempt_module, "_GRACE_S", 0.3)
     storage, function = WatchedStorage(), RowFunction()
     function.seconds = {0: 0.1, 1: 60.0, 2: 0.15}
@@ -307,7 +307,7 @@ def test_a_signal_during_calls_keeps_those_that_are_being_made(
     before: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their answers are paid for."""
-    monkeypatch.setattr(row_window, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(row_steps, "_LOOK_EVERY_S", 0.01)
     rig, function, before.raises = Rig(), RowFunction(), True
     function.seconds = dict.fromkeys(range(100), 0.02)
 

@@ -16,7 +16,7 @@ import pytest
 from holdfast.errors import SettingsError
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.storage import credentials, locations
-from holdfast.storage.expiring import Credentials
+from holdfast.storage.credentials import Credentials
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 from tests.fakes.http_servers import running

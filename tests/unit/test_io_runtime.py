@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.storage.budget import Budget
 from holdfast.storage.objects import ObjectStorage
-from holdfast.storage.runtime import IoCounters, IoRuntime, Lane, io_runtime
+from holdfast.storage.runtime import Budget, IoCounters, IoRuntime, Lane, io_runtime
 
 MIB = 1024 * 1024
 SOON_S = 0.1

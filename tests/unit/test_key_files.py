@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import LedgerDamagedError
-from holdfast.ledger import key_files
-from holdfast.ledger.decoded import parquet_batches
-from holdfast.ledger.key_files import KeyFile, KeyFiles, read_key_table, read_keys
+from holdfast.ledger import row_files
+from holdfast.ledger.row_files import KeyFile, KeyFiles, parquet_batches, read_key_table, read_keys
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from holdfast.worker.key_hash import key_hashes
+from holdfast.worker.coverage import key_hashes
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.task_ledgers import WatchedStorage
 
@@ -157,7 +156,7 @@ def test_nothing_is_visible_before_the_end(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that is killed halfway leaves no half file."""
-    monkeypatch.setattr(key_files, "_ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", 1)
     file = KeyFile(storage, URI)
     file.add(["id"], [pa.array([1, 2])])
     assert storage.sinks[0].tell() > 0
@@ -169,7 +168,7 @@ def test_an_abandoned_file_leaves_nothing(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch, row_group_bytes: int
 ) -> None:
     """Neither when keys were passed on already, nor when all of them still wait."""
-    monkeypatch.setattr(key_files, "_ROW_GROUP_BYTES", row_group_bytes)
+    monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", row_group_bytes)
     file = KeyFile(storage, URI)
     file.add(["id"], [pa.array([1, 2])])
     file.abandon()
@@ -192,7 +191,7 @@ def test_a_large_file_is_written_in_pieces(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits is bounded, however many keys a record covers."""
-    monkeypatch.setattr(key_files, "_ROW_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", 1 << 20)
     random, file = np.random.default_rng(1), KeyFile(storage, URI)
     base, peak, sent = pa.total_allocated_bytes(), 0, []
     for _ in range(40):
@@ -230,9 +229,9 @@ def test_keys_that_unpack_into_too_much_are_damage(monkeypatch: pytest.MonkeyPat
     file.finish()
     assert len(storage.get(URI)) < keys.nbytes / 4  # Numbers that grow nearly vanish.
     schema = pa.schema([("id", pa.int64())])
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", keys.nbytes + 200)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", keys.nbytes + 200)
     assert sum(batch.num_rows for batch in read_keys(storage, URI, schema)) == len(keys)
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", keys.nbytes - 1)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", keys.nbytes - 1)
     with pytest.raises(LedgerDamagedError, match="unpacks into over"):
         list(read_keys(storage, URI, schema))
     with pytest.raises(LedgerDamagedError, match="unpacks into over"):
@@ -247,7 +246,7 @@ def test_a_footer_that_promises_too_much_is_damage_before_a_page_is_read(
     file = KeyFile(storage, URI)
     file.add(["id"], [pa.array(range(1000))])
     file.finish()
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", 7_999)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", 7_999)
     read = parquet_batches(URI, storage.get(URI))
     with pytest.raises(LedgerDamagedError, match="unpacks into over"):
         next(read)
@@ -260,7 +259,7 @@ def test_pages_that_hold_more_than_the_footer_says_are_damage(
     storage, sink = MemoryStorage(), pa.BufferOutputStream()
     pq.write_table(pa.table({"id": ["x" * 10_000] * 1000}), sink)
     storage.objects[URI] = sink.getvalue().to_pybytes()
-    monkeypatch.setattr("holdfast.ledger.decoded.DECODED_BYTES_MAX", 100_000)
+    monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", 100_000)
     with pytest.raises(LedgerDamagedError, match="unpacks into over"):
         list(read_keys(storage, URI, pa.schema([("id", pa.string())])))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.worker.key_hash import hash_sums, hashable, key_hashes
+from holdfast.worker.coverage import hash_sums, hashable, key_hashes
 
 # Asked of Spark 4.1.4, which prints the hash as a signed number. Dates are days, times are
 # microseconds, both from 1970; -719162 and 2932896 are the first and the last day of SQL.

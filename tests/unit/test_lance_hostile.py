@@ -20,7 +20,7 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome
 from tests.fakes.lance_rig import IDS, LanceRig
 

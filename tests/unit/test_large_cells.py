@@ -13,10 +13,9 @@ import pytest
 
 from holdfast.errors import SchemaMismatchError
 from holdfast.sinks.conform import Conformer, ValueMisfitError
-from holdfast.worker.batches import pieces
+from holdfast.worker.batch_steps import fitting_to, pieces
 from holdfast.worker.checkpoints import Checkpoints
-from holdfast.worker.row_outputs import as_batch
-from holdfast.worker.steps import fitting_to
+from holdfast.worker.row_steps import as_batch
 from holdfast.worker.transforms import TransformOutputError
 from tests.fakes.lance_rig import LanceRig
 from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec

@@ -24,7 +24,7 @@ from pyspark.errors import (
 )
 
 from holdfast import Retry, per_row
-from holdfast.engine.problems import raise_problems
+from holdfast.engine.passes import raise_problems
 from holdfast.errors import (
     CatalogUnavailableError,
     JobFailedError,
@@ -33,17 +33,14 @@ from holdfast.errors import (
     TooManyErrorsError,
     TransformError,
 )
-from holdfast.ledger.answers import list_objects
-from holdfast.ledger.create_once import create_once
-from holdfast.ledger.probe import probe_store
+from holdfast.ledger.store import create_once, list_objects, probe_store
 from holdfast.model.lasting import code_lasts, lasts
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.spark.jobs import spark_errors
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from holdfast.worker.problems import TransformFailedError, problem_of
-from holdfast.worker.reports import TaskReport
+from holdfast.worker.reports import TaskReport, TransformFailedError, problem_of
 from holdfast.worker.transforms import TransformOutputError
 from tests.fakes.http_servers import running
 from tests.fakes.rig import Rig

@@ -18,8 +18,7 @@ import holdfast as hf
 from holdfast.errors import SettingsError
 from holdfast.model.limits import PART_BYTES
 from holdfast.sinks.iceberg.data_file import OpenDataFile
-from holdfast.storage.budget import Budget
-from holdfast.storage.runtime import io_runtime
+from holdfast.storage.runtime import Budget, io_runtime
 from holdfast.storage.upload import Upload
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from tests.fakes.iceberg_tables import writer_spec

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.abort import abort
-from holdfast.engine.sweep import sweep
+from holdfast.engine.cleanup import abort, sweep
 from holdfast.errors import LedgerDamagedError, RunCommittedError
 from holdfast.model.records import Abort, open_json, seal_json
 from holdfast.sinks.base import Sink
-from holdfast.sinks.iceberg.live_files import _blocks, _may_hold
+from holdfast.sinks.iceberg.snapshots import _blocks, _may_hold
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.memory_submitter import MemorySubmitter
 

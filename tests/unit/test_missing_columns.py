@@ -21,8 +21,8 @@ from pyiceberg.types import (
     StructType,
 )
 
-from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports
 from holdfast.errors import (
     LedgerDamagedError,
@@ -31,14 +31,14 @@ from holdfast.errors import (
     TooManyErrorsError,
     TransformError,
 )
-from holdfast.ledger.task_ports import TaskPorts
+from holdfast.ledger.task_log import TaskPorts
 from holdfast.sinks.base import ColumnPath, MayLack, Sink
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.iceberg.schemas import added_columns, schema_json
-from holdfast.sinks.lance.schemas import added_columns as added_to_lance
-from holdfast.sinks.lance.schemas import schema_json as lance_schema_json
-from holdfast.worker.per_row import per_row
-from holdfast.worker.row_outputs import lacking
+from holdfast.sinks.lance.post import added_columns as added_to_lance
+from holdfast.sinks.lance.post import schema_json as lance_schema_json
+from holdfast.worker.row_steps import lacking
+from holdfast.worker.transforms import per_row
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.iceberg_tables import rows_of, write, writer_spec
 from tests.fakes.lance_rig import LanceRig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.worker.pace import Pace, paced
+from holdfast.worker.batch_steps import Pace, paced
 
 EVERY_S = 32.0
 SLOW_S, JUST_NOT_SLOW_S = 8.1, 8.0

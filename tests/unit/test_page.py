@@ -13,11 +13,11 @@ import pytest
 
 from holdfast import per_row
 from holdfast.cli import report
-from holdfast.model.usage import Usage
+from holdfast.model.work import Usage
 from holdfast.pages.facts import facts_of
-from holdfast.pages.failures import failures_of
 from holdfast.pages.page import page_of
 from holdfast.pages.plots import NO_USAGE, plots_of
+from holdfast.pages.spread import failures_of
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.pages import (
     BEGIN,

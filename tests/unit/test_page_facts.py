@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.abort import abort
+from holdfast.engine.cleanup import abort
 from holdfast.errors import HoldfastError, RunCommittedError
-from holdfast.model.usage import Usage
-from holdfast.pages.axis import axis_of
-from holdfast.pages.lives import lives_of
-from holdfast.pages.totals import tiles_of
+from holdfast.model.work import Usage
+from holdfast.pages.facts import tiles_of
+from holdfast.pages.timeline import axis_of, lives_of
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_table import PostFault
 from tests.fakes.pages import (

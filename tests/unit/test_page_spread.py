@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.staged import StagedFile, StagedGroup
-from holdfast.model.usage import Usage
-from holdfast.model.work import Coverage, TaskRecord
-from holdfast.pages.axis import highest, thinned
-from holdfast.pages.hosts import hosts_of
+from holdfast.model.work import Coverage, StagedFile, StagedGroup, TaskRecord, Usage
+from holdfast.pages.charts import number_ticks, short_number, short_time, time_ticks
+from holdfast.pages.facts import hosts_of
 from holdfast.pages.spread import file_sizes_of, places_of
-from holdfast.pages.ticks import number_ticks, short_number, short_time, time_ticks
+from holdfast.pages.timeline import highest, thinned
 
 
 def record(name: str, rows: int, usage: Usage | None = None) -> TaskRecord:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from holdfast.engine.problems import raise_problems
+from holdfast.engine.passes import raise_problems
 from holdfast.errors import TransformError
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan

@@ -12,8 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from holdfast.engine.drive import Driven
-from holdfast.engine.report import report_of
+from holdfast.engine.drive import Driven, report_of
 from holdfast.errors import (
     CommitConflictError,
     CommitUnknownError,

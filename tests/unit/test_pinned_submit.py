@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.errors import JobFailedError, SettingsError
-from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.spark.dataframe import DataFrameSubmitter
 from holdfast.spark.jobs import reports_of
-from holdfast.spark.submit import DataFrameSubmitter
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 from tests.fakes.logs import job_ledger

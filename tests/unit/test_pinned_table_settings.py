@@ -26,8 +26,8 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.create import create_table
-from holdfast.sinks.iceberg.write_options import WriteOptions
+from holdfast.sinks.iceberg.data_file import WriteOptions
+from holdfast.sinks.iceberg.open import create_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string()), ("ts", pa.timestamp("us"))])
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.pin_parts import read_pins, write_pins
-from holdfast.model.pins import FileSlice, Origin, PinnedFile, Pins
-from holdfast.model.ranges import Ranges
+from holdfast.ledger.parts import read_pins, write_pins
+from holdfast.model.coverage import FileSlice, Origin, PinnedFile, Pins, Ranges
 from holdfast.model.records import PartReference
-from holdfast.worker.scan_task import ScanTask
+from holdfast.worker.task import ScanTask
 from tests.fakes.memory_scan import MemoryReader
 from tests.fakes.memory_storage import MemoryStorage
 

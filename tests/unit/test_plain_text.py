@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from holdfast.errors import CatalogUnavailableError
-from holdfast.plain_text import has_password, printable, told, without_passwords
+from holdfast.text import has_password, printable, told, without_passwords
 
 CANARY = "canary-7f3a"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.engine.problems import raise_problems
+from holdfast.engine.passes import raise_problems
 from holdfast.errors import (
     ExecutorSetupError,
     JobError,
@@ -14,8 +14,13 @@ from holdfast.errors import (
     SchemaMismatchError,
     TransformError,
 )
-from holdfast.worker.problems import TransformFailedError, problem_of
-from holdfast.worker.reports import ProblemKind, TaskProblem, TaskReport
+from holdfast.worker.reports import (
+    ProblemKind,
+    TaskProblem,
+    TaskReport,
+    TransformFailedError,
+    problem_of,
+)
 
 FACTS: dict[ProblemKind, dict[str, str]] = {
     "setup": {"what": "no holdfast here", "cure": "install it"},

@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.progress.choice import display_for
-from holdfast.progress.display import Display, LineDisplay
-from holdfast.progress.notebook import NotebookDisplay
-from holdfast.progress.terminal import TerminalDisplay
+from holdfast.progress.display import Display, LineDisplay, display_for
+from holdfast.progress.rich_display import NotebookDisplay, TerminalDisplay
 from tests.fakes.progress_display import frame_of_a_resume
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -234,7 +232,7 @@ def test_a_notebook_updates_one_output(kernel: Kernel, capsys: pytest.CaptureFix
 def test_a_job_without_a_terminal_does_not_load_rich() -> None:
     """Nobody pays for pictures that nobody sees."""
     code = (
-        "import sys; from holdfast.progress.choice import display_for; import holdfast.run; "
+        "import sys; from holdfast.progress.display import display_for; import holdfast.run; "
         "assert display_for('r', wanted=None) is None; assert 'rich' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

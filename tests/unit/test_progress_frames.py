@@ -12,12 +12,18 @@ from rich.console import Console
 
 from holdfast.engine.watch import Watcher
 from holdfast.errors import HoldfastError
-from holdfast.model.progress import Progress
-from holdfast.model.usage import Usage
-from holdfast.progress.frame import Frame, frame_of
-from holdfast.progress.pace import pace_of, rows_per_s
-from holdfast.progress.terminal import FramePicture
-from holdfast.progress.words import lines_of, one_line, percent
+from holdfast.model.history import Progress
+from holdfast.model.work import Usage
+from holdfast.progress.frame import (
+    Frame,
+    frame_of,
+    lines_of,
+    one_line,
+    pace_of,
+    percent,
+    rows_per_s,
+)
+from holdfast.progress.rich_display import FramePicture
 from tests.fakes.progress_display import frame_of_a_resume
 from tests.fakes.rig import Rig, two_partitions
 from tests.fakes.watched_transform import WatchedTransform

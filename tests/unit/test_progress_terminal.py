@@ -16,9 +16,9 @@ import pytest
 
 JOB = """
 import sys, time
-from holdfast.engine.choices import Choices
+from holdfast.engine.options import Choices
 from holdfast.engine.drive import Driver
-from holdfast.progress.terminal import TerminalDisplay
+from holdfast.progress.rich_display import TerminalDisplay
 from holdfast.progress.watching import shown
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.engine.choices import Choices
 from holdfast.engine.drive import Driver
+from holdfast.engine.options import Choices
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.errors import StoreUnavailableError, TransformError
 from holdfast.progress import watching

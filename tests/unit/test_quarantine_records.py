@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row
-from holdfast.ledger.chunks import read_chunk
-from holdfast.ledger.key_files import read_keys
+from holdfast.ledger.row_files import read_chunk, read_keys
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sources.base import TAG_COLUMN
 from holdfast.worker import quarantine as quarantine_module
+from holdfast.worker.batch_steps import FailedRow, Step
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
-from holdfast.worker.key_hash import hash_sums, key_hashes
-from holdfast.worker.steps import FailedRow, Step
+from holdfast.worker.coverage import hash_sums, key_hashes
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.rig import LAYOUT, STORE, Rig
 from tests.fakes.row_functions import DUE_AT_ONCE_S, QUICK, RowFunction, batch, run_task

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast import per_row
-from holdfast.engine.abort import abort
-from holdfast.engine.choices import Choices, VerifyInput
+from holdfast.engine.claim import prepare
+from holdfast.engine.cleanup import abort, sweep
 from holdfast.engine.drive import Driver
-from holdfast.engine.prepare import prepare
-from holdfast.engine.quarantined import quarantine_chunks
-from holdfast.engine.sweep import sweep
+from holdfast.engine.options import Choices, VerifyInput
+from holdfast.engine.watch import quarantine_chunks
 from holdfast.errors import SettingsError, TooManyErrorsError, TransformError
-from holdfast.ledger.chunks import read_chunk
+from holdfast.ledger.row_files import read_chunk
 from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast import per_row
 from holdfast.worker.calls import Answer, Calls
-from holdfast.worker.retry import Retry
+from holdfast.worker.transforms import Retry
 from tests.fakes.row_functions import QUICK, HttpError, RowFunction, refused, take, until
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import lance
 import pytest
 
-from holdfast.engine.abort import abort
-from holdfast.engine.prepare import Ledger
-from holdfast.engine.status import status
-from holdfast.engine.sweep import sweep
+from holdfast.engine.claim import Ledger
+from holdfast.engine.cleanup import abort, sweep
+from holdfast.engine.watch import status
 from holdfast.errors import RunAbortedError, RunCommittedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work

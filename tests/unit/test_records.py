@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.input_sums import InputSums
+from holdfast.model.coverage import InputSums
 from holdfast.model.records import (
     FORMAT_VERSION,
     Abort,

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.engine.abort import abort
-from holdfast.engine.choices import Choices
-from holdfast.engine.prepare import prepare
-from holdfast.engine.quarantined import quarantine_chunks
-from holdfast.engine.status import status
-from holdfast.engine.sweep import sweep
+from holdfast.engine.claim import prepare
+from holdfast.engine.cleanup import abort, sweep
+from holdfast.engine.options import Choices
+from holdfast.engine.watch import quarantine_chunks, status
 from holdfast.errors import LedgerDamagedError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.run_file import read_run_file
+from holdfast.ledger.run_log import read_run_file
 from holdfast.model.records import (
     Abort,
     Intent,

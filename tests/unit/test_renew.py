@@ -12,13 +12,12 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from holdfast.engine import renew
-from holdfast.engine.abort import abort
-from holdfast.engine.sweep import sweep
+from holdfast.engine import resolve
+from holdfast.engine.cleanup import abort, sweep
 from holdfast.errors import RunFencedError, StoreUnavailableError, TableChangedError
 from holdfast.ledger import run_log
 from holdfast.ledger.layout import RunLayout
-from holdfast.sinks.iceberg import copies
+from holdfast.sinks.iceberg import manifests
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 from tests.fakes.iceberg_tables import Lake, local_path, new_table
@@ -31,14 +30,14 @@ from tests.fakes.rig import Rig, two_partitions
 ALL = list(range(20))
 HOUR_S = 3600.0
 SCHEMA = Schema(NestedField(1, "id", LongType()))
-# Where each step of a driver is called from. The copies of two files are a step each.
+# Where each step of a driver is called from. The manifests of two files are a step each.
 STEPS = {
     "before-renewal": run_log,
     "after-renewal": run_log,
-    "before-copies": renew,
+    "before-copies": resolve,
     "second-copy": None,
-    "before-manifest-copies": copies,
-    "after-copies": renew,
+    "before-manifest-copies": manifests,
+    "after-copies": resolve,
     "before-seal": run_log,
     "after-seal": run_log,
     "after-intent": run_log,
@@ -106,7 +105,7 @@ def test_what_is_not_old_keeps_its_name() -> None:
 
 
 def test_copies_that_have_waited_for_long_themselves_are_copied_again() -> None:
-    """And those that have not are left alone: a start copies nothing that is young."""
+    """And those that have not are left alone: a start manifests nothing that is young."""
     rig = staged_rig()
     copied = []
     for hours in (49, 1, 49):
@@ -134,7 +133,7 @@ def test_a_post_that_arrives_late_is_found_before_anything_is_copied() -> None:
 def test_a_post_that_arrives_while_files_are_copied_is_found_before_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The copies are in no snapshot then, and a sweep takes them."""
+    """The manifests are in no snapshot then, and a sweep takes them."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_DELAYED)
     rig.start_and_die()
@@ -172,7 +171,7 @@ def test_a_file_that_is_gone_when_it_is_to_be_copied_is_computed_again(
 def test_a_driver_that_loses_the_run_while_it_copies_publishes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its copies never count; the other one makes its own."""
+    """Its manifests never count; the other one makes its own."""
     rig = staged_rig()
     rig.time.now_s += 49 * HOUR_S
     with monkeypatch.context() as patch:
@@ -235,7 +234,7 @@ def start(lake: Lake) -> int:
 
 
 def staged_files(lake: Lake) -> set[Path]:
-    """Return the data files and manifests that tasks or copies have left, landed or not."""
+    """Return the data files and manifests that tasks or manifests have left, landed or not."""
     folder = local_path(lake.table.location())
     manifests = (folder / "metadata").glob("*-m*.avro")
     return {*(folder / "data").glob("**/*.parquet"), *manifests}
@@ -271,7 +270,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch, lake: Lake, step: str) -> None:
 def test_a_death_at_any_step_neither_loses_nor_doubles_a_row(
     lake: Lake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start begins the copies anew, under other names; a sweep leaves what landed."""
+    """The next start begins the manifests anew, under other names; a sweep leaves what landed."""
     with monkeypatch.context() as patch:
         die_at(patch, lake, step)
         start_and_die(lake)

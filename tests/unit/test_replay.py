@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import SchemaMismatchError, StoreUnavailableError
-from holdfast.ledger.chunks import ChunkFile
+from holdfast.ledger.row_files import ChunkFile
 from holdfast.model.work import Coverage, TaskRecord, Work
-from holdfast.storage import read_ahead
+from holdfast.storage import runtime
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import IoRuntime
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan, work_items
@@ -112,7 +112,7 @@ def test_chunks_are_fetched_while_others_are_encoded(
     begun: list[int],
 ) -> None:
     """As many as fit; of large ones a worker holds two at most."""
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", ahead_bytes)
+    monkeypatch.setattr(runtime, "AHEAD_BYTES", ahead_bytes)
     asked: list[int] = []
     seen: list[int] = []
     read, write = IoRuntime.read, ListWriter.write

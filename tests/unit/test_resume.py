@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine import passes
-from holdfast.engine.choices import VerifyInput
+from holdfast.engine.options import VerifyInput
 from holdfast.errors import JobFailedError, TransformError
 from holdfast.model.records import Plan
 from holdfast.model.work import TaskRecord

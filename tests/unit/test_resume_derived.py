@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Prepared, prepare
 from holdfast.engine.drive import Driven, Driver
-from holdfast.engine.prepare import Prepared, prepare
+from holdfast.engine.options import Choices
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from holdfast.engine.cleanup import sweep
 from holdfast.engine.ports import Ports
-from holdfast.engine.sweep import sweep
 from holdfast.errors import (
     RunAbortedError,
     RunBusyError,

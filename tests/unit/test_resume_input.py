@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.engine.choices import Choices
-from holdfast.engine.prepare import prepare
+from holdfast.engine.claim import prepare
+from holdfast.engine.options import Choices
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
@@ -17,7 +17,7 @@ from holdfast.errors import (
     NullKeyError,
     RunMismatchError,
 )
-from holdfast.model.key_examples import KeyExamples
+from holdfast.model.coverage import KeyExamples
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import LAYOUT, Rig, two_partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.choices import VerifyInput
+from holdfast.engine.options import VerifyInput
 from holdfast.errors import HoldfastError, LedgerDamagedError
 from holdfast.storage.port import StorageError
 from tests.fakes.logs import job_ledger, task_records

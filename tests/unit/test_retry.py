@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.worker.retry import Retry, is_rate_limit, retry_after_s
+from holdfast.worker.transforms import Retry, is_rate_limit, retry_after_s
 from tests.fakes.row_functions import HttpError, refused
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from holdfast.engine.prepare import Ledger, refuse_new_table
+from holdfast.engine.claim import Ledger, refuse_new_table
 from holdfast.errors import RunMismatchError, TableMissingError
-from holdfast.ledger.run_file import open_run_file
-from holdfast.model.identity import Identity
+from holdfast.ledger.run_log import open_run_file
+from holdfast.model.records import Identity
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target

@@ -7,7 +7,7 @@ import re
 import pytest
 from pyspark.sql import types as st
 
-from holdfast.spark.row_hash import column_types, row_hash_sql
+from holdfast.spark.dataframe import column_types, row_hash_sql
 
 INT = st.IntegerType()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.worker.row_outputs import as_batch, rows_of
+from holdfast.worker.row_steps import as_batch, rows_of
 from holdfast.worker.transforms import TransformOutputError
 
 SCHEMA = pa.schema(

@@ -10,10 +10,9 @@ import pytest
 
 from holdfast.errors import SchemaMismatchError
 from holdfast.sinks.conform import Conformer
+from holdfast.worker.batch_steps import Step
 from holdfast.worker.calls import Answer
-from holdfast.worker.row_steps import RowSteps
-from holdfast.worker.row_window import RowWindow, Slot
-from holdfast.worker.steps import Step
+from holdfast.worker.row_steps import RowSteps, RowWindow, Slot
 from holdfast.worker.transforms import TransformOutputError
 from tests.fakes.memory_writer import MemoryWriterSpec
 from tests.fakes.row_functions import batch

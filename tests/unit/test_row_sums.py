@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.engine.choices import Choices, VerifyInput
-from holdfast.engine.prepare import prepare
+from holdfast.engine.claim import prepare
+from holdfast.engine.options import Choices, VerifyInput
 from holdfast.errors import InputChangedError, RunMismatchError, SettingsError
-from holdfast.model.input_sums import InputSums
+from holdfast.model.coverage import InputSums
 from holdfast.model.work import Coverage, TaskRecord, Work
 from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
-from holdfast.worker.key_hash import hash_sums
-from holdfast.worker.tags import hashes_of, split_tag
+from holdfast.worker.coverage import hash_sums, hashes_of, split_tag
 from tests.fakes.memory_submitter import MemorySubmitter, row_hashes
 from tests.fakes.memory_table import PostFault
 from tests.fakes.rig import Rig

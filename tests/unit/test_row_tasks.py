@@ -11,8 +11,8 @@ import pytest
 from holdfast import per_row, per_worker
 from holdfast.errors import SchemaMismatchError, TransformError
 from holdfast.model.work import Work
-from holdfast.worker import row_window, transforms
-from holdfast.worker.per_row import PerRow
+from holdfast.worker import row_steps, transforms
+from holdfast.worker.transforms import PerRow
 from tests.fakes.rig import Rig, two_partitions
 from tests.fakes.row_functions import (
     DUE_AT_ONCE_S,
@@ -92,7 +92,7 @@ def test_a_fenced_task_ends_its_calls_and_keeps_nothing_of_them(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run has gone on without it: no call may go on in a worker that Spark uses again."""
-    monkeypatch.setattr(row_window, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(row_steps, "_LOOK_EVERY_S", 0.01)
     function = RowFunction()
     function.seconds = {0: 60.0, 1: 60.0}
 

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import per_row
 from holdfast.sources.base import TAG_COLUMN
-from holdfast.worker import row_window
+from holdfast.worker import row_steps
 from holdfast.worker.calls import Answer, Calls
-from holdfast.worker.row_window import RowWindow, Slot
+from holdfast.worker.row_steps import RowWindow, Slot
 from tests.fakes.row_functions import Row, RowFunction, batch
 from tests.fakes.task_ledgers import ManualClock
 
@@ -175,7 +175,7 @@ def test_the_oldest_finished_rows_are_handed_on_when_they_make_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In order, and without those behind a row that is not finished."""
-    monkeypatch.setattr(row_window, "_STEP_ROWS", 3)
+    monkeypatch.setattr(row_steps, "_STEP_ROWS", 3)
     window = Window(concurrency=2)
     window.calls.slow = {4}
     assert list(window.groups(batch(range(8)))) == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -183,7 +183,7 @@ def test_the_oldest_finished_rows_are_handed_on_when_they_make_a_step(
 
 def test_large_rows_make_a_step_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits is bounded in bytes as well, the answers' included."""
-    monkeypatch.setattr(row_window, "_STEP_BYTES", 100)
+    monkeypatch.setattr(row_steps, "_STEP_BYTES", 100)
     window = Window(concurrency=1)
     window.calls.values = {1: {"text": "x" * 90}, 3: [b"x" * 60, {"y": ["z" * 60]}]}
     assert list(window.groups(batch(range(6)))) == [[0, 1], [2, 3], [4, 5]]
@@ -196,7 +196,7 @@ def test_what_is_finished_behind_a_slow_row_is_bounded(
     name: str, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that hangs for an hour must not fill the memory with its neighbours."""
-    monkeypatch.setattr(row_window, name, bound)
+    monkeypatch.setattr(row_steps, name, bound)
     window = Window(concurrency=2)
     window.calls.slow = {0}
     found = list(window.groups(batch(range(11))))

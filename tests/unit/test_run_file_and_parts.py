@@ -14,11 +14,9 @@ from holdfast.errors import LedgerDamagedError, RunMismatchError, StoreUnavailab
 from holdfast.ledger import parts
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
-from holdfast.ledger.run_file import RunFile, open_run_file
-from holdfast.model.identity import Identity
-from holdfast.model.records import PartReference, seal_json
-from holdfast.model.staged import StagedFile, StagedGroup
-from holdfast.model.work import NOTHING, Chunk, Coverage, TaskRecord, Work
+from holdfast.ledger.run_log import RunFile, open_run_file
+from holdfast.model.records import Identity, PartReference, seal_json
+from holdfast.model.work import NOTHING, Chunk, Coverage, StagedFile, StagedGroup, TaskRecord, Work
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, truncated
 from tests.fakes.memory_writer import staged_group

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.ledger.layout import RunLayout, probe_uri
-from holdfast.model.run_id import encode_run_id
+from holdfast.model.records import encode_run_id
 
 
 @pytest.mark.parametrize(

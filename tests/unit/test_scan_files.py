@@ -12,13 +12,11 @@ import pytest
 
 from holdfast.errors import InputChangedError, SettingsError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.pin_parts import read_pins, write_pins
-from holdfast.model.pins import FileSlice, PinnedFile
-from holdfast.model.ranges import Ranges
-from holdfast.sources.files import reader as reading
-from holdfast.sources.files.reader import FilesReader
-from holdfast.sources.files.scan import PinnedFilesScan, scan_files
-from holdfast.storage import read_ahead
+from holdfast.ledger.parts import read_pins, write_pins
+from holdfast.model.coverage import FileSlice, PinnedFile, Ranges
+from holdfast.sources import files as reading
+from holdfast.sources.files import FilesReader, PinnedFilesScan, scan_files
+from holdfast.storage import runtime
 from holdfast.storage.port import ObjectFacts
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import STORAGE, read, read_slices, whole_file
@@ -105,7 +103,7 @@ def test_batches_are_bounded_in_rows_and_bytes(
     """Whichever comes first; a large object is fetched in parts and comes whole."""
     monkeypatch.setattr(reading, "_BATCH_BYTES", 100)
     monkeypatch.setattr(reading, "_PART_BYTES", 7)
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 50)
+    monkeypatch.setattr(runtime, "AHEAD_BYTES", 50)
     sizes = [1] * 70 + [60, 60, 500, 0, 3]
     for number, size in enumerate(sizes):
         (tmp_path / f"{number:03d}").write_bytes(bytes(range(256))[:size] * (1 + size // 300))
@@ -121,7 +119,7 @@ def test_batches_are_bounded_in_rows_and_bytes(
 
 def test_only_so_much_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects beyond the budget wait until those before them are handed on."""
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 25)
+    monkeypatch.setattr(runtime, "AHEAD_BYTES", 25)
     monkeypatch.setattr(reading, "_BATCH_ROWS", 1)
     asked: list[str] = []
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
-from holdfast.model.ranges import Ranges
-from holdfast.sources.parquet.scan import scan_parquet
+from holdfast.model.coverage import Ranges
+from holdfast.sources.parquet import scan_parquet
 from tests.fakes.parquet_scans import STORAGE, on_disk, read, write_parquet
 
 NUMBERS = list(range(100))

@@ -34,11 +34,10 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
-from holdfast.model.pins import PinnedFile
-from holdfast.model.ranges import Ranges
+from holdfast.model.coverage import PinnedFile, Ranges
 from holdfast.sinks.targets import IcebergTable
-from holdfast.sources.iceberg.fields import DEFAULT, ByFieldId, without_metadata
-from holdfast.sources.iceberg.scan import scan_iceberg
+from holdfast.sources.iceberg_rows import DEFAULT, ByFieldId, without_metadata
+from holdfast.sources.scans import scan_iceberg
 from tests.fakes.iceberg_scans import ARROW, SCHEMA, Tables, ids, stored
 from tests.fakes.iceberg_tables import local_path
 from tests.fakes.parquet_scans import read

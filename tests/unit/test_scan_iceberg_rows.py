@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.manifest import FileFormat
 
 from holdfast.errors import SettingsError, UnsupportedTableError
-from holdfast.model.ranges import Ranges
-from holdfast.sources.iceberg.scan import scan_iceberg
+from holdfast.model.coverage import Ranges
+from holdfast.sources.scans import scan_iceberg
 from tests.fakes.iceberg_scans import Tables, ids, stored
 from tests.fakes.parquet_scans import read
 from tests.fakes.position_deletes import add_equality_deletes, delete_positions

@@ -19,9 +19,9 @@ from holdfast.errors import (
     TableMissingError,
     TransformError,
 )
-from holdfast.model.ranges import Ranges
+from holdfast.model.coverage import Ranges
 from holdfast.opening import open_scan
-from holdfast.sources.lance.pinned import PinnedLanceScan
+from holdfast.sources.lance import PinnedLanceScan
 from tests.fakes.iceberg_scans import ids, stored
 from tests.fakes.lance_scans import Dataset
 from tests.fakes.parquet_scans import read

@@ -14,11 +14,10 @@ import pytest
 from lance import Blob, blob_array, blob_field
 
 from holdfast.errors import SettingsError, UnsupportedTableError
-from holdfast.model.ranges import Ranges
-from holdfast.sources.lance import blobs as lance_blobs
-from holdfast.sources.lance import open_version
-from holdfast.sources.lance import reader as lance_reader
-from holdfast.sources.lance.open_version import UnreadableFragmentError
+from holdfast.model.coverage import Ranges
+from holdfast.sources import lance_fragments as lance_blobs
+from holdfast.sources import lance_reader
+from holdfast.sources.lance_reader import UnreadableFragmentError
 from holdfast.storage.runtime import io_runtime
 from tests.fakes.iceberg_scans import ids, stored
 from tests.fakes.lance_scans import Dataset
@@ -233,7 +232,7 @@ def test_a_dataset_is_opened_afresh_when_a_task_takes_long(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Credentials do not live as long as a slow task; what was read is counted."""
-    monkeypatch.setattr(open_version, "_OPEN_S", -1.0)
+    monkeypatch.setattr(lance_reader, "_OPEN_S", -1.0)
     monkeypatch.setattr(lance_reader, "_FIRST_ROWS", 1)
     dataset.append(*range(6))
     before = io_runtime().counters

@@ -11,11 +11,10 @@ import pytest
 import holdfast as hf
 from holdfast.errors import ExecutorSetupError, JobFailedError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.pin_parts import read_pins, write_pins
-from holdfast.model.ranges import Ranges
-from holdfast.sources.materialized import writing
-from holdfast.sources.materialized.scan import MaterializedScan
-from holdfast.sources.materialized.writing import WritePlan
+from holdfast.ledger.parts import read_pins, write_pins
+from holdfast.model.coverage import Ranges
+from holdfast.sources import materialized
+from holdfast.sources.materialized import MaterializedScan, WritePlan
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import read
 
@@ -68,8 +67,8 @@ def test_large_partitions_become_several_files_of_several_row_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So that neither memory nor a work item grows with them."""
-    monkeypatch.setattr(writing, "_GROUP_BYTES", 30)
-    monkeypatch.setattr(writing, "_FILE_BYTES", 1500)
+    monkeypatch.setattr(materialized, "_GROUP_BYTES", 30)
+    monkeypatch.setattr(materialized, "_FILE_BYTES", 1500)
     scan = scan_of(MemoryStorage(), batches(*range(20)))
     pins = scan.pin()
     assert len(pins.files) > 1

@@ -15,11 +15,11 @@ import pytest
 
 from holdfast.errors import InputChangedError, SettingsError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.pin_parts import read_pins, write_pins
-from holdfast.model.ranges import Ranges
-from holdfast.sources.parquet.open_file import OpenFile, UnreadableFileError
-from holdfast.sources.parquet.scan import scan_parquet
-from holdfast.storage import read_ahead
+from holdfast.ledger.parts import read_pins, write_pins
+from holdfast.model.coverage import Ranges
+from holdfast.sources.parquet import scan_parquet
+from holdfast.sources.parquet_reader import OpenFile, UnreadableFileError
+from holdfast.storage import runtime
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import on_disk, read, read_slices, whole_file, write_parquet
 
@@ -302,7 +302,7 @@ def test_a_file_deleted_while_it_is_read_is_an_error(
     uri = write_parquet(
         tmp_path / "a.parquet", {"id": list(range(9))}, row_group_size=3, compression="none"
     )
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 1)  # Else it would all be here by then.
+    monkeypatch.setattr(runtime, "AHEAD_BYTES", 1)  # Else it would all be here by then.
     scan = on_disk(tmp_path)
     pins = scan.pin()
     reading = scan.reader(pins).read([whole_file(pins.files[0])], [])
@@ -325,7 +325,7 @@ def test_row_groups_are_fetched_while_others_are_at_work(
     """As many as fit; of large ones a worker holds two at most."""
     write_parquet(tmp_path / "a.parquet", {"id": list(range(9))}, row_group_size=3)
     write_parquet(tmp_path / "b.parquet", {"id": [9]})
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", ahead_bytes)
+    monkeypatch.setattr(runtime, "AHEAD_BYTES", ahead_bytes)
     asked: list[str] = []
     fetch = OpenFile.fetch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.engine.scan_rows import ScanRows
+from holdfast.engine.scan_input import ScanRows
 from holdfast.errors import InputChangedError, RunMismatchError, TransformError
-from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.row_files import KeyFiles
 from tests.fakes.memory_scan import MemoryScan
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter

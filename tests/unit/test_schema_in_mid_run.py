@@ -17,10 +17,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, LongType, NestedField, StringType
 
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger
 from holdfast.errors import SchemaMismatchError, TableChangedError, TransformError
 from holdfast.sinks.base import Sink
 from tests.fakes.cli_lake import CliLake, lake

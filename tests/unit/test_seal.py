@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.seal import gather
+from holdfast.engine.workbook import gather
 from holdfast.errors import StoreUnavailableError
 from holdfast.ledger.layout import task_log_name, tasks_name
 from holdfast.ledger.task_log import TaskLog

@@ -15,9 +15,9 @@ from pyiceberg.types import LongType, NestedField
 
 import holdfast as hf
 from holdfast import IcebergTable, LanceTable, Run
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driver
-from holdfast.engine.prepare import Ledger
+from holdfast.engine.options import Choices
 from holdfast.errors import (
     CatalogUnavailableError,
     HoldfastError,
@@ -26,12 +26,10 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.opening import open_table
-from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.configured import configured
+from holdfast.sinks.iceberg.catalog import configured, open_catalog, pyiceberg_properties
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.loading import load_table
 from holdfast.sinks.iceberg.open import open_sink
-from holdfast.sinks.iceberg.settings import pyiceberg_properties
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage

@@ -14,7 +14,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from holdfast.errors import LedgerDamagedError, UnsupportedTableError
 from holdfast.model.records import open_json, seal_json
-from holdfast.sinks.staged_files import is_root, refuse_outside
+from holdfast.sinks.staged import is_root, refuse_outside
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.iceberg_tables import edit_metadata, local_path, new_table, write, writer_spec
 from tests.fakes.memory_submitter import MemorySubmitter

@@ -12,7 +12,7 @@ from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.ledger.create_once import create_once
+from holdfast.ledger.store import create_once
 from holdfast.storage import locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import AlreadyThereError, StorageError

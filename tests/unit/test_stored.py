@@ -19,19 +19,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.cli.report import look
-from holdfast.engine.abort import abort
-from holdfast.engine.status import status
-from holdfast.engine.sweep import sweep
-from holdfast.engine.watch import Watcher
+from holdfast.engine.advice import next_step, words_of_log
+from holdfast.engine.cleanup import abort, sweep
+from holdfast.engine.watch import Watcher, status
 from holdfast.errors import HoldfastError, LedgerDamagedError, SettingsError
-from holdfast.ledger.run_file import read_run_file
+from holdfast.ledger.run_log import read_run_file
 from holdfast.ledger.task_log import TaskLog
 from holdfast.model.records import Abort, decode_record, encode_record, open_json, seal_json
 from holdfast.model.stored import RecordDamagedError, checked_cost, parse_json
-from holdfast.model.usage import NO_USAGE
-from holdfast.model.work import NOTHING, TaskRecord
-from holdfast.pages.log_words import words_of_log
-from holdfast.pages.next_step import next_step
+from holdfast.model.work import NO_USAGE, NOTHING, TaskRecord
 from holdfast.pages.page import page_of
 from tests.fakes.logs import WRITTEN_AT
 from tests.fakes.memory_storage import DriverDiedError

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from holdfast.engine import unique_keys
-from holdfast.engine.unique_keys import all_differ
+from holdfast.engine import input_check
+from holdfast.engine.input_check import all_differ
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
-from holdfast.ledger.key_files import KeyFile, KeyFiles
+from holdfast.ledger.row_files import KeyFile, KeyFiles
 from holdfast.model.work import Coverage, TaskRecord, Work
-from holdfast.worker.key_hash import hash_sums, hashable, key_hashes
+from holdfast.worker.coverage import hash_sums, hashable, key_hashes
 from tests.fakes.logs import LAYOUT
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -60,7 +60,7 @@ def test_keys_whose_hash_is_not_computed_here_prove_nothing() -> None:
 
 def test_too_many_keys_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's memory is bounded, whatever the data's size."""
-    monkeypatch.setattr(unique_keys, "_ROWS_MAX", 3)
+    monkeypatch.setattr(input_check, "_ROWS_MAX", 3)
     work, finished = covered({"id": [4, 1]}, {"id": [3, 2]})
     assert isinstance(finished.storage, MemoryStorage)
     assert not all_differ(work, finished)

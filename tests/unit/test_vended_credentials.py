@@ -23,7 +23,7 @@ from holdfast.errors import SettingsError
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
 from holdfast.sinks.iceberg.sink import IcebergSink
-from holdfast.storage import credentials, expiring, locations
+from holdfast.storage import credentials, locations
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 from tests.fakes.http_servers import running
@@ -246,10 +246,10 @@ def test_a_question_that_takes_long_is_not_asked_at_each_call(
         time.sleep(0.2)
         raise TimeoutError
 
-    monkeypatch.setattr(expiring, "_UNTOLD_S", 0.1)
+    monkeypatch.setattr(credentials, "_UNTOLD_S", 0.1)
     soon = datetime.now(timezone.utc) + timedelta(seconds=0.01)
     first = {"access_key_id": "k", "secret_access_key": SECRET, "expires_at": soon}
-    made = expiring.Credentials("somebody", hang, first=first)
+    made = credentials.Credentials("somebody", hang, first=first)
     time.sleep(0.02)
     assert [made()["access_key_id"] for _ in range(3)] == ["k"] * 3
     assert asked == [1]

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row, per_worker
-from holdfast.engine.status import status
+from holdfast.engine.watch import status
 from holdfast.errors import JobError, JobFailedError, TooManyErrorsError, TransformError
 from holdfast.model.records import Stop
-from holdfast.worker.problems import TransformFailedError, problem_of
-from holdfast.worker.reports import WorkerTraceback
+from holdfast.worker.reports import TransformFailedError, WorkerTraceback, problem_of
 from tests.fakes.rig import Rig
 
 SCRIPT = """

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.model.input_sums import InputSums
-from holdfast.model.ranges import Span
+from holdfast.model.coverage import InputSums, Span
 from holdfast.model.work import Coverage, TaskRecord, Work
 from tests.fakes.task_ledgers import group_of, record
 

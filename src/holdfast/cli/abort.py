@@ -6,16 +6,15 @@ import argparse
 import sys
 
 from holdfast.cli import console, plain
-from holdfast.cli.ledgers import open_known_ledger
-from holdfast.cli.tables import add_table_arguments, sink_opener
-from holdfast.engine.abort import Aborted, abort
-from holdfast.engine.prepare import Ledger
+from holdfast.cli.arguments import add_table_arguments, open_known_ledger, sink_opener
+from holdfast.engine.advice import driver_alive
+from holdfast.engine.claim import Ledger
+from holdfast.engine.cleanup import Aborted, abort
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.errors import SettingsError
 from holdfast.model.records import Abort
 from holdfast.model.report import counted, readable_time
-from holdfast.pages.next_step import driver_alive
-from holdfast.pages.wording import command, done_of
+from holdfast.text import command, done_of
 
 _REFUSED = 1
 

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.plain_text import printable
+from holdfast.text import printable
 
 # What a pipe gets, unless COLUMNS says otherwise: ids and paths stay whole there.
 _PIPE_COLUMNS = 120

@@ -8,18 +8,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.cli import console, plain
-from holdfast.cli.ledgers import open_known_ledger
-from holdfast.engine.prepare import Ledger
+from holdfast.cli.arguments import open_known_ledger
+from holdfast.engine.advice import NextStep, next_step, words_of_log
+from holdfast.engine.claim import Ledger
 from holdfast.engine.watch import Observation, Watcher
-from holdfast.ledger.answers import list_objects
+from holdfast.ledger.store import list_objects
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
+from holdfast.model.history import unix_seconds
 from holdfast.model.records import Record, kind_of
 from holdfast.model.report import counted
-from holdfast.model.starts import unix_seconds
 from holdfast.model.work import TaskRecord
-from holdfast.pages.log_words import words_of_log
-from holdfast.pages.next_step import NextStep, next_step
-from holdfast.pages.wording import iso_moment, moment
+from holdfast.text import iso_moment, moment
 
 _TASKS_SHOWN = 20
 

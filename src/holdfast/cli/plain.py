@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
 
 from holdfast.errors import HoldfastError
-from holdfast.plain_text import printable, without_passwords
+from holdfast.text import printable, without_passwords
 
 
 def print_line(text: str) -> None:

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 from holdfast.cli import plain
-from holdfast.cli.ledgers import open_known_ledger
-from holdfast.engine.prepare import Ledger
+from holdfast.cli.arguments import open_known_ledger
+from holdfast.engine.claim import Ledger
 from holdfast.engine.watch import Watcher
 from holdfast.errors import MissingExtraError, SettingsError
-from holdfast.model.run_id import encode_run_id
+from holdfast.model.records import encode_run_id
 from holdfast.pages.facts import Facts, facts_of
-from holdfast.pages.failures import failures_of
+from holdfast.pages.spread import failures_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

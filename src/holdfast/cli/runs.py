@@ -7,20 +7,17 @@ import time
 from dataclasses import asdict, dataclass
 
 from holdfast.cli import console, plain
-from holdfast.cli.ledgers import open_named_store
+from holdfast.cli.arguments import open_named_store
+from holdfast.engine.claim import Ledger
 from holdfast.engine.ports import Ports
-from holdfast.engine.prepare import Ledger
-from holdfast.engine.status import run_folders, status
-from holdfast.engine.watch import Watcher
+from holdfast.engine.watch import Watcher, run_folders, status
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
-from holdfast.ledger.answers import answers
-from holdfast.model.run_id import decode_run_id, is_run_folder
-from holdfast.model.starts import starts_of, unix_seconds
-from holdfast.model.status import RunStatus
-from holdfast.pages.wording import age, done_of, iso_moment, percent
-from holdfast.plain_text import in_short, printable
+from holdfast.ledger.store import answers
+from holdfast.model.history import RunStatus, starts_of, unix_seconds
+from holdfast.model.records import decode_run_id, is_run_folder
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.runtime import io_runtime
+from holdfast.text import age, done_of, in_short, iso_moment, percent, printable
 
 _COLUMNS = ("RUN", "STATE", "ROWS DONE", "STARTS", "WRITTEN", "TABLE")
 # From this width on there is room for both numbers of rows.

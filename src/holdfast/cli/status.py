@@ -6,14 +6,14 @@ import argparse
 from typing import Any
 
 from holdfast.cli import console, plain
-from holdfast.cli.ledgers import open_known_ledger
+from holdfast.cli.arguments import open_known_ledger
+from holdfast.engine.advice import driver_alive, next_step
 from holdfast.engine.ports import Ports
 from holdfast.engine.watch import Observation, Watcher
+from holdfast.model.history import Start
 from holdfast.model.records import kind_of
 from holdfast.model.report import counted, readable_size, readable_time
-from holdfast.model.starts import Start
-from holdfast.pages.next_step import driver_alive, next_step
-from holdfast.pages.wording import age, done_of, iso_moment, moment
+from holdfast.text import age, done_of, iso_moment, moment
 
 _STARTS_SHOWN = 10
 

@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from holdfast.cli import console, plain
-from holdfast.cli.ledgers import open_known_ledger
-from holdfast.cli.tables import add_table_arguments, sink_opener
-from holdfast.engine.prepare import Ledger
-from holdfast.engine.sweep import SweepPlan, carry_out, plan_sweep
+from holdfast.cli.arguments import add_table_arguments, open_known_ledger, sink_opener
+from holdfast.engine.claim import Ledger
+from holdfast.engine.cleanup import SweepPlan, carry_out, plan_sweep
 from holdfast.errors import SettingsError
-from holdfast.ledger.answers import answers
-from holdfast.model.identity import Identity
+from holdfast.ledger.store import answers
+from holdfast.model.records import Identity
 from holdfast.model.report import counted, readable_size
-from holdfast.pages.wording import command
 from holdfast.sinks.base import Outcome, Sink, TableView
+from holdfast.text import command
 
 _DATA_FILES = "staged files, with manifests, that are not in the table"
 # By how an object's name ends.

@@ -8,14 +8,12 @@ import sys
 import time
 
 from holdfast.cli import plain
-from holdfast.cli.ledgers import open_ledger
+from holdfast.cli.arguments import open_ledger
 from holdfast.engine.watch import Watcher
 from holdfast.errors import SettingsError
-from holdfast.model.durations import seconds_of
-from holdfast.progress.choice import is_terminal
-from holdfast.progress.display import Display, LineDisplay
-from holdfast.progress.frame import Frame, frame_of
-from holdfast.progress.words import lines_of, percent
+from holdfast.progress.display import Display, LineDisplay, is_terminal
+from holdfast.progress.frame import Frame, frame_of, lines_of, percent
+from holdfast.text import seconds_of
 
 _COMMITTED, _ENDED_OTHERWISE = 0, 3
 
@@ -72,7 +70,7 @@ def _code(frame: Frame) -> int:
 
 def _display(every_s: float) -> Display:
     if is_terminal(sys.stdout) and importlib.util.find_spec("rich") is not None:
-        from holdfast.progress.terminal import TerminalDisplay, take_terminal  # noqa: PLC0415
+        from holdfast.progress.rich_display import TerminalDisplay, take_terminal  # noqa: PLC0415
 
         if take_terminal():
             return TerminalDisplay(sys.stdout)

@@ -24,10 +24,9 @@ from holdfast.errors import (
     TableChangedError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.ledger.run_file import RunFile
-from holdfast.ledger.run_log import RunLog
+from holdfast.ledger.run_log import RunFile, RunLog
 from holdfast.model.records import Intent, PartReference, Receipt, Refused, intent_named
-from holdfast.model.staged import StagedGroup, StagedTotals
+from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import MarkFound, Outcome, RunMark, Sink, TableView
 
 _ATTEMPTS_MAX = 100

@@ -1,38 +1,31 @@
-"""Drive one start of a run from claim to receipt."""
+"""Drive one start of a run from claim to receipt, and report what it did."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.engine.check_input import without_row_sums
-from holdfast.engine.choices import Choices
+from holdfast.engine.claim import Ledger, Prepared, SettledInput
 from holdfast.engine.commit import Commit, Landed
+from holdfast.engine.input_check import without_row_sums
+from holdfast.engine.options import Choices
 from holdfast.engine.passes import Passes
-from holdfast.engine.prepare import Ledger, Prepared
-from holdfast.engine.renew import renew
-from holdfast.engine.resolve import refuse_doubt
-from holdfast.engine.settled_input import SettledInput
+from holdfast.engine.resolve import refuse_doubt, renew
 from holdfast.engine.steps_log import say
 from holdfast.engine.workbook import Tally, Workbook
-from holdfast.errors import (
-    HoldfastError,
-    RunAbortedError,
-    RunMismatchError,
-    StagedFileMissingError,
-)
-from holdfast.ledger.key_files import KeyFiles
-from holdfast.ledger.run_file import open_run_file
-from holdfast.ledger.run_log import RunLog
-from holdfast.model.identity import Identity
-from holdfast.model.input_sums import changed_columns
-from holdfast.model.records import Claim, PartReference, Seal
-from holdfast.model.report import Compared
-from holdfast.model.starts import starts_of
+from holdfast.errors import HoldfastError, RunAbortedError, RunMismatchError, StagedFileMissingError
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.ledger.run_log import RunLog, open_run_file
+from holdfast.model.coverage import changed_columns
+from holdfast.model.history import starts_of
+from holdfast.model.records import Claim, Identity, PartReference, Seal
+from holdfast.model.report import Compared, Report
 from holdfast.model.work import Work
 from holdfast.sinks.base import MayLack, Sink, TableView, WriterSpec
 
+# ---- Drive one start of a run from claim to receipt
 # Somebody may remove staged files between the last pass and the post, again and again.
 _STAGINGS_MAX = 3
 # How old a look at the table may be when the work begins.
@@ -303,3 +296,54 @@ def _lost_cost(book: Workbook) -> float:
     seconds, tally = book.work.seconds, book.tally
     rate = book.work.cost / seconds if seconds else 0.0
     return tally.dropped_cost + tally.killed_seconds * rate
+
+
+# ---- Report: what one start has done, in the form that a person reads
+def report_of(run_id: str, table: str, driven: Driven, seconds: float) -> Report:
+    """Return the report of one start, and warn of what it could not find out.
+
+    Args:
+        run_id: The user's id.
+        table: The table's name.
+        driven: How the start ended.
+        seconds: How long it took.
+    """
+    landed = driven.landed
+    if not driven.input_compared:
+        warnings.warn(
+            f"run {run_id!r}: the input was not compared with what an earlier start "
+            "of this run may have read",
+            stacklevel=4,  # The call of `append`.
+        )
+    if landed.present is None:
+        warnings.warn(
+            f"run {run_id!r} has landed; the table's history does not tell whether its "
+            "rows are still there",
+            stacklevel=4,
+        )
+    return Report(
+        run_id=run_id,
+        table=table,
+        outcome="already_committed" if driven.was_landed else "committed",
+        snapshot_id=landed.receipt.snapshot_id,
+        rows=landed.receipt.rows,
+        files=landed.receipt.files,
+        size_bytes=landed.receipt.size_bytes,
+        tasks=driven.tally.tasks,
+        passes=driven.tally.passes,
+        posts=landed.posts,
+        seconds=seconds,
+        kept_rows=driven.kept_rows,
+        kept_seconds=driven.kept_seconds,
+        dropped_rows=driven.tally.dropped_rows,
+        withdrawn_rows=driven.tally.withdrawn_rows,
+        io=dict(driven.tally.io),
+        copied_files=driven.tally.copied_files,
+        rows_by_code=dict(driven.rows_by_code),
+        quarantined_rows=driven.quarantined_rows,
+        cost_by_epoch=dict(driven.cost_by_epoch),
+        kept_cost=driven.kept_cost,
+        lost_cost=driven.lost_cost,
+        input_compared=driven.input_compared,
+        still_in_table="yes" if landed.present else "unknown",
+    )

@@ -1,4 +1,4 @@
-"""Passes: run jobs until everything of the run is in table files.
+"""Passes: run jobs until everything of the run is in table files, or an error ends it.
 
 Each pass is one claim and one job. A job of *rows* transforms what is missing. When nothing is
 missing, a job of *replay* puts the chunks of tasks that died into table files. After each job a
@@ -8,33 +8,118 @@ seal says what counts; when nothing is left it says complete, and only the commi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from holdfast.engine.check_input import InputCheck
-from holdfast.engine.choices import Choices
-from holdfast.engine.failed_rows import refuse_too_many, to_keep
+from holdfast.engine.input_check import InputCheck
 from holdfast.engine.interrupts import interruptible
+from holdfast.engine.options import Choices
 from holdfast.engine.ports import Ports, Submitter
-from holdfast.engine.problems import raise_problems
 from holdfast.engine.steps_log import say
-from holdfast.engine.withdraw import without_lost
-from holdfast.engine.workbook import Workbook
-from holdfast.errors import JobFailedError, LedgerDamagedError, TransformError
+from holdfast.engine.workbook import Workbook, without_lost
+from holdfast.errors import (
+    ExecutorSetupError,
+    InputChangedError,
+    JobFailedError,
+    LedgerDamagedError,
+    NullKeyError,
+    SchemaMismatchError,
+    TooManyErrorsError,
+    TransformError,
+)
 from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import tasks_name
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.task_log import JobLedger
-from holdfast.model.progress import pass_reason
+from holdfast.model.history import pass_reason, starts_of
 from holdfast.model.records import Claim, PartReference, Plan, Stop
-from holdfast.model.starts import starts_of
-from holdfast.model.work import TaskRecord
+from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView, WriterSpec
 from holdfast.storage.port import Storage
 from holdfast.worker.replay import ReplayPlan, work_items
-from holdfast.worker.reports import TaskReport
+from holdfast.worker.reports import TaskProblem, TaskReport, WorkerTraceback, transform_example
 from holdfast.worker.task import TaskPlan
 
+
+# ---- Problems: turn what tasks reported into the one error that the user sees
+def raise_problems(reports: Sequence[TaskReport]) -> None:
+    """Raise the gravest problem of all tasks, if there is one.
+
+    Raises:
+        ExecutorSetupError: An executor cannot run this job.
+        InputChangedError: A file is not the one that was pinned.
+        SchemaMismatchError: The output does not fit the table.
+        NullKeyError: Rows have no key.
+        TransformError: The transform failed.
+        JobFailedError: Spark lost or doubled a task's report.
+    """
+    places = [report.place for report in reports]
+    problems = [report.problem for report in reports if report.problem is not None]
+    by_kind: dict[str, list[TaskProblem]] = {}
+    for problem in problems:
+        by_kind.setdefault(problem.kind, []).append(problem)
+    if setup := by_kind.get("setup"):
+        raise ExecutorSetupError(host=setup[0].host, **setup[0].facts)
+    if changed := by_kind.get("input"):
+        raise InputChangedError(**changed[0].facts)
+    if schema := by_kind.get("schema"):
+        raise SchemaMismatchError(**schema[0].facts)
+    if null_keys := by_kind.get("null key"):
+        raise NullKeyError(rows=sum(int(problem.facts["rows"]) for problem in null_keys))
+    if transform := by_kind.get("transform"):
+        # What lasts has to be mended before the job can end well: it is the one to show.
+        first = next((one for one in transform if one.facts.get("lasts")), transform[0])
+        raise TransformError(
+            failed_tasks=len(transform),
+            tasks=len(reports),
+            example=transform_example(first),
+            retry_safe=not first.facts.get("lasts"),
+        ) from WorkerTraceback.of(first.facts.get("traceback", ""))
+    for problem in problems:
+        # Whatever it is, its task has not done its rows: they must not be missed.
+        raise JobFailedError(reason=f"a task reported {problem.kind!r}: {problem.facts}")
+    if len(set(places)) != len(places):
+        raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")
+
+
+# ---- Failed rows: which of them are tried again, and when there are too many
+def to_keep(work: Work, claims: Mapping[int, Claim], code: str, limit: int) -> Work:
+    """Return the work without the failed rows that a new start tries again.
+
+    Rows that failed with other code may work now. And where more have failed than may, all of
+    them are tried again: or the next start could only fail as the last one did.
+
+    Args:
+        work: What counts so far.
+        claims: All claims of the run, by number.
+        code: The digest of the transform's code now.
+        limit: How many rows may fail.
+    """
+    others = [one.name for one in work.quarantined if claims[one.claim].code != code]
+    kept = work.without(others) if others else work
+    if kept.quarantined_rows > limit:
+        kept = kept.without(record.name for record in kept.quarantined)
+    return kept
+
+
+def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> None:
+    """Stop where more rows have failed than may.
+
+    Raises:
+        TooManyErrorsError: More rows have failed than may.
+    """
+    if work.quarantined_rows <= limit:
+        return
+    first = next((report for report in reports if report.failed_example), None)
+    raise TooManyErrorsError(
+        rows=work.quarantined_rows,
+        limit=limit,
+        example=first.failed_example if first else "see run.quarantined()",
+        retry_safe=any(report.failed_may_pass for report in reports),
+    ) from (WorkerTraceback.of(first.failed_traceback) if first else None)
+
+
+# ---- Passes: run jobs until everything of the run is in table files
 Job = Literal["rows", "replay"]
 
 _PASSES_MAX = 1000

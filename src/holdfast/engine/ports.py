@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.ledger.key_files import KeyFiles
+from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog
-from holdfast.ledger.task_ports import TaskPorts
-from holdfast.model.input_sums import InputSums
-from holdfast.model.key_examples import KeyExamples
+from holdfast.ledger.task_log import TaskPorts
+from holdfast.model.coverage import InputSums, KeyExamples
 from holdfast.worker.replay import ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.plain_text import printable, without_passwords
+from holdfast.text import printable, without_passwords
 
 _log = logging.getLogger("holdfast")
 

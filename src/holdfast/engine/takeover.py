@@ -18,14 +18,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
-from holdfast.engine.choices import Takeover
+from holdfast.engine.options import Takeover
 from holdfast.engine.ports import Ports
 from holdfast.errors import RunBusyError
-from holdfast.ledger.answers import answers
 from holdfast.ledger.run_log import RunLog
+from holdfast.ledger.store import answers
 from holdfast.model.records import Abort, Claim, Receipt, Stop
-from holdfast.plain_text import printable, without_passwords
 from holdfast.storage.port import Storage
+from holdfast.text import printable, without_passwords
 
 # How often a driver without checkpoints gives a sign of life.
 _EVERY_S = 30.0

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.failpoints import failpoint
-from holdfast.ledger.answers import answers, read_whole
-from holdfast.ledger.decoded import damage_at, parquet_batches
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.row_files import damage_at, parquet_batches
+from holdfast.ledger.store import answers, read_whole
+from holdfast.model.coverage import Origin, PinnedFile, Pins
 from holdfast.model.records import PartReference
-from holdfast.model.stored import RecordDamagedError
+from holdfast.model.stored import RecordDamagedError, parse_json, parse_typed, refuse_deep, typed
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 
+# ---- Parts: large bodies that a record points to, as Parquet, checked by digest when read back
 # What is encoded at a time: Arrow needs several times as much to do it.
 _PORTION_BYTES = 1 << 20
 # What is decoded at a time.
@@ -83,3 +87,79 @@ def _portions(work: Work) -> Iterator[list[str]]:
             texts, size = [], 0
     if texts:
         yield texts
+
+
+# ---- Pins as a part of the ledger: one row per file, in Parquet, checked by digest
+_PIN_SCHEMA = pa.schema(
+    [
+        ("uri", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("tag", pa.string()),
+        ("group_rows", pa.list_(pa.int64())),
+        ("group_bytes", pa.list_(pa.int64())),
+        ("left_out", pa.list_(pa.int64())),
+        ("values", pa.string()),
+        ("deletes", pa.list_(pa.string())),
+    ]
+)
+
+
+def write_pins(storage: Storage, layout: RunLayout, name: str, pins: Pins) -> PartReference:
+    """Write the pins as one part and return what a record needs to name it.
+
+    Raises:
+        StoreUnavailableError: The store did not take it.
+    """
+    columns = {
+        field.name: [
+            json.dumps(dict(file.values)) if field.name == "values" else getattr(file, field.name)
+            for file in pins.files
+        ]
+        for field in _PIN_SCHEMA
+    }
+    facts = {
+        "schema": pins.schema.serialize().to_pybytes(),
+        "origin": json.dumps(asdict(pins.origin)).encode(),
+    }
+    table = pa.table(columns, schema=_PIN_SCHEMA.with_metadata(facts))
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd")
+    data = buffer.getvalue().to_pybytes()
+    with answers(layout.part(name)):
+        storage.put(layout.part(name), data)
+    digest = hashlib.sha256(data).hexdigest()
+    return PartReference(name=name, digest=digest, records=len(pins.files))
+
+
+def read_pins(storage: Storage, layout: RunLayout, reference: PartReference) -> Pins:
+    """Read back what `write_pins` wrote.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    uri = layout.part(reference.name)
+    data = read_whole(storage, uri, reference.digest)
+    batches = list(parquet_batches(uri, data, rows=reference.records))
+    facts = batches[0].schema.metadata or {}
+    with damage_at(uri):
+        return Pins(
+            files=tuple(_file(row) for batch in batches for row in batch.to_pylist()),
+            schema=pa.ipc.read_schema(pa.BufferReader(_fact(facts, b"schema"))),
+            origin=parse_typed(_fact(facts, b"origin") or b"{}", Origin),
+        )
+
+
+def _fact(facts: Mapping[bytes, bytes], name: bytes) -> bytes:
+    if name not in facts:
+        raise RecordDamagedError(f"it has no {name.decode()}")
+    return facts[name]
+
+
+def _file(row: dict[str, Any]) -> PinnedFile:
+    values = parse_json(row.get("values") or "")
+    refuse_deep(values)
+    found = typed({**row, "values": values}, PinnedFile)
+    if len(found.group_rows) != len(found.group_bytes):
+        raise RecordDamagedError(f"{found.uri} has row groups without a size")
+    return found

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 
 from holdfast.errors import HoldfastError
-from holdfast.plain_text import error_chain
+from holdfast.text import error_chain
 
 Named = type[BaseException] | int | str
 

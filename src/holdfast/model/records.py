@@ -1,4 +1,10 @@
-"""The records of a run log, and how they are written down.
+"""What is written down of a run: its id and identity, and the records of its log.
+
+An id may be anything a scheduler makes (`scheduled__2026-11-14T00:00:00+00:00`). Where it
+becomes part of an object's name it is encoded, reversibly and readably.
+
+The same run id with another table, mode, key or version is an error that says what differs;
+a reused id must never drop data without a word.
 
 A record is one JSON object: a format version, a number, a kind, a nonce, a body and a digest
 over all of these. The nonce tells one writer's record from another's; the digest tells a whole
@@ -10,13 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.model.input_sums import InputSums
+from holdfast.errors import SettingsError
+from holdfast.model.coverage import InputSums
 from holdfast.model.stored import (
     Cost,
     Count,
@@ -33,6 +42,188 @@ from holdfast.model.stored import (
     typed_whole,
 )
 
+# ---- Run ids: the user's own name for one write, stable across retries
+# Object stores and file systems agree on these characters only.
+_PLAIN = re.compile(r"[A-Za-z0-9._-]")
+
+# Local file systems end a name at 255 bytes.
+_ENCODED_LENGTH_MAX = 240
+
+
+def encode_run_id(run_id: str) -> str:
+    """Return the run id as one path segment; other ids never give the same segment.
+
+    Characters outside `A-Z a-z 0-9 . _ -` become `=XX` for each of their UTF-8 bytes.
+
+    Args:
+        run_id: The user's id.
+
+    Raises:
+        SettingsError: The id is empty, has surrounding blanks, or is too long.
+    """
+    if not isinstance(run_id, str) or not run_id or run_id != run_id.strip():
+        raise SettingsError(
+            what=f"{run_id!r} is no run id",
+            cure="give a non-empty string without blanks around it, the same at every retry",
+        )
+    try:
+        run_id.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            what=f"{run_id!r} is no text that can be written down", cure="use plain characters"
+        ) from error
+    encoded = "".join(
+        char if _PLAIN.fullmatch(char) else "".join(f"={byte:02X}" for byte in char.encode())
+        for char in run_id
+    )
+    if encoded.startswith("."):  # "." and ".." mean something else to a file system.
+        encoded = f"=2E{encoded[1:]}"
+    if len(encoded) > _ENCODED_LENGTH_MAX:
+        raise SettingsError(
+            what=f"the run id {run_id[:40]!r}… is too long",
+            cure=f"use an id of at most {_ENCODED_LENGTH_MAX} plain characters",
+        )
+    return encoded
+
+
+def decode_run_id(folder: str) -> str:
+    """Return the id that `encode_run_id` made a folder's name of."""
+    return unquote(folder.replace("=", "%"))
+
+
+def is_run_folder(folder: str) -> bool:
+    """Whether a folder's name is one that `encode_run_id` makes: others are not runs."""
+    try:
+        return encode_run_id(decode_run_id(folder)) == folder
+    except SettingsError:
+        return False
+
+
+# ---- Identity: what makes two starts the same run
+# What a fact is called where a person reads it.
+_WORDS = {
+    "branch": "its branch",
+    "mode": "its mode",
+    "session_time_zone": "the session's time zone (spark.sql.session.timeZone)",
+    "ansi_mode": "the session's ANSI mode (spark.sql.ansi.enabled)",
+    "version": "version=",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a run was started as. Written once, compared at every later start.
+
+    The table's schema is kept beside it, not in it: optional columns may be added to a table
+    while a run is under way, so schemas are compared by the sink, not for equality.
+    """
+
+    table: str
+    # Empty for a table that does not exist: what a start wants that would have to create it.
+    table_uuid: str
+    branch: str
+    mode: str
+    key: tuple[str, ...]
+    session_time_zone: str
+    ansi_mode: str
+    version: str
+    # The run whose failed rows this one tries again. Not in ledgers of 0.1.
+    retry_of: str = ""
+    # What a scan reads of its files. Not in ledgers of 0.1.
+    input: str = ""
+
+    def differences(self, started: Identity) -> list[str]:
+        """Say in words each fact in which this start differs from the one the run began with."""
+        found = []
+        for field in fields(self):
+            now, then = getattr(self, field.name), getattr(started, field.name)
+            # A renamed table is still the same table: its UUID decides.
+            if now == then or field.name == "table":
+                continue
+            match field.name:
+                case "table_uuid":
+                    found.append(self._table_difference(started))
+                case "key":
+                    found.append(key_difference(then, now))
+                case "retry_of":
+                    found.append(f"it {_rows_of(then)}, and is now to be one that {_rows_of(now)}")
+                case "input":
+                    found += _input_differences(then, now)
+                case name:
+                    found.append(f"{_WORDS[name]} was {then!r}, and now is {now!r}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the identity as plain JSON values."""
+        return {**asdict(self), "key": list(self.key)}
+
+    def _table_difference(self, started: Identity) -> str:
+        if self.table != started.table:
+            return f"it writes the table {started.table}, and now is to write {self.table}"
+        if not self.table_uuid:
+            return f"the table {self.table} that it writes was dropped since"
+        return (
+            f"the table {self.table} is not the one that it was started with: it was dropped and "
+            "created again, or this is a table of the same name elsewhere"
+        )
+
+
+def key_difference(then: tuple[str, ...], now: tuple[str, ...]) -> str:
+    """Say that a run was started with another key.
+
+    Args:
+        then: The key's columns when the run was started; none for a scan.
+        now: The key's columns now.
+    """
+    return f"its key was {_columns(then)}, and now is {_columns(now)}"
+
+
+def _columns(names: tuple[str, ...]) -> str:
+    return f"({', '.join(names)})" if names else "the place of a row in its file"
+
+
+def _rows_of(retried: str) -> str:
+    if retried:
+        return f"tries the failed rows of run {retried!r} again"
+    return "reads an input of its own"
+
+
+def _input_differences(then: str, now: str) -> list[str]:
+    """Say what a scan reads that it did not read when the run was started, or the reverse."""
+    old, new = _facts(then), _facts(now)
+    if (was := old.pop("scan")) != (is_now := new.pop("scan")):
+        return [f"it read {was}, and now is to read {is_now}"]
+    found = [
+        f"the scan's {name} was {_value(old.get(name))}, and now is {_value(new.get(name))}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    # The texts differ: that must not pass because the same facts were found in both.
+    return found or [f"its input was {then}, and now is {now}"]
+
+
+def _facts(text: str) -> dict[str, Any]:
+    """Return what an identity says of its input, with its kind in words under `scan`."""
+    if not text:
+        return {"scan": "the rows of a DataFrame"}
+    try:
+        facts = dict(json.loads(text))
+    except (TypeError, ValueError):
+        return {"scan": text}
+    kind = facts.get("scan")
+    words = "a materialized DataFrame" if kind == "materialized" else f"a scan ({kind})"
+    return {**facts, "scan": words}
+
+
+def _value(value: object) -> str:
+    if value is None or value == "":
+        return "not given"
+    if isinstance(value, list):
+        return f"({', '.join(map(str, value))})"
+    return str(value)
+
+
+# ---- The records of a run log, and how they are written down
 # Format 1 had no `run`, `previous` and `tasks`, and its intents no nonce: such ledgers are read.
 FORMAT_VERSION = 2
 _FORMATS_READ = (1, 2)

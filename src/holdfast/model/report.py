@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.plain_text import printable
+from holdfast.text import printable
 
 Outcome = Literal["committed", "already_committed"]
 Presence = Literal["yes", "unknown"]

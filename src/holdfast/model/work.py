@@ -1,4 +1,7 @@
-"""Work: what tasks have durably done, and which of it counts.
+"""Work: what tasks have durably done, what it has staged, and which of it counts.
+
+It is for people who look at a run, while it is at work or the morning after. Nothing is decided by
+it, and no two clocks are compared.
 
 A task record covers input rows and says where their output stands: in table files, in a chunk,
 or, for rows that failed, in a quarantine. A record that puts chunks into table files names the
@@ -8,7 +11,7 @@ so a record that is dropped gives back exactly what it replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,12 +19,191 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.model.input_sums import InputSums
-from holdfast.model.ranges import Span
-from holdfast.model.staged import GroupJson, StagedGroup
-from holdfast.model.stored import Cost, Count, Seconds, Sum, TaskName, parse_typed, typed
-from holdfast.model.usage import NO_USAGE, Usage
+from holdfast.model.coverage import InputSums, Span
+from holdfast.model.stored import (
+    Cost,
+    Count,
+    Seconds,
+    Sum,
+    TaskName,
+    UnixSeconds,
+    parse_typed,
+    refuse_deep,
+    typed,
+)
 
+
+# ---- Usage: when a task record was written, and what its process had used until then
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one process has used between two records of a task."""
+
+    # Unix seconds, by the clock of the task's machine.
+    at: UnixSeconds = 0.0
+    host: str = ""
+    # How long computing stood still for storage.
+    waited_s: Seconds = 0.0
+    bytes_read: Count = 0
+    bytes_written: Count = 0
+    # The most that the process has ever held.
+    memory_bytes: Count = 0
+
+    def since(self, earlier: Usage) -> Usage:
+        """Return what was added since an earlier reading; time and memory are those of now."""
+        return Usage(
+            at=self.at,
+            host=self.host,
+            waited_s=round(self.waited_s - earlier.waited_s, 3),
+            bytes_read=self.bytes_read - earlier.bytes_read,
+            bytes_written=self.bytes_written - earlier.bytes_written,
+            memory_bytes=self.memory_bytes,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the usage as plain JSON values."""
+        return {
+            "at": self.at,
+            "host": self.host,
+            "waited_s": self.waited_s,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "memory_bytes": self.memory_bytes,
+        }
+
+
+NO_USAGE = Usage()
+
+
+# ---- Staged output: what executors have written and no snapshot refers to yet
+_COPY = "-copy-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A data file that an executor has written."""
+
+    path: str
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedGroup:
+    """Files that enter the table together: an Iceberg manifest and what it lists, a Lance fragment.
+
+    `path` names the group, and is an object of its own or the first of its files.
+    """
+
+    path: str
+    size_bytes: int
+    files: tuple[StagedFile, ...]
+    # What only the sink understands, as JSON values (for Iceberg: spec and partition bounds).
+    detail: Mapping[str, Any]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All objects that the group needs: itself, and its files."""
+        return tuple(dict.fromkeys((self.path, *(file.path for file in self.files))))
+
+    def renamed(self, tag: str) -> StagedGroup:
+        """Return the group under names that nobody has yet, each in the folder of the old one.
+
+        Args:
+            tag: What no other name has. That of an earlier copy gives way to it.
+        """
+        path = _tagged(self.path, tag)
+        folder, new_folder = f"{_without_suffix(self.path)}/", f"{_without_suffix(path)}/"
+        names = [
+            # What stands in a folder of the group's name moves with it.
+            new_folder + file.path.removeprefix(folder)
+            if file.path.startswith(folder)
+            else _tagged(file.path, tag)
+            for file in self.files
+        ]
+        files = zip(self.files, names, strict=True)
+        return replace(self, path=path, files=tuple(replace(one, path=name) for one, name in files))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the group as plain JSON values."""
+        return {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "files": [[file.path, file.size_bytes, file.rows] for file in self.files],
+            "detail": dict(self.detail),
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> StagedGroup:
+        """Read back what `to_json` gave.
+
+        Raises:
+            RecordDamagedError: It is something else.
+        """
+        return typed(value, GroupJson).group()
+
+
+class GroupJson(msgspec.Struct):
+    """A group as it is stored: its files are lists of path, size and rows."""
+
+    path: str
+    size_bytes: Count
+    files: tuple[tuple[str, Count, Count], ...]
+    detail: dict[str, Any]
+
+    def group(self) -> StagedGroup:
+        """Return the group.
+
+        Raises:
+            RecordDamagedError: What only the sink understands is nested too deeply.
+        """
+        refuse_deep(self.detail)
+        return StagedGroup(
+            path=self.path,
+            size_bytes=self.size_bytes,
+            files=tuple(
+                StagedFile(path=path, size_bytes=size, rows=rows) for path, size, rows in self.files
+            ),
+            detail=self.detail,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedTotals:
+    """How much is staged."""
+
+    rows: int
+    files: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, groups: Iterable[StagedGroup]) -> StagedTotals:
+        """Add up the files of all groups."""
+        files = [file for group in groups for file in group.files]
+        return cls(
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+        )
+
+
+def sizes_of(groups: Sequence[StagedGroup]) -> dict[str, int]:
+    """Return the size of each object that groups need, by its path."""
+    found = {group.path: group.size_bytes for group in groups}
+    return found | {file.path: file.size_bytes for group in groups for file in group.files}
+
+
+def _tagged(path: str, tag: str) -> str:
+    folder, _, name = path.rpartition("/")
+    stem, _, suffix = name.rpartition(".")
+    return f"{folder}/{stem.partition(_COPY)[0]}{_COPY}{tag}.{suffix}"
+
+
+def _without_suffix(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.rpartition('.')[0]}"
+
+
+# ---- Work: what tasks have durably done, and which of it counts
 # "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
 # nobody needs to wait for it.
 TaskEnd = Literal["", "complete", "failed", "stopped"]

@@ -1,22 +1,353 @@
-"""Facts: all that a page says of a run, before anything is drawn or worded."""
+"""Facts: all that a page says of a run, before anything is drawn."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
+from holdfast.engine.advice import after_abort, words_of_log
+from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
-from holdfast.pages.axis import axis_of
-from holdfast.pages.failures import Failures
-from holdfast.pages.head import Head, head_of
-from holdfast.pages.hosts import Host, hosts_of
-from holdfast.pages.lives import Life, lives_of
-from holdfast.pages.log_lines import LogLine, log_lines
-from holdfast.pages.spread import FileSizes, Places, file_sizes_of, places_of
-from holdfast.pages.timeline import HostMemory, Timeline, memory_of, timeline_of
-from holdfast.pages.totals import Totals, totals_of
+from holdfast.model.history import unix_seconds
+from holdfast.model.records import Abort, Body, Record, Seal, Stop, kind_of
+from holdfast.model.report import readable_size, readable_time
+from holdfast.model.work import TaskRecord
+from holdfast.pages.spread import Failures, FileSizes, Places, file_sizes_of, places_of
+from holdfast.pages.timeline import (
+    HostMemory,
+    Life,
+    Timeline,
+    axis_of,
+    lives_of,
+    memory_of,
+    timeline_of,
+)
+
+# ---- Head: where a run stands, in a word, and what to do next, in a sentence
+# What a colour says: all is well, at work, somebody should act, given up, nothing to see.
+Tone = Literal["good", "busy", "act", "ended", "none"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a person reads first."""
+
+    run_id: str
+    # "" before the first start has said which.
+    table: str
+    mode: str
+    word: str
+    tone: Tone
+    next_step: str
+    began_at: float | None
+    # None while it may be at work.
+    ended_at: float | None
+    # The last sign of life.
+    last_at: float | None
+    starts: int
+    snapshot_id: int | None
+
+
+def head_of(seen: Observation, lives: Sequence[Life], now: float) -> Head:
+    """Return the head of a page.
+
+    Args:
+        seen: The run.
+        lives: Its starts.
+        now: Unix seconds.
+    """
+    last = lives[-1] if lives else None
+    word, tone, next_step = _standing(seen, last, now)
+    identity = seen.identity
+    has_ended = last is not None and bool(last.end)
+    return Head(
+        run_id=seen.progress.run_id,
+        table=identity.table if identity else "",
+        mode=identity.mode if identity else "",
+        word=word,
+        tone=tone,
+        next_step=next_step,
+        began_at=lives[0].began_at if lives else None,
+        ended_at=last.last_at if last is not None and has_ended else None,
+        last_at=last.last_at if last else None,
+        starts=len(lives),
+        snapshot_id=seen.receipt.snapshot_id if seen.receipt else None,
+    )
+
+
+def _standing(seen: Observation, last: Life | None, now: float) -> tuple[str, Tone, str]:
+    """Return the word, its colour, and what to do next."""
+    state, failed = seen.progress.state, seen.progress.quarantined_rows
+    if state == "committed":
+        return "committed", "good", _after_commit(failed)
+    if state == "aborted":
+        advice = after_abort(seen).advice
+        return "aborted", "ended", f"The run was given up for good: {advice}."
+    if last is None:
+        return "new", "none", "No start has claimed this run yet: start the job."
+    if state == "stopped":
+        reason = f" with {last.reason}" if last.reason else ""
+        said = f" ({last.message})" if last.message else ""
+        again = _start_again(seen.progress.done_rows)
+        return "stopped", "act", f"The last start ended{reason}{said}: mend what it names. {again}"
+    if _may_be_alive(seen, last, now):
+        return "running", "busy", "Nothing to do: look again later, or use holdfast watch."
+    return _silent(seen)
+
+
+def _silent(seen: Observation) -> tuple[str, Tone, str]:
+    if seen.progress.state == "staged":
+        return "staged", "act", "Start the same script again: only the commit is missing."
+    again = _start_again(seen.progress.done_rows)
+    return "silent", "act", f"The last start has gone silent, and was probably killed. {again}"
+
+
+def _after_commit(failed: int) -> str:
+    if failed:
+        return (
+            f"All other rows are in the table; {failed:,} failed rows are set aside: "
+            "look at run.quarantined(), mend the transform, and call run.retry_quarantined()."
+        )
+    return "Nothing to do: the rows are in the table. holdfast sweep deletes what is left over."
+
+
+def _start_again(done: int) -> str:
+    if not done:
+        return "Start the same script again."
+    return f"Start the same script again: {done:,} rows are kept, and not computed again."
+
+
+def _may_be_alive(seen: Observation, last: Life, now: float) -> bool:
+    heard_at = max(last.last_at, seen.beat_at or 0.0)
+    return now - heard_at < silent_after_s(seen.starts[-1].checkpoint_every_s)
+
+
+# ---- Hosts: what the workers of each machine have done and used
+_HOSTS_MAX = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class Host:
+    """One machine's workers, added up."""
+
+    host: str
+    rows: int = 0
+    seconds: float = 0.0
+    waited_s: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    memory_bytes: int = 0
+
+
+def hosts_of(records: Iterable[TaskRecord]) -> list[Host]:
+    """Return the machines that have worked most, the busiest first.
+
+    Records of versions that did not say where they were written are left out.
+    """
+    found: dict[str, Host] = {}
+    for record in records:
+        used = record.usage
+        if not used.at:
+            continue
+        host = found.setdefault(used.host, Host(host=used.host))
+        host.rows += record.coverage.rows
+        host.seconds += record.seconds
+        host.waited_s += used.waited_s
+        host.bytes_read += used.bytes_read
+        host.bytes_written += used.bytes_written
+        host.memory_bytes = max(host.memory_bytes, used.memory_bytes)
+    busiest = sorted(found.values(), key=lambda one: (-(one.seconds + one.waited_s), one.host))
+    return busiest[:_HOSTS_MAX]
+
+
+# ---- Totals: the figures of a run as a whole, and how a page words them
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What all starts have done together, as far as it counts."""
+
+    done_rows: int
+    # None where the input was not measured.
+    input_rows: int | None
+    failed_rows: int
+    # What the last start found done: rows, how long tasks had worked on them, what they had cost.
+    kept_rows: int
+    kept_seconds: float
+    kept_cost: float
+    cost: float
+    # About how long tasks had worked when they were killed, after their last record.
+    lost_seconds: float
+    files: int
+    size_bytes: int
+    waiting_chunks: int
+    task_seconds: float
+    # None where no record says: ledgers of earlier versions.
+    waited_s: float | None
+    bytes_read: int
+    bytes_written: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One figure of a page."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def totals_of(seen: Observation, lives: Sequence[Life]) -> Totals:
+    """Add up what all starts have done.
+
+    Args:
+        seen: The run.
+        lives: Its starts.
+    """
+    progress, records = seen.progress, seen.gathered.work.records
+    dated = [one.usage for one in records if one.usage.at]
+    return Totals(
+        done_rows=progress.done_rows,
+        input_rows=progress.input_rows,
+        failed_rows=progress.quarantined_rows,
+        kept_rows=progress.kept_rows,
+        kept_seconds=progress.kept_seconds,
+        kept_cost=progress.kept_cost,
+        cost=progress.cost,
+        lost_seconds=_lost_seconds(seen.log),
+        files=progress.files,
+        size_bytes=progress.size_bytes,
+        waiting_chunks=progress.waiting_chunks,
+        task_seconds=sum(life.seconds for life in lives),
+        waited_s=sum(one.waited_s for one in dated) if dated else None,
+        bytes_read=sum(one.bytes_read for one in dated),
+        bytes_written=sum(one.bytes_written for one in dated),
+        memory_bytes=max((one.memory_bytes for one in dated), default=0),
+    )
+
+
+def tiles_of(totals: Totals) -> list[Tile]:
+    """Word the figures; those that a run does not have are left out."""
+    tiles = [_done(totals)]
+    if totals.kept_rows:
+        tiles += _kept(totals)
+    if totals.cost:
+        tiles.append(Tile(name="cost", value=f"{totals.cost:,.6g}", note="of rows that count"))
+    failed = "see the errors below" if totals.failed_rows else "none was set aside"
+    tiles.append(Tile(name="failed rows", value=f"{totals.failed_rows:,}", note=failed))
+    tiles.append(_files(totals))
+    tiles.append(_time(totals))
+    if totals.waited_s is not None:
+        tiles.append(_storage(totals))
+    if totals.memory_bytes:
+        value = readable_size(totals.memory_bytes)
+        tiles.append(Tile(name="peak memory", value=value, note="the largest worker process"))
+    return tiles
+
+
+def _done(totals: Totals) -> Tile:
+    known = totals.input_rows
+    if known is None:
+        note = "the input was not measured"
+    elif not known:
+        note = "the input is empty"
+    else:
+        note = f"of {known:,} ({totals.done_rows / known:.0%})"
+    return Tile(name="rows done", value=f"{totals.done_rows:,}", note=note)
+
+
+def _kept(totals: Totals) -> list[Tile]:
+    share = totals.kept_rows / max(1, totals.done_rows)
+    note = f"by resumes: {share:.0%} of what is done"
+    saved = [Tile(name="rows kept", value=f"{totals.kept_rows:,}", note=note)]
+    lost = f"; about {readable_time(totals.lost_seconds)} was lost"
+    saved.append(
+        Tile(
+            name="time saved",
+            value=readable_time(totals.kept_seconds),
+            note=f"by resumes{lost if totals.lost_seconds else ''}",
+        )
+    )
+    if totals.kept_cost:
+        saved.append(
+            Tile(
+                name="cost saved",
+                value=f"{totals.kept_cost:,.6g}",
+                note="by resumes: not paid twice",
+            )
+        )
+    return saved
+
+
+def _files(totals: Totals) -> Tile:
+    note = "none yet"
+    if totals.files:
+        mean = readable_size(totals.size_bytes // totals.files)
+        note = f"{readable_size(totals.size_bytes)}, {mean} on average"
+    note += f"; {totals.waiting_chunks:,} chunks wait" if totals.waiting_chunks else ""
+    return Tile(name="files", value=f"{totals.files:,}", note=note)
+
+
+def _time(totals: Totals) -> Tile:
+    value = readable_time(totals.task_seconds)
+    if totals.waited_s is None:
+        return Tile(name="time on rows", value=value, note="of all tasks together")
+    whole = totals.task_seconds + totals.waited_s
+    share = totals.waited_s / whole if whole else 0.0
+    note = f"{share:.0%} waited for storage ({readable_time(totals.waited_s)})"
+    return Tile(name="time on rows", value=value, note=note)
+
+
+def _storage(totals: Totals) -> Tile:
+    return Tile(
+        name="storage",
+        value=readable_size(totals.bytes_written),
+        note=f"written by tasks; {readable_size(totals.bytes_read)} read",
+    )
+
+
+def _lost_seconds(log: Sequence[Record]) -> float:
+    seals = [record.body for record in log if isinstance(record.body, Seal)]
+    return seals[-1].killed_seconds if seals else 0.0
+
+
+# ---- Log lines: what each record of a run log says, in a sentence
+_LINES_MAX = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One record of a run log."""
+
+    number: int
+    kind: str
+    at: float
+    words: str
+
+
+def log_lines(log: Sequence[Record]) -> list[LogLine]:
+    """Return the last records of a run log, in order; a longer log is cut at its beginning."""
+    return [
+        LogLine(
+            number=record.number,
+            kind=kind_of(record.body),
+            at=unix_seconds(record.written_at),
+            words=_short(record.body, words),
+        )
+        for record, words in list(zip(log, words_of_log(log), strict=True))[-_LINES_MAX:]
+    ]
+
+
+def _short(body: Body, words: str) -> str:
+    """Leave out what the kind beside it says already."""
+    if isinstance(body, Stop):
+        return body.why
+    if isinstance(body, Abort):
+        return body.reason or "no reason was given"
+    return words
+
+
+# ---- Facts: all that a page says of a run, before anything is drawn or worded
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a run."""

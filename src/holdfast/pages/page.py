@@ -12,11 +12,9 @@ from markupsafe import Markup
 
 from holdfast._version import __version__
 from holdfast.model.report import readable_time
-from holdfast.pages.facts import Facts
-from holdfast.pages.plots import plots_of
-from holdfast.pages.progress_plot import END_WORDS
-from holdfast.pages.totals import tiles_of
-from holdfast.plain_text import printable, without_passwords
+from holdfast.pages.facts import Facts, tiles_of
+from holdfast.pages.plots import END_WORDS, plots_of
+from holdfast.text import printable, without_passwords
 
 _DIGEST_LENGTH = 8
 

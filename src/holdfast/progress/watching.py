@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from holdfast.engine.prepare import Ledger
+from holdfast.engine.claim import Ledger
 from holdfast.engine.watch import Observation, Watcher
-from holdfast.progress.choice import display_for
-from holdfast.progress.display import Display
+from holdfast.progress.display import Display, display_for
 from holdfast.progress.frame import Frame, frame_of
 
 # A look takes at most one fiftieth of the time.

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 
 # A column's name, after those that it is below.
 ColumnPath = tuple[str, ...]

@@ -1,24 +1,116 @@
 """Fit output to the table's schema: by name, losslessly, or with an error naming the column.
 
+Arrow and Parquet ask that a required child has a value in every slot, even below a parent that
+is NULL, where no reader ever looks. Fillers stand there.
+
 The way from one Arrow schema to the other is worked out once and then applied to every batch;
 columns that already fit are passed on untouched.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from holdfast.errors import SchemaMismatchError
-from holdfast.model.widening import is_any_binary, is_any_list, is_any_string, is_uuid, widens
+from holdfast.model.arrow_types import is_any_binary, is_any_list, is_any_string, is_uuid, widens
 from holdfast.sinks.base import ColumnPath, MayLack
-from holdfast.sinks.fillers import filled, null_array
-from holdfast.sinks.vectors import refuse_other_lengths, vectors
 
+
+# ---- Vectors: lists of one length, as embeddings are. Spark hands out lists of any length
+def refuse_other_lengths(lists: pa.Array, size: int) -> None:
+    """Stop at a list that is no vector of the wanted length.
+
+    Raises:
+        ValueError: There is one.
+    """
+    lengths = pc.list_value_length(lists)
+    other = pc.fill_null(pc.not_equal(lengths, size), fill_value=False)
+    if pc.any(other).as_py():
+        row = pc.index(other, value=True).as_py()
+        raise ValueError(f"{lengths[row]} elements instead of {size} in row {row} of a batch")
+
+
+def vectors(lists: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return vectors with the values of lists.
+
+    Args:
+        lists: Of the right lengths, or NULL.
+        values: The elements of those that are not NULL, one after the other.
+        kind: The type of the vectors.
+    """
+    found = pa.FixedSizeListArray.from_arrays(values, type=kind)
+    if not lists.null_count:
+        return found
+    valid = lists.is_valid()
+    number = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
+    return found.take(pc.if_else(valid, number, None))
+
+
+# ---- Values that stand where nothing is read
+def null_array(length: int, kind: pa.DataType) -> pa.Array:
+    """Return NULLs of any type, with fillers in required children."""
+    if not pt.is_struct(kind):
+        return pa.nulls(length, kind)
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    children = [null_array(length, field.type) for field in fields]
+    children = [
+        child if field.nullable else filled(child)
+        for field, child in zip(fields, children, strict=True)
+    ]
+    mask = pa.array([True] * length, pa.bool_())
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def filled(array: pa.Array) -> pa.Array:
+    """Return the array with a filler in place of each NULL."""
+    if not array.null_count:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(array.type, filled(array.storage))
+    with_filler = pa.concat_arrays([array, pa.array([_filler(array.type)], array.type)])
+    positions = pa.array(range(len(array)), pa.int64())
+    return with_filler.take(pc.if_else(array.is_null(), len(array), positions))
+
+
+def _filler(kind: pa.DataType) -> Any:  # noqa: ANN401 - one of Arrow's many Python values.
+    if isinstance(kind, pa.BaseExtensionType):
+        return _filler(kind.storage_type)
+    if pt.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return {field.name: None if field.nullable else _filler(field.type) for field in fields}
+    if pt.is_fixed_size_binary(kind):
+        return bytes(kind.byte_width)
+    if pt.is_temporal(kind):
+        return _temporal_filler(kind)
+    if pt.is_map(kind) or pt.is_list(kind):
+        return []
+    return pa.scalar(0, pa.int8()).cast(kind).as_py() if _is_number(kind) else _empty(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind))
+
+
+def _empty(kind: pa.DataType) -> str | bytes | bool:
+    if pt.is_boolean(kind):
+        return False
+    return b"" if pt.is_binary(kind) else ""
+
+
+def _temporal_filler(kind: pa.DataType) -> Any:  # noqa: ANN401 - one of Arrow's many Python values.
+    if pt.is_date(kind):
+        return dt.date(1970, 1, 1)
+    return dt.time() if pt.is_time(kind) else pa.scalar(0, pa.int64()).cast(kind)
+
+
+# ---- Fit output to the table's schema: by name, losslessly, or with an error naming the column
 Convert = Callable[[pa.Array], pa.Array]
 
 _UUID_BYTES = 16

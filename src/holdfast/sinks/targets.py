@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.model.limits import refuse_below
-from holdfast.plain_text import without_passwords
+from holdfast.text import without_passwords
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,133 @@
-"""The scans that a user can name."""
+"""The scans that a user can name. No engine is needed to say which table, columns and rows."""
 
 from __future__ import annotations
 
-from holdfast.sources.files.scan import FilesScan
-from holdfast.sources.iceberg.scan import IcebergScan
-from holdfast.sources.lance.scan import LanceScan
-from holdfast.sources.parquet.scan import ParquetScan
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+import pyarrow.compute as pc
+
+from holdfast.errors import SettingsError
+from holdfast.sources.base import checked_columns
+from holdfast.sources.files import FilesScan
+from holdfast.sources.filters import as_expression
+from holdfast.sources.parquet import ParquetScan
+from holdfast.storage.locations import normalise
+
+# ---- Scan Iceberg: which table, snapshot, columns and rows. PyIceberg is not needed to say so
+# Triples as `("price", ">", 3)`: all must hold; or lists of such lists, of which one must.
+Triples = Sequence[Any]
+
+
+class NamedTable(Protocol):
+    """What `hf.IcebergTable` says of a table."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def catalog(self) -> Mapping[str, str] | None:
+        """The properties of its catalog, with credentials; None for the session's."""
+
+    @property
+    def branch(self) -> str:
+        """Which branch is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IcebergScan:
+    """A snapshot that workers read themselves: what `hf.scan_iceberg` returns."""
+
+    table: str | NamedTable
+    snapshot_id: int | None = None
+    columns: tuple[str, ...] | None = None
+    where: str | Triples | None = None
+
+
+def scan_iceberg(
+    table: str | NamedTable,
+    *,
+    snapshot_id: int | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | Triples | None = None,
+) -> IcebergScan:
+    """Read a snapshot of an Iceberg table on the workers, without a hop through the JVM.
+
+    The snapshot is pinned when the run begins; no key is needed. Rows that position deletes name
+    are left out. A table with equality deletes or deletion vectors is refused: compact it first.
+
+    Args:
+        table: `catalog.namespace.table` through the session's settings, or `hf.IcebergTable`.
+        snapshot_id: Which snapshot; by default the newest when the run begins.
+        columns: Which columns to read. By default all.
+        where: Which rows: `"price > 3 and country = 'NL'"`, or triples as
+            `[("price", ">", 3)]`. Files that cannot match are not read.
+
+    Raises:
+        SettingsError: An argument cannot be used.
+    """
+    if where is not None and (isinstance(where, bytes) or not isinstance(where, str | Sequence)):
+        raise SettingsError(
+            what=f"where={where!r}",
+            cure='give a text ("price > 3") or a list of triples (("price", ">", 3))',
+        )
+    return IcebergScan(
+        table=table, snapshot_id=snapshot_id, columns=checked_columns(columns), where=where
+    )
+
+
+# ---- Scan Lance: which dataset, version, columns and rows. Lance is not needed to say so
+@dataclass(frozen=True, kw_only=True)
+class LanceScan:
+    """A version of a dataset that workers read themselves: what `hf.scan_lance` returns."""
+
+    uri: str
+    version: int | None = None
+    columns: tuple[str, ...] | None = None
+    where: pc.Expression | None = None
+    # Storage options, with credentials: never shown, never stored.
+    options: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+def scan_lance(
+    uri: str,
+    *,
+    version: int | None = None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | Sequence[object] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> LanceScan:
+    """Read a version of a Lance dataset on the workers, without a hop through the JVM.
+
+    The version is pinned when the run begins; no key is needed. Deleted rows are left out. Blob
+    columns come as their bytes, dictionaries as their values.
+
+    Args:
+        uri: Where the dataset stands: `s3://bucket/folder/name.lance`, or an absolute path.
+        version: Which version; by default the newest when the run begins. If the dataset has
+            moved on by a later start, that start is refused unless it names the version.
+        columns: Which columns to read. By default all.
+        where: Which rows: an expression (`pc.field("price") > 3`), or a list of such triples as
+            `("price", ">", 3)`. Blobs of other rows are not read.
+        options: Storage options in Lance's names (`aws_endpoint`, ...) or in Iceberg's
+            (`s3.endpoint`, ...). By default the session's `spark.holdfast.scan.*`, else the
+            environment's credential chain.
+
+    Raises:
+        SettingsError: An argument cannot be used.
+    """
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+        raise SettingsError(what=f"version={version!r}", cure="give the number of a version")
+    return LanceScan(
+        uri=normalise(uri),
+        version=version,
+        columns=checked_columns(columns),
+        where=as_expression(where),
+        options=options,
+    )
+
+
+# ---- The scans that a user can name
 Scan = FilesScan | IcebergScan | LanceScan | ParquetScan

@@ -1,13 +1,15 @@
-"""Run plans as Spark jobs: mapInArrow, then collect the tasks' reports."""
+"""Run plans as Spark jobs: mapInArrow, then collect the tasks' reports. Checkups too."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import re
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.errors import (
@@ -19,6 +21,7 @@ from pyspark.errors import (
     PySparkTypeError,
     PySparkValueError,
 )
+from pyspark.sql import SparkSession as PySparkSession
 from pyspark.sql import functions as sf
 
 from holdfast._version import __version__
@@ -30,7 +33,7 @@ from holdfast.errors import (
     TransformTooLargeError,
 )
 from holdfast.model.lasting import passes_by_text, text_lasts
-from holdfast.sources.materialized.writing import WritePlan
+from holdfast.sources.materialized import WritePlan
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.worker.checkup import CheckupPlan
@@ -38,6 +41,7 @@ from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 
+# ---- Run plans as Spark jobs: mapInArrow, then collect the tasks' reports
 try:
     from py4j.protocol import Py4JError
 except ImportError:  # A client of Spark Connect needs no JVM bridge.
@@ -252,3 +256,46 @@ def _job_lasts(error: Exception, reason: str) -> bool:
     if (state or "").startswith(_LASTING_STATES) or _LASTING_FAILURES.search(reason):
         return True
     return text_lasts(reason)
+
+
+# ---- Start a session for a checkup, and ask each executor what it sees
+_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+@contextlib.contextmanager
+def session_at(url: str) -> Iterator[SparkSession]:
+    """Start a session, and stop it in the end.
+
+    Args:
+        url: A master (`local[*]`, `spark://...`, `yarn`), or a Spark Connect server (`sc://...`).
+
+    Raises:
+        MissingExtraError: PySpark misses a package.
+        JobFailedError: The session does not start.
+    """
+    builder: Any = PySparkSession.builder
+    with spark_errors():
+        if url.startswith("sc://"):
+            session = builder.remote(url).getOrCreate()
+            session.range(1).count()  # Until then nobody was asked.
+        else:
+            for name, value in _QUIET.items():
+                builder = builder.config(name, value)
+            session = builder.master(url).appName("holdfast doctor").getOrCreate()
+            session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def checkups(session: SparkSession, plan: CheckupPlan) -> list[dict[str, Any]]:
+    """Run one task for each slot, and return what each of them reports.
+
+    Raises:
+        ExecutorSetupError: The executors run the wrong Python.
+        JobFailedError: Spark gave the job up.
+    """
+    slots = SparkJobs(session).slots
+    reports = reports_of(session.range(0, slots, 1, slots), plan)
+    return [json.loads(report) for report in reports]

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 import obstore.store
 
 from holdfast.errors import SettingsError
-from holdfast.plain_text import has_password
 from holdfast.storage import credentials
+from holdfast.text import has_password
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig, S3Config

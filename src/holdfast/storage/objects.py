@@ -21,9 +21,9 @@ import obstore
 from holdfast.model.limits import PART_BYTES
 from holdfast.storage import credentials, locations
 from holdfast.storage.calls import call as _call
+from holdfast.storage.calls import facts_below, read_range
 from holdfast.storage.calls import write as _write
 from holdfast.storage.port import ObjectFacts, ObjectSink, StorageError
-from holdfast.storage.ranges import facts_below, read_range
 from holdfast.storage.runtime import io_runtime
 from holdfast.storage.upload import Upload
 

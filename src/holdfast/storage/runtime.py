@@ -1,7 +1,10 @@
-"""The IO runtime: storage traffic on threads of its own, bounded in bytes, and counted.
+"""The IO runtime: storage traffic on its own threads, bounded in bytes, and counted.
 
 There is one per process, made when it is first used: PySpark forks its workers, and threads and
 locks do not survive a fork. Encoding and decoding stay with the caller.
+
+Work comes in bursts: rows pass quickly until a row group is full, and then it is encoded. A reader
+that fetches several items meanwhile keeps the store busy, and never waits for the next one.
 """
 
 from __future__ import annotations
@@ -17,8 +20,80 @@ from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 from holdfast.model.limits import DEFAULT_LIMITS
-from holdfast.storage.budget import Budget
 
+
+# ---- How many bytes may be on their way at once: a slow store slows the producer down
+class Budget:
+    """Bytes on their way, bounded over everything in this process that shares it.
+
+    What is on its way ends by itself, so whoever waits here is let in at last. Bytes that cannot
+    be sent yet, because they do not make a part, leave less room but never none.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Start with nothing on its way."""
+        self._limit = limit_bytes
+        # Its lock can be taken twice: the collector may free a part while this thread holds it.
+        self._changed = threading.Condition()
+        self._process_id = os.getpid()
+        self._in_flight = 0
+        self._kept = 0
+        self._most = 0
+
+    def bound(self, limit_bytes: int) -> None:
+        """Say how much may be on its way from now on."""
+        with self._changed:
+            self._limit = limit_bytes
+            self._changed.notify_all()
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """How much is on its way now."""
+        return self._in_flight
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that was ever held at once: on its way, and kept for a part."""
+        return self._most
+
+    def take(self, size_bytes: int, *, kept_bytes: int = 0) -> None:
+        """Wait until there is room. What is larger than the whole budget goes alone.
+
+        Args:
+            size_bytes: How much is about to go.
+            kept_bytes: How much of it was kept until now.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_room(size_bytes - kept_bytes))
+            self._kept -= kept_bytes
+            self._in_flight += size_bytes
+            self._most = max(self._most, self._in_flight + self._kept)
+
+    def give_back(self, size_bytes: int) -> None:
+        """Say that bytes have arrived, or are given up."""
+        # A forked child frees its copy of the parent's parts, whose lock may be held for ever.
+        if os.getpid() != self._process_id:
+            return
+        with self._changed:
+            self._in_flight -= size_bytes
+            self._changed.notify_all()
+
+    def keep(self, change_bytes: int) -> None:
+        """Say how many more bytes, or fewer, wait to make a part."""
+        if os.getpid() != self._process_id:
+            return
+        with self._changed:
+            self._kept += change_bytes
+            self._most = max(self._most, self._in_flight + self._kept)
+            if change_bytes < 0:
+                self._changed.notify_all()
+
+    def _has_room(self, more_bytes: int) -> bool:
+        # The kept bytes do not end by themselves: alone they must not stop anybody.
+        return not self._in_flight or self._in_flight + self._kept + more_bytes <= self._limit
+
+
+# ---- The IO runtime: storage traffic on threads of its own, bounded in bytes, and counted
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -278,3 +353,39 @@ def io_runtime() -> IoRuntime:
         new = IoRuntime(is_inline=os.environ.get(_MODE_VARIABLE) == "inline")
         found = _runtimes.setdefault(os.getpid(), new)  # One of two threads is first.
     return found
+
+
+# ---- Reading ahead: what comes next is fetched while the current item is at work
+_Answer = TypeVar("_Answer")
+
+# What is fetched beyond the current item.
+AHEAD_BYTES = 32 << 20
+
+
+def read_ahead(
+    items: Iterable[_Item],
+    *,
+    size_of: Callable[[_Item], int],
+    ask: Callable[[_Item], _Answer],
+    at_least: int,
+) -> Iterator[tuple[_Item, _Answer]]:
+    """Yield each item with what asking for it gave; those behind it are asked for already.
+
+    Args:
+        items: What to fetch, in order.
+        size_of: How many bytes an item brings.
+        ask: Begins to fetch one.
+        at_least: How many items are asked for beyond the current one, however large they are.
+    """
+    ahead: deque[tuple[_Item, _Answer]] = deque()
+    # Of the items behind the first one, which is current.
+    ahead_bytes = 0
+    for item in items:
+        size = size_of(item)
+        while len(ahead) > at_least and ahead_bytes + size > AHEAD_BYTES:
+            yield ahead.popleft()
+            ahead_bytes -= size_of(ahead[0][0]) if ahead else 0
+        ahead_bytes += size if ahead else 0
+        ahead.append((item, ask(item)))
+    while ahead:
+        yield ahead.popleft()

@@ -1,5 +1,8 @@
 """Calls: one task's calls of a row function, on the process's event loop.
 
+One for the whole process, not one for each task: clients that a worker builds once keep their
+connections in the loop that they were made in.
+
 The loop's thread makes the calls; the task's own thread hands rows in and takes answers out. A
 plain function gets a thread for each call, because a call that hangs cannot be ended.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,12 +20,30 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from holdfast.worker.event_loop import event_loop
-from holdfast.worker.per_row import PerRow, RowFunction
-from holdfast.worker.problems import TransformFailedError
-from holdfast.worker.retry import is_rate_limit
+from holdfast.worker.reports import TransformFailedError
+from holdfast.worker.transforms import PerRow, RowFunction, is_rate_limit
+
+# ---- The event loop of this worker process, on a thread of its own
+_LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
+_LOCK = threading.Lock()
 
 
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Return this process's loop; start it at the first call.
+
+    By process id, because PySpark forks its workers, and a thread does not outlive a fork.
+    """
+    with _LOCK:
+        loop = _LOOPS.get(os.getpid())
+        if loop is None:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="holdfast-calls", daemon=True).start()
+            _LOOPS.clear()
+            _LOOPS[os.getpid()] = loop
+        return loop
+
+
+# ---- Calls: one task's calls of a row function, on the process's event loop
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """How the calls for one row ended."""

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import TypeVar
 
-from holdfast.worker.per_row import PerRow
-from holdfast.worker.transforms import PerWorker
+from holdfast.worker.transforms import PerRow, PerWorker
 
 _Described = TypeVar("_Described", FunctionType, type)
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from holdfast.failpoints import failpoint
-from holdfast.ledger.chunks import ChunkFile
+from holdfast.ledger.row_files import ChunkFile
 from holdfast.model.work import Chunk, Coverage
 from holdfast.storage.port import Storage
-from holdfast.worker.covered_keys import CoveredKeys
-from holdfast.worker.covered_ranges import CoveredRanges, spans_of
-from holdfast.worker.problems import error_text
-from holdfast.worker.steps import FailedRow
+from holdfast.worker.batch_steps import FailedRow
+from holdfast.worker.coverage import CoveredKeys, CoveredRanges, spans_of
+from holdfast.worker.reports import error_text
 
 Locate = Callable[[int], tuple[str, int]]
 

@@ -15,16 +15,15 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError, LedgerDamagedError, TableChangedError
 from holdfast.failpoints import failpoint
-from holdfast.ledger.answers import read_whole
-from holdfast.ledger.chunks import decode_chunk
+from holdfast.ledger.row_files import decode_chunk
+from holdfast.ledger.store import read_whole
 from holdfast.ledger.task_log import JobLedger, TaskLog
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
 from holdfast.sinks.base import TaskWriter, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import StorageError
-from holdfast.storage.read_ahead import read_ahead
-from holdfast.storage.runtime import io_runtime
+from holdfast.storage.runtime import io_runtime, read_ahead
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.twins import reason_to_do_nothing
 

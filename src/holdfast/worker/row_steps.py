@@ -1,22 +1,366 @@
-"""Row steps: what a row function has finished, as steps that a checkpoint can count."""
+"""Row steps: the rows a row function works on, their answers as batches, steps to checkpoint.
+
+It is always full: a slow row holds up no other. What is finished is handed on in the input's
+order, as long as that keeps neither a checkpoint nor memory waiting.
+"""
 
 from __future__ import annotations
 
+import numbers
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import SchemaMismatchError
+from holdfast.model.arrow_types import is_any_list
 from holdfast.model.stored import checked_cost
-from holdfast.sinks.base import WriterSpec
-from holdfast.sinks.conform import MISSING
-from holdfast.worker.row_outputs import as_batch, lacking, rows_of
-from holdfast.worker.row_window import RowWindow, Slot
-from holdfast.worker.steps import FailedRow, Step
+from holdfast.sinks.base import ColumnPath, WriterSpec
+from holdfast.sinks.conform import ELEMENT, KEY, MISSING, VALUE
+from holdfast.worker.batch_steps import FailedRow, Step
+from holdfast.worker.calls import Answer, Calls
+from holdfast.worker.coverage import split_tag
 from holdfast.worker.transforms import TransformOutputError
 
+# ---- Row outputs: the dicts that a row function returns, as a batch that fits the table
+_PAIR = 2
+
+
+def rows_of(answer: object, *, same: bool) -> list[Mapping[str, Any]]:
+    """Return the output rows that one answer holds.
+
+    Args:
+        answer: What the function returned.
+        same: Whether it must be exactly one row.
+
+    Raises:
+        TransformOutputError: It is no row.
+    """
+    if isinstance(answer, Mapping) and answer:
+        return [answer]
+    if not same:
+        if answer is None:
+            return []
+        if isinstance(answer, list | tuple) and all(isinstance(one, Mapping) for one in answer):
+            return list(answer)
+    kind = "an empty dict" if isinstance(answer, Mapping) else type(answer).__name__
+    wanted = "a dict of columns" if same else "a dict of columns, a list of them, or None"
+    raise TransformOutputError(f"it returned {kind} for a row, not {wanted}")
+
+
+def lacking(
+    row: Mapping[str, Any],
+    fields: Iterable[pa.Field],
+    may_lack: frozenset[ColumnPath],
+    above: ColumnPath = (),
+) -> ColumnPath | None:
+    """Return the first column that a row has no value for, not even None; None if it has all.
+
+    Args:
+        row: A row, or a value of a struct.
+        fields: The columns that are wanted.
+        may_lack: Those that need not be there.
+        above: The columns that the row is below.
+    """
+    for field in fields:
+        path = (*above, field.name)
+        if field.name not in row:
+            if path not in may_lack:
+                return path
+        elif pa.types.is_nested(field.type):
+            found = _lacking_below(row[field.name], field.type, may_lack, path)
+            if found is not None:
+                return found
+    return None
+
+
+def _lacking_below(
+    value: object, kind: pa.DataType, may_lack: frozenset[ColumnPath], path: ColumnPath
+) -> ColumnPath | None:
+    if pa.types.is_struct(kind):
+        return lacking(value, kind, may_lack, path) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    if not isinstance(value, list | tuple | np.ndarray):
+        return None
+    parts: list[tuple[str, pa.DataType, Iterable[object]]] = []
+    if pa.types.is_map(kind):  # A dict, or pairs, which is what a row function is given.
+        pairs = [one for one in value if isinstance(one, list | tuple) and len(one) == _PAIR]
+        parts.append((KEY, kind.key_type, [one[0] for one in pairs]))
+        parts.append((VALUE, kind.item_type, [one[1] for one in pairs]))
+    elif is_any_list(kind):
+        parts.append((ELEMENT, kind.value_type, value))
+    for name, below, values in parts:
+        if pa.types.is_nested(below):
+            found = (_lacking_below(one, below, may_lack, (*path, name)) for one in values)
+            if (lacks := next((one for one in found if one is not None), None)) is not None:
+                return lacks
+    return None
+
+
+def as_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as one batch: with the table's types where the values have them.
+
+    Other values keep a type of their own, and fitting them to the table tells what is wrong.
+
+    Raises:
+        TransformOutputError: The values of a column have no common type.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    arrays = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        index = schema.get_field_index(name)
+        try:
+            arrays.append(_array(values, None if index < 0 else schema.field(index).type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise TransformOutputError(f"column {name!r}: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+    if kind is not None and all(_is_kept(value, kind) for value in values):
+        try:
+            return _whole(pa.array(values, type=kind))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            pass
+    return _whole(pa.array(values))
+
+
+def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return values as one array.
+
+    Raises:
+        OverflowError: Arrow has made several, as one would be too large.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        raise OverflowError(
+            f"{array.nbytes:,} bytes in {len(array):,} rows, too many for one array"
+        )
+    return array
+
+
+def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever a row holds.
+    """Whether a value keeps its meaning in a type: pyarrow would cut 1.9 down to 1 by itself."""
+    if value is None:
+        return True
+    if pa.types.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return isinstance(value, Mapping) and all(
+            name in fields and _is_kept(one, fields[name]) for name, one in value.items()
+        )
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(
+            _is_kept(key, kind.key_type) and _is_kept(item, kind.item_type) for key, item in pairs
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
+        some = value[:1] if is_array else value  # Of an array one value tells for all.
+        return isinstance(value, Sequence | np.ndarray) and all(
+            _is_kept(one, kind.value_type) for one in some
+        )
+    if isinstance(value, datetime):
+        # It is a date as well, but not only; and without a zone it may be any moment of a day.
+        return (
+            pa.types.is_timestamp(kind)
+            and (value.tzinfo is None) == (kind.tz is None)
+            and value.microsecond % _MICROSECONDS[kind.unit] == 0
+        )
+    return next((isinstance(value, of) for is_kind, of in _KEPT if is_kind(kind)), True)
+
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+_KEPT: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
+    (pa.types.is_integer, (numbers.Integral,)),
+    (pa.types.is_floating, (numbers.Real,)),
+    (pa.types.is_decimal, (Decimal, numbers.Integral)),
+    (pa.types.is_date, (date,)),
+    (pa.types.is_timestamp, (datetime,)),
+)
+
+
+# ---- The row window: the rows that a row function is working on, and those it has finished
+# Finished rows that make a step, if they are the oldest ones; and how much may be finished behind
+# a row that is not before it is handed on all the same.
+_STEP_ROWS, _STEP_BYTES = 256, 8 << 20
+_HELD_ROWS_MAX, _HELD_BYTES_MAX = 16_384, 32 << 20
+# How often the window looks up from its calls: for a due checkpoint, and the end of the run.
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Slot:
+    """One input row, and how it ended."""
+
+    # The task's rows before it.
+    position: int
+    row: pa.RecordBatch
+    tags: pa.Array | None
+    answer: Answer | None = None
+    size_bytes: int = 0
+
+
+class RowWindow:
+    """Keeps a task's calls going."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        *,
+        concurrency: int,
+        is_due: Callable[[], bool],
+        look: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            calls: Makes the calls.
+            concurrency: How many rows are worked on at a time.
+            is_due: Whether a checkpoint is due.
+            look: Looks whether the task may go on; raises if not.
+            clock: Seconds that only grow.
+        """
+        self._calls = calls
+        self._concurrency = concurrency
+        self._is_due = is_due
+        self._look = look
+        self._clock = clock
+        self._slots: dict[int, Slot] = {}
+        self._finished = self._finished_bytes = 0
+        self._has_failed = False
+        self._admitted = 0
+        self._looked = clock()
+        # Whether finished rows are handed on at once: as long as it may be that none fits.
+        self.is_eager = False
+
+    def groups(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Slot]]:
+        """Work on all rows; yield finished ones, in the input's order within each group."""
+        self._look()
+        for slot in self._rows(batches):
+            while self._calls.in_flight >= self._concurrency:
+                yield from self._wait()
+            self._slots[slot.position] = slot
+            try:
+                row = slot.row.to_pylist()[0]
+            except (OverflowError, ValueError) as error:  # As of a date after the year 9999.
+                self._settle([Answer(number=slot.position, error=error)])
+                yield from self._take(self._done())
+            else:
+                self._calls.start(slot.position, row)
+        while self._calls.in_flight:
+            yield from self._wait()
+        yield from self._take(self._done())
+
+    def drain(self, grace_s: float | None) -> list[Slot]:
+        """Make no further call; wait for those being made; return all rows that are finished.
+
+        Args:
+            grace_s: How long to wait; None as long as it takes.
+        """
+        self._calls.stop_waiting()
+        deadline = None if grace_s is None else self._clock() + grace_s
+        while self._calls.in_flight and (deadline is None or self._clock() < deadline):
+            left = _LOOK_EVERY_S if deadline is None else deadline - self._clock()
+            self._settle(self._calls.answers(min(left, _LOOK_EVERY_S)))
+        self.cancel()
+        return [slot for group in self._take(self._done()) for slot in group]
+
+    def cancel(self) -> None:
+        """Give up every row that is not finished."""
+        self._calls.cancel()
+
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slot]:
+        for batch in batches:
+            rows, tags = split_tag(batch)
+            for index in range(rows.num_rows):
+                # A copy: a slice would hold all of Spark's batch as long as its slowest row.
+                one = rows.slice(index, 1)
+                row = pa.concat_batches([one, one.slice(0, 0)])
+                tag = None if tags is None else tags.take([index])
+                yield Slot(self._admitted, row, tag)
+                self._admitted += 1
+
+    def _wait(self) -> Iterator[list[Slot]]:
+        self._settle(self._calls.answers(_LOOK_EVERY_S))
+        if self._clock() - self._looked >= _LOOK_EVERY_S:
+            self._look()
+            self._looked = self._clock()
+        if self._finished and (
+            self._finished >= _HELD_ROWS_MAX
+            or self._finished_bytes >= _HELD_BYTES_MAX
+            or self._has_failed
+            or self.is_eager
+            or self._is_due()
+        ):
+            yield from self._take(self._done())
+        elif self._finished >= _STEP_ROWS or self._finished_bytes >= _STEP_BYTES:
+            oldest = self._oldest_done()
+            if len(oldest) >= _STEP_ROWS or sum(s.size_bytes for s in oldest) >= _STEP_BYTES:
+                yield from self._take(oldest)
+
+    def _settle(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            slot = self._slots[answer.number]
+            if answer.is_undone:
+                del self._slots[answer.number]
+                continue
+            slot.answer = answer
+            # Whoever counts errors must hear of each at once: the next call may be one too many.
+            self._has_failed |= answer.error is not None
+            slot.size_bytes = slot.row.nbytes + _size(answer.value)
+            self._finished += 1
+            self._finished_bytes += slot.size_bytes
+
+    def _done(self) -> list[Slot]:
+        return [slot for slot in self._slots.values() if slot.answer is not None]
+
+    def _oldest_done(self) -> list[Slot]:
+        """Return the finished rows before the first one that is not."""
+        found = []
+        for slot in self._slots.values():
+            if slot.answer is None:
+                break
+            found.append(slot)
+        return found
+
+    def _take(self, slots: list[Slot]) -> Iterator[list[Slot]]:
+        if not slots:
+            return
+        for slot in slots:
+            del self._slots[slot.position]
+            self._finished -= 1
+            self._finished_bytes -= slot.size_bytes
+        self._has_failed = False
+        group: list[Slot] = []
+        size_bytes = 0
+        for slot in slots:
+            if group and size_bytes + slot.size_bytes > _HELD_BYTES_MAX:
+                yield group
+                group, size_bytes = [], 0
+            group.append(slot)
+            size_bytes += slot.size_bytes
+        yield group
+
+
+def _size(value: Any) -> int:  # noqa: ANN401 - whatever the function returned.
+    """Return about how much memory an answer takes."""
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_size, value)) if len(value) < _STEP_ROWS else 8 * len(value)
+    return 8
+
+
+# ---- Row steps: what a row function has finished, as steps that a checkpoint can count
 # So many answers without a column, and none with all of them, are not a few rows' failure.
 _LACKING_ROWS_MAX = 8
 

@@ -1,5 +1,7 @@
 """One task: take batches, transform them, write the output, make it durable, report.
 
+Whatever ends it, what is finished and paid for is made durable as far as that is allowed.
+
 Transform and writer share one process: two consecutive steps of Spark would run in two, and
 every row would cross between them.
 """
@@ -7,27 +9,88 @@ every row would cross between them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InputChangedError, SchemaMismatchError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.task_log import JobLedger
+from holdfast.model.coverage import FileSlice, Span
+from holdfast.model.lasting import code_lasts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.sinks.base import WriterSpec
+from holdfast.model.stored import checked_cost
+from holdfast.sinks.base import TaskWriter, WriterSpec
+from holdfast.sources.base import ScanReader
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import io_runtime
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.checkpoints import Checkpoints, TaskYieldsError
-from holdfast.worker.per_row import PerRow
-from holdfast.worker.reports import TaskReport
-from holdfast.worker.scan_task import ScanTask
-from holdfast.worker.transforms import PerWorker, Transform
+from holdfast.worker.batch_steps import (
+    FailedRow,
+    Pace,
+    Step,
+    apply_to,
+    batch_steps,
+    fitting_to,
+    halving_steps,
+)
+from holdfast.worker.calls import Calls
+from holdfast.worker.checkpoints import (
+    Checkpoints,
+    TaskFencedError,
+    TaskInterruptedError,
+    TaskYieldsError,
+)
+from holdfast.worker.coverage import NullKeysError, refuse_null_keys
+from holdfast.worker.reports import (
+    TaskProblem,
+    TaskReport,
+    TransformFailedError,
+    problem_of,
+    transform_example,
+)
+from holdfast.worker.row_steps import RowSteps, RowWindow
+from holdfast.worker.transforms import PerRow, PerWorker, Transform
 from holdfast.worker.twins import reason_to_do_nothing, twin_is_at_work, wait_for_twin
 
+# ---- The input of a task that reads its rows itself
+# The one column of the DataFrame that Spark runs over: the numbers of work items.
+ITEM_COLUMN = "id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanTask:
+    """All work items of a job, and how they are read. Pickled with the task plan."""
+
+    reader: ScanReader
+    items: Sequence[Sequence[FileSlice]]
+
+    def rows(
+        self, batches: Iterable[pa.RecordBatch], passed_over: list[Span]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task's items.
+
+        Args:
+            batches: What Spark hands the task: numbers of items. A batch can hold several.
+            passed_over: Where the reader notes rows that it does not hand on.
+        """
+        for batch in batches:
+            for number in batch.column(ITEM_COLUMN).to_pylist():
+                yield from self.reader.read(self.items[number], passed_over)
+
+    def locate(self, number: int) -> tuple[str, int]:
+        """Return which file a row stands in, and its number there."""
+        for item in self.items:
+            for one in item:
+                if one.base + one.start <= number < one.base + one.stop:
+                    return one.file.uri, number - one.base
+        return "", number
+
+
+# ---- The plan, and how one task carries it out
 RowCount = Literal["same", "any"]
 # "raise": a failing row ends its task. "quarantine": it is set aside.
 OnError = Literal["raise", "quarantine"]
@@ -113,3 +176,192 @@ class TaskPlan:
         failpoint("before-report")
         io = asdict(io_runtime().counters.since(before))
         return replace(report, records=checkpoints.records, io=io)
+
+
+# ---- One attempt at a task's rows: step by step, until they are done or must not go on
+# How long calls that are being made may still take when the driver gives up.
+_GRACE_S = 5.0
+_NO_ROWS = pa.RecordBatch.from_pydict({})
+
+
+class Attempt:
+    """One attempt at one place, from its first row to its report."""
+
+    def __init__(self, plan: TaskPlan, checkpoints: Checkpoints, writer: TaskWriter) -> None:
+        """Take the parts; no row is read yet."""
+        self._plan = plan
+        self._checkpoints = checkpoints
+        self._writer = writer
+        self._rows_in = 0
+        self._example = self._traceback = ""
+        self._may_pass = False
+        self._rows: RowSteps | None = None
+
+    def run(self, batches: Iterable[pa.RecordBatch], report: TaskReport) -> TaskReport:
+        """Work on all rows, as far as that goes."""
+        checkpoints, problem = self._checkpoints, None
+        try:
+            if self._plan.cost:  # So that what a kill has cost can be told.
+                checkpoints.say_begun()
+            for step in self._steps(batches):
+                failpoint("after-batch")
+                failed = self._take(step)
+                checkpoints.cover(step)
+                self._refuse(failed)
+            checkpoints.finish()
+        except TaskFencedError:
+            checkpoints.fail()
+            report = replace(report, end="fenced")
+        except TaskInterruptedError:
+            self._drain(_GRACE_S)
+            checkpoints.stop()
+            report = replace(report, end="interrupted")
+        except _BatchFailedError as error:
+            checkpoints.stop_at_failed_batch()
+            problem = error.problem
+        except (
+            TransformFailedError,
+            SchemaMismatchError,
+            NullKeysError,
+            InputChangedError,
+        ) as error:
+            # Nothing of the rows that it is about has been taken.
+            checkpoints.stop()
+            problem = problem_of(error, self._plan.key, _NO_ROWS, self._rows_in)
+        except _RowsFailedError as error:
+            self._drain(None)
+            checkpoints.stop()
+            problem = error.problem
+        finally:
+            if self._rows is not None:
+                self._rows.cancel()
+        if problem is not None:
+            report = replace(report, end="stopped", problem=problem)
+        return replace(
+            report,
+            rows_in=self._rows_in,
+            failed_rows=checkpoints.failed_rows,
+            failed_example=self._example,
+            failed_traceback=self._traceback,
+            failed_may_pass=self._may_pass,
+        )
+
+    def _steps(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
+        plan = self._plan
+        if isinstance(plan.transform, PerRow):
+            self._rows = self._row_steps(plan.transform)
+            return self._rows.all(_with_keys(batches, plan.key))
+        pace = Pace(plan.checkpoint_every_s, plan.limits.batch_bytes)
+        apply = partial(apply_to, plan.transform, same=plan.rows == "same")
+        if plan.on_error == "quarantine":
+            keyed = _with_keys(batches, plan.key)
+            fitting = partial(fitting_to, apply, self._writer.fit, plan.limits.batch_bytes)
+            return halving_steps(keyed, fitting, batch_rows=plan.batch_rows, pace=pace)
+        return batch_steps(batches, apply, batch_rows=plan.batch_rows, pace=pace)
+
+    def _row_steps(self, transform: PerRow) -> RowSteps:
+        plan, checkpoints = self._plan, self._checkpoints
+        window = RowWindow(
+            Calls(transform),
+            concurrency=transform.concurrency,
+            is_due=lambda: checkpoints.is_due,
+            look=checkpoints.look,
+        )
+        return RowSteps(
+            window,
+            spec=plan.writer,
+            fit=self._writer.fit,
+            same=plan.rows == "same",
+            is_strict=plan.on_error == "raise",
+            judges=plan.judges_answers,
+            cost_of=plan.cost if callable(plan.cost) else None,
+        )
+
+    def _take(self, step: Step) -> Sequence[FailedRow]:
+        """Take a step's output; return its failed rows.
+
+        Raises:
+            _BatchFailedError: There is no output, or it does not fit the table.
+        """
+        plan = self._plan
+        try:
+            refuse_null_keys(step.rows, plan.key)
+            for output in step.outputs:
+                self._checkpoints.hold(output)
+                step.cost += self._cost_of_batch(output)
+        except (TransformFailedError, SchemaMismatchError, NullKeysError) as error:
+            problem = problem_of(error, plan.key, step.rows, self._rows_in)
+            raise _BatchFailedError(problem) from error
+        if not callable(plan.cost):
+            step.cost = plan.cost * step.rows.num_rows
+        step.seconds = time.monotonic() - step.began
+        failed = step.failed
+        self._rows_in += step.rows.num_rows + len(failed)
+        if plan.on_error == "raise":
+            step.failed = ()  # They are not done: they stay in the input.
+        return failed
+
+    def _cost_of_batch(self, output: pa.RecordBatch) -> float:
+        """Return what a batch of output has cost, by the user's function of it.
+
+        Raises:
+            TransformFailedError: That function raised.
+        """
+        cost = self._plan.cost
+        if not callable(cost) or self._rows is not None:
+            return 0.0
+        try:
+            return checked_cost(cost(output))
+        except Exception as error:  # It may raise anything.
+            raise TransformFailedError(error) from error
+
+    def _refuse(self, failed: Sequence[FailedRow]) -> None:
+        """Stop when rows have failed and may not, or too many have.
+
+        Raises:
+            _RowsFailedError: So it is.
+        """
+        if not failed:
+            return
+        first = TransformFailedError(failed[0].error)
+        position = failed[0].position
+        before = self._rows_in - 1 if position is None else position
+        problem = problem_of(first, self._plan.key, failed[0].row, before)
+        self._example = self._example or transform_example(problem)
+        self._traceback = self._traceback or problem.facts["traceback"]
+        self._may_pass = self._may_pass or not all(code_lasts(one.error) for one in failed)
+        too_many = self._plan.errors_max is not None and (
+            self._checkpoints.failed_rows > self._plan.errors_max
+        )
+        if self._plan.on_error == "raise" or too_many:
+            raise _RowsFailedError(problem)
+
+    def _drain(self, grace_s: float | None) -> None:
+        """Take what the calls that are being made still bring."""
+        with contextlib.suppress(SchemaMismatchError):  # Then they bring nothing.
+            if self._rows is not None and (step := self._rows.drained(grace_s)) is not None:
+                self._take(step)
+                self._checkpoints.count(step)
+
+
+def _with_keys(batches: Iterable[pa.RecordBatch], key: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Hand batches on whose rows all have keys: the others must not be paid for.
+
+    Raises:
+        NullKeysError: Rows have none.
+    """
+    for batch in batches:
+        refuse_null_keys(batch, key)
+        yield batch
+
+
+class _RowsFailedError(Exception):
+    """Rows have failed; what came before and beside them is whole."""
+
+    def __init__(self, problem: TaskProblem) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class _BatchFailedError(_RowsFailedError):
+    """A batch has failed while its output was being written: the open files are spoilt."""

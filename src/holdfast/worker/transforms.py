@@ -1,4 +1,4 @@
-"""Transforms: the user's expensive step, one batch at a time.
+"""Transforms: the user's expensive step, by batch or by row, and which errors are retried.
 
 Seeing one batch at a time is what lets Holdfast know which rows are done. A transform may be a
 plain function or an object that is built once in each worker process.
@@ -6,14 +6,23 @@ plain function or an object that is built once in each worker process.
 
 from __future__ import annotations
 
+import random
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
 
 import pyarrow as pa
 
+from holdfast.errors import SettingsError
+from holdfast.model.lasting import PASSING, RATE_LIMITED, names, status_of
+from holdfast.text import seconds_of
+
+# ---- Transforms: the user's expensive step, one batch at a time
 Transform = Callable[[pa.RecordBatch], Any]
 
 # Built objects of this worker process, most recently used last. PySpark reuses its worker
@@ -104,3 +113,178 @@ def _complaint(output: object) -> str:
         f"it returned {type(output).__name__}, not a pyarrow RecordBatch, a Table, a dict of "
         "columns, or an iterable of these"
     )
+
+
+# ---- Retry: which errors of a call are worth another one, and how long to wait before it
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """When and how a call for one row is made again.
+
+    A call that is refused for its rate is not the row's fault: it does not count as an attempt,
+    and all calls of the task wait as long as the server asks. It is made again until
+    `patience` has passed since the row's first call.
+
+    Args:
+        on: What is worth another call: error classes, HTTP status codes, or the dotted names of
+            error classes. By default time-outs, lost connections, 408, 429, 5xx of the moment.
+        attempts: How many calls a row gets in all.
+        first_wait: The wait before the second call; it doubles from call to call.
+        longest_wait: What it does not grow beyond. A longer `Retry-After` is followed.
+        patience: For how long a row is held up by rate limits before it counts as failed.
+
+    Raises:
+        SettingsError: An argument cannot be used.
+    """
+
+    on: tuple[type[BaseException] | int | str, ...] = PASSING
+    attempts: int = 5
+    first_wait: str | float | timedelta = "1s"
+    longest_wait: str | float | timedelta = "60s"
+    patience: str | float | timedelta = "15min"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be followed.
+
+        Raises:
+            SettingsError: An argument cannot be used.
+        """
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise SettingsError(
+                what=f"Retry(attempts={self.attempts!r})", cure="give a whole number of at least 1"
+            )
+        for name in ("first_wait", "longest_wait", "patience"):
+            duration(f"Retry({name}=…)", getattr(self, name))
+        if not isinstance(self.on, tuple | list):
+            raise SettingsError(what=f"Retry(on={self.on!r})", cure="give a tuple: on=(429, 503)")
+        for one in self.on:
+            is_error = isinstance(one, type) and issubclass(one, BaseException)
+            if not is_error and not isinstance(one, int | str):
+                raise SettingsError(
+                    what=f"Retry(on=…): {one!r}",
+                    cure="give error classes, HTTP status codes, or dotted names of classes",
+                )
+
+    def wait_s(
+        self, error: BaseException, attempts: int, since_s: float, refusals: int = 0
+    ) -> float | None:
+        """Return how long to wait before the next call; None if there is to be none.
+
+        Args:
+            error: What the last call raised.
+            attempts: How many calls counted so far, this one included if it counts.
+            since_s: How long ago the row's first call was.
+            refusals: How many calls were refused for their rate.
+        """
+        asked = retry_after_s(error) or 0.0
+        if not names(self.on, error):
+            return None
+        if is_rate_limit(error):
+            if since_s + asked > seconds_of(self.patience):
+                return None
+        elif attempts >= self.attempts:
+            return None
+        if asked:
+            # Not one moment sooner; and not all at the same moment.
+            return asked * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret hangs on it.
+        calls = max(attempts + refusals, 1)
+        doubled = seconds_of(self.first_wait) * 2.0 ** min(calls - 1, 30)
+        wait = min(doubled, seconds_of(self.longest_wait))
+        # Spread, so that calls that failed together do not come back together.
+        return wait * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it.
+
+
+def is_rate_limit(error: BaseException) -> bool:
+    """Whether the server says that calls come too fast, or names a time to come back."""
+    return status_of(error) == RATE_LIMITED or retry_after_s(error) is not None
+
+
+def retry_after_s(error: BaseException) -> float | None:
+    """Return the wait that the server asks for, in seconds; None if it asks for none.
+
+    Read from the error's own `retry_after`, or from the header of the response that it carries,
+    which may be a number of seconds or a date.
+    """
+    asked: Any = getattr(error, "retry_after", None)
+    for holder in (getattr(error, "response", None), error):
+        headers = getattr(holder, "headers", None)
+        if asked is None and isinstance(headers, Mapping):
+            asked = headers.get("retry-after") or headers.get("Retry-After")
+    if asked is None:
+        return None
+    try:
+        return max(float(asked), 0.0)
+    except (TypeError, ValueError):
+        pass
+    try:
+        moment = parsedate_to_datetime(str(asked))
+    except (TypeError, ValueError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return max((moment - datetime.fromtimestamp(time.time(), timezone.utc)).total_seconds(), 0.0)
+
+
+def duration(what: str, value: str | float | timedelta) -> float:
+    """Return a duration in seconds.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    try:
+        return seconds_of(value)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(what=f"{what}: {error}", cure='give a duration ("30s")') from error
+
+
+# ---- Per row: a function of one row, called for many rows at once. Made for calls to a model
+RowFunction = Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class PerRow:
+    """A transform that works row by row. Made by `per_row`."""
+
+    function: RowFunction | PerWorker
+    concurrency: int
+    retry: Retry
+    timeout_s: float | None
+
+    def build(self) -> RowFunction:
+        """Return the function to call. Runs on an executor."""
+        if isinstance(self.function, PerWorker):
+            return cast("RowFunction", self.function.build())
+        return self.function
+
+
+def per_row(
+    function: RowFunction | PerWorker,
+    *,
+    concurrency: int = 64,
+    retry: Retry | None = None,
+    timeout: str | float | timedelta | None = None,
+) -> PerRow:
+    """Make a transform of a function that takes one row, and call it for many rows at once.
+
+    Runs on the driver; the calls run on the executors. Rows that are finished count at a
+    checkpoint, whatever other rows are still waiting for. Rows keep their order, except that a
+    finished row does not wait for a slower one when a checkpoint is due.
+
+    Args:
+        function: Takes a row as a dict; returns the output row as a dict, or, with
+            `rows="any"`, a list of them or None. An `async def` is best; a plain function gets
+            threads. `hf.per_worker(Class, ...)` builds a client once in each worker process.
+        concurrency: How many rows each task works on at a time.
+        retry: Which errors are worth another call; `hf.Retry()` by default.
+        timeout: How long one call may take. It then counts as an error.
+
+    Raises:
+        SettingsError: An argument cannot be used.
+    """
+    if not isinstance(function, PerWorker) and not callable(function):
+        raise SettingsError(what=f"per_row({function!r})", cure="give a function of one row")
+    if type(concurrency) is not int or concurrency < 1:
+        raise SettingsError(
+            what=f"concurrency={concurrency!r}", cure="give a whole number of at least 1"
+        )
+    timeout_s = None if timeout is None else duration(f"timeout={timeout!r}", timeout)
+    return PerRow(function, concurrency, retry or Retry(), timeout_s)

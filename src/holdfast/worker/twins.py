@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.ledger.answers import list_objects
+from holdfast.ledger.store import list_objects
 from holdfast.ledger.task_log import JobLedger, read_task_records, whole_prefixes
 from holdfast.model.work import TaskRecord
 from holdfast.worker.reports import ReportEnd

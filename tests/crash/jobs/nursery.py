@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.engine import renew
+from holdfast.engine import resolve
 
 POISON = 3  # This row fails, whoever computes it.
 
@@ -51,7 +51,7 @@ def target(order: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:
 def act(order: dict[str, Any]) -> dict[str, Any]:
     """Do what the order says, as a user's script would."""
     if order["is_old"]:
-        renew._OLD_AFTER_S = 0.0  # noqa: SLF001 - a process of its own, which cannot wait for days.
+        resolve._OLD_AFTER_S = 0.0  # noqa: SLF001 - a process of its own, which cannot wait for days.
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(order["remote"]).create()
     run = hf.Run(order["run_id"], store=order["store"], store_options=order["store_options"])

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import run as run_module
-from holdfast.engine import check_input
+from holdfast.engine import input_check
 from holdfast.engine.ports import Ports
 
 
@@ -54,7 +54,7 @@ def main(settings: dict[str, Any]) -> None:
     rows = spark.range(0, settings["rows"], 1, settings["tasks"]).withColumnRenamed("id", "n")
     if "key" in settings:  # As if the input were large, and the job long.
         rows = rows.selectExpr(f"{settings['key']} AS n")
-        vars(check_input).update(_COMPARED_ROWS_MAX=0, _COMPARED_AFTER_S=6.0)
+        vars(input_check).update(_COMPARED_ROWS_MAX=0, _COMPARED_AFTER_S=6.0)
     ended = {"outcome": "", "error": ""}
     try:
         report = run.append(

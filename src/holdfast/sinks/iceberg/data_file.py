@@ -1,26 +1,340 @@
-"""One Parquet data file on its way: row groups are written through, nothing is kept."""
+"""One Parquet data file: how the table wants it written, its row groups, its statistics.
+
+Parquet's writer builds a dictionary for every column and gives it up when it grows too large:
+for columns of nearly distinct values that costs a third of the encoding time and makes files
+larger. A look at the first rows of a file is enough to tell them apart.
+
+PyIceberg does the counting. Ours are: bounds of fields inside structs (which Spark's writer
+keeps, so filters on them prune alike), the limit on columns that get statistics by default, no
+bounds at all where they would hide rows, and bounds of values that PyIceberg cannot express:
+dates and times that Python has no objects for, and texts whose next character is a surrogate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
+    StatisticsCollector,
+    StatsAggregator,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    match_metrics_mode,
+    parquet_path_to_id_mapping,
+)
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
 
-from holdfast.sinks.iceberg.dictionaries import dictionary_columns
+from holdfast.errors import UnsupportedTableError
 from holdfast.sinks.iceberg.schemas import parquet_schema
-from holdfast.sinks.iceberg.statistics import file_statistics, statistics_plan
-from holdfast.storage.arrow_file import ArrowFile
 from holdfast.storage.port import Storage
 from holdfast.storage.runtime import io_runtime
+from holdfast.storage.upload import ArrowFile
+
+# ---- A table's properties, as far as they say how its files are written
+# Properties that name classes, which PyIceberg would import.
+CODE_PROPERTIES = (PY_IO_IMPL, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL)
+
+# Iceberg's own defaults, from its table properties.
+_TARGET_FILE_BYTES = 512 * 1024 * 1024
+_ROW_GROUP_BYTES = 128 * 1024 * 1024
+_ROW_GROUP_ROWS = 1_048_576
+_PAGE_BYTES = 1024 * 1024
+_PAGE_ROWS = 20_000
+_DICTIONARY_BYTES = 2 * 1024 * 1024
 
 
+def without_code(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a table's properties without the names of code: a table gets nothing imported."""
+    return {name: value for name, value in properties.items() if name not in CODE_PROPERTIES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How files are sized and encoded."""
+
+    target_file_bytes: int
+    row_group_bytes: int
+    row_group_rows: int
+    # Arguments of pyarrow's ParquetWriter.
+    parquet: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, table: str, properties: Mapping[str, str]) -> WriteOptions:
+        """Read the table's properties.
+
+        Args:
+            table: The table's name, for errors.
+            properties: All its properties.
+
+        Raises:
+            UnsupportedTableError: Another file format than Parquet, or a size that is no number.
+        """
+        file_format = properties.get("write.format.default", "parquet").lower()
+        if file_format != "parquet":
+            raise UnsupportedTableError(
+                table=table,
+                what=f"its files are written as {file_format}",
+                cure="set the table property write.format.default to parquet",
+            )
+        codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+        level = properties.get("write.parquet.compression-level")
+        parquet: dict[str, Any] = {
+            "compression": "none" if codec == "uncompressed" else codec,
+            "data_page_size": _number(
+                table, properties, "write.parquet.page-size-bytes", _PAGE_BYTES
+            ),
+            "dictionary_pagesize_limit": _number(
+                table, properties, "write.parquet.dict-size-bytes", _DICTIONARY_BYTES
+            ),
+            # Pages end on a batch of rows; smaller batches let page statistics prune.
+            "write_batch_size": _number(
+                table, properties, "write.parquet.page-row-limit", _PAGE_ROWS
+            ),
+            "store_decimal_as_integer": True,
+        }
+        if level is not None and codec in ("zstd", "gzip", "brotli"):
+            parquet["compression_level"] = _number(
+                table, properties, "write.parquet.compression-level", 1, least=None
+            )
+        return cls(
+            target_file_bytes=_number(
+                table, properties, "write.target-file-size-bytes", _TARGET_FILE_BYTES
+            ),
+            row_group_bytes=_number(
+                table, properties, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES
+            ),
+            row_group_rows=_number(
+                table, properties, "write.parquet.row-group-limit", _ROW_GROUP_ROWS
+            ),
+            parquet=parquet,
+        )
+
+
+def _number(
+    table: str, properties: Mapping[str, str], name: str, default: int, least: int | None = 1
+) -> int:
+    text = properties.get(name, str(default))
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise UnsupportedTableError(
+            table=table, what=f"its property {name} is no number: {text!r}", cure="set a number"
+        ) from error
+    return number if least is None else max(least, number)
+
+
+# ---- Which columns of a file are worth a dictionary
+_SAMPLE_ROWS_MAX = 32_768
+# Values that repeat less often in a row group than about twice are not worth a dictionary, and an
+# eighth of its rows tells. To count them all takes as long as to encode them.
+_SAMPLE_SHARE = 8
+# Nine in ten values of the sample are new: well over 100,000 different ones in a row group.
+_DISTINCT_SHARE = 0.9
+# Too few rows to judge by, and too few to matter.
+_ROWS_MIN = 1_000
+
+
+def dictionary_columns(first_rows: pa.Table, leaf_paths: Mapping[str, int]) -> list[str]:
+    """Return the Parquet paths of the columns that get a dictionary.
+
+    Args:
+        first_rows: The file's first row group, in the file's own column names.
+        leaf_paths: All of the file's Parquet paths.
+    """
+    rows = first_rows.num_rows
+    if rows < _ROWS_MIN:
+        return list(leaf_paths)
+    sample = first_rows.slice(0, min(_SAMPLE_ROWS_MAX, max(_ROWS_MIN, rows // _SAMPLE_SHARE)))
+    distinct = {name for name in sample.column_names if _nearly_distinct(sample.column(name))}
+    return [path for path in leaf_paths if path not in distinct]
+
+
+def _nearly_distinct(column: pa.ChunkedArray) -> bool:
+    if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
+        return False
+    found: int = pc.count_distinct(column, mode="only_valid").as_py()
+    return found > _DISTINCT_SHARE * len(column)
+
+
+# ---- Column statistics of a data file, from its Parquet metadata and the table's metrics modes
+_MODE_DEFAULT = TableProperties.DEFAULT_WRITE_METRICS_MODE
+_MODE_OF_COLUMN = TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
+_INFERRED_MAX = "write.metadata.metrics.max-inferred-column-defaults"
+_INFERRED_MAX_DEFAULT = 100
+_TIMES = (DateType, TimeType, TimestampType, TimestamptzType)
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def file_statistics(
+    metadata: pq.FileMetaData,
+    plan: dict[int, StatisticsCollector],
+    leaf_paths: Mapping[str, int],
+) -> dict[str, Any]:
+    """Return the statistics as arguments of a manifest's data file.
+
+    Args:
+        metadata: The finished file's own.
+        plan: What `statistics_plan` gave for the table.
+        leaf_paths: Field ids by Parquet path.
+    """
+    temporal = {field_id for field_id, column in plan.items() if _is_bounded_time(column)}
+    counted = MetricsMode(MetricModeTypes.COUNTS)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=metadata,
+        stats_columns=plan | {one: replace(plan[one], mode=counted) for one in temporal},
+        parquet_column_mapping=dict(leaf_paths),
+    )
+    bounds = statistics.column_aggregates
+    bounds |= _bounds_of_times(metadata, leaf_paths, {one: plan[one] for one in temporal})
+    for field_id, column in list(bounds.items()):
+        if isinstance(column.primitive_type, StringType):
+            bounds[field_id] = _TextBounds.of(column)
+    for field_id in _columns_without_bounds(metadata, leaf_paths):
+        bounds.pop(field_id, None)
+    return statistics.to_serialized_dict()
+
+
+def statistics_plan(
+    schema: Schema, properties: Mapping[str, str]
+) -> dict[int, StatisticsCollector]:
+    """Return how each column's statistics are kept, as the table's properties ask.
+
+    Args:
+        schema: The table's schema: metrics modes are named by its columns.
+        properties: The table's.
+    """
+    plan = compute_statistics_plan(schema, dict(properties))
+    in_structs = {field.field_id for field in _fields_in_structs(schema.as_struct())}
+    inferred_max = int(properties.get(_INFERRED_MAX, _INFERRED_MAX_DEFAULT))
+    for position, (field_id, column) in enumerate(plan.items()):
+        wanted = properties.get(f"{_MODE_OF_COLUMN}.{column.column_name}")
+        if wanted is None and _MODE_DEFAULT not in properties and position >= inferred_max:
+            plan[field_id] = replace(column, mode=MetricsMode(MetricModeTypes.NONE))
+        elif field_id in in_structs:
+            default = properties.get(
+                _MODE_DEFAULT, TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT
+            )
+            plan[field_id] = replace(column, mode=_mode(wanted or default, column))
+    return plan
+
+
+class _TextBounds(StatsAggregator):
+    """Bounds of texts; PyIceberg's upper one fails next to the surrogates."""
+
+    @classmethod
+    def of(cls, column: StatsAggregator) -> _TextBounds:
+        bounds = cls(StringType(), "BYTE_ARRAY", column.trunc_length)
+        bounds.current_min, bounds.current_max = column.current_min, column.current_max
+        return bounds
+
+    def max_as_bytes(self) -> bytes | None:
+        if self.current_max is None:
+            return None
+        upper = _upper_text(self.current_max, self.trunc_length)
+        return None if upper is None else self.serialize(upper)
+
+
+def _upper_text(text: str, length: int | None) -> str | None:
+    """Return the least text of a length that is not below the given one; None if there is none."""
+    if length is None or len(text) <= length:
+        return text
+    for end in range(length, 0, -1):
+        code = ord(text[end - 1]) + 1
+        if code == _SURROGATES.start:  # They are no characters: Java skips them, too.
+            code = _SURROGATES.stop
+        if code <= sys.maxunicode:
+            return text[: end - 1] + chr(code)
+    return None
+
+
+def _is_bounded_time(column: StatisticsCollector) -> bool:
+    has_bounds = column.mode.type in (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL)
+    return has_bounds and isinstance(column.iceberg_type, _TIMES)
+
+
+def _bounds_of_times(
+    metadata: pq.FileMetaData,
+    leaf_paths: Mapping[str, int],
+    plan: Mapping[int, StatisticsCollector],
+) -> dict[int, StatsAggregator]:
+    """Return the bounds of columns of dates and times, from the numbers that stand for them.
+
+    Python's own dates end with the year 9999, Parquet's and Spark's do not.
+    """
+    found: dict[int, StatsAggregator] = {}
+    for group in range(metadata.num_row_groups if plan else 0):
+        for position in range(metadata.num_columns):
+            column = metadata.row_group(group).column(position)
+            field_id, statistics = leaf_paths[column.path_in_schema], column.statistics
+            if field_id not in plan or statistics is None or not statistics.has_min_max:
+                continue
+            if field_id not in found:
+                kind = plan[field_id].iceberg_type
+                found[field_id] = StatsAggregator(kind, statistics.physical_type)
+            found[field_id].update_min(statistics.min_raw)
+            found[field_id].update_max(statistics.max_raw)
+    return found
+
+
+def _mode(text: str, column: StatisticsCollector) -> MetricsMode:
+    mode = match_metrics_mode(text)
+    whole = not isinstance(column.iceberg_type, StringType | BinaryType)
+    if mode.type == MetricModeTypes.TRUNCATE and whole:
+        return MetricsMode(MetricModeTypes.FULL)
+    return mode
+
+
+def _fields_in_structs(struct: StructType) -> Iterator[NestedField]:
+    """Yield the leaves that are reached through structs alone: one value a row at most."""
+    for field in struct.fields:
+        if isinstance(field.field_type, StructType):
+            yield from _fields_in_structs(field.field_type)
+        else:
+            yield field
+
+
+def _columns_without_bounds(metadata: pq.FileMetaData, leaf_paths: Mapping[str, int]) -> set[int]:
+    """Return the columns whose bounds would be a lie.
+
+    Parquet leaves out minimum and maximum of a row group whose values are too long (or all
+    NaN). Bounds from the other row groups would then hide this one from a reader that prunes.
+    """
+    found = set()
+    for group in range(metadata.num_row_groups):
+        for position in range(metadata.num_columns):
+            column = metadata.row_group(group).column(position)
+            statistics = column.statistics
+            if statistics is None or (
+                not statistics.has_min_max and statistics.null_count != column.num_values
+            ):
+                found.add(leaf_paths[column.path_in_schema])
+    return found
+
+
+# ---- One Parquet data file on its way: row groups are written through, nothing is kept
 class FileLayout:
     """What all data files of one table have in common, worked out once."""
 

@@ -1,4 +1,4 @@
-"""Look at a table: its storage options can be trusted, and its keys can be asked for again.
+"""Load a table: what it says of itself, its storage options, and its keys renewed.
 
 A REST catalog may vend keys for a table's files with each look at it, good for an hour or less.
 Workers get those that the driver has seen, and ask the catalog for new ones in time.
@@ -21,11 +21,37 @@ from pyiceberg.table import Table
 
 from holdfast.errors import CatalogUnavailableError, TableMissingError
 from holdfast.model.lasting import lasts
-from holdfast.plain_text import told
+from holdfast.sinks.base import TableView
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.manifest_reads import ExactTable
+from holdfast.sinks.iceberg.manifests import ExactTable
+from holdfast.text import told
 
+
+# ---- What a table says of itself that matters to somebody who sets a job up
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """A few facts of an Iceberg table."""
+
+    location: str
+    format_version: int
+    snapshots: int
+    # Whether writers are asked to hold their snapshots back until somebody has looked at them.
+    is_audited: bool
+
+
+def table_facts(view: TableView) -> TableFacts:
+    """Return the facts of a table that was loaded."""
+    table: Table = view.handle
+    return TableFacts(
+        location=table.location(),
+        format_version=table.metadata.format_version,
+        snapshots=len(table.metadata.snapshots),
+        is_audited=table.properties.get("write.wap.enabled", "false").lower() == "true",
+    )
+
+
+# ---- Look at a table: its storage options can be trusted, and its keys can be asked for again
 _KEY = "s3.access-key-id"
 _SECRET = "s3.secret-access-key"  # noqa: S105 - a name.
 _TOKEN = "s3.session-token"  # noqa: S105 - a name.

@@ -1,37 +1,186 @@
-"""Manifests written on executors, listed by the driver.
+"""Manifests: written on executors, listed by the driver, read back without losing values.
+
+PyIceberg 0.12.0's compiled Avro decoder reads a double through a float: 0.1 becomes
+0.10000000149011612, 1e308 becomes infinity. Doubles appear in manifests as partition values, so
+pruning by them loses rows, and a manifest that is written anew gets other values. Every table
+that `load_table` returns is read through this module. PyIceberg itself is not patched: the rest
+of the user's process keeps what it had.
+
+`tests/unit/test_iceberg_manifest_reads.py` notices when PyIceberg has mended its decoder.
 
 Entries leave snapshot id and sequence numbers empty: readers inherit them from the snapshot
 that lists the manifest. So a manifest can be written before anyone knows which snapshot it
 will be part of, and the driver never sees the files one by one.
+
+A manifest holds the names of its files, so it cannot be copied as it is. All that it says about
+them stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, cast
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from pyiceberg.avro.codecs import AvroCompressionCodec
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.avro.reader import DoubleReader, FloatReader, Reader
+from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
     DataFile,
+    DataFileContent,
+    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
     PartitionFieldSummary,
+    _inherit_from_manifest,
     write_manifest,
 )
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table import TableProperties
+from pyiceberg.schema import Schema, visit_with_partner
+from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, TableProperties
+from pyiceberg.typedef import StructProtocol
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 
-from holdfast.ledger.decoded import damage_at
-from holdfast.model.staged import StagedFile, StagedGroup
+from holdfast.errors import LedgerDamagedError
+from holdfast.failpoints import failpoint
+from holdfast.ledger.row_files import damage_at
 from holdfast.model.stored import Count, typed
+from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.storage.port import Storage
 
+# ---- Read manifests with their floating-point values intact
+_Entry = TypeVar("_Entry", bound=StructProtocol)
+
+_DOUBLE = struct.Struct("<d")
+# Deletes find their data files by equal partition values, and only the same NaN is equal.
+_NAN = float("nan")
+
+
+class ExactTable(Table):
+    """A table whose scans are planned with exact partition values."""
+
+    @classmethod
+    def of(cls, table: Table, io: FileIO) -> ExactTable:
+        """Return a loaded table, with another way to its files."""
+        return cls(
+            identifier=table.name(),
+            metadata=table.metadata,
+            metadata_location=table.metadata_location,
+            io=io,
+            catalog=table.catalog,
+            config=table.config,
+        )
+
+    # The arguments are PyIceberg's.
+    def scan(self, *args: Any, **options: Any) -> DataScan:  # noqa: ANN401
+        """Return a scan of the table."""
+        scan = super().scan(*args, **options)
+        return _ExactScan(
+            table_metadata=scan.table_metadata,
+            io=scan.io,
+            row_filter=scan.row_filter,
+            selected_fields=scan.selected_fields,
+            case_sensitive=scan.case_sensitive,
+            snapshot_id=scan.snapshot_id,
+            options=scan.options,
+            limit=scan.limit,
+            catalog=scan.catalog,
+            table_identifier=scan.table_identifier,
+        )
+
+
+def manifest_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
+    """Return all entries of a manifest, deleted ones too."""
+    return _exact(manifest).fetch_manifest_entry(io, discard_deleted=False)
+
+
+class _ExactScan(DataScan):
+    def plan_files(self) -> Iterable[FileScanTask]:
+        if self.catalog is not None and self.catalog.supports_server_side_planning():
+            return super().plan_files()  # The server has decoded the manifests.
+        snapshot = self.snapshot()
+        if snapshot is None:
+            return []
+        planner = ManifestGroupPlanner(
+            table_metadata=self.table_metadata,
+            io=self.io,
+            row_filter=self.row_filter,
+            case_sensitive=self.case_sensitive,
+            options=self.options,
+        )
+        return planner.plan_files([_exact(one) for one in snapshot.manifests(self.io)])
+
+
+class _ExactManifest(ManifestFile):
+    def fetch_manifest_entry(
+        self,
+        io: FileIO,
+        discard_deleted: bool = True,  # noqa: FBT001, FBT002 - the signature is PyIceberg's.
+    ) -> list[ManifestEntry]:
+        with _ExactFile[ManifestEntry](
+            io.new_input(self.manifest_path),
+            MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
+            read_types={-1: ManifestEntry, 2: DataFile},
+            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        ) as reader:
+            return [
+                _inherit_from_manifest(entry, self)
+                for entry in reader
+                if not discard_deleted or entry.status != ManifestEntryStatus.DELETED
+            ]
+
+
+def _exact(manifest: ManifestFile) -> _ExactManifest:
+    return _ExactManifest(*(manifest[i] for i in range(len(manifest))))
+
+
+class _ExactFile(AvroFile[_Entry]):
+    __slots__ = ()
+
+    def __enter__(self) -> _ExactFile[_Entry]:
+        super().__enter__()
+        resolver = _ExactResolver(self.read_types, self.read_enums)
+        accessor = SchemaPartnerAccessor()
+        self.reader = visit_with_partner(self.schema, self.read_schema, resolver, accessor)  # type: ignore[misc]
+        return self
+
+
+class _ExactResolver(ReadSchemaResolver):
+    def visit_float(self, float_type: FloatType, partner: IcebergType | None) -> Reader:  # noqa: ARG002
+        return _ExactFloat()  # type: ignore[no-untyped-call]
+
+    def visit_double(self, double_type: DoubleType, partner: IcebergType | None) -> Reader:  # noqa: ARG002
+        return _ExactDouble()  # type: ignore[no-untyped-call]
+
+
+class _ExactFloat(FloatReader):
+    def read(self, decoder: BinaryDecoder) -> float:
+        return _one_nan(super().read(decoder))
+
+
+class _ExactDouble(DoubleReader):
+    def read(self, decoder: BinaryDecoder) -> float:
+        # Not `read_double`: the compiled decoder narrows there. Its plain bytes are right.
+        value: float = _DOUBLE.unpack(decoder.read(_DOUBLE.size))[0]
+        return _one_nan(value)
+
+
+def _one_nan(value: float) -> float:
+    return _NAN if math.isnan(value) else value
+
+
+# ---- Manifests written on executors, listed by the driver
 # PyIceberg's own mark for "assign it when the snapshot is written".
 _UNASSIGNED = -1
 HexText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
@@ -174,4 +323,56 @@ def _summary(value: Summary) -> PartitionFieldSummary:
         contains_nan=value.contains_nan,
         lower_bound=None if value.lower is None else bytes.fromhex(value.lower),
         upper_bound=None if value.upper is None else bytes.fromhex(value.upper),
+    )
+
+
+# ---- Copies of staged groups: data files by the store itself, manifests written anew
+_MANIFESTS_AT_ONCE = 8
+# PyIceberg's records have no other way to change a field.
+_FILE_PATH = 1
+# Readers give a manifest's entries the id of its snapshot; ours are written without one.
+_NO_SNAPSHOT = 0
+
+
+def copied_groups(
+    table: Table, storage: Storage, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
+) -> list[StagedGroup]:
+    """Copy groups with all their files, and return the copies as they are now staged.
+
+    Args:
+        table: The table, freshly loaded.
+        storage: How its files are reached.
+        groups: What to copy.
+        targets: Each group under its new names.
+
+    Raises:
+        LedgerDamagedError: A manifest lists other files than the ledger says.
+        FileNotFoundError: A data file or a manifest is gone.
+        StorageError: Storage failed.
+    """
+    pairs = list(zip(groups, targets, strict=True))
+    storage.copy({old: new for pair in pairs for old, new in _names(*pair).items()})
+    failpoint("before-manifest-copies")
+    with ThreadPoolExecutor(max_workers=_MANIFESTS_AT_ONCE) as pool:
+        return list(pool.map(lambda one: _copied_manifest(table, *one), pairs))
+
+
+def _names(group: StagedGroup, target: StagedGroup) -> dict[str, str]:
+    return {old.path: new.path for old, new in zip(group.files, target.files, strict=True)}
+
+
+def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> StagedGroup:
+    entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
+    data_files, names = [entry.data_file for entry in entries], _names(group, target)
+    if sorted(file.file_path for file in data_files) != sorted(names):
+        raise LedgerDamagedError(uri=group.path, reason="it lists other files than the ledger")
+    for file in data_files:
+        file[_FILE_PATH] = names[file.file_path]
+    return write_staged_manifest(
+        table.io,
+        target.path,
+        schema=table.schema(),
+        spec=table.specs()[detail_of(group).spec_id],
+        properties=table.properties,
+        data_files=data_files,
     )

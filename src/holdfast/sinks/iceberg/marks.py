@@ -22,10 +22,9 @@ from holdfast.errors import (
     TableChangedError,
     UnsupportedTableError,
 )
-from holdfast.model.records import Intent
-from holdfast.model.run_id import encode_run_id
+from holdfast.model.records import Intent, encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
-from holdfast.sinks.mark_text import (
+from holdfast.sinks.staged import (
     MARK_NOTE,
     MARK_PREFIX,
     MARKS_MAX,

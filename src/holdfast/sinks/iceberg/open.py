@@ -1,24 +1,152 @@
-"""From what a user names to an open sink: find the catalog, create the table if asked to."""
+"""From what a user names to an open sink; the table is created if asked to."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
+from pyiceberg.transforms import parse_transform
 
-from holdfast.errors import SettingsError, TableMissingError
+from holdfast.errors import (
+    CommitRefusedError,
+    SettingsError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from holdfast.model.lasting import lasts
 from holdfast.sinks.base import Sink
-from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.create import create_table
+from holdfast.sinks.iceberg.catalog import open_catalog, pyiceberg_properties
+from holdfast.sinks.iceberg.data_file import CODE_PROPERTIES
 from holdfast.sinks.iceberg.loading import load_table
-from holdfast.sinks.iceberg.settings import pyiceberg_properties
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.targets import Create, IcebergTable
+from holdfast.text import told
+
+# ---- Create a table from what the user describes
+_WITH_ARGUMENT = re.compile(r"(bucket|truncate)\(\s*(\d+)\s*,\s*([^)]+?)\s*\)")
+_PLAIN_TRANSFORM = re.compile(r"(year|month|day|hour)s?\(\s*([^)]+?)\s*\)")
 
 
+def create_table(
+    catalog: Catalog, identifier: str, create: Create, default_schema: pa.Schema
+) -> None:
+    """Create the table; if another start was faster, leave its table alone.
+
+    Args:
+        catalog: An open catalog.
+        identifier: `namespace.table`.
+        create: What the user asked for.
+        default_schema: The schema to use when the user gave none.
+
+    Raises:
+        TableMissingError: The namespace does not exist.
+        UnsupportedTableError: Another format version than 2 was asked for.
+        SettingsError: A partition names no column, a type has no place in Iceberg, or a
+            property names code.
+        CommitRefusedError: The catalog did not create it.
+    """
+    name = f"{catalog.name}.{identifier}"
+    properties = dict(create.properties)
+    if properties.setdefault("format-version", "2") != "2":
+        raise UnsupportedTableError(
+            table=name, what="only format v2 can be created", cure="leave out format-version"
+        )
+    if named := [name for name in CODE_PROPERTIES if name in properties]:
+        # PyIceberg would import it to name the first metadata file, and Holdfast never again.
+        raise SettingsError(
+            what=f"Create(properties=) names code in {named[0]!r}, which Holdfast does not run",
+            cure="leave it out, and set it with the client that is to run it",
+        )
+    arrow = create.schema if create.schema is not None else default_schema
+    if not isinstance(arrow, pa.Schema):
+        raise SettingsError(
+            what=f"Create(schema=) is a {type(arrow).__name__}", cure="give a pyarrow.Schema"
+        )
+    try:
+        # PyIceberg keeps the conversion without ids to itself; its catalogs create this way.
+        converted: Any = Catalog._convert_schema_if_needed(arrow)  # noqa: SLF001
+    except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
+        raise SettingsError(
+            what=f"the schema has a type that Iceberg lacks: {error}", cure="cast the column"
+        ) from error
+    schema = assign_fresh_schema_ids(converted)
+    spec = partition_spec(schema, create)
+    try:
+        catalog.create_table(
+            identifier,
+            schema=schema,
+            partition_spec=spec,
+            properties=properties,
+        )
+    except TableAlreadyExistsError:
+        return
+    except NoSuchNamespaceError as error:
+        _, cause = told(error, catalog.properties)
+        raise TableMissingError(table=name, what="its namespace does not exist") from cause
+    except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
+        reason, cause = told(error, catalog.properties)
+        raise CommitRefusedError(table=name, reason=reason, retry_safe=not lasts(error)) from cause
+
+
+def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
+    """Return the spec for `partition_by`.
+
+    Raises:
+        SettingsError: An entry is not understood, or names no column.
+    """
+    if isinstance(create.partition_by, str):
+        raise SettingsError(
+            what=f"partition_by={create.partition_by!r} is one text", cure="give a list of them"
+        )
+    fields: list[PartitionField] = []
+    for position, text in enumerate(create.partition_by):
+        transform, column, suffix = _parse(text)
+        try:
+            source = schema.find_field(column)
+        except ValueError as error:
+            raise SettingsError(
+                what=f"partition_by={text!r}: the schema has no column {column!r}",
+                cure=f"choose one of {', '.join(schema.column_names)}",
+            ) from error
+        field = PartitionField(
+            source_id=source.field_id,
+            field_id=PARTITION_FIELD_ID_START + position,
+            transform=parse_transform(transform),
+            name=column + suffix,
+        )
+        if not field.transform.can_transform(source.field_type) or "[0]" in transform:
+            raise SettingsError(
+                what=f"partition_by={text!r} does not fit a column of type {source.field_type}",
+                cure="choose another transform",
+            )
+        if field.name in {other.name for other in fields}:
+            raise SettingsError(what=f"partition_by has {text!r} twice", cure="name it once")
+        fields.append(field)
+    return PartitionSpec(*fields)
+
+
+def _parse(text: str) -> tuple[str, str, str]:
+    """Return transform, column and the suffix that Spark gives the partition's name."""
+    if match := _WITH_ARGUMENT.fullmatch(text):
+        kind, number, column = match.groups()
+        suffix = "_bucket" if kind == "bucket" else "_trunc"
+        return f"{kind}[{number}]", column, suffix
+    if match := _PLAIN_TRANSFORM.fullmatch(text):
+        kind, column = match.groups()
+        return kind, column, f"_{kind}"
+    return "identity", text, ""
+
+
+# ---- From what a user names to an open sink: find the catalog, create the table if asked to
 def open_sink(
     target: IcebergTable,
     *,

@@ -22,8 +22,8 @@ from pyiceberg.types import (
 )
 
 from holdfast.model.stored import RecordDamagedError
-from holdfast.plain_text import in_short
 from holdfast.sinks.base import ColumnPath
+from holdfast.text import in_short
 
 # Format v2 lets a column's type become another one in these ways, and in a decimal's precision.
 _PROMOTIONS = {(IntegerType, LongType), (FloatType, DoubleType)}

@@ -28,32 +28,32 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
-from holdfast.ledger.decoded import damage_at
+from holdfast.ledger.row_files import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
-from holdfast.model.staged import StagedGroup
-from holdfast.plain_text import in_short, told
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import ColumnPath, MarkFound, MayLack, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
-from holdfast.sinks.iceberg.copies import copied_groups
-from holdfast.sinks.iceberg.live_files import live_paths
+from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.loading import io_of, load_table
-from holdfast.sinks.iceberg.manifests import detail_of
+from holdfast.sinks.iceberg.manifests import copied_groups, detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
-from holdfast.sinks.iceberg.snapshots import append_snapshot, requirements
-from holdfast.sinks.iceberg.write_options import WriteOptions
+from holdfast.sinks.iceberg.snapshots import append_snapshot, live_paths, requirements
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
-from holdfast.sinks.mark_text import MARK_NOTE, MARK_PREFIX, mark_text
-from holdfast.sinks.staged_files import (
+from holdfast.sinks.staged import (
+    MARK_NOTE,
+    MARK_PREFIX,
     groups_before,
     is_root,
+    mark_text,
     missing_paths,
     refuse_foreign,
     refuse_missing,
     refuse_outside,
 )
 from holdfast.storage.port import Storage, StorageError
+from holdfast.text import in_short, told
 
 _FORMAT_VERSION = 2
 # Where a table's files may be written besides its own location.

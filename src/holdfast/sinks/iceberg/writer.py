@@ -23,17 +23,20 @@ from pyiceberg.typedef import Record
 
 from holdfast.failpoints import failpoint
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.staged import StagedGroup
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
-from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile
+from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile, WriteOptions, without_code
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.kept_rows import KeptRows, Partition
 from holdfast.sinks.iceberg.manifests import write_staged_manifest
-from holdfast.sinks.iceberg.partitions import PartitionLimits, partition_path
+from holdfast.sinks.iceberg.rows import (
+    KeptRows,
+    Partition,
+    PartitionLimits,
+    RowSorter,
+    partition_path,
+)
 from holdfast.sinks.iceberg.schemas import arrow_schema
-from holdfast.sinks.iceberg.sorting import RowSorter
-from holdfast.sinks.iceberg.write_options import WriteOptions, without_code
 from holdfast.storage.credentials import Vendor
 from holdfast.storage.port import StorageError
 

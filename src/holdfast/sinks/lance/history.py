@@ -19,9 +19,9 @@ import lance
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.model.lasting import lasts
-from holdfast.plain_text import told
 from holdfast.sinks.lance.dataset import is_gone
 from holdfast.storage.runtime import io_runtime
+from holdfast.text import told
 
 # What lets a post pass that was built on an older version. Some of these may stop it all the
 # same; nothing here relies on that. The last is what Lance's Python makes of an operation that it

@@ -1,0 +1,212 @@
+"""What a command line names: a store, the runs in it, and a table without a Spark session."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+from holdfast.engine.claim import Ledger
+from holdfast.engine.ports import Ports
+from holdfast.engine.watch import run_folders
+from holdfast.errors import SettingsError
+from holdfast.model.records import Identity, decode_run_id, encode_run_id, is_run_folder
+from holdfast.opening import configured_catalog, open_store, open_table
+from holdfast.sinks.base import Sink
+from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of
+from holdfast.storage.objects import ObjectStorage
+
+# ---- The ledgers that a command line names: its store, and the runs in it
+# In front of where a value is, instead of the value itself.
+_FROM_ENVIRONMENT, _FROM_FILE = "@env:", "@file:"
+# For the help of each flag that takes values.
+ELSEWHERE = "VALUE may be @env:NAME or @file:PATH"
+
+
+def open_named_store(given: argparse.Namespace) -> tuple[str, ObjectStorage]:
+    """Return the store's URI and how it is reached.
+
+    Raises:
+        SettingsError: No store is named, or an option is not NAME=VALUE.
+    """
+    return open_store(given.store, named_values(given.option) or None, None)
+
+
+def open_ledger(given: argparse.Namespace) -> Ledger:
+    """Return the ledger of the run that is named; nothing is read yet.
+
+    Raises:
+        SettingsError: No store is named, or the id cannot be one.
+    """
+    uri, storage = open_named_store(given)
+    return Ledger.open(given.run, uri, storage, Ports())
+
+
+def open_known_ledger(given: argparse.Namespace) -> Ledger:
+    """Return the ledger of a run that is there.
+
+    Raises:
+        SettingsError: No store is named, or there is no such run in it.
+        StoreUnavailableError: The store did not answer.
+    """
+    ledger = open_ledger(given)
+    folders = run_folders(ledger.storage, ledger.store)
+    if encode_run_id(ledger.run_id) not in folders:
+        raise SettingsError(
+            what=f"there is no run {ledger.run_id!r} in {ledger.store}",
+            cure=_nearest(
+                ledger.run_id, [decode_run_id(name) for name in folders if is_run_folder(name)]
+            ),
+        )
+    return ledger
+
+
+def _nearest(run_id: str, known: list[str]) -> str:
+    """Say which run may be meant."""
+    if not known:
+        return "check --store: it holds no run at all"
+    near = get_close_matches(run_id, known, n=3, cutoff=0.4)
+    near = near or [one for one in known if run_id in one][:3]
+    asked = f"did you mean {' or '.join(repr(one) for one in near)}? " if near else ""
+    return f"{asked}`holdfast runs` lists all {len(known):,} runs of the store"
+
+
+def named_values(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]:
+    """Read NAME=VALUE pairs.
+
+    Args:
+        pairs: What was given.
+        flag: Where, for the error.
+
+    Raises:
+        SettingsError: One is none, or its value is somewhere else and not found there.
+    """
+    found = {}
+    for number, pair in enumerate(pairs, start=1):
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            # It is not repeated: a value without its name may be a secret.
+            raise SettingsError(
+                what=f"{flag} number {number} is no NAME=VALUE",
+                cure="give it as NAME=VALUE",
+            )
+        found[name] = value_of(value, f"{flag} {name}")
+    return found
+
+
+def value_of(given: str, what: str) -> str:
+    """Return a value of the command line, or what an environment variable or a file holds.
+
+    Every process of a machine may read the command lines of all others: a secret has no place
+    there.
+
+    Args:
+        given: The value, `@env:NAME`, or `@file:PATH`.
+        what: Whose value it is, for the error.
+
+    Raises:
+        SettingsError: There is no such variable, or the file cannot be read.
+    """
+    if given.startswith(_FROM_ENVIRONMENT):
+        name = given.removeprefix(_FROM_ENVIRONMENT)
+        if name not in os.environ:
+            raise SettingsError(
+                what=f"{what}: the environment has no variable {name!r}", cure="set and export it"
+            )
+        return os.environ[name]
+    if given.startswith(_FROM_FILE):
+        path = given.removeprefix(_FROM_FILE)
+        try:
+            # Editors and `echo` end a file with a line break; no value ends with one.
+            return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                what=f"{what}: the file {path!r} cannot be read ({type(error).__name__})",
+                cure="name a text file that holds the value and nothing else",
+            ) from None  # Of bytes that are no text the error repeats some.
+    return given
+
+
+# ---- The table that a command line names, without a Spark session that knows its catalog
+def add_table_arguments(parser: argparse.ArgumentParser, *, of_run: bool) -> None:
+    """Say how a table is named.
+
+    Args:
+        parser: Whose arguments these are.
+        of_run: Whether a run's ledger names the table already.
+    """
+    otherwise = "; by default the one that the run names" if of_run else ""
+    parser.add_argument(
+        "--table",
+        metavar="NAME",
+        help="catalog.namespace.table (namespace.table with --catalog), or a Lance dataset's "
+        f"place{otherwise}",
+    )
+    parser.add_argument(
+        "--catalog",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of the catalog as in PyIceberg (type=rest, uri=...); may be given again; "
+        f"{ELSEWHERE}",
+    )
+    parser.add_argument(
+        "--table-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"a storage option of a Lance dataset; may be given again; {ELSEWHERE}",
+    )
+
+
+def sink_opener(given: argparse.Namespace) -> Callable[[Identity], Sink]:
+    """Return how a run's table is opened, once the ledger has said which one it is.
+
+    Raises:
+        SettingsError: A property is not NAME=VALUE.
+    """
+    known: list[Sink] = []
+
+    def open_sink(identity: Identity) -> Sink:
+        if not known:
+            known.append(open_table(named_target(given, identity), None, of_known_run=True))
+        return known[0]
+
+    return open_sink
+
+
+def named_target(given: argparse.Namespace, identity: Identity | None = None) -> Target:
+    """Return the table that is meant, with all that is needed to open it.
+
+    Args:
+        given: The command line.
+        identity: What the run's ledger says, if it is a run's table.
+
+    Raises:
+        SettingsError: It is not known how its catalog is reached.
+    """
+    name = given.table or (identity.table if identity else "")
+    branch = identity.branch if identity else "main"
+    target = target_of(name, branch)
+    if isinstance(target, LanceTable):
+        options = named_values(given.table_option, "--table-option")
+        return LanceTable(target.uri, storage_options=options or None)
+    first, _, rest = name.partition(".")
+    properties = named_values(given.catalog, "--catalog")
+    if properties:
+        if given.table is None:  # The ledger has the catalog's name in front.
+            properties, name = {"name": first, **properties}, rest
+        elif identity is not None and identity.table.endswith(f".{name}"):
+            properties = {"name": identity.table.removesuffix(f".{name}"), **properties}
+        return IcebergTable(name, catalog=properties, branch=branch)
+    found = configured_catalog(first)
+    if found is None:
+        raise SettingsError(
+            what=f"{name}: it is not known here how the catalog {first!r} is reached",
+            cure="give its properties as PyIceberg takes them (--catalog type=rest --catalog "
+            "uri=https://...), or put them into PyIceberg's own configuration "
+            f"(.pyiceberg.yaml, or PYICEBERG_CATALOG__{first.upper()}__URI and so on)",
+        )
+    return IcebergTable(rest, catalog={"name": first, **found}, branch=branch)

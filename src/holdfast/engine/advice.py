@@ -1,0 +1,262 @@
+"""A run in words: its log record by record, what a start would do next, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import singledispatch
+
+from holdfast.engine.ports import Ports
+from holdfast.engine.takeover import quiet_after_s
+from holdfast.engine.watch import Observation
+from holdfast.model.records import (
+    Abort,
+    Body,
+    Claim,
+    Intent,
+    Pinned,
+    Plan,
+    Receipt,
+    Record,
+    Refused,
+    Renewal,
+    Seal,
+    Stop,
+    doubtful_intents,
+)
+from holdfast.model.report import counted, readable_size, readable_time
+from holdfast.text import age, command
+
+# ---- What the next start of a run would do, and what a person is to do about it
+_GO_ON = "run the same script again, with the same run id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """What comes next, for people."""
+
+    # One line: what to do.
+    advice: str
+    # What a start would do, step by step, each with its reason.
+    start_would: tuple[str, ...]
+
+
+def next_step(seen: Observation, ports: Ports) -> NextStep:
+    """Say what comes next.
+
+    Args:
+        seen: All that the ledger tells.
+        ports: The time, and which processes run on this machine.
+    """
+    run_id, state = seen.progress.run_id, seen.progress.state
+    if state == "committed":
+        return NextStep(
+            advice=f"nothing is left to do; {command('sweep', run_id)} shows what can be deleted",
+            start_would=(
+                "compare the input with the one that has landed, as the run is in the table",
+                "write nothing, and return the receipt",
+            ),
+        )
+    if state == "aborted":
+        return after_abort(seen)
+    steps = _steps(seen)
+    if (alive := driver_alive(seen, ports)) is not None:
+        waits = f"wait, as {alive}; go on when it has ended"
+        return NextStep(
+            advice=f"let it finish: {alive}. {command('watch', run_id)} shows it",
+            start_would=(waits, *steps),
+        )
+    return NextStep(advice=_advice(seen, ports), start_would=steps)
+
+
+def after_abort(seen: Observation) -> NextStep:
+    """Say what comes after an abort. Who is told to start over must not get rows twice.
+
+    Args:
+        seen: All that the ledger tells of a run that was given up.
+    """
+    run_id = seen.progress.run_id
+    refuses = "refuse, as the run was given up, which is final"
+    bodies = (record.body for record in seen.log)
+    abort = next((body for body in bodies if isinstance(body, Abort)), None)
+    if doubtful_intents(seen.log) and not (abort and abort.table_is_gone):
+        return NextStep(
+            advice=f"call {command('abort', run_id)} again before you start over: a post was "
+            "under way, and the table may show by now whether it has landed",
+            start_would=("look at the table, and say so if the run has landed", refuses),
+        )
+    return NextStep(
+        advice="use a new run id to do the work after all; "
+        f"{command('sweep', run_id)} shows what can be deleted",
+        start_would=(refuses,),
+    )
+
+
+def driver_alive(seen: Observation, ports: Ports) -> str | None:
+    """Say why the last driver may be at work; None if it has ended, or seems to."""
+    start = seen.starts[-1] if seen.starts else None
+    if start is None or start.end:
+        return None
+    who = f"process {start.process_id} on {start.host}"
+    quiet_s = ports.now() - max(seen.progress.last_at, seen.beat_at or 0.0)
+    if start.machine and start.machine == ports.machine:
+        return f"{who} runs" if ports.is_running(start.process_id) else None
+    if quiet_s >= quiet_after_s(start.checkpoint_every_s):
+        return None
+    return f"{who} gave a sign of life {age(quiet_s)}"
+
+
+def _advice(seen: Observation, ports: Ports) -> str:
+    start = seen.starts[-1] if seen.starts else None
+    if start is None:
+        return "start the job: nothing is done yet"
+    if start.end == "stopped":
+        return f"mend what ended the last start ({start.reason}), then {_GO_ON}"
+    is_ours = bool(start.machine) and start.machine == ports.machine
+    why = "its process is gone" if is_ours else "its driver has written nothing for long"
+    return f"{_GO_ON}: {why}"
+
+
+def _steps(seen: Observation) -> tuple[str, ...]:
+    """Say what a start that has the run to itself would do, and why."""
+    progress, steps = seen.progress, []
+    posts = list(doubtful_intents(seen.log))
+    if posts:
+        steps.append(
+            "look at the table first: whether the post of record "
+            f"{posts[-1]} has landed is unknown; if it has, write the receipt and be done"
+        )
+    seals = [one.body for one in seen.log if isinstance(one.body, Seal)]
+    if not seals or not seals[-1].complete:
+        steps += _work_left(seen)
+    if progress.quarantined_rows:
+        failed = counted(progress.quarantined_rows, "failed row")
+        steps.append(f"try {failed} again, if code or limits have changed")
+    steps.append("post one commit with all of it, as everything is in table files then")
+    return tuple(steps)
+
+
+def _work_left(seen: Observation) -> list[str]:
+    progress, found = seen.progress, []
+    left = progress.remaining_rows
+    if progress.done_rows:
+        found.append(f"keep {counted(progress.done_rows, 'row')}, as records cover them")
+    if left is None:
+        found.append("do all rows that no record covers; how many is not known")
+    elif left:
+        found.append(f"do {counted(left, 'row')}, as no record covers them")
+    if chunks := progress.waiting_chunks:
+        noun = counted(chunks, "chunk")
+        found.append(f"put {noun} into table files, as only the ledger holds these rows")
+    return found
+
+
+# ---- The records of a run log in words
+def words_of_log(records: Iterable[Record]) -> list[str]:
+    """Say what each record of a log says; a driver that claims again begins its next pass."""
+    found, last = [], None
+    for record in records:
+        body = record.body
+        if isinstance(body, Claim) and last == _process(body):
+            found.append("the same driver begins its next pass; tasks of the last one end")
+        else:
+            found.append(words_of(body))
+        if isinstance(body, Claim):
+            last = _process(body)
+        elif isinstance(body, Stop):
+            last = None
+    return found
+
+
+def _process(claim: Claim) -> tuple[str, int, str]:
+    return claim.host, claim.process_id, claim.machine
+
+
+@singledispatch
+def words_of(body: Body) -> str:
+    """Say what a record says.
+
+    Raises:
+        TypeError: It is of a kind that nobody knows.
+    """
+    raise TypeError(f"no words for {type(body).__name__}")
+
+
+@words_of.register
+def _(body: Claim) -> str:
+    every = body.checkpoint_every_s
+    checkpoints = f"a checkpoint each {readable_time(every)}" if every else "no checkpoints"
+    return (
+        f"process {body.process_id} on {body.host} takes the run "
+        f"(holdfast {body.holdfast_version}, code {body.code[:8] or 'unknown'}, {checkpoints})"
+    )
+
+
+@words_of.register
+def _(body: Plan) -> str:
+    if body.job == "replay":
+        return f"a job puts {counted(body.chunks, 'chunk')} of ended tasks into table files"
+    if body.remaining_rows is None:
+        return "a job does all rows that are not done; how many is not known"
+    if body.input is None:
+        return f"a job does {body.remaining_rows:,} rows"
+    compared = "; values were compared too" if body.input.has_row_sums else ""
+    return f"a job does {body.remaining_rows:,} of {body.input.rows:,} rows{compared}"
+
+
+@words_of.register
+def _(body: Seal) -> str:
+    found = [f"{counted(body.covered.rows, 'row')} count, of claims up to {body.through_claim}"]
+    counts = (
+        (body.waiting_chunks, "chunks wait to be put into files"),
+        (body.quarantined_rows, "of the rows have failed"),
+        (body.dropped_rows, "rows left out, as they were covered twice"),
+        (body.withdrawn_rows, "rows left out, as their files were removed"),
+    )
+    found += [f"{number:,} {what}" for number, what in counts if number]
+    if body.complete:
+        found.append("nothing is missing, and all of it is in table files")
+    return "; ".join(found)
+
+
+@words_of.register
+def _(body: Renewal) -> str:
+    return f"files of {counted(body.work.records, 'record')} waited long and get new names"
+
+
+@words_of.register
+def _(body: Stop) -> str:
+    return f"the driver gives this start up: {body.why}"
+
+
+@words_of.register
+def _(body: Intent) -> str:
+    return (
+        f"about to post {counted(body.rows, 'row')} in {counted(body.files, 'file')} "
+        f"({readable_size(body.size_bytes)}) to {body.branch} as snapshot {body.snapshot_id}"
+    )
+
+
+@words_of.register
+def _(body: Refused) -> str:
+    return f"the post of record {body.intent_number} was refused, and cannot land any more"
+
+
+@words_of.register
+def _(body: Receipt) -> str:
+    return (
+        f"landed: the post of record {body.intent_number} is snapshot {body.snapshot_id}, with "
+        f"{counted(body.rows, 'row')} in {counted(body.files, 'file')}"
+    )
+
+
+@words_of.register
+def _(body: Abort) -> str:
+    gone = "; the user says that the table is gone" if body.table_is_gone else ""
+    return f"given up for good: {body.reason or 'no reason given'}{gone}"
+
+
+@words_of.register
+def _(body: Pinned) -> str:
+    files = counted(body.pins.records, "file")
+    return f"the input is settled: {counted(body.rows, 'row')} in {files}, for the whole run"

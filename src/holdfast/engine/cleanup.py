@@ -1,0 +1,383 @@
+"""Abort and sweep: give a run up, and delete what an ended run no longer needs.
+
+Works only after a receipt or an abort, and deletes only what this run's own records list. Data
+files stay if the intent that landed lists them, or one of which it is in doubt; and all of them do
+while the table is not provably the run's. Whatever the log says, a file that the table itself
+reaches stays: the ledger may be a copy, restored from a backup, or have lost its end. The whole log
+stays: it is small, and says what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from holdfast.engine.claim import Ledger
+from holdfast.engine.commit import landed_intent
+from holdfast.engine.resolve import (
+    Sight,
+    in_one_line,
+    mark_in_view,
+    own_table,
+    record_landing,
+    refuse_landed,
+    resolve,
+)
+from holdfast.errors import (
+    CommitUnknownError,
+    RunAbortedError,
+    RunCommittedError,
+    RunUnfinishedError,
+    SettingsError,
+    TableOutOfSightError,
+    UnsupportedTableError,
+)
+from holdfast.failpoints import failpoint
+from holdfast.ledger.parts import read_work
+from holdfast.ledger.run_log import RunFile
+from holdfast.ledger.store import answers, refuse_links
+from holdfast.ledger.task_log import read_task_records
+from holdfast.model.records import Abort, Identity, PartReference
+from holdfast.model.report import counted
+from holdfast.model.work import sizes_of
+from holdfast.sinks.base import MarkFound, Sink
+
+
+# ---- Abort: give a run up, for good. The record fences every driver, like a claim
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """A run was given up."""
+
+    # How many posts the run has made, or was about to make.
+    posts: int
+    # The intents of which it cannot be told whether they have landed or still can, and why.
+    # Their files are kept.
+    in_doubt: Sequence[int] = ()
+    reason: str = ""
+
+
+def abort(
+    ledger: Ledger,
+    open_sink: Callable[[Identity], Sink],
+    reason: str,
+    *,
+    table_is_gone: bool = False,
+) -> Aborted:
+    """Give the run up, and make posts that are under way fail, as far as the table lets us.
+
+    Calling again is safe. Nothing is deleted here. With the table in view it always ends: where
+    the table's history no longer tells what became of a post, it says so, with a warning.
+
+    Args:
+        ledger: The run's ledger.
+        open_sink: Opens the table that the run is said to write.
+        reason: Why, for whoever reads the log.
+        table_is_gone: The user's own word that table or branch are gone for good.
+
+    Raises:
+        RunCommittedError: The run has landed.
+        TableOutOfSightError: A post is in doubt, and the table is not provably the run's.
+        CommitError: The catalog gave no clear answer; call again.
+    """
+    log = ledger.log
+    log.refresh()
+    run_file = ledger.run_file()  # Before a receipt is believed: it may be another run's.
+    if log.receipt is not None:
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
+    # First: a run that landed without living to say so is not given up, it is found. And what
+    # cannot be judged is not given up either: the record is final.
+    if run_file is not None and log.doubtful:
+        sight = resolve(ledger, run_file, open_sink, may_post=False, is_gone=table_is_gone)
+        if sight.landed is not None:
+            if log.is_aborted:
+                record_landing(ledger, sight.landed)
+            raise RunCommittedError(run_id=ledger.run_id, snapshot_id=sight.landed.mark.snapshot_id)
+        _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
+    elif run_file is not None and (found := mark_in_view(ledger, run_file, open_sink)) is not None:
+        raise RunCommittedError(run_id=ledger.run_id, snapshot_id=found.mark.snapshot_id)
+    if not log.is_aborted:
+        with contextlib.suppress(RunAbortedError):  # Another abort was faster.
+            log.claim(Abort(reason=reason, table_is_gone=table_is_gone))
+    sight = refuse_landed(ledger, open_sink, is_gone=table_is_gone)
+    # A driver may have posted since the first look.
+    _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
+    if sight.doubtful:
+        warnings.warn(
+            f"run {ledger.run_id!r} was given up with {_posts(sight)} without an answer "
+            f"({sight.reason}): look for its rows before they are written again under a new run id",
+            stacklevel=3,
+        )
+    failpoint("after-abort-is-resolved")
+    return Aborted(posts=len(log.intents), in_doubt=tuple(sight.doubtful), reason=sight.reason)
+
+
+def _refuse_out_of_sight(ledger: Ledger, sight: Sight, *, table_is_gone: bool) -> None:
+    if sight.out_of_sight and not table_is_gone:
+        run_file = ledger.run_file()
+        raise TableOutOfSightError(
+            table=run_file.identity.table if run_file else "",
+            run_id=ledger.run_id,
+            posts=_posts(sight),
+            reason=sight.reason,
+        )
+
+
+def _posts(sight: Sight) -> str:
+    return counted(len(sight.doubtful), "post")
+
+
+# ---- Sweep: delete what a finished or aborted run no longer needs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What a sweep has deleted."""
+
+    data_files: int
+    ledger_objects: int
+    # Staged files that may be part of a snapshot: what became of their post is in doubt.
+    in_doubt: int = 0
+    # Staged files that are left because the table is not provably the run's, and why.
+    out_of_reach: int = 0
+    reason: str = ""
+    # Files that this ledger knows nothing of having landed, and that the table reaches.
+    live: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """What a sweep deletes, and what it leaves. Nothing is deleted by planning."""
+
+    # What the run is; None if no driver got as far as to say so.
+    run_file: RunFile | None
+    # Staged files that did not become part of the table, with their sizes, in order.
+    data_files: Mapping[str, int]
+    ledger_objects: Sequence[str]
+    # Staged files that have landed, or of which it is in doubt; objects that are still of use.
+    kept_files: AbstractSet[str]
+    kept_objects: AbstractSet[str]
+    # The post that was found in the table though the run was given up.
+    landed: MarkFound | None = None
+    # How many of the kept files are in doubt, and why.
+    in_doubt: int = 0
+    reason: str = ""
+    # Lists of staged files: they stay as long as the files do.
+    listings: AbstractSet[str] = frozenset()
+    # Why staged files cannot be deleted now: the table is not provably the run's.
+    out_of_reach: str = ""
+    # How many of the kept files are in the table, and not by this ledger; None if it was not asked,
+    # because it is not known how it is reached.
+    live: int | None = None
+
+
+def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
+    """Delete the run's chunks, keys, task logs, its own copy of the input, and files not landed.
+
+    Calling again is safe.
+
+    Args:
+        ledger: The run's ledger.
+        open_sink: Opens the table that the run is said to write; called only if it is needed.
+
+    Raises:
+        RunUnfinishedError: The run may still go on.
+        CatalogUnavailableError: The catalog does not answer; call again.
+        StoreUnavailableError: The store did not answer.
+        StoreError: The ledger is damaged.
+    """
+    return carry_out(ledger, open_sink, plan_sweep(ledger, open_sink))
+
+
+def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPlan:
+    """Find out what a sweep is to delete. Of a run that was given up, it looks at the table.
+
+    Args:
+        ledger: The run's ledger.
+        open_sink: Opens the table that the run is said to write; called only if it is needed.
+
+    Raises:
+        RunUnfinishedError: The run may still go on.
+        CatalogUnavailableError: The catalog does not answer; call again.
+        CommitUnknownError: The log lacks the intent that has landed.
+        StoreUnavailableError: The store did not answer.
+        StoreError: The ledger is damaged.
+    """
+    log, storage = ledger.log, ledger.storage
+    log.refresh()
+    given_up = log.receipt is None
+    if given_up and not log.is_aborted:
+        raise RunUnfinishedError(run_id=ledger.run_id)
+    # Only now: before the run has ended, a driver may still come and say what it is.
+    run_file, layout = ledger.run_file(), ledger.layout
+    sight = _sight(ledger, run_file, open_sink)
+    references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
+    with answers(layout.folder):
+        tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
+        inputs, beats = storage.list(layout.inputs), storage.list(layout.beats)
+    refuse_links(layout.folder, (*tasks, *parts, *inputs, *beats))
+    staged = [
+        group for record in read_task_records(storage, layout, tasks) for group in record.groups
+    ]
+    # Copies that were planned. Where their list is gone, a sweep has deleted them before it.
+    staged += [
+        group
+        for reference in log.renewals
+        if layout.part(reference.name) in parts
+        for group in read_work(storage, layout, reference).groups
+    ]
+    # Files that an earlier sweep has kept as in doubt: no task's records list them any more.
+    intents = log.intents.values() if given_up else ()
+    doubted = {intent.staged.name: intent.staged for intent in intents}
+    staged += [
+        group
+        for reference in doubted.values()
+        if layout.part(reference.name) in parts
+        for group in read_work(storage, layout, reference).groups
+    ]
+    works = [read_work(storage, layout, reference) for reference in references]
+    landed = {path for work in works for path in sizes_of(work.groups)}
+    sizes = {path: size for path, size in sizes_of(staged).items() if path not in landed}
+    live, out_of_reach = _live(ledger, run_file, open_sink, list(sizes))
+    sizes = {path: size for path, size in sizes.items() if path not in (live or ())}
+    # What has failed for good stays readable: it may be all that is left of a row.
+    kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
+    kept |= {layout.part(reference.name) for reference in references}
+    if log.pinned is not None:  # A later start is compared with it.
+        kept.add(layout.part(log.pinned.pins.name))
+    renewed = {layout.part(reference.name) for reference in log.renewals}
+    return SweepPlan(
+        run_file=run_file,
+        data_files=dict(sorted(sizes.items())),
+        ledger_objects=[uri for uri in (*parts, *tasks, *inputs, *beats) if uri not in kept],
+        kept_files=landed.union(live or ()),
+        kept_objects=kept.intersection((*parts, *tasks)),
+        landed=sight.landed,
+        in_doubt=len(landed) if sight.doubtful else 0,
+        reason=sight.reason,
+        listings=renewed.union(uri for uri in tasks if uri.endswith(".json")),
+        out_of_reach=out_of_reach,
+        live=None if live is None else len(live),
+    )
+
+
+def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: SweepPlan) -> Swept:
+    """Delete what was planned.
+
+    Args:
+        ledger: The run's ledger.
+        open_sink: Opens the table that the run is said to write; called only if it is needed.
+        plan: What `plan_sweep` has found.
+
+    Raises:
+        StoreUnavailableError: The store did not answer; call again.
+        LedgerDamagedError: A file is outside the table; nothing was deleted.
+    """
+    layout, storage = ledger.layout, ledger.storage
+    if plan.landed is not None:
+        record_landing(ledger, plan.landed)
+    failpoint("before-files-are-swept")
+    out_of_reach = _delete_files(ledger, plan, open_sink)
+    objects = plan.ledger_objects
+    if out_of_reach:
+        objects = [uri for uri in objects if uri not in plan.listings]
+    # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
+    failpoint("after-files-are-swept")
+    refuse_links(layout.folder, objects)
+    with answers(layout.folder):
+        storage.delete(objects)
+    failpoint("after-ledger-is-swept")
+    return Swept(
+        data_files=0 if out_of_reach else len(plan.data_files),
+        ledger_objects=len(objects),
+        in_doubt=plan.in_doubt,
+        out_of_reach=len(plan.data_files) if out_of_reach else 0,
+        reason=out_of_reach or plan.reason,
+        live=plan.live or 0,
+    )
+
+
+def _live(
+    ledger: Ledger,
+    run_file: RunFile | None,
+    open_sink: Callable[[Identity], Sink],
+    paths: Sequence[str],
+) -> tuple[AbstractSet[str] | None, str]:
+    """Ask the table which files it reaches; where it is not provably the run's, say why.
+
+    None where it is not known how the table is reached: a plan is shown all the same.
+
+    Raises:
+        LedgerDamagedError: A path is outside the table, or not one of the run's.
+        CatalogUnavailableError: The catalog does not answer.
+        StoreUnavailableError: The table's storage does not answer.
+    """
+    if run_file is None or not paths:
+        return frozenset(), ""
+    try:
+        own = own_table(run_file, open_sink, is_gone=_is_gone(ledger))
+    except UnsupportedTableError as error:  # Upgraded since, for example.
+        return frozenset(), in_one_line(error)
+    except SettingsError:
+        return None, ""
+    if isinstance(own, str):
+        return frozenset(), own
+    sink, view = own
+    return sink.live_files(view, paths, ledger.layout.files_nonce), ""
+
+
+def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity], Sink]) -> str:
+    """Delete staged files; where the table is not provably the run's, leave them and say why."""
+    if plan.run_file is None or not plan.data_files or plan.out_of_reach:
+        return plan.out_of_reach
+    try:
+        own = own_table(plan.run_file, open_sink, is_gone=_is_gone(ledger))
+        if isinstance(own, str):
+            return own
+        sink, view = own
+        paths = list(plan.data_files)
+        if plan.live is None:
+            live = sink.live_files(view, paths, ledger.layout.files_nonce)
+            paths = [path for path in paths if path not in live]
+        sink.delete_files(view, paths)
+    except UnsupportedTableError as error:  # Upgraded since, or files in a folder of others.
+        return in_one_line(error)
+    return ""
+
+
+def _is_gone(ledger: Ledger) -> bool:
+    """Whether the user has said that the table is gone."""
+    return ledger.log.abort is not None and ledger.log.abort.table_is_gone
+
+
+def _sight(
+    ledger: Ledger, run_file: RunFile | None, open_sink: Callable[[Identity], Sink]
+) -> Sight:
+    """Ask the table what became of the posts of a run that was given up."""
+    if ledger.log.receipt is not None or run_file is None or not ledger.log.doubtful:
+        return Sight(doubtful={})
+    return resolve(ledger, run_file, open_sink, is_gone=_is_gone(ledger))
+
+
+def _to_keep(ledger: Ledger, sight: Sight, table: str) -> Sequence[PartReference]:
+    """Return the lists of the files that have landed, or of which it is in doubt.
+
+    Raises:
+        CommitUnknownError: The log lacks the intent that has landed.
+    """
+    log = ledger.log
+    if log.receipt is not None:
+        return [log.receipt.staged]
+    if sight.landed is not None:
+        landed = landed_intent(log, sight.landed.mark)
+        if landed is None:  # Another copy of this ledger has landed; which files is not known here.
+            raise CommitUnknownError(
+                table=table,
+                run_id=ledger.run_id,
+                reason=f"the table names intent {sight.landed.mark.intent_number}, the ledger "
+                "lacks it",
+            )
+        return [landed.staged]
+    # A table that is out of sight can come back, with the post in it.
+    doubtful = sight.doubtful.values()
+    return list({intent.staged.name: intent.staged for intent in doubtful}.values())

@@ -1,0 +1,136 @@
+"""What a user chooses for one start, checked before anything is touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from holdfast.errors import SettingsError
+from holdfast.model.limits import DEFAULT_LIMITS, Limits
+from holdfast.text import seconds_of
+from holdfast.worker.task import OnError, RowCount
+from holdfast.worker.transforms import PerRow, PerWorker, Transform
+
+Takeover = Literal["wait", "now", "never"]
+IfCommitted = Literal["compare", "return"]
+# What of a DataFrame's input is compared: "keys" reads the key columns, "rows" all of them.
+VerifyInput = Literal["keys", "rows", False]
+# What a column of the table that the output lacks is: an error, or NULL in every row.
+MissingColumns = Literal["error", "null"]
+Duration = str | float | timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The arguments of a write that are the engine's to follow."""
+
+    transform: Transform | PerWorker | PerRow | None = None
+    batch_rows: int | None = None
+    rows: RowCount = "same"
+    missing_columns: MissingColumns = "error"
+    verify_input: VerifyInput = "keys"
+    # How much work may be lost; None: only what is in closed table files is kept.
+    checkpoint_every: Duration | None = "30s"
+    # How many further passes a failing transform gets, as long as they add something.
+    retries: int = 2
+    takeover: Takeover = "wait"
+    if_committed: IfCommitted = "compare"
+    strict_code: bool = False
+    on_error: OnError = "raise"
+    # How many rows may be set aside: a number of rows, or a share of the input.
+    max_errors: float = 0.1
+    cost: float | Callable[[Any], float] = 0.0
+    limits: Limits = DEFAULT_LIMITS
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be followed.
+
+        Raises:
+            SettingsError: A choice cannot be used.
+        """
+        _whole_number("batch_rows", self.batch_rows, least=1, optional=True)
+        _whole_number("retries", self.retries, least=0, optional=False)
+        _one_of("rows", self.rows, RowCount)
+        _one_of("missing_columns", self.missing_columns, MissingColumns)
+        _one_of("on_error", self.on_error, OnError)
+        _one_of("takeover", self.takeover, Takeover)
+        _one_of("if_committed", self.if_committed, IfCommitted)
+        if self.verify_input not in ("keys", "rows") and self.verify_input is not False:
+            raise SettingsError(
+                what=f"verify_input={self.verify_input!r}",
+                cure='give "keys" to compare keys, "rows" to compare values too, or False',
+            )
+        _ = self.checkpoint_every_s
+        _number("max_errors", self.max_errors, "a number of rows (100) or a share (0.01)")
+        if isinstance(self.max_errors, float) and self.max_errors > 1:
+            cure = "give a whole number of rows (100), or a share of at most 1.0"
+            raise SettingsError(what=f"max_errors={self.max_errors!r}", cure=cure)
+        if not callable(self.cost):
+            _number("cost", self.cost, "the cost of a row, or a function of its answer")
+        if not isinstance(self.limits, Limits):
+            raise SettingsError(
+                what=f"limits={self.limits!r}", cure="give hf.Limits(batch_bytes=…, open_files=…)"
+            )
+        if isinstance(self.transform, PerRow) and self.batch_rows is not None:
+            raise SettingsError(
+                what="batch_rows with per_row", cure="leave it out; see per_row(concurrency=…)"
+            )
+
+    def errors_max(self, rows: int) -> int:
+        """Return how many rows may be set aside, of so many in all."""
+        if self.on_error == "raise":
+            return 0
+        if isinstance(self.max_errors, int):
+            return self.max_errors
+        return math.ceil(self.max_errors * rows)
+
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the input's values are compared, and not only its keys."""
+        return self.verify_input == "rows"
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it is known that a row costs more than a look at its key."""
+        return bool(self.cost) or isinstance(self.transform, PerRow)
+
+    @property
+    def checkpoint_every_s(self) -> float | None:
+        """How much work may be lost, in seconds.
+
+        Raises:
+            SettingsError: It is no duration.
+        """
+        if self.checkpoint_every is None:
+            return None
+        try:
+            return seconds_of(self.checkpoint_every)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                what=f"checkpoint_every={self.checkpoint_every!r}: {error}",
+                cure='give a duration ("30s", "5min"), or None for none',
+            ) from error
+
+
+def _whole_number(name: str, value: int | None, *, least: int, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if type(value) is not int or value < least:
+        cure = f"give a whole number of at least {least}{', or None' if optional else ''}"
+        raise SettingsError(what=f"{name}={value!r}", cure=cure)
+
+
+def _number(name: str, value: float, wanted: str) -> None:
+    if type(value) not in {int, float} or not 0 <= value < float("inf"):
+        raise SettingsError(what=f"{name}={value!r}", cure=f"give {wanted}")
+
+
+def _one_of(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal type.
+    known = get_args(choices)
+    if value not in known:
+        texts = [f'"{choice}"' for choice in known]
+        cure = f"give {', '.join(texts[:-1])} or {texts[-1]}"
+        raise SettingsError(what=f"{name}={value!r}", cure=cure)

@@ -1,0 +1,131 @@
+"""A scan as the engine sees it: its files are pinned once, its rows are ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.engine.claim import Ledger
+from holdfast.engine.ports import Jobs
+from holdfast.errors import RunMismatchError
+from holdfast.failpoints import failpoint
+from holdfast.ledger.parts import read_pins, write_pins
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.model.coverage import InputSums, KeyExamples, Pins, Ranges
+from holdfast.model.records import Pinned
+from holdfast.sources.base import PinnedScan
+from holdfast.worker.replay import ReplayPlan
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import ScanTask, TaskPlan
+
+
+# ---- Pin: settle which files a scan reads, once for the whole run
+def pin(ledger: Ledger, scan: PinnedScan, *, compare: bool, found: Pins | None = None) -> Pins:
+    """Return the files that the run reads: those of its first start, whatever came since.
+
+    Args:
+        ledger: The run's ledger; claimed, if nothing is pinned yet.
+        scan: What this start names.
+        compare: Whether it must name the same files.
+        found: What the scan has found already; None to look now.
+
+    Raises:
+        RunMismatchError: It names other files: their rows would be left out without a word.
+        InputChangedError: A pinned file was changed or deleted.
+        SettingsError: There are no files, or they do not fit together.
+        StoreError: The ledger is damaged or does not answer.
+    """
+    known = ledger.log.pinned
+    if known is not None:
+        pins = read_pins(ledger.storage, ledger.layout, known.pins)
+        if compare and (difference := scan.compare(pins)):
+            raise RunMismatchError(run_id=ledger.run_id, differences=difference)
+        return pins
+    pins = scan.pin() if found is None else found
+    name = f"pins-{ledger.ports.new_nonce()}.parquet"
+    failpoint("before-pins")
+    reference = write_pins(ledger.storage, ledger.layout, name, pins)
+    failpoint("after-pins")
+    ledger.log.append(Pinned(pins=reference, rows=pins.whole.rows))
+    return pins
+
+
+# ---- The rows of a scan, as the engine asks for them: all but the jobs is arithmetic on ranges
+# Stored bytes that one task reads at most. A task begins without rows to encode and ends without
+# any to read, so many small ones leave cores idle; and a large one loses no more when it is killed.
+_ITEM_BYTES = 1024 * 1024 * 1024
+_EXAMPLES = 3
+
+
+class ScanRows:
+    """Runs task plans over the pinned files of one scan."""
+
+    def __init__(self, scan: PinnedScan, pins: Pins, jobs: Jobs) -> None:
+        """Keep the parts; nothing runs yet."""
+        self._scan = scan
+        self._pins = pins
+        self._jobs = jobs
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at a time."""
+        return self._jobs.slots
+
+    def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:  # noqa: ARG002
+        """Return how many rows are not finished: the pins tell, and pin the values too."""
+        return InputSums(rows=self._left(finished).rows, null_keys=0, low=0, high=0)
+
+    def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:  # noqa: ARG002
+        """Return how many rows there are: no two of them have one number."""
+        return InputSums(rows=self._pins.whole.rows, null_keys=0, low=0, high=0), 0
+
+    def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
+        """Run the plan over the rows that are not finished, shared out anew; wait for all.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+        items = self._pins.items(self._left(finished), self.slots, _ITEM_BYTES)
+        scan = ScanTask(reader=self._scan.reader(self._pins), items=items)
+        return self._jobs.run(replace(plan, scan=scan), len(items))
+
+    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run the replay of work items, each in a task of its own.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+        return self._jobs.replay(plan, items)
+
+    def duplicates(self, *, beside: bool = False) -> KeyExamples:  # noqa: ARG002
+        """Return none: no two rows of pinned files have one number."""
+        return KeyExamples(keys=0, examples="")
+
+    def cancel_beside(self) -> None:
+        """Nothing runs beside the job."""
+
+    def gone(self, finished: KeyFiles) -> KeyExamples:
+        """Return the finished rows that are not in the pinned files."""
+        strange = _finished(finished).minus(self._pins.whole)
+        return KeyExamples(keys=strange.rows, examples=str(strange.spans[:_EXAMPLES]))
+
+    def overlaps(self, finished: KeyFiles) -> dict[tuple[str, ...], int]:
+        """Return which records share rows, and how many."""
+        shared: dict[tuple[str, ...], int] = {}
+        covered = finished.ranges.items()
+        spans = sorted((start, stop, name) for name, found in covered for start, stop in found)
+        reach, holder = 0, ""
+        for start, stop, name in spans:
+            if start < reach:
+                pair = tuple(sorted({name, holder}))
+                shared[pair] = shared.get(pair, 0) + min(stop, reach) - start
+            if stop > reach:
+                reach, holder = stop, name
+        return shared
+
+    def _left(self, finished: KeyFiles) -> Ranges:
+        return self._pins.whole.minus(_finished(finished))
+
+
+def _finished(finished: KeyFiles) -> Ranges:
+    return Ranges.of(span for ranges in finished.ranges.values() for span in ranges)

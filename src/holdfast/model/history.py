@@ -1,0 +1,319 @@
+"""A run's history for people: its starts, its progress, its status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from holdfast.model.records import Abort, Body, Claim, Plan, Receipt, Record, Stop
+from holdfast.model.work import StagedTotals, TaskRecord, Work
+from holdfast.text import printable
+
+# ---- Starts: the lives of a run's drivers, as the run log tells them
+# "": it is the last one, and nobody has said how it ended: it may be at work. "gone": another
+# start came after it, and it had said nothing: killed, or taken over.
+StartEnd = Literal["", "committed", "stopped", "aborted", "gone"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """One claim of a start, and the job that was run under it."""
+
+    claim: int
+    # Unix seconds, by the driver's clock.
+    began_at: float
+    # None as long as no job was planned under the claim.
+    plan: Plan | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Start:
+    """One driver's life, from its first claim on."""
+
+    number: int
+    host: str
+    process_id: int
+    machine: str
+    code: str
+    checkpoint_every_s: float | None
+    began_at: float
+    last_at: float
+    passes: list[Pass] = field(default_factory=list)
+    end: StartEnd = ""
+    # The name of the error or signal that a driver has left behind.
+    reason: str = ""
+    # What that error says has happened.
+    message: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason and what it says, for people."""
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
+    @property
+    def first_claim(self) -> int:
+        """The number of its first claim."""
+        return self.passes[0].claim
+
+    @property
+    def jobs(self) -> list[Pass]:
+        """The passes under which a job was run."""
+        return [one for one in self.passes if one.plan is not None]
+
+
+def unix_seconds(written_at: str) -> float:
+    """Return the moment that a record names."""
+    return datetime.fromisoformat(written_at).timestamp()
+
+
+def starts_of(records: Iterable[Record]) -> list[Start]:
+    """Return all starts of a run, the first one first.
+
+    A process that claims again without having stopped goes on with its next pass. A receipt may be
+    written by whoever finds the mark, so it ends the last start.
+    """
+    starts: list[Start] = []
+    for record in records:
+        at, body = unix_seconds(record.written_at), record.body
+        if isinstance(body, Claim):
+            _claim(starts, body, record.number, at)
+        elif starts:
+            _go_on(starts[-1], body, at)
+    return starts
+
+
+def _claim(starts: list[Start], claim: Claim, number: int, at: float) -> None:
+    last = starts[-1] if starts else None
+    if last is None or last.end or not _is_same(last, claim):
+        if last is not None and not last.end:
+            last.end = "gone"
+        last = _begun(len(starts) + 1, claim, at)
+        starts.append(last)
+    last.passes.append(Pass(claim=number, began_at=at))
+    last.last_at = at
+
+
+def _go_on(start: Start, body: Body, at: float) -> None:
+    start.last_at = at
+    if isinstance(body, Plan):
+        start.passes[-1].plan = body
+    elif isinstance(body, Stop):
+        start.end, start.reason, start.message = "stopped", body.reason, body.message
+    elif isinstance(body, Abort):
+        start.end, start.reason, start.message = "aborted", body.reason, ""
+    elif isinstance(body, Receipt):
+        start.end, start.reason, start.message = "committed", "", ""
+
+
+def _is_same(start: Start, claim: Claim) -> bool:
+    return (start.host, start.process_id, start.machine) == (
+        claim.host,
+        claim.process_id,
+        claim.machine,
+    )
+
+
+def _begun(number: int, claim: Claim, at: float) -> Start:
+    return Start(
+        number=number,
+        host=claim.host,
+        process_id=claim.process_id,
+        machine=claim.machine,
+        code=claim.code,
+        checkpoint_every_s=claim.checkpoint_every_s,
+        began_at=at,
+        last_at=at,
+    )
+
+
+# ---- Status: what a run's ledger says, in a form that a person reads
+# "started": a driver has claimed it, alive or dead. "stopped": its driver gave up in good order.
+# "staged": everything is in table files, and only the commit is missing. "damaged": its ledger
+# cannot be read, and a list of runs goes on without it.
+RunState = Literal["new", "started", "stopped", "staged", "committed", "aborted", "damaged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """Where a run stands. `print(status)` shows it as a small table."""
+
+    run_id: str
+    state: RunState
+    table: str
+    # None while nobody has measured the input.
+    input_rows: int | None
+    done_rows: int
+    # Those of them that have failed, as far as a seal has counted them.
+    quarantined_rows: int
+    # How many drivers have claimed it.
+    starts: int
+    host: str
+    process_id: int
+    last_record_at: str
+    snapshot_id: int | None
+    # What is wrong with a ledger that is damaged.
+    error: str = ""
+    # Which error or signal ended the last start of a run that is stopped, and what it says.
+    stopped_by: str = ""
+
+    @classmethod
+    def damaged(cls, run_id: str, error: str) -> RunStatus:
+        """Return the status of a run whose ledger cannot be read."""
+        return cls(
+            run_id=run_id,
+            state="damaged",
+            table="",
+            input_rows=None,
+            done_rows=0,
+            quarantined_rows=0,
+            starts=0,
+            host="",
+            process_id=0,
+            last_record_at="",
+            snapshot_id=None,
+            error=error,
+        )
+
+    def __str__(self) -> str:
+        """Return the status as lines of `name  value`."""
+        lines = [("run", self.run_id), ("state", self.state)]
+        if self.error:
+            lines.append(("error", self.error))
+        if self.stopped_by:
+            lines.append(("stopped", f"by {self.stopped_by}"))
+        if self.table:
+            lines.append(("table", self.table))
+        of = "" if self.input_rows is None else f" of {self.input_rows:,}"
+        if self.input_rows:
+            of += f" ({self.done_rows / self.input_rows:.0%})"
+        lines.append(("done", f"{self.done_rows:,}{of} rows"))
+        if self.quarantined_rows:
+            lines.append(("failed", f"{self.quarantined_rows:,} of them: see run.quarantined()"))
+        if self.snapshot_id is not None:
+            lines.append(("snapshot", str(self.snapshot_id)))
+        if self.starts:
+            lines.append(("starts", f"{self.starts}, last by {self.host} ({self.process_id})"))
+            lines.append(("written", self.last_record_at))
+        return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
+
+
+# ---- Progress: how far a run has come, added up from what its tasks have made durable
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a person wants to know while a job runs. Rows count once they are durable."""
+
+    run_id: str
+    state: RunState
+    # None where the input was not measured.
+    input_rows: int | None
+    done_rows: int
+    # Of these: what earlier starts had done, and what has failed.
+    kept_rows: int = 0
+    quarantined_rows: int = 0
+    # Task logs of the current job: how many were begun, and how many have ended.
+    tasks_begun: int = 0
+    tasks_ended: int = 0
+    # Chunks that wait to be put into table files, and the files that are staged.
+    waiting_chunks: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    # How long tasks have worked for what counts, and how long of it they waited for storage.
+    task_seconds: float = 0.0
+    waited_s: float = 0.0
+    kept_seconds: float = 0.0
+    cost: float = 0.0
+    kept_cost: float = 0.0
+    # The most that a worker process has held.
+    memory_bytes: int = 0
+    start: int = 0
+    # Which job of this start is under way, and why it is run.
+    passes: int = 0
+    reason: str = ""
+    # When this start began, and when its last record was written, in Unix seconds.
+    began_at: float = 0.0
+    last_at: float = 0.0
+
+    @property
+    def remaining_rows(self) -> int | None:
+        """How many rows are left, as far as that is known."""
+        return None if self.input_rows is None else max(0, self.input_rows - self.done_rows)
+
+    @property
+    def share(self) -> float | None:
+        """Which part of the input is done."""
+        if self.input_rows is None:
+            return None
+        return min(1.0, self.done_rows / self.input_rows) if self.input_rows else 1.0
+
+
+def progress_of(  # noqa: PLR0913 - each is a part of what was found.
+    *,
+    run_id: str,
+    state: RunState,
+    input_rows: int | None,
+    starts: Sequence[Start],
+    work: Work,
+    logs: Sequence[Sequence[TaskRecord]],
+) -> Progress:
+    """Add up what is known of a run.
+
+    Args:
+        run_id: The user's id.
+        state: Where the run stands.
+        input_rows: How many rows there are to do, if that is known.
+        starts: All starts, the last one last.
+        work: All records that count.
+        logs: The task logs of the job that is under way.
+    """
+    start = starts[-1] if starts else None
+    first = start.first_claim if start else 0
+    kept = Work(records=tuple(one for one in work.records if one.claim < first))
+    staged = StagedTotals.of(work.groups)
+    fresh = [one for one in work.records if one.claim >= first]
+    return Progress(
+        run_id=run_id,
+        state=state,
+        input_rows=input_rows,
+        done_rows=work.sums.rows,
+        # As the report of a start counts them: of failed rows nothing was saved.
+        kept_rows=kept.sums.rows - kept.quarantined_rows,
+        quarantined_rows=work.quarantined_rows,
+        tasks_begun=len(logs),
+        tasks_ended=sum(1 for log in logs if log[-1].end),
+        waiting_chunks=len(work.waiting),
+        files=staged.files,
+        size_bytes=staged.size_bytes,
+        task_seconds=sum(one.seconds for one in fresh),
+        waited_s=sum(one.usage.waited_s for one in fresh),
+        kept_seconds=kept.seconds,
+        cost=work.cost,
+        kept_cost=kept.cost,
+        memory_bytes=max((one.usage.memory_bytes for one in fresh), default=0),
+        start=start.number if start else 0,
+        passes=len(start.jobs) if start else 0,
+        reason=pass_reason(start, start.jobs[-1]) if start and start.jobs else "",
+        began_at=start.began_at if start else 0.0,
+        last_at=max([start.last_at, *(one.usage.at for one in fresh)]) if start else 0.0,
+    )
+
+
+def pass_reason(start: Start, one: Pass) -> str:
+    """Say why a job is run; nothing if there is none.
+
+    Args:
+        start: The start that runs it.
+        one: One of its passes.
+    """
+    if one.plan is None:
+        return ""
+    if one.plan.job == "replay":
+        return "puts chunks of ended tasks into table files"
+    if any(job.plan is not None and job.plan.job != "replay" for job in _before(start, one)):
+        return "does the rows that lost or failed tasks have left"
+    return "goes on where the last start ended" if start.number > 1 else "does all rows"
+
+
+def _before(start: Start, one: Pass) -> list[Pass]:
+    return [job for job in start.jobs if job.claim < one.claim]

@@ -1,0 +1,251 @@
+"""What every sink does by storage and text alone: the run's mark, and its staged files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import unquote
+
+from holdfast.errors import (
+    LedgerDamagedError,
+    SettingsError,
+    StagedFileMissingError,
+    UnsupportedTableError,
+)
+from holdfast.model.work import StagedGroup, sizes_of
+from holdfast.sinks.base import RunMark
+from holdfast.storage.locations import split
+from holdfast.storage.port import Storage
+
+# ---- The mark as text: how a run's name stands inside a table, whatever the format
+MARK_PREFIX = "holdfast.run."
+# The mark once more, in the summary of its snapshot or the note of its version.
+MARK_NOTE = "holdfast.mark"
+# A table keeps so many of them: each new one drops the oldest beyond that.
+MARKS_MAX = 100
+
+
+def mark_text(mark: RunMark, **more: str) -> str:
+    """Return the mark as it stands in the table.
+
+    Args:
+        mark: The mark.
+        **more: What a format has to know besides.
+    """
+    return json.dumps(
+        {
+            "nonce": mark.run_nonce,
+            "intent": mark.intent_number,
+            "intent_nonce": mark.intent_nonce,
+            "snapshot": mark.snapshot_id,
+            "sequence": mark.sequence_number,
+            **more,
+        }
+    )
+
+
+def oldest_beyond(properties: Mapping[str, str], ours: str, most: int) -> list[tuple[int, str]]:
+    """Return the marks that give way to a new one: sequence number and name, the oldest first.
+
+    Args:
+        properties: What the table holds, marks among it.
+        ours: The name of the new mark.
+        most: How many marks may stand in the end.
+
+    Raises:
+        UnsupportedTableError: A mark cannot be read.
+    """
+    others = sorted(
+        (parse_mark(name, text).sequence_number, name)
+        for name, text in properties.items()
+        if name.startswith(MARK_PREFIX) and name != ours
+    )
+    return others[: max(0, len(others) + 1 - most)]
+
+
+def mark_of_run(texts: Iterable[str], run_nonce: str) -> RunMark | None:
+    """Return the mark that a run has left under whatever id; a copied ledger goes by another.
+
+    Args:
+        texts: Marks of the table, of any run; what cannot be read is passed over.
+        run_nonce: Whose mark is wanted.
+    """
+    for text in texts:
+        with contextlib.suppress(UnsupportedTableError):
+            if (mark := parse_mark("", text)).run_nonce == run_nonce:
+                return mark
+    return None
+
+
+def parse_mark(name: str, text: str) -> RunMark:
+    """Read back what `mark_text` gave.
+
+    Raises:
+        UnsupportedTableError: It is none.
+    """
+    try:
+        value = json.loads(text)
+        return RunMark(
+            run_nonce=value["nonce"],
+            intent_number=value["intent"],
+            snapshot_id=value["snapshot"],
+            sequence_number=value["sequence"],
+            intent_nonce=value.get("intent_nonce", ""),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnsupportedTableError(
+            table=name,
+            what=f"the table property with this run's mark cannot be read: {text[:80]!r}",
+            cure="restore that property from an older metadata file of the table",
+        ) from error
+
+
+# ---- Staged files as storage sees them: which are gone, which are old, which may be deleted
+# What a path's segment must not be: a file system or a server resolves these.
+_UNRESOLVED = ("", ".", "..")
+_SEPARATORS = re.compile(r"[/\\]")
+# How `split` calls the local file system, and how deep in it a folder of a table's own begins.
+_LOCAL, _LOCAL_DEPTH = "file://", 2
+
+
+def missing_paths(storage: Storage, groups: Sequence[StagedGroup]) -> list[str]:
+    """Return the paths of staged files and groups that are gone or of another size.
+
+    Raises:
+        StorageError: Storage failed.
+    """
+    expected = sizes_of(groups)
+    sizes = storage.sizes(list(expected))
+    pairs = zip(expected.items(), sizes, strict=True)
+    return [path for (path, size), found in pairs if found != size]
+
+
+def groups_before(
+    storage: Storage, table: str, groups: Sequence[StagedGroup], before: float
+) -> list[StagedGroup]:
+    """Return the groups of which an object was last written before a moment (Unix seconds).
+
+    Args:
+        storage: How the files are reached.
+        table: The table's name, for the error.
+        groups: What is staged.
+        before: The moment.
+
+    Raises:
+        StagedFileMissingError: A staged file is gone.
+        StorageError: Storage failed.
+    """
+    paths = [path for group in groups for path in group.paths]
+    written = dict(zip(paths, storage.last_written(paths), strict=True))
+    refuse_missing(table, [path for path, moment in written.items() if moment is None])
+    old = {path for path, moment in written.items() if moment is not None and moment < before}
+    return [group for group in groups if old.intersection(group.paths)]
+
+
+def refuse_missing(table: str, paths: Sequence[str]) -> None:
+    """Stop if staged files are gone.
+
+    Args:
+        table: The table's name, for the error.
+        paths: Those that are.
+
+    Raises:
+        StagedFileMissingError: There are some.
+    """
+    if paths:
+        raise StagedFileMissingError(table=table, count=len(paths), path=paths[0])
+
+
+def refuse_outside(table: str, folders: Sequence[str], paths: Sequence[str]) -> None:
+    """Stop unless every path is a plain one inside one of the folders.
+
+    All paths are checked before the caller deletes the first. A path that has to be resolved is
+    refused even where it would end inside: no writer of ours makes one. In a local file system
+    that goes for links, too.
+
+    Args:
+        table: The table's name, for the error.
+        folders: Where the table's files are, with or without a trailing slash.
+        paths: What the run's records name.
+
+    Raises:
+        LedgerDamagedError: A path is outside, has empty, `.` or `..` segments, plain or encoded,
+            or leads through a symbolic link.
+    """
+    prefixes = [f"{folder.rstrip('/')}/" for folder in folders]
+    links: dict[str, bool] = {}
+    for path in paths:
+        inside = [path.removeprefix(prefix) for prefix in prefixes if path.startswith(prefix)]
+        depths = [len(rest.split("/")) for rest in inside if all(map(_is_plain, rest.split("/")))]
+        if not depths or _has_link(path, max(depths), links):
+            raise LedgerDamagedError(
+                uri=path, reason=f"a staged file that is outside of {table}, or may lead there"
+            )
+
+
+def is_root(folder: str) -> bool:
+    """Whether a folder is a whole bucket, a whole file system, or a folder right in one's root.
+
+    Tables share those with other tables, and with files of another kind: that a table says that
+    it lies there makes nothing in them the table's own.
+    """
+    try:
+        root, key = split(folder)
+    except SettingsError:  # Of a file system, or nothing that we know.
+        return True
+    return len(key.split("/")) < _LOCAL_DEPTH if root == _LOCAL else not key
+
+
+def _has_link(path: str, depth: int, known: dict[str, bool]) -> bool:
+    """Whether one of the last segments of a local path is a symbolic link.
+
+    Args:
+        path: A file's.
+        depth: How many segments are below the table's folder. That may be reached through links:
+            it is where the table says that it is.
+        known: What was found out of folders before.
+    """
+    root, key = split(path)
+    if root != _LOCAL:
+        return False
+    segments = f"/{key}".split("/")
+    for length in range(len(segments), len(segments) - depth, -1):
+        part = "/".join(segments[:length])
+        if part not in known:
+            # Not `Path.is_symlink`: a name that is too long is an error there, and no link here.
+            known[part] = os.path.islink(part)  # noqa: PTH114
+        if known[part]:
+            return True
+    return False
+
+
+def refuse_foreign(table: str, run_nonce: str, paths: Sequence[str]) -> None:
+    """Stop unless the name of every path begins with the run's nonce.
+
+    Args:
+        table: The table's name, for the error.
+        run_nonce: The nonce; empty if the names do not tell.
+        paths: What the run's records name.
+
+    Raises:
+        LedgerDamagedError: One does not.
+    """
+    for path in paths:
+        if run_nonce and not path.rsplit("/", 1)[-1].startswith(f"{run_nonce}-"):
+            raise LedgerDamagedError(
+                uri=path, reason=f"a file of {table} that this run has not written"
+            )
+
+
+def _is_plain(segment: str) -> bool:
+    """Whether a segment of a path names one folder or file, however often it is decoded."""
+    if "\0" in segment:
+        return False
+    if "=" in segment:  # The value of a partition, which may be any text; storage decodes no key.
+        return True
+    while (decoded := unquote(segment)) != segment:
+        segment = decoded
+    return not any(part in _UNRESOLVED for part in _SEPARATORS.split(segment))

@@ -1,1 +1,0 @@
-"""Objects of any kind as an input that workers read themselves."""

@@ -1,0 +1,200 @@
+"""Find files: paths, folders and globs become objects of a store; columns in their paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from holdfast.errors import InputChangedError, SettingsError
+from holdfast.ledger.store import answers
+from holdfast.model.coverage import Pins
+from holdfast.storage.locations import normalise
+from holdfast.storage.port import ObjectFacts, Storage
+from holdfast.storage.runtime import io_runtime
+
+# ---- Columns that stand in a file's path: `day=2026-11-15/country=NL/part-0.parquet`
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_LONGEST_NUMBER = 18
+
+
+def path_values(uri: str) -> dict[str, str | None]:
+    """Return the columns of one path, as texts."""
+    values: dict[str, str | None] = {}
+    for part in uri.split("/")[:-1]:
+        name, sign, value = part.partition("=")
+        if sign and name:
+            values[unquote(name)] = None if value == _NULL else unquote(value)
+    return values
+
+
+def path_schema(values: Sequence[Mapping[str, str | None]]) -> pa.Schema:
+    """Return the columns of all paths: whole numbers where every value is one, else texts."""
+    texts: dict[str, set[str]] = {}
+    for one in values:
+        for name, text in one.items():
+            texts.setdefault(name, set()).update(() if text is None else (text,))
+    return pa.schema(
+        [
+            pa.field(name, pa.int64() if found and all(map(_is_number, found)) else pa.string())
+            for name, found in texts.items()
+        ]
+    )
+
+
+def typed(uri: str, name: str, text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """Return a path's text as the value that it stands for.
+
+    Raises:
+        SettingsError: It is no such value.
+    """
+    try:
+        return pa.scalar(text, pa.string()).cast(kind)
+    except pa.ArrowException as error:
+        raise SettingsError(
+            what=f"{uri}: column {name!r} is {kind} in other files, and {text!r} is none",
+            cure="scan these files in runs of their own",
+        ) from error
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a whole number that is written as numbers are: `007` is a name."""
+    digits = text.removeprefix("-")
+    return (
+        digits.isascii()
+        and digits.isdecimal()
+        and len(digits) <= _LONGEST_NUMBER
+        and (text == "0" or not digits.startswith("0"))
+    )
+
+
+# ---- Find files: paths, folders and globs become objects of a store
+_GLOB = re.compile(r"[*?\[]")
+# A name that engines keep to themselves: `_temporary`, `.crc`; but `_day=1` is a column.
+_NOT_HIDDEN = r"(?![._][^/=]*(?:/|\Z))"
+_WILDCARD = re.compile(r"(\*+|\?|\[[^]]+\])")
+_EXAMPLES = 3
+
+
+def find_files(
+    storage: Storage, paths: Sequence[str], suffix: str = "", *, must_exist: bool = True
+) -> list[ObjectFacts]:
+    """Return the objects that the paths name, each once, sorted by name.
+
+    A path is an object, a folder (then all that is in it), or a glob: `*`, `?` and `[a-z]` within
+    a name, `**` for any depth. Names that begin with `_` or `.` must be named outright.
+
+    Args:
+        storage: How they are reached.
+        paths: Which.
+        suffix: How the names of objects in a folder end.
+        must_exist: Whether each path must name something.
+
+    Raises:
+        SettingsError: A path names nothing, or cannot be read as one.
+        StoreUnavailableError: The storage does not answer.
+    """
+    find = partial(_find, storage, suffix=suffix, must_exist=must_exist)
+    found = {one.uri: one for facts in io_runtime().each(find, paths) for one in facts}
+    return [found[uri] for uri in sorted(found)]
+
+
+def compare_files(
+    storage: Storage, found: Sequence[ObjectFacts], pins: Pins, *, may_grow: bool
+) -> str:
+    """Say how files that this start names differ from the pinned ones; empty if they do not.
+
+    Args:
+        storage: How they are reached.
+        found: What this start names.
+        pins: What the first one named.
+        may_grow: Whether new files are left to another run.
+
+    Raises:
+        InputChangedError: A pinned file was changed or deleted.
+        StoreUnavailableError: The storage does not answer.
+    """
+    now = {one.uri: one for one in found}
+    unnamed = []
+    for file in pins.files:
+        one = now.pop(file.uri, None)
+        if one is None:
+            unnamed.append(file.uri)
+        elif (one.size_bytes, one.tag) != (file.size_bytes, file.tag):
+            raise InputChangedError(what=f"{file.uri} was written anew since the run began")
+    for uri in unnamed[:_EXAMPLES]:
+        with answers(uri):
+            if uri not in {one.uri for one in storage.facts(uri)}:
+                raise InputChangedError(what=f"{uri} is gone")
+    if unnamed:
+        names = ", ".join(unnamed[:_EXAMPLES])
+        return f"{len(unnamed)} files of the run are not named by this start ({names})"
+    if not now or may_grow:
+        return ""
+    names = ", ".join(sorted(now)[:_EXAMPLES])
+    return (
+        f"{len(now)} files are new since the run began ({names}), and are not in this run; name "
+        'them in a run of their own, or pass new_files="leave" to finish this one without them'
+    )
+
+
+def _find(storage: Storage, path: str, *, suffix: str, must_exist: bool) -> list[ObjectFacts]:
+    uri = normalise(path)
+    glob = _GLOB.search(uri)
+    folder = normalise(uri[: uri.rindex("/", 0, glob.start()) + 1]) if glob else uri
+    with answers(folder):
+        found = _without_markers(storage.facts(folder))
+    if glob:
+        matches = _pattern(uri).fullmatch
+        found = [one for one in found if matches(one.uri)]
+    elif [one.uri for one in found] != [uri]:
+        seen = re.compile(f"(?:{_NOT_HIDDEN}[^/]+/)*{_NOT_HIDDEN}[^/]+").fullmatch
+        found = [
+            one
+            for one in found
+            if one.uri.endswith(suffix) and seen(one.uri.removeprefix(f"{uri}/"))
+        ]
+    if not found and must_exist:
+        raise SettingsError(what=f"{path!r} names no file", cure="look at the path and its glob")
+    return found
+
+
+def _without_markers(found: Sequence[ObjectFacts]) -> list[ObjectFacts]:
+    """Leave out the empty objects by which some tools make a folder of a store look like one."""
+    folders = {one.uri.rpartition("/")[0] for one in found}
+    return [one for one in found if one.size_bytes or one.uri not in folders]
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """Return what a glob means.
+
+    Raises:
+        SettingsError: Nothing.
+    """
+    *folders, name = glob.split("/")
+    any_folders = f"(?:{_NOT_HIDDEN}[^/]+/)*"
+    parts = [any_folders if one == "**" else f"{_segment(one)}/" for one in folders]
+    parts.append(f"{any_folders}{_NOT_HIDDEN}[^/]+" if name == "**" else _segment(name))
+    try:
+        return re.compile("".join(parts))
+    except re.error as error:
+        raise SettingsError(what=f"{glob!r} is no glob: {error}", cure="mend it") from error
+
+
+def _segment(text: str) -> str:
+    """Return what a glob means within one name."""
+    meant = _NOT_HIDDEN if _WILDCARD.match(text) else ""
+    for part in _WILDCARD.split(text):
+        if part.startswith("*"):
+            meant += "[^/]*"
+        elif part == "?":
+            meant += "[^/]"
+        elif _WILDCARD.fullmatch(part):
+            inside = part[1:-1].replace("\\", r"\\").replace("[", r"\[")
+            meant += f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+        else:
+            meant += re.escape(part)
+    return meant

@@ -1,1 +1,0 @@
-"""Snapshots of Iceberg tables as an input that workers read themselves."""

@@ -1,0 +1,380 @@
+"""Rows of an Iceberg file as the snapshot has them: columns by field id, filters, deletes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    LiteralPredicate,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    NotNull,
+    Or,
+    Reference,
+    SetPredicate,
+)
+from pyiceberg.expressions.literals import AboveMax, BelowMin, FloatLiteral
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, visit
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import FloatType, IcebergType, UUIDType
+
+from holdfast.errors import InputChangedError, SettingsError
+from holdfast.model.arrow_types import is_any_list
+from holdfast.model.coverage import PinnedFile
+from holdfast.sources.base import Numbers
+from holdfast.sources.scans import Triples
+from holdfast.storage.port import Storage
+
+# ---- Columns by field id: a file may know them by other names, in narrower types, or not at all
+_FIELD_ID = b"PARQUET:field_id"
+# What a column holds in files that were written before it was added, as JSON.
+DEFAULT = b"holdfast:default"
+# Ids of columns by their names, as JSON, for files that have none; on the schema.
+NAMES = b"holdfast:names"
+
+
+class FieldsDifferError(ValueError):
+    """A file's columns cannot be told to be the table's."""
+
+
+def field_id(column: pa.Field) -> int | None:
+    """Return a field's id, if it has one."""
+    text = (column.metadata or {}).get(_FIELD_ID)
+    return None if text is None else int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByFieldId:
+    """Finds columns by their ids. Pickled with a task."""
+
+    # With ids and defaults as metadata.
+    schema: pa.Schema
+
+    def wanted(self, own: pa.Schema) -> Iterable[str]:
+        """Choose from a file's own columns."""
+        return self._places(own).values()
+
+    def fit(self, batch: pa.RecordBatch, file: PinnedFile) -> pa.RecordBatch:  # noqa: ARG002
+        """Return a file's rows in the table's schema."""
+        places = self._places(batch.schema)
+        columns = [
+            _cast(batch.column(places[number]), column.type)
+            if (number := field_id(column)) in places
+            else _missing(column, batch.num_rows)
+            for column in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._plain)
+
+    def check(self, own: pa.Schema) -> set[int]:
+        """Return the ids of columns that a file lacks.
+
+        Raises:
+            FieldsDifferError: The file cannot be read by ids.
+        """
+        places = self._places(own)
+        missing = set()
+        for column in self.schema:
+            number = field_id(column)
+            if number is None:
+                raise FieldsDifferError(f"column {column.name!r} has no id")
+            if number not in places:
+                missing.add(number)
+            elif not _agree(own.field(places[number]), column):
+                raise FieldsDifferError(f"column {column.name!r} was changed inside")
+        return missing
+
+    @cached_property
+    def _plain(self) -> pa.Schema:
+        return without_metadata(self.schema)
+
+    @cached_property
+    def _names(self) -> Mapping[str, int]:
+        found: dict[str, int] = json.loads((self.schema.metadata or {}).get(NAMES, b"{}"))
+        return found
+
+    def _places(self, own: pa.Schema) -> dict[int, str]:
+        """Return the names that the wanted columns have in a file, by id."""
+        wanted = {field_id(column) for column in self.schema}
+        ids = {column.name: field_id(column) for column in own}
+        if all(number is None for number in ids.values()):
+            ids = {name: self._names.get(name) for name in ids}
+        return {n: name for name, n in ids.items() if n is not None and n in wanted}
+
+
+def without_metadata(schema: pa.Schema) -> pa.Schema:
+    """Return the columns as a transform sees them."""
+    return pa.schema([pa.field(one.name, _bare(one.type), one.nullable) for one in schema])
+
+
+def _bare(kind: pa.DataType) -> pa.DataType:
+    """Return a type without ids inside."""
+    if pt.is_struct(kind):
+        return pa.struct([_bare_field(kind.field(n)) for n in range(kind.num_fields)])
+    if pt.is_map(kind):
+        return pa.map_(_bare_field(kind.key_field), _bare_field(kind.item_field))
+    if pt.is_large_list(kind):
+        return pa.large_list(_bare_field(kind.value_field))
+    if pt.is_list(kind):
+        return pa.list_(_bare_field(kind.value_field))
+    return kind
+
+
+def _bare_field(column: pa.Field) -> pa.Field:
+    return pa.field(column.name, _bare(column.type), column.nullable)
+
+
+def _agree(own: pa.Field, column: pa.Field) -> bool:
+    """Whether what is inside a column has the same ids and names, at every depth."""
+    pairs = list(zip(_children(own.type), _children(column.type), strict=False))
+    if len(_children(own.type)) != len(_children(column.type)):
+        return False
+    inside_struct = pt.is_struct(column.type)
+    return all(
+        field_id(a) in {None, field_id(b)}
+        and (a.name == b.name or not inside_struct)
+        and _agree(a, b)
+        for a, b in pairs
+    )
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if pt.is_struct(kind):
+        return [kind.field(number) for number in range(kind.num_fields)]
+    if pt.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if is_any_list(kind) else []
+
+
+def _missing(column: pa.Field, rows: int) -> pa.Array:
+    default = (column.metadata or {}).get(DEFAULT)
+    if default is None:
+        return pa.nulls(rows, _bare(column.type))
+    return pa.repeat(pa.scalar(json.loads(default), column.type), rows)
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    kind = _bare(wanted)
+    if column.type == kind:
+        return column
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = column.storage if isinstance(column, pa.ExtensionArray) else column
+        return pa.ExtensionArray.from_storage(kind, storage.cast(kind.storage_type))
+    return column.cast(kind)
+
+
+# ---- From a user's filter to PyIceberg's expression, which finds files, and Arrow's, for rows
+_OPERATORS: dict[str, Any] = {
+    "=": EqualTo,
+    "==": EqualTo,
+    "!=": NotEqualTo,
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+    "in": In,
+    "not in": NotIn,
+}
+_PRESENT: tuple[Any, ...] = (NotNull, NotNaN)
+_FLOAT = struct.Struct("<f")
+_CURE = 'give a text ("price > 3") or a list of triples (("price", ">", 3))'
+
+
+def text_of(where: str | Triples | None) -> str:
+    """Return a filter as one text: another text is another filter."""
+    if where is None or isinstance(where, str):
+        return where or ""
+    return json.dumps(where, default=_plain)
+
+
+def as_expression(where: str | Triples | None) -> BooleanExpression:
+    """Return a user's filter as PyIceberg's expression.
+
+    Raises:
+        SettingsError: It is none.
+    """
+    if where is None:
+        return AlwaysTrue()
+    try:
+        if isinstance(where, str):
+            return parse(where)
+        if isinstance(where[0], tuple):
+            return _all_of(where)
+        return _joined(Or, [_all_of(one) for one in where])
+    except Exception as error:  # The parser has errors of its own.
+        raise SettingsError(what=f"where={where!r}: {error}", cure=_CURE) from error
+
+
+def for_rows(where: BooleanExpression, schema: Schema) -> tuple[pc.Expression | None, set[int]]:
+    """Return a filter as Arrow's expression, and the ids of the fields that it asks for.
+
+    Raises:
+        SettingsError: It does not fit the schema.
+    """
+    if isinstance(where, AlwaysTrue):
+        return None, set()
+    try:
+        bound = bind(schema, for_columns(where, schema), case_sensitive=True)
+        return expression_to_pyarrow(bound, schema), extract_field_ids(bound)
+    except (ValueError, TypeError) as error:
+        raise SettingsError(
+            what=f"where={where}: {error}", cure=f"the columns are {schema.column_names}"
+        ) from error
+
+
+def for_columns(where: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """Return a filter whose values are those that the columns can hold.
+
+    PyIceberg compares a float column with a double when it looks for files, so `f = 0.1` finds
+    none; takes infinity for a value that no float has; and lets NULL pass where a value is beyond
+    the column's type.
+
+    Raises:
+        SettingsError: It asks for values that cannot be compared.
+        ValueError: There is no such column.
+    """
+    return visit(where, _ForColumns(schema))
+
+
+class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        return Not(child_result)
+
+    def visit_and(self, left_result: Any, right_result: Any) -> BooleanExpression:  # noqa: ANN401
+        return And(left_result, right_result)
+
+    def visit_or(self, left_result: Any, right_result: Any) -> BooleanExpression:  # noqa: ANN401
+        return Or(left_result, right_result)
+
+    def visit_bound_predicate(self, predicate: Any) -> BooleanExpression:  # noqa: ANN401
+        bound: BooleanExpression = predicate
+        return bound
+
+    def visit_unbound_predicate(self, predicate: Any) -> BooleanExpression:  # noqa: ANN401
+        given: BooleanExpression = predicate
+        if not isinstance(given, LiteralPredicate | SetPredicate):
+            return given
+        term: Any = given.term
+        if not isinstance(term, Reference):
+            return given
+        kind = self._schema.find_field(term.name).field_type
+        if isinstance(kind, UUIDType):
+            raise SettingsError(
+                what=f"where: {term.name!r} is a uuid, and Arrow cannot compare them",
+                cure="leave it out of the filter, and drop rows in the transform",
+            )
+        make: Any = type(given)
+        if isinstance(given, SetPredicate):
+            held = {_held(one, kind) for one in given.literals}
+            # No row has what is beyond the type; PyIceberg would look for the type's last value.
+            held = {one for one in held if not isinstance(one.to(kind), AboveMax | BelowMin)}
+            return make(term, held)  # type: ignore[no-any-return]
+        if isinstance(given.literal.to(kind), AboveMax | BelowMin) and isinstance(
+            make(term, _held(given.literal, kind)).bind(self._schema), AlwaysTrue
+        ):
+            # All values are on one side of it; NULL and NaN are on none.
+            has_order = not isinstance(given, NotEqualTo) and isinstance(kind, FloatType)
+            return _joined(And, [one(term) for one in (_PRESENT if has_order else _PRESENT[:1])])
+        return make(term, _held(given.literal, kind))  # type: ignore[no-any-return]
+
+
+def _held(value: Any, kind: IcebergType) -> Any:  # noqa: ANN401 - a literal of any type.
+    """Return a literal as a float column holds it; of other columns as it is."""
+    number = value.value
+    if not isinstance(kind, FloatType) or not isinstance(number, int | float | Decimal):
+        return value
+    try:
+        return FloatLiteral(_FLOAT.unpack(_FLOAT.pack(float(number)))[0])
+    except OverflowError:  # No float is as large: PyIceberg knows what that means.
+        return value
+
+
+def _all_of(triples: Sequence[Any]) -> BooleanExpression:
+    return _joined(And, [_OPERATORS[operator](name, value) for name, operator, value in triples])
+
+
+def _joined(join: Any, parts: Sequence[BooleanExpression]) -> BooleanExpression:  # noqa: ANN401
+    joined: BooleanExpression = join(*parts) if len(parts) > 1 else parts[0]
+    return joined
+
+
+def _plain(value: object) -> object:
+    return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
+
+
+# ---- Position deletes: files that name rows of other files
+# Many files of one partition share a delete file.
+_FILES_HELD = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionDeletes:
+    """Reads the delete files that apply to a file. Pickled with a task."""
+
+    storage: Storage
+    _held: dict[str, pa.Table] = field(default_factory=dict, compare=False, repr=False)
+
+    def numbers(self, file: PinnedFile) -> Numbers | None:
+        """Return the numbers of a file's deleted rows, in order; None if there are none.
+
+        Raises:
+            InputChangedError: A delete file is gone.
+        """
+        found = [
+            positions
+            for uri in file.deletes
+            if len(positions := _positions(self._read(uri), file.uri))
+        ]
+        return np.unique(np.concatenate(found)) if found else None
+
+    def _read(self, uri: str) -> pa.Table:
+        if uri in self._held:
+            return self._held[uri]
+        try:
+            data = self.storage.get(uri)
+        except FileNotFoundError as error:
+            raise InputChangedError(what=f"{uri} is gone") from error
+        with pq.ParquetFile(pa.BufferReader(data), read_dictionary=["file_path"]) as deletes:
+            table = deletes.read(columns=["file_path", "pos"])
+        if len(self._held) == _FILES_HELD:
+            self._held.pop(next(iter(self._held)))
+        self._held[uri] = table
+        return table
+
+
+def _positions(deletes: pa.Table, uri: str) -> Numbers:
+    named: Numbers = deletes.filter(pc.field("file_path") == uri)["pos"].to_numpy()
+    return named

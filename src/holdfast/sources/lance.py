@@ -1,0 +1,196 @@
+"""Pin a version of a Lance dataset: its fragments, their deletions, and the columns."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from holdfast.errors import (
+    InputChangedError,
+    SettingsError,
+    TableMissingError,
+    UnsupportedTableError,
+)
+from holdfast.ledger.store import answers
+from holdfast.model.coverage import Origin, Pins
+from holdfast.sources.base import Tagging
+from holdfast.sources.filters import text_of, with_needed
+from holdfast.sources.lance_fragments import (
+    MARK,
+    Place,
+    blob_columns,
+    holds_blobs,
+    is_blob,
+    open_pinned,
+    pinned_fragment,
+    refuse_other,
+)
+from holdfast.sources.lance_reader import LanceReader
+from holdfast.sources.scans import LanceScan
+from holdfast.sources.schemas import chosen
+
+
+class PinnedLanceScan:
+    """A scan with its dataset at hand."""
+
+    def __init__(self, scan: LanceScan, place: Place) -> None:
+        """Keep both; nothing is read yet."""
+        self._scan = scan
+        self._place = place
+
+    @property
+    def identity(self) -> str:
+        """What is read of the dataset, as one text. The version is pinned, and compared apart."""
+        scan = self._scan
+        facts = {
+            "scan": "lance",
+            "dataset": self._place.uri,
+            "columns": scan.columns,
+            "where": text_of(scan.where),
+        }
+        return json.dumps(facts)
+
+    def pin(self) -> Pins:
+        """Settle on a version, and find its fragments.
+
+        Raises:
+            SettingsError: There is no such version, or the columns or the filter do not fit.
+            TableMissingError: There is no such dataset.
+            UnsupportedTableError: A column cannot be read by workers.
+            StoreUnavailableError: The store does not answer.
+        """
+        dataset = self._open()
+        schema = self._schema_of(dataset)
+        origin = Origin(version=dataset.version)
+        beside = self._beside() if blob_columns(schema) else Counter()
+        uri = self._place.uri
+        fragments = sorted(dataset.get_fragments(), key=lambda one: one.fragment_id)
+        files = tuple(pinned_fragment(uri, one, beside) for one in fragments)
+        return Pins(files=files, schema=schema, origin=origin)
+
+    def compare(self, pins: Pins) -> str:
+        """Say whether this start means other rows; empty if it does not.
+
+        Raises:
+            InputChangedError: The pinned version is gone, or the dataset was made again.
+            StoreUnavailableError: The store does not answer.
+        """
+        before, now, uri = self._version(pins), self._scan.version, self._place.uri
+        if now is not None and now != before:
+            return f"version {before} of {uri} was read, and now it is to be {now}"
+        dataset = open_pinned(self._place, before)
+        fragments = {one.fragment_id: one for one in dataset.get_fragments()}
+        for file in pins.files:
+            refuse_other(uri, file, fragments.pop(file.values["fragment"], None))
+        for one in fragments.values():  # It has more than were pinned.
+            refuse_other(uri, pinned_fragment(uri, one, {}), None)
+        return self._moved(pins, before) if now is None else ""
+
+    def schema(self, pins: Pins) -> pa.Schema:
+        """Return the columns that are handed on."""
+        plain = pa.schema([pa.field(one.name, one.type, one.nullable) for one in pins.schema])
+        return chosen(plain, self._scan.columns)
+
+    def reader(self, pins: Pins) -> LanceReader:
+        """Return what reads the pinned fragments on executors."""
+        where = self._scan.where
+        return LanceReader(
+            place=self._place,
+            version=self._version(pins),
+            schema=pins.schema,
+            tagging=Tagging(
+                columns=tuple(self.schema(pins).names),
+                where=where,
+                is_sparse=where is not None or any(file.deletes for file in pins.files),
+            ),
+        )
+
+    def _version(self, pins: Pins) -> int:
+        """Return the version that was pinned.
+
+        Raises:
+            InputChangedError: None was: without it the newest would be read.
+        """
+        if pins.origin.version is None:
+            raise InputChangedError(what=f"the run's ledger names no version of {self._place.uri}")
+        return pins.origin.version
+
+    def _open(self) -> Any:  # noqa: ANN401 - Lance ships no types.
+        """Return the dataset at the version that is asked for.
+
+        Raises:
+            SettingsError: There is no such version.
+        """
+        wanted, uri = self._scan.version, self._place.uri
+        if wanted is None:
+            return self._place.open()
+        try:
+            return self._place.open(wanted)
+        except TableMissingError as error:
+            newest = self._place.open().version
+            raise SettingsError(
+                what=f"{uri} has no version {wanted}",
+                cure=f"the newest is {newest}; older ones may have been cleaned away",
+            ) from error
+
+    def _schema_of(self, dataset: Any) -> pa.Schema:  # noqa: ANN401
+        """Return the columns that are asked for, and those that the filter needs.
+
+        Raises:
+            SettingsError: There is no such column, or the filter does not fit.
+            UnsupportedTableError: A column cannot be read by workers.
+        """
+        known = pa.schema([_handed_on(one) for one in dataset.schema])
+        wanted = chosen(known, self._scan.columns)
+        for one in wanted:
+            if holds_blobs(dataset.schema.field(one.name).type):
+                raise UnsupportedTableError(
+                    table=self._place.uri,
+                    what=f"column {one.name!r} has blobs inside",
+                    cure="leave it out by columns=",
+                )
+        # Blobs are fetched only for rows that the filter keeps, so it cannot speak of them.
+        blobs = blob_columns(known)
+        to_ask = pa.schema([one for one in known if one.name not in blobs])
+        found = pa.schema([one for one in wanted if one.name not in blobs])
+        needed = with_needed(found, self._scan.where, to_ask)
+        return pa.schema([*wanted, *list(needed)[len(found) :]])
+
+    def _beside(self) -> Counter[str]:
+        """Return how many bytes of blobs stand beside each data file."""
+        folder = f"{self._place.uri}/data"
+        sizes: Counter[str] = Counter()
+        with answers(folder):
+            for one in self._place.storage.facts(folder):
+                name, _, rest = one.uri.removeprefix(f"{folder}/").partition("/")
+                sizes[name] += one.size_bytes if rest else 0
+        return sizes
+
+    def _moved(self, pins: Pins, before: int) -> str:
+        newest = self._place.open()
+        uri = self._place.uri
+        now = [pinned_fragment(uri, one, {}) for one in newest.get_fragments()]
+        # An index or a setting makes a version too, of the same rows.
+        if _rows_of(now) == _rows_of(pins.files):
+            return ""
+        return (
+            f"{uri} has moved from version {before} to {newest.version}, whose rows are not in "
+            f"this run; pass version={before} to go on with what it began with, or read the newer "
+            "rows in a run of their own"
+        )
+
+
+def _handed_on(field: pa.Field) -> pa.Field:
+    """Return a column as a transform sees it, with a mark if its values are kept apart."""
+    if is_blob(field):
+        return pa.field(field.name, pa.large_binary(), field.nullable, {MARK: b"true"})
+    kind = field.type.value_type if pt.is_dictionary(field.type) else field.type
+    return pa.field(field.name, kind, field.nullable)
+
+
+def _rows_of(files: Any) -> list[Any]:  # noqa: ANN401
+    return sorted((one.values["fragment"], one.values["files"], one.deletes) for one in files)

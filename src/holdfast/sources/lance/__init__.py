@@ -1,1 +1,0 @@
-"""Versions of Lance datasets as an input that workers read themselves."""

@@ -1,0 +1,250 @@
+"""Fragments of a Lance version as the pins name them, and columns whose values lie apart.
+
+A row's place in a fragment never changes: deleting it only adds a deletion file. So the rows of a
+fragment are numbered by their places, whether they are deleted or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from holdfast.errors import InputChangedError, TableMissingError, UnsupportedTableError
+from holdfast.model.arrow_types import is_any_list
+from holdfast.model.coverage import PinnedFile
+from holdfast.sources.base import Numbers
+from holdfast.storage.port import Storage
+
+# ---- Fragments: the parts of a version, as the pins name them and as they stand in the dataset
+# What a row weighs where a file does not say how large it is: old ones do not.
+_ROW_BYTES = 100
+# A row's address is the number of its fragment, and in the lower bits its place there.
+_PLACE_BITS = 32
+ADDRESS = "_rowaddr"
+
+
+class Place(Protocol):
+    """Where a dataset stands, and how it is reached. Pickled with a task, never stored."""
+
+    @property
+    def uri(self) -> str:
+        """Its folder."""
+
+    @property
+    def storage(self) -> Storage:
+        """Its objects, past Lance."""
+
+    def open(self, version: int | None = None) -> Any:  # noqa: ANN401 - Lance ships no types.
+        """Look at the dataset afresh: at a version, or at the newest.
+
+        Raises:
+            TableMissingError: There is no such dataset, or no such version.
+            StoreUnavailableError: The store does not answer.
+        """
+
+
+def pinned_fragment(uri: str, fragment: Any, beside: Mapping[str, int]) -> PinnedFile:  # noqa: ANN401
+    """Return a fragment as a version names it.
+
+    Args:
+        uri: The dataset's folder.
+        fragment: Lance's fragment.
+        beside: Bytes that stand beside data files, by the file's name without its ending.
+    """
+    files, rows = fragment.metadata.files, fragment.physical_rows
+    sizes = [one.file_size_bytes or rows * _ROW_BYTES // len(files) for one in files]
+    sizes += [beside.get(str(one.path).removesuffix(".lance"), 0) for one in files]
+    deletion = fragment.deletion_file()
+    return PinnedFile(
+        uri=f"{uri}/data/{files[0].path}",
+        size_bytes=sum(sizes),
+        tag="",
+        group_rows=(rows,),
+        group_bytes=(sum(sizes),),
+        values={"fragment": fragment.fragment_id, "files": _names(fragment)},
+        deletes=() if deletion is None else (str(deletion),),
+    )
+
+
+def open_pinned(place: Place, version: int) -> Any:  # noqa: ANN401 - Lance ships no types.
+    """Return the dataset at the version that was pinned.
+
+    Raises:
+        InputChangedError: It is gone.
+        StoreUnavailableError: The store does not answer.
+    """
+    try:
+        return place.open(version)
+    except TableMissingError as error:
+        raise InputChangedError(what=_why_gone(place, version)) from error
+
+
+def refuse_other(uri: str, file: PinnedFile, fragment: Any | None) -> None:  # noqa: ANN401
+    """Stop at a fragment that is not the one that was pinned.
+
+    Raises:
+        InputChangedError: It has other files, rows or deletions, or is not there.
+    """
+    if fragment is not None:
+        deletion = fragment.deletion_file()
+        now = (_names(fragment), (fragment.physical_rows,), () if deletion is None else (deletion,))
+        if now == (file.values["files"], file.group_rows, file.deletes):
+            return
+    raise InputChangedError(
+        what=f"{uri} is another dataset than the one that the run began with: its fragment "
+        f"{file.values['fragment']} has other files"
+    )
+
+
+def place_of(addresses: Numbers, fragment: int) -> Numbers:
+    """Return the places in a fragment that row addresses name; of another fragment, none fits."""
+    places: Numbers = addresses.astype(np.int64) - address_of(fragment, 0)
+    return places
+
+
+def address_of(fragment: int, place: int) -> int:
+    """Return the address of a row."""
+    return (fragment << _PLACE_BITS) + place
+
+
+def gone_file(place: Place, file: PinnedFile) -> str:
+    """Return the first of a fragment's files that is not there any more; empty if all are.
+
+    Raises:
+        StorageError: The store does not answer.
+    """
+    # Files of a clone may stand in another dataset: their place is not known here.
+    names = [f"data/{one}" for one in file.values["files"] if ":" not in one]
+    uris = [f"{place.uri}/{one}" for one in (*names, *file.deletes)]
+    found: Iterable[int | None] = place.storage.sizes(uris)
+    return next((uri for uri, size in zip(uris, found, strict=True) if size is None), "")
+
+
+def _why_gone(place: Place, version: int) -> str:
+    try:
+        newest = place.open().version
+    except TableMissingError:
+        return f"{place.uri} is gone"
+    if newest < version:
+        return f"{place.uri} was made again: it has versions up to {newest}, not {version}"
+    return (
+        f"version {version} of {place.uri} was cleaned away (a tag on the version that is being "
+        "read would have kept it)"
+    )
+
+
+def _names(fragment: Any) -> list[str]:  # noqa: ANN401
+    """Return the names of all files that give a fragment its values."""
+    described = fragment.metadata
+    names = [
+        str(one.path) if one.base_id is None else f"{one.base_id}:{one.path}"
+        for one in described.files
+    ]
+    if described.overlays:  # Newer files that replace some values of the others.
+        names += [f"overlay:{one}" for one in described.to_json()["overlays"]]
+    return names
+
+
+# ---- Blobs: columns whose values stand apart, and are fetched only for rows that are handed on
+# Fetched at a time, about.
+_BYTES = 16 * 1024 * 1024
+_TYPE = "lance.blob.v2"
+# How older datasets say so, in the metadata of a field.
+_OLD_MARK = b"lance-encoding:blob"
+# What the pins say of such a column.
+MARK = b"holdfast:blob"
+# A blob's kind, where its bytes stand in an object that is not the dataset's.
+_ELSEWHERE = 3
+
+
+def is_blob(field: pa.Field) -> bool:
+    """Whether Lance keeps the values of a column apart."""
+    return (
+        getattr(field.type, "extension_name", "") == _TYPE
+        or (field.metadata or {}).get(_OLD_MARK) == b"true"
+    )
+
+
+def holds_blobs(kind: pa.DataType) -> bool:
+    """Whether there are blobs inside a type."""
+    if pt.is_struct(kind):
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+    elif pt.is_map(kind):
+        inner = [kind.key_field, kind.item_field]
+    else:
+        inner = [kind.value_field] if is_any_list(kind) else []
+    return any(is_blob(one) or holds_blobs(one.type) for one in inner)
+
+
+def blob_columns(schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns that the pins mark as blobs."""
+    return tuple(one.name for one in schema if MARK in (one.metadata or {}))
+
+
+def with_blobs(
+    dataset: Any,  # noqa: ANN401 - Lance ships no types.
+    rows: pa.RecordBatch,
+    columns: Sequence[str],
+    addresses: Numbers,
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows with bytes in place of what describes them, as many at a time as is sensible.
+
+    Args:
+        dataset: Where the bytes are fetched from.
+        rows: Rows with descriptions.
+        columns: Which columns are blobs.
+        addresses: The address of each row.
+
+    Raises:
+        UnsupportedTableError: A blob stands outside the dataset.
+    """
+    sizes = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in columns:
+        sizes += _sizes(dataset.uri, name, rows.column(name))
+    for start, stop in pairwise(_cuts(sizes)):
+        piece = rows.slice(start, stop - start)
+        for name in columns:
+            asked = addresses[start:stop].tolist()
+            found = dataset.read_blobs(name, addresses=asked, preserve_order=True)
+            # Another row's bytes would be a silent mistake.
+            assert [address for address, _ in found] == asked  # noqa: S101
+            values = pa.array([data for _, data in found], pa.large_binary())
+            index = piece.schema.get_field_index(name)
+            field = pa.field(name, pa.large_binary(), rows.schema.field(name).nullable)
+            piece = piece.set_column(index, field, values)
+        yield piece
+
+
+def _sizes(uri: str, name: str, described: pa.StructArray) -> Numbers:
+    """Return how large blobs are.
+
+    Raises:
+        UnsupportedTableError: One stands outside the dataset.
+    """
+    if described.type.get_field_index("kind") >= 0:
+        kinds = described.field("kind")
+        if pa.compute.any(pa.compute.equal(kinds, _ELSEWHERE)).as_py():
+            raise UnsupportedTableError(
+                table=uri,
+                what=f"column {name!r} has blobs that stand outside the dataset, where nothing "
+                "keeps them as they are",
+                cure="leave the column out by columns=, or read the files with hf.scan_files",
+            )
+    sizes: Numbers = np.asarray(described.field("size").fill_null(0)).astype(np.int64)
+    return sizes
+
+
+def _cuts(sizes: Numbers) -> list[int]:
+    """Return where to cut rows, so that each piece has about as many bytes as is sensible."""
+    cuts, held = [0], 0
+    for number, size in enumerate(sizes.tolist()):
+        if held and held + size > _BYTES:
+            cuts.append(number)
+            held = 0
+        held += size
+    return [*cuts, len(sizes)]

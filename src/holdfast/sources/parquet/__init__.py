@@ -1,1 +1,0 @@
-"""Parquet files as an input that workers read themselves."""

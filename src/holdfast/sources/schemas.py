@@ -1,0 +1,146 @@
+"""One schema for files whose own schemas have drifted apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from holdfast.errors import SettingsError
+from holdfast.model.arrow_types import is_any_list, widens
+
+_UNITS = ("s", "ms", "us", "ns")
+
+
+def file_schema(metadata: pq.FileMetaData) -> pa.Schema:
+    """Return one file's columns. Times that Spark wrote as INT96 are moments, in UTC."""
+    leaves = [metadata.schema.column(number) for number in range(len(metadata.schema))]
+    old = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+    return pa.schema(
+        [
+            one.with_type(pa.timestamp("us", "UTC")) if one.name in old else one
+            for one in metadata.schema.to_arrow_schema()
+        ]
+    )
+
+
+class CommonSchema:
+    """The columns of all files, each in a type that holds the values of every file."""
+
+    def __init__(self) -> None:
+        """Start without a file."""
+        self._fields: dict[str, pa.Field] = {}
+        self._first: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._files = 0
+        self._last: pa.Schema | None = None
+
+    def add(self, uri: str, schema: pa.Schema) -> None:
+        """Take one more file.
+
+        Raises:
+            SettingsError: A column has types that do not fit together; names two files.
+        """
+        self._files += 1
+        self._counts.update(schema.names)
+        if self._last is not None and schema.equals(self._last):
+            return
+        self._last = schema
+        if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
+            raise SettingsError(
+                what=f"{uri} has two columns {twice[0]!r}", cure="write it with other names"
+            )
+        for field in schema:
+            plain = pa.field(field.name, _plain(field.type), field.nullable)
+            known = self._fields.setdefault(field.name, plain)
+            first = self._first.setdefault(field.name, uri)
+            if (common := _common(known, plain)) is None:
+                raise SettingsError(
+                    what=f"column {field.name!r} is {known.type} in {first} "
+                    f"and {plain.type} in {uri}",
+                    cure="scan these files in runs of their own, or write them with one type",
+                )
+            self._fields[field.name] = common
+
+    def schema(self) -> pa.Schema:
+        """Return the columns, in the order in which they came."""
+        return pa.schema(
+            [
+                one if self._counts[name] == self._files else one.with_nullable(nullable=True)
+                for name, one in self._fields.items()
+            ]
+        )
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a file's rows in the common schema; columns that it lacks are NULL."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+        else:
+            column = batch.column(index)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns that are asked for, in that order.
+
+    Raises:
+        SettingsError: There is no such column.
+    """
+    if columns is None:
+        return schema
+    if missing := [name for name in columns if name not in schema.names]:
+        raise SettingsError(
+            what=f"columns: there is no {missing[0]!r}", cure=f"choose from {schema.names}"
+        )
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values: how a writer has encoded them says nothing of them."""
+    return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def _common(known: pa.Field, field: pa.Field) -> pa.Field | None:
+    """Return a field that holds the values of both; None if there is none."""
+    kind = _common_type(known.type, field.type)
+    return None if kind is None else pa.field(known.name, kind, known.nullable or field.nullable)
+
+
+def _common_type(known: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if known == other or pt.is_null(other):
+        return known
+    if pt.is_null(known):
+        return other
+    if is_any_list(known) and known.id == other.id and not pt.is_fixed_size_list(known):
+        item = _common(known.value_field, other.value_field)
+        maker = pa.large_list if pt.is_large_list(known) else pa.list_
+        return None if item is None else maker(item)
+    if pt.is_struct(known) and pt.is_struct(other):
+        return _common_struct(known, other)
+    fitting = [(_breadth(b), b) for a, b in ((known, other), (other, known)) if widens(a, b)]
+    return max(fitting, key=lambda one: one[0])[1] if fitting else None
+
+
+def _common_struct(known: pa.StructType, other: pa.StructType) -> pa.DataType | None:
+    fields = [known.field(number) for number in range(known.num_fields)]
+    names = [one.name for one in fields]
+    if names != [other.field(number).name for number in range(other.num_fields)]:
+        return None
+    found = [_common(one, other.field(number)) for number, one in enumerate(fields)]
+    return None if any(one is None for one in found) else pa.struct(found)
+
+
+def _breadth(kind: pa.DataType) -> tuple[bool, int, bool]:
+    """Rank types of which each may hold the other's values, so that it does not fail for some."""
+    unit = _UNITS.index(kind.unit) if hasattr(kind, "unit") and kind.unit in _UNITS else 0
+    return not pt.is_fixed_size_binary(kind), unit, str(kind).startswith("large_")

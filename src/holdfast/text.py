@@ -1,0 +1,224 @@
+"""Text for people: safe on a terminal, without passwords; durations, shares and moments in words.
+
+Run ids, reasons, hosts, table names and error texts come from other programs and other people.
+Every channel that shows them (terminal, log, error message, page) passes them through here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import unquote
+
+# ---- Text for people: nothing in it acts on a terminal, and no password is in it
+CUT = "***"
+
+# `//user:password@host`. A password may hold slashes that should have been quoted; digits before
+# the first slash are rather a port.
+_PASSWORD = re.compile(
+    r"(:/{1,3}[^\s/:@]{0,256}:)(?:[^\s/]{1,1024}|(?!\d{1,5}/)[^\s]{1,1024})(?=@)"
+)
+# A parameter of a URL, by its name.
+_PARAMETER = re.compile(
+    r"([?&;][\w.-]*(?:password|passwd|pwd|secret|token|sig|signature|credential|key)=)"
+    r"[^&;\s'\"<>]+",
+    re.IGNORECASE,
+)
+_SECRET_NAME = re.compile(
+    "secret|password|token|credential|authorization|connection.string|sas|"
+    "(?:access|account|api).?key",
+    re.IGNORECASE,
+)
+# A literal in a line of source that a name calls a secret: `api_key="..."`, `{"token": "..."}`.
+_LITERAL = re.compile(
+    r"((?:secret|password|passwd|token|credential|authorization|(?:access|account|api).?key)\w*"
+    r"""["']?\]?\s*[=:]\s*[rbf]?)(["'])[^"']+\2""",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"[^/:@]*:(.+)@")
+# A shorter value would be found in the middle of plain words.
+_SECRET_LENGTH_MIN = 4
+# Of settings such as `token-refresh-enabled`.
+_NO_SECRETS = ("true", "false")
+
+
+def printable(text: str) -> str:
+    r"""Return a text on one line that a terminal shows as it is: `\x1b`, `\n` and `\u202e` spelled.
+
+    The characters are those that `repr` spells as well: control characters, line ends, marks of
+    the writing direction, and blanks that are none.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def without_passwords(text: str) -> str:
+    """Return a text whose URLs have lost their passwords and secret parameters."""
+    return _PARAMETER.sub(rf"\g<1>{CUT}", _PASSWORD.sub(rf"\g<1>{CUT}", text))
+
+
+def code_without_secrets(text: str) -> str:
+    """Return lines of source, or a traceback, without passwords and literals that are secrets."""
+    return _LITERAL.sub(rf"\g<1>\g<2>{CUT}\g<2>", without_passwords(text))
+
+
+def has_password(uri: str) -> bool:
+    """Whether a URI has a password in front of its host."""
+    login, at, _ = uri.partition("://")[2].partition("/")[0].rpartition("@")
+    return bool(at) and ":" in login
+
+
+def in_short(error: BaseException) -> str:
+    """Return an error of a library: its kind and its first line, the rest is for a debugger."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return without_passwords(text)
+
+
+def told(error: BaseException, options: Mapping[str, Any]) -> tuple[str, BaseException | None]:
+    """Return a library's error in short, and the same error to raise ours from.
+
+    The second is None if a traceback would show a secret with it.
+
+    Args:
+        error: The error.
+        options: What the library was given; the error may repeat a secret of it.
+    """
+    texts = [f"{behind} {behind!r}" for behind in error_chain(error)]
+    is_clean = all(_cut_out(text, options) == text for text in texts)
+    return _cut_out(in_short(error), options), error if is_clean else None
+
+
+def _cut_out(text: str, options: Mapping[str, Any]) -> str:
+    for secret in sorted(set(_secrets(options)), key=len, reverse=True):
+        text = text.replace(secret, CUT)
+    return without_passwords(text)
+
+
+def error_chain(error: BaseException, *, handled: bool = True) -> Iterator[BaseException]:
+    """Yield the error and all that a traceback shows before it.
+
+    Args:
+        error: The one that was raised last.
+        handled: Also those that were being handled; else only those that it was raised from.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += [one.__cause__, one.__context__ if handled else None]
+
+
+def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the values that must not be shown, as they are and as a URL would hold them."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
+        elif isinstance(value, str):
+            found = [value] if _SECRET_NAME.search(name) else []
+            if (login := _LOGIN.match(value.partition("://")[2] or value)) is not None:
+                found.append(login[1])
+            # `id:secret`, as a catalog takes a credential.
+            found += [text.partition(":")[2] for text in found if ":" in text]
+            for text in (*found, *map(unquote, found)):
+                if len(text) >= _SECRET_LENGTH_MIN and text.lower() not in _NO_SECRETS:
+                    yield text
+
+
+# ---- Durations as people write them: "30s", "5 min", "1h", or a number of seconds
+_UNITS_S = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+
+
+def seconds_of(duration: str | float | timedelta) -> float:
+    """Return a duration in seconds.
+
+    Raises:
+        ValueError: It is no duration, or not longer than nothing.
+    """
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, str):
+        found = _TEXT.fullmatch(duration.lower())
+        if found is None or found[2] not in _UNITS_S:
+            raise ValueError(f"{duration!r} is no duration")
+        seconds = float(found[1]) * _UNITS_S[found[2]]
+    else:
+        seconds = float(duration)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{duration!r} is no time at all")
+    return seconds
+
+
+# ---- Numbers and moments as people say them
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+# Below it a larger unit says too little: "100 min ago", and then "2 h ago".
+_FEW = 2
+_ASCII_END = 128
+
+
+def done_of(done: int, known: int | None, noun: str = "") -> str:
+    """Return how many rows are done, of how many: `12,000 of 20,000 rows (60%)`."""
+    noun = f" {noun}" if noun else ""
+    if known is None:
+        return f"{done:,}{noun}"
+    if not known:
+        return f"{done:,} of 0{noun}"
+    return f"{done:,} of {known:,}{noun} ({percent(done, known)})"
+
+
+def percent(done: int, known: int) -> str:
+    """Return a part in percent, which is never 100% while rows are missing."""
+    return f"{int(100 * done / known)}%"
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something was: `5 min ago`."""
+    if seconds < 0:
+        return "just now"  # The clock that wrote it is ahead of ours.
+    for unit, size in (("days", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
+        if seconds >= _FEW * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def moment(unix_seconds: float) -> str:
+    """Return a moment in UTC, to the second."""
+    return datetime.fromtimestamp(unix_seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso_moment(unix_seconds: float) -> str | None:
+    """Return a moment for programs; None for none."""
+    if not unix_seconds:
+        return None
+    return datetime.fromtimestamp(unix_seconds, tz=timezone.utc).isoformat(timespec="milliseconds")
+
+
+def command(name: str, run_id: str, *more: str) -> str:
+    """Return a command line that can be copied, as part of a sentence."""
+    # An id such as -rf would be taken for a flag.
+    words = [*more, "--", run_id] if run_id.startswith("-") else [run_id, *more]
+    return f"`{' '.join(map(_quoted, ['holdfast', name, *words]))}`"
+
+
+def _quoted(word: str) -> str:
+    """Return a word for a shell; one that a terminal cannot show in the spelling of bash and zsh.
+
+    There each byte is spelled by itself: what is copied is the id, and not a picture of it.
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    spelled = "".join(
+        chr(byte) if chr(byte).isalnum() and byte < _ASCII_END else f"\\x{byte:02x}"
+        for byte in word.encode()
+    )
+    return f"$'{spelled}'"

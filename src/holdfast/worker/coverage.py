@@ -1,0 +1,324 @@
+"""Coverage: which input rows a task record covers, by key or by row number.
+
+Spark sums these hashes on its side and tasks sum them on theirs; comparing the sums needs every
+bit to agree. Spark hashes a value by how it stores it: as an int of 32 bits or a long of 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from holdfast.ledger.row_files import KeyFile
+from holdfast.model.coverage import Ranges, Span
+from holdfast.model.work import NOTHING, Coverage
+from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
+from holdfast.storage.port import Storage
+
+
+# ---- Tags: what Holdfast itself must know of each input row, beside the user's columns
+def split_tag(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """Take the tags off, if there are any: the transform must not see them."""
+    index = batch.schema.get_field_index(TAG_COLUMN)
+    if index < 0:
+        return batch, None
+    return batch.remove_column(index), batch.column(index)
+
+
+def hashes_of(tags: pa.Array | None) -> dict[str, npt.NDArray[np.uint64]]:
+    """Return what Spark has hashed of each row of a DataFrame, by its name in the tags."""
+    if tags is None:
+        return {}
+    if not pa.types.is_struct(tags.type):
+        return {KEY_HASH: _words(tags)}
+    names = [tags.type.field(index).name for index in range(tags.type.num_fields)]
+    return {name: _words(tags.field(name)) for name in names}
+
+
+def _words(hashes: pa.Array) -> npt.NDArray[np.uint64]:
+    words: npt.NDArray[np.uint64] = hashes.to_numpy(zero_copy_only=False).view("uint64")
+    return words
+
+
+# ---- Covered ranges: which rows of a scan the record to come will cover
+class CoveredRanges:
+    """Adds up the row numbers of one record."""
+
+    def __init__(self, passed_over: list[Span]) -> None:
+        """Start empty.
+
+        Args:
+            passed_over: Where the scan notes the rows that it leaves out. Emptied here.
+        """
+        self._passed_over = passed_over
+        self._spans: list[Span] = []
+        self._rows = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows were added, or left out by the scan."""
+        return self._rows + sum(stop - start for start, stop in self._passed_over)
+
+    def add(self, batch: pa.RecordBatch, tags: pa.Array | None) -> None:
+        """Cover more input rows.
+
+        Args:
+            batch: The rows.
+            tags: The row numbers that each of them stands for: a number, or a span.
+        """
+        assert tags is not None  # noqa: S101 - a scan tags every row.
+        self._rows += batch.num_rows
+        self._spans += spans_of(tags)
+
+    def finish(self) -> Coverage:
+        """Return what is covered, with the rows that the scan has passed over."""
+        ranges = Ranges.of((*self._spans, *self._passed_over))
+        self._passed_over.clear()
+        if not ranges:
+            return NOTHING
+        return Coverage(rows=ranges.rows, low=0, high=0, keys_bytes=0, ranges=ranges.spans)
+
+    def abandon(self) -> None:
+        """Give up what was added: there is nothing to clean up."""
+
+
+def spans_of(tags: pa.Array) -> list[Span]:
+    """Return the tags of rows as few spans, in the order in which they come."""
+    if pa.types.is_struct(tags.type):
+        starts, stops = (np.asarray(one) for one in tags.flatten())
+    else:
+        starts = np.asarray(tags)
+        stops = starts + 1
+    if not len(starts):
+        return []
+    breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
+    firsts = np.concatenate(([0], breaks))
+    lasts = np.concatenate((breaks, [len(starts)])) - 1
+    return [(int(starts[a]), int(stops[b])) for a, b in zip(firsts, lasts, strict=True)]
+
+
+# ---- The hash of each row's key, exactly as Spark SQL's `xxhash64` computes it
+_SEED = 42  # The one of Spark's function; it cannot be changed in SQL.
+_PRIME_1 = np.uint64(0x9E3779B185EBCA87)
+_PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_PRIME_3 = np.uint64(0x165667B19E3779F9)
+_PRIME_4 = np.uint64(0x85EBCA77C2B2AE63)
+_PRIME_5 = 0x27D4EB2F165667C5
+# The algorithm adds the value's length in bytes to its fifth prime.
+_INT_START, _LONG_START = np.uint64(_PRIME_5 + 4), np.uint64(_PRIME_5 + 8)
+
+_INT_KINDS = (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.date32())
+_LONG_DIGITS_MAX = 18  # Spark stores a decimal of more digits as bytes, and hashes those.
+# Some twenty passes go over each block: it has to stay in the processor's cache meanwhile.
+_BLOCK_ROWS = 1 << 14
+
+_Words = npt.NDArray[np.uint64]
+
+
+def hashable(kind: pa.DataType) -> bool:
+    """Say whether keys of this type can be hashed here; Spark has to hash the others."""
+    if pt.is_decimal128(kind):
+        return bool(kind.precision <= _LONG_DIGITS_MAX)
+    if pt.is_timestamp(kind):
+        return bool(kind.unit == "us")  # Spark knows no other unit.
+    return kind in _INT_KINDS or bool(pt.is_int64(kind))
+
+
+def key_hashes(columns: Sequence[pa.Array]) -> _Words:
+    """Return for each row what Spark's `xxhash64(column, ...)` returns, as unsigned numbers.
+
+    Runs on an executor. A NULL leaves the hash of the columns before it as it is.
+
+    Args:
+        columns: The key's columns in their order; at least one, all of one length.
+
+    Raises:
+        TypeError: A column's type is not `hashable`.
+        ValueError: There is no column, or their lengths differ.
+    """
+    if len({len(column) for column in columns}) != 1:
+        raise ValueError("a key is made of one or more columns of one length")
+    for column in columns:
+        if not hashable(column.type):
+            raise TypeError(f"keys of type {column.type} cannot be hashed here")
+    hashes = np.full(len(columns[0]), _SEED, dtype=np.uint64)
+    for start in range(0, len(hashes), _BLOCK_ROWS):
+        block = hashes[start : start + _BLOCK_ROWS]
+        for column in columns:
+            _add_column(block, column.slice(start, len(block)))
+    return hashes
+
+
+def hash_sums(hashes: _Words) -> tuple[int, int]:
+    """Return the sum of the hashes' low 32 bits and that of their high 32 bits.
+
+    Both are exact up to 2^32 rows: so many halves fit into the 64 bits they are added up in.
+    """
+    low = np.sum(hashes & np.uint64(0xFFFFFFFF), dtype=np.uint64)
+    high = np.sum(hashes >> np.uint64(32), dtype=np.uint64)
+    return int(low), int(high)
+
+
+def _add_column(hashes: _Words, column: pa.Array) -> None:
+    """Turn the hashes of the columns so far, in place, into those with one column more."""
+    before = hashes.copy() if column.null_count else None
+    if column.type in _INT_KINDS:
+        _add_ints(hashes, column)
+    else:
+        _add_longs(hashes, column)
+    hashes ^= hashes >> np.uint64(33)
+    hashes *= _PRIME_2
+    hashes ^= hashes >> np.uint64(29)
+    hashes *= _PRIME_3
+    hashes ^= hashes >> np.uint64(32)
+    if before is not None:
+        # Whatever stands in memory below a NULL was hashed along with the values.
+        np.copyto(hashes, before, where=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _add_ints(hashes: _Words, column: pa.Array) -> None:
+    if pt.is_boolean(column.type):
+        column = column.cast(pa.int8())  # Eight of them share a byte.
+    values = _memory(column).view(f"i{column.type.bit_width // 8}")
+    # The sign fills 32 bits and no more: Spark widens to int, then takes that as unsigned.
+    words = values.astype(np.int32, copy=False).view(np.uint32).astype(np.uint64)
+    words *= _PRIME_1
+    hashes += _INT_START
+    hashes ^= words
+    _rotate_left(hashes, 23)
+    hashes *= _PRIME_2
+    hashes += _PRIME_3
+
+
+def _add_longs(hashes: _Words, column: pa.Array) -> None:
+    # A decimal takes two words, the low one first; up to 18 digits fit into that one.
+    words = _memory(column).view(np.uint64)[:: column.type.bit_width // 64] * _PRIME_2
+    _rotate_left(words, 31)
+    words *= _PRIME_1
+    hashes += _LONG_START
+    hashes ^= words
+    _rotate_left(hashes, 27)
+    hashes *= _PRIME_1
+    hashes += _PRIME_4
+
+
+def _memory(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return the bytes of the column's own values; a slice shares a longer buffer."""
+    width = column.type.bit_width // 8
+    start, size = column.offset * width, len(column) * width
+    return np.frombuffer(column.buffers()[1], np.uint8, count=size, offset=start)
+
+
+def _rotate_left(words: _Words, bits: int) -> None:
+    carried = words >> np.uint64(64 - bits)
+    words <<= np.uint64(bits)
+    words |= carried
+
+
+# ---- Covered keys: which input rows the record to come will cover
+class NullKeysError(Exception):
+    """Rows have NULL in their key. Only without an input check does a task see them."""
+
+    def __init__(self, rows: int) -> None:
+        """Keep how many."""
+        super().__init__(rows)
+        self.rows = rows
+
+
+def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
+    """Stop before rows without a key are paid for: a join would never find them finished.
+
+    Raises:
+        NullKeysError: There are some.
+    """
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    if nulls := max((column.null_count for name, column in columns if name in key), default=0):
+        raise NullKeysError(nulls)
+
+
+class CoveredKeys:
+    """Adds up the keys of one record and writes them down."""
+
+    def __init__(self, storage: Storage, uri: str, key: Sequence[str]) -> None:
+        """Start empty.
+
+        Args:
+            storage: How the store is reached.
+            uri: Where the keys are to stand.
+            key: The key columns.
+        """
+        self._key = tuple(key)
+        self._file = KeyFile(storage, uri)
+        self._rows = self._low = self._high = 0
+        self._row_low: int | None = None
+        self._row_high: int | None = None
+        self._span: tuple[int, int] | None = None
+        self._grows = True
+
+    @property
+    def rows(self) -> int:
+        """How many rows were added."""
+        return self._rows
+
+    def add(self, batch: pa.RecordBatch, tags: pa.Array | None) -> None:
+        """Cover more input rows.
+
+        Args:
+            batch: The rows.
+            tags: What Spark itself has hashed of each row; None to hash the key here.
+        """
+        columns = [batch.column(name) for name in self._key]
+        hashed = hashes_of(tags)
+        low, high = hash_sums(hashed[KEY_HASH] if KEY_HASH in hashed else key_hashes(columns))
+        if ROW_HASH in hashed:
+            row_low, row_high = hash_sums(hashed[ROW_HASH])
+            self._row_low = (self._row_low or 0) + row_low
+            self._row_high = (self._row_high or 0) + row_high
+        self._rows += batch.num_rows
+        self._low += low
+        self._high += high
+        self._follow(columns)
+        self._file.add(self._key, columns)
+
+    def finish(self) -> Coverage:
+        """Make the keys durable."""
+        if not self._rows:
+            return NOTHING
+        return Coverage(
+            rows=self._rows,
+            low=self._low,
+            high=self._high,
+            row_low=self._row_low,
+            row_high=self._row_high,
+            keys_bytes=self._file.finish(),
+            span=self._span if self._grows else None,
+        )
+
+    def abandon(self) -> None:
+        """Give the keys up."""
+        self._file.abandon()
+
+    def _follow(self, columns: Sequence[pa.Array]) -> None:
+        """Keep the span, as long as the keys grow from row to row."""
+        if not self._grows:
+            return
+        (first, *others) = columns
+        if others or not pa.types.is_integer(first.type) or first.null_count or not len(first):
+            self._grows = False
+            return
+        low, high = first[0].as_py(), first[-1].as_py()
+        goes_on = self._span is None or low > self._span[1]
+        # Of a single row there is nothing to compare, and pyarrow says NULL of nothing.
+        self._grows = goes_on and pc.all(pc.greater(first[1:], first[:-1])).as_py() is not False
+        if self._grows:
+            self._span = (low if self._span is None else self._span[0], high)
+
+
+def needs_hash_column(types: Sequence[pa.DataType]) -> bool:
+    """Whether Spark must add the hash, because it is not computed here for such keys."""
+    return not all(hashable(kind) for kind in types)
