@@ -23,7 +23,7 @@ from lance.fragment import FragmentMetadata
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.model.work import Coverage, StagedGroup, TaskRecord, Work
-from holdfast.sinks.base import Outcome, RunMark
+from holdfast.sinks.base import Change, Outcome, RunMark
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink
 
@@ -97,7 +97,7 @@ def _ours(folder: Path, groups: list[StagedGroup]) -> dict[str, float]:
         snapshot_id=sink.new_snapshot_id(view),
         sequence_number=view.next_sequence_number,
     )
-    outcome = sink.post(view, "bench", mark, groups)
+    outcome = sink.post(view, "bench", mark, Change(adds=groups))
     times["post_s"], started = time.monotonic() - started, time.monotonic()
     found = sink.find_mark(sink.load(), "bench", "nonce", {})
     times["look_s"] = time.monotonic() - started

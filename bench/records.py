@@ -31,15 +31,16 @@ import holdfast as hf
 from bench.counting_proxy import CountingProxy, count_requests
 from bench.session import open_stack
 from holdfast.engine import input_check
-from holdfast.engine.claim import Ledger
 from holdfast.engine.cleanup import sweep
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.input_check import all_differ
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports
 from holdfast.engine.watch import status
 from holdfast.engine.workbook import Workbook
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
 from holdfast.model.records import Identity
+from holdfast.model.report import Report
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.storage.objects import ObjectStorage
@@ -123,7 +124,7 @@ class _Job:
         target = hf.IcebergTable(self.table, catalog=self.stack.rest_catalog_properties())
         return open_table(target, None)
 
-    def start(self) -> Driven:
+    def start(self) -> Report:
         """Start a driver."""
         # Far apart, so that the records' spans alone do not prove that no key is there twice.
         tasks = (range(number, _ROWS, _RECORDS) for number in range(_RECORDS))
@@ -141,7 +142,7 @@ class _Job:
             version="",
         )
         driver = Driver(ledger=self.ledger(), sink=sink, input=Unpinned(rows))
-        return driver.append(view, identity, Choices(takeover="now"))
+        return driver.write(view, identity, Choices(takeover="now"))
 
 
 def _objects_alone(stack: Stack, folder: str) -> int:

@@ -8,10 +8,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.engine.claim import Ledger, SettledInput
+from holdfast.engine.claim import SettledInput
 from holdfast.engine.ports import Submitter
 from holdfast.engine.scan_input import ScanRows, pin
 from holdfast.errors import SettingsError
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.coverage import Pins
 from holdfast.opening import active_session, open_scan
 from holdfast.sources.materialized import Materialized, MaterializedScan, identity_of

@@ -8,22 +8,24 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-from holdfast.engine.claim import Ledger, Prepared, prepare, refuse_new_table
+from holdfast.engine.claim import Prepared, prepare, refuse_new_table
 from holdfast.engine.cleanup import Aborted, Swept, abort, sweep
-from holdfast.engine.drive import Driver, report_of
+from holdfast.engine.drive import Driver, warn_of_doubts
 from holdfast.engine.options import (
     Choices,
     Duration,
     IfCommitted,
     MissingColumns,
+    Mode,
     Takeover,
     VerifyInput,
 )
-from holdfast.engine.ports import Ports
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.watch import quarantine_chunks, run_folders, status
 from holdfast.errors import LedgerDamagedError, RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import open_input
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
 from holdfast.model.history import RunStatus
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Identity, decode_run_id, encode_run_id, is_run_folder
@@ -144,8 +146,8 @@ class Run:
         given = locals()  # Most arguments are choices, of the same name.
         choices = Choices(**{one.name: given[one.name] for one in fields(Choices)})
         target = target_of(to) if isinstance(to, str) else to
-        return self._append(
-            df, target, key, choices, create=create, version=version, progress=progress
+        return self._write(
+            "append", df, target, key, choices, create=create, version=version, progress=progress
         )
 
     def remaining(
@@ -314,8 +316,9 @@ class Run:
 
         return open_sink
 
-    def _append(  # noqa: PLR0913 - what `append` does not put into the choices.
+    def _write(  # noqa: PLR0913 - what the verbs do not put into the choices.
         self,
+        mode: Mode,
         rows: SparkDataFrame | Scan | Materialized,
         target: Target,
         key: str | Sequence[str] | None,
@@ -339,7 +342,7 @@ class Run:
         identity_on = partial(
             Identity,
             branch=target.branch,
-            mode="append",
+            mode=mode,
             key=given.key,
             version=version,
             retry_of=self._retry_of,
@@ -364,10 +367,14 @@ class Run:
         )
         identity = identity_on(table=sink.name, table_uuid=view.uuid)
         with shown(ledger, sink.name, wanted=progress):
-            driven = driver.append(view, identity, choices)
+            report = driver.write(view, identity, choices)
         spark.forget_cached_table(given.session, target)
-        report = report_of(self._run_id, sink.name, driven, time.monotonic() - started)
-        report = replace(report, unindexed_rows=sink.unindexed_rows())
+        warn_of_doubts(report)
+        report = replace(
+            report,
+            seconds=time.monotonic() - started,
+            unindexed_rows=sink.unindexed_rows(),
+        )
         return report if given.compares else replace(report, input_compared=None)
 
 

@@ -6,10 +6,13 @@ Every channel that shows them (terminal, log, error message, page) passes them t
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
+import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -222,3 +225,13 @@ def _quoted(word: str) -> str:
         for byte in word.encode()
     )
     return f"$'{spelled}'"
+
+
+# ---- Warnings: a user sees the line of their own that called Holdfast
+def warn_caller(text: str) -> None:
+    """Warn at the line outside this package that led here, however many calls lie between."""
+    package = str(Path(__file__).parent)
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(package):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
-from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from tests.contract.table_under_test import TableUnderTest
 from tests.simulation.chance import Chance
 from tests.simulation.table import SimTable
@@ -36,12 +34,10 @@ class SharedSimTable(SimTable):
         super().__init__(world, empty=empty, file_rows=None)
         self._lock = threading.Lock()
 
-    def post(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the groups, one caller after the other."""
         with self._lock:
-            return super().post(view, run_id, mark, groups)
+            return super().post(view, run_id, mark, change)
 
 
 class SimulatedTable(TableUnderTest):

@@ -22,7 +22,7 @@ import pyarrow as pa
 from holdfast.errors import CommitRefusedError
 from holdfast.model.records import Intent, PartReference
 from holdfast.model.work import StagedGroup, StagedTotals
-from holdfast.sinks.base import MarkFound, Outcome, RunMark, Sink, TableView, WriterSpec
+from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView, WriterSpec
 
 # ---- The table that a contract is tried on: what an author provides, and one attempt at a commit
 # With characters that a table property or a file name may not take as they are.
@@ -218,7 +218,7 @@ class Attempt:
         Raises:
             CommitRefusedError: The catalog refused for good.
         """
-        return self.sink.post(self.view, self.run_id, self.mark, self.groups)
+        return self.sink.post(self.view, self.run_id, self.mark, Change(adds=self.groups))
 
     def find(self, sink: Sink | None = None) -> MarkFound | None:
         """Look at the table afresh, and for the run's mark in it.

@@ -16,13 +16,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from holdfast.cli.main import main
-from holdfast.engine.claim import Ledger
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Identity, Receipt, Record, open_json, seal_json
+from holdfast.model.report import Report
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog
@@ -92,7 +93,7 @@ class CliLake:
         sink: Sink | None = None,
         branch: str = "main",
         **choices: Any,  # noqa: ANN401 - any of `Choices`.
-    ) -> Driven:
+    ) -> Report:
         """Start a run, as a script does; by default on the Iceberg table."""
         sink = sink or self.make_table()
         view = sink.load()
@@ -107,7 +108,7 @@ class CliLake:
             version="",
         )
         driver = Driver(ledger=self.ledger(run_id, ports), sink=sink, input=Unpinned(submitter))
-        return driver.append(view, identity, Choices(**choices))
+        return driver.write(view, identity, Choices(**choices))
 
     def start_and_die(self, run_id: str, submitter: MemorySubmitter, **choices: Any) -> None:  # noqa: ANN401
         """Start a run in a process that something kills when its first task has ended."""

@@ -16,11 +16,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
-from holdfast.engine.claim import Ledger
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.records import Identity
+from holdfast.model.report import Report
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.catalog import open_catalog
@@ -135,7 +136,7 @@ class Lake:
         """Return an input of these ids, in one partition."""
         return MemorySubmitter(ids)
 
-    def start(self, submitter: MemorySubmitter, *, run_id: str = "r") -> Driven:
+    def start(self, submitter: MemorySubmitter, *, run_id: str = "r") -> Report:
         """Start a run from the look at the table to its receipt."""
         view = self.sink.load()
         identity = Identity(
@@ -150,7 +151,7 @@ class Lake:
         )
         given = Unpinned(submitter)
         driver = Driver(ledger=self.ledger(run_id), sink=self.sink, input=given)
-        return driver.append(view, identity, Choices())
+        return driver.write(view, identity, Choices())
 
     def ledger(self, run_id: str = "r") -> Ledger:
         """Open a run's ledger as a new driver does."""

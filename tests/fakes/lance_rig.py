@@ -15,13 +15,13 @@ from unittest import mock
 import lance
 import pyarrow as pa
 
-from holdfast.engine.claim import Ledger
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Receipt, Record
-from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.model.report import Report
+from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink
 from tests.fakes.manual_ports import ManualTime, manual_ports
@@ -96,7 +96,7 @@ class LanceRig:
         """Open the run's ledger as a driver does."""
         return Ledger.open(RUN_ID, STORE, self.storage, manual_ports(self.time))
 
-    def start(self, **choices: Any) -> Driven:  # noqa: ANN401 - any of `Choices`.
+    def start(self, **choices: Any) -> Report:  # noqa: ANN401 - any of `Choices`.
         """Start the script."""
         sink = self.sink()
         ledger = self.ledger()
@@ -104,9 +104,9 @@ class LanceRig:
         driver = Driver(ledger=ledger, sink=sink, input=Unpinned(rows))
         view = sink.load()
         identity = replace(Rig().identity(), table=self.uri, table_uuid=view.uuid)
-        return driver.append(view, identity, Choices(transform=self._counted, **choices))
+        return driver.write(view, identity, Choices(transform=self._counted, **choices))
 
-    def start_while(self, *changes: Callable[[], object]) -> Driven:
+    def start_while(self, *changes: Callable[[], object]) -> Report:
         """Start the script; before each of its first posts one of the changes is made."""
         with self._before_posts(changes):
             return self.start()
@@ -145,11 +145,11 @@ class LanceRig:
             view: TableView,
             run_id: str,
             mark: RunMark,
-            groups: Sequence[StagedGroup],
+            change: Change,
         ) -> Outcome:
             if left:
                 left.pop(0)()
-            self.posts.append(post(sink, view, run_id, mark, groups))
+            self.posts.append(post(sink, view, run_id, mark, change))
             return self.posts[-1]
 
         with mock.patch.object(LanceSink, "post", change_and_post):

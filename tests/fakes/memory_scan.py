@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.ports import Jobs, Submitter
 from holdfast.engine.scan_input import ScanRows, pin
 from holdfast.errors import InputChangedError
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Span
 from holdfast.sources.base import TAG_COLUMN, PinnedScan
 from tests.fakes.memory_submitter import partition

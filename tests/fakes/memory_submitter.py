@@ -19,7 +19,7 @@ from holdfast.storage.port import StorageError
 from holdfast.worker.coverage import hash_sums, key_hashes
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import TaskPlan
+from holdfast.worker.task import ItemPlan, TaskPlan
 from tests.fakes.memory_storage import MemoryStorage
 
 _ATTEMPTS_MAX = 4  # As many as Spark makes by default.
@@ -111,8 +111,9 @@ class MemorySubmitter:
         read = self.next_reads.popleft() if self.next_reads else self.partitions
         return self._job(plan, [tagged(one, plan) for one in self._left(read, finished)])
 
-    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+    def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
         """Run the replay of each item as one task."""
+        assert isinstance(plan, ReplayPlan)
         self.replays.append(plan)
         return self._job(plan, [pa.RecordBatch.from_pydict({ITEM_COLUMN: [i]}) for i in items])
 
@@ -170,9 +171,7 @@ class MemorySubmitter:
         known = pa.array(done, read[0]["id"].type) if read else None
         return [one.filter(pc.invert(pc.is_in(one["id"], known))) for one in read]
 
-    def _job(
-        self, plan: TaskPlan | ReplayPlan, inputs: Sequence[pa.RecordBatch]
-    ) -> list[TaskReport]:
+    def _job(self, plan: TaskPlan | ItemPlan, inputs: Sequence[pa.RecordBatch]) -> list[TaskReport]:
         if self.answers:
             answer = self.answers.popleft()
             if isinstance(answer, Exception):
@@ -190,7 +189,7 @@ class MemorySubmitter:
 
     def _task(
         self,
-        plan: TaskPlan | ReplayPlan,
+        plan: TaskPlan | ItemPlan,
         rows: pa.RecordBatch,
         place: int,
         left: int = _ATTEMPTS_MAX,

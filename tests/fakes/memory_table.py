@@ -25,6 +25,7 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
+    Change,
     ColumnPath,
     MarkFound,
     MayLack,
@@ -295,10 +296,8 @@ class MemoryTable:
         self.foreign_append()
         return Outcome.UNKNOWN if fault is PostFault.ANSWER_LOST else Outcome.LANDED
 
-    def post(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
-        """Publish the groups if the head still is the view's, unless a fault is due."""
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
+        """Publish the change if the head still is the view's, unless a fault is due."""
         if (meanwhile := self.before_post) is not None:
             self.before_post = None
             meanwhile()
@@ -308,7 +307,7 @@ class MemoryTable:
             schema_seen=view.schema,
             run_id=run_id,
             mark=mark,
-            groups=tuple(groups),
+            groups=tuple(change.adds),
         )
         outcome = self._deliver(post, self.post_faults.popleft() if self.post_faults else None)
         if (meanwhile := self.after_post) is not None:

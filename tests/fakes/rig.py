@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.commit import Commit, Landed
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work, write_work
+from holdfast.ledger.ports import Ports
 from holdfast.ledger.row_files import read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.records import Identity, PartReference
+from holdfast.model.report import Report
 from holdfast.model.work import Coverage, TaskRecord, Work
-from holdfast.sinks.base import TableView
+from holdfast.sinks.base import Change, TableView
 from holdfast.sources.base import PinnedScan
 from tests.fakes.logs import CLAIM, job_ledger, task_records
 from tests.fakes.manual_ports import ManualTime, manual_ports
@@ -78,9 +79,7 @@ class Rig:
         )
         ledger.log.belongs_to(run_file)
         ledger.log.claim(CLAIM)
-        return Commit(
-            run_id=RUN_ID, run_file=run_file, log=ledger.log, sink=self.table, ports=ledger.ports
-        )
+        return Commit(ledger=ledger, run_file=run_file, sink=self.table)
 
     def part(self) -> PartReference:
         """Write the staged groups into the ledger."""
@@ -91,7 +90,7 @@ class Rig:
     def publish(self, commit: Commit | None = None) -> Landed:
         """Publish the staged groups, as a new driver or as the given one."""
         commit = commit or self.commit_step()
-        return commit.publish(GROUPS, self.part(), [dict(MemoryTable().schema)])
+        return commit.publish(Change(adds=GROUPS), self.part(), [dict(MemoryTable().schema)])
 
     def start(
         self,
@@ -100,26 +99,26 @@ class Rig:
         view: TableView | None = None,
         ports: Ports | None = None,
         **choices: Any,  # noqa: ANN401 - any of `Choices`.
-    ) -> Driven:
+    ) -> Report:
         """Start the whole job as a user's script does, which looks at the table first."""
         driver = Driver(
             ledger=self.ledger(ports),
             sink=self.table,
             input=Unpinned(submitter or two_partitions()),
         )
-        return driver.append(view or self.table.load(), self.identity(), Choices(**choices))
+        return driver.write(view or self.table.load(), self.identity(), Choices(**choices))
 
     def scan(
         self,
         scan: PinnedScan,
         jobs: MemorySubmitter | None = None,
         **choices: Any,  # noqa: ANN401 - any of `Choices`.
-    ) -> Driven:
+    ) -> Report:
         """Start the whole job on a scan."""
         given = MemoryScanInput(scan, jobs or MemorySubmitter())
         driver = Driver(ledger=self.ledger(), sink=self.table, input=given)
         identity = replace(self.identity(), key=(), input=scan.identity)
-        return driver.append(self.table.load(), identity, Choices(**choices))
+        return driver.write(self.table.load(), identity, Choices(**choices))
 
     def start_and_die(self, submitter: MemorySubmitter | None = None, **arguments: Any) -> None:  # noqa: ANN401
         """Start the job in a process that something kills on the way."""

@@ -11,13 +11,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.ledger.layout import RunLayout, tasks_name
-from holdfast.ledger.task_log import (
-    JobLedger,
-    TaskLog,
-    TaskPorts,
-    read_task_records,
-    whole_prefixes,
-)
+from holdfast.ledger.ports import TaskPorts
+from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import Chunk, Coverage, StagedFile, StagedGroup, TaskRecord
 from holdfast.sinks.base import MayLack

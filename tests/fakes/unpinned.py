@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.ports import Submitter
+from holdfast.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)

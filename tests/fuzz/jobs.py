@@ -19,14 +19,15 @@ import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.engine.claim import Ledger, SettledInput, prepare
+from holdfast.engine.claim import SettledInput, prepare
 from holdfast.engine.cleanup import abort
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
-from holdfast.ledger.task_log import TaskPorts
 from holdfast.model.records import Body, Identity, Intent, Receipt, Record
+from holdfast.model.report import Report
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.catalog import open_catalog
@@ -194,14 +195,14 @@ class Lake:
         )
         return Ledger.open(job.run_id, self.store, ObjectStorage(), ports)
 
-    def start(self, job: Job, *, dies_at: int | None = None, **choices: Any) -> Driven:  # noqa: ANN401
+    def start(self, job: Job, *, dies_at: int | None = None, **choices: Any) -> Report:  # noqa: ANN401
         """Start a job, as its script does."""
         sink, how = self.sink(job), self._choices(job, dies_at, choices)
         view = sink.load()
         driver = Driver(ledger=self.ledger(job), sink=sink, input=self._input(job))
-        return driver.append(view, self._identity(job, sink.name, view.uuid), how)
+        return driver.write(view, self._identity(job, sink.name, view.uuid), how)
 
-    def start_remaining(self, job: Job) -> Driven:
+    def start_remaining(self, job: Job) -> Report:
         """Start a job whose costly step is in the DataFrame: only the rows that are left."""
         ledger, how = self.ledger(job), self._choices(job, None, {})
         whole = _partitions(job)
@@ -212,7 +213,7 @@ class Lake:
         driver = Driver(
             ledger=ledger, sink=sink, input=Unpinned(MemorySubmitter(*left)), prepared=prepared
         )
-        return driver.append(view, self._identity(job, sink.name, view.uuid), how)
+        return driver.write(view, self._identity(job, sink.name, view.uuid), how)
 
     def _choices(self, job: Job, dies_at: int | None, given: dict[str, Any]) -> Choices:
         usual: dict[str, Any] = {

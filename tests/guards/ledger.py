@@ -107,8 +107,9 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: a driver gives signs of life",
         file="engine/drive.py",
-        before="            heartbeat = ledger.heartbeat(choices)\n",
-        after="            heartbeat = ledger.heartbeat(choices)\n            heartbeat.stop()\n",
+        before="            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)\n",
+        after="            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)\n"
+        "            heartbeat.stop()\n",
         test="tests/unit/test_heartbeat.py",
     ),
     Guard(
@@ -121,8 +122,8 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: a lost claim is waited for in its turn",
         file="engine/claim.py",
-        before="            if self.log.try_claim(claim) is not None:",
-        after="            if self.log.claim(claim) is not None:",
+        before="            if ledger.log.try_claim(claim) is not None:",
+        after="            if ledger.log.claim(claim) is not None:",
         test="tests/unit/test_heartbeat.py",
     ),
     Guard(
@@ -156,8 +157,8 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: a claim that is being made is seen by other threads",
         file="engine/claim.py",
-        before="            with at_work(self.log, self.ports):",
-        after="            with contextlib.nullcontext():",
+        before="        with at_work(ledger):",
+        after='        with __import__("contextlib").nullcontext():',
         test="tests/unit/test_heartbeat.py",
     ),
     Guard(
@@ -190,7 +191,7 @@ LEDGER_GUARDS = (
     ),
     Guard(
         name="logs: without run.json records that name a run are refused",
-        file="engine/claim.py",
+        file="ledger/ledger.py",
         before="        elif self.log.names_a_run:",
         after="        elif False:",
         test=_OWNER,

@@ -83,7 +83,7 @@ GUARDS = (
     Guard(
         name="all keys are compared beside a long job",
         file="engine/passes.py",
-        before="            beside.callback(self._input.compare_beside(self._ask_to_stop))\n",
+        before="            beside.callback(self._check.compare_beside(ask_to_stop))\n",
         after="",
         test="tests/unit/test_resume_input.py",
     ),
@@ -132,8 +132,8 @@ GUARDS = (
     Guard(
         name="chunks that wait are put into files before the commit",
         file="engine/passes.py",
-        before='        return "replay" if self._book.work.waiting else None\n',
-        after="        return None\n",
+        before="        return bool(self._start.book.work.waiting)\n",
+        after="        return False\n",
         test="tests/unit/test_resume.py",
     ),
     Guard(
@@ -195,10 +195,10 @@ GUARDS = (
     Guard(
         name="each post has an intent of its own",
         file="engine/commit.py",
-        before="        number, intent = self._write_intent(view, groups, reference)\n",
+        before="        number, intent = self._write_intent(view, change, reference)\n",
         after="        number, intent = next(iter(self.log.intents.items()), (0, None))\n"
         "        if intent is None:\n"
-        "            number, intent = self._write_intent(view, groups, reference)\n",
+        "            number, intent = self._write_intent(view, change, reference)\n",
         test="tests/unit/test_commit_lands_once.py",
     ),
     Guard(
@@ -218,7 +218,7 @@ GUARDS = (
     Guard(
         name="staged files are looked for before the post",
         file="engine/commit.py",
-        before="        self.sink.check(view, schemas, groups)\n",
+        before="        self.sink.check(view, schemas, change.adds)\n",
         after="",
         test="tests/unit/test_commit_stops.py",
     ),

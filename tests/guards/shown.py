@@ -36,7 +36,7 @@ SHOWN_GUARDS = (
     ),
     Guard(
         name="stop: the record has the error's message",
-        file="engine/claim.py",
+        file="ledger/ledger.py",
         before=", message=error.summary)",
         after=")",
         test=f"{_WHERE} -k ledger",
@@ -148,7 +148,7 @@ SHOWN_GUARDS = (
     ),
     Guard(
         name="a step is one line of the log",
-        file="engine/steps_log.py",
+        file="ledger/ledger.py",
         before='"run %s: %s", printable(run_id), told',
         after='"run %s: %s", run_id, told',
         test=_HOSTILE,

@@ -160,7 +160,7 @@ TABLE_GUARDS = (
     ),
     Guard(
         name="a start that fails before its claim writes nothing",
-        file="engine/claim.py",
+        file="ledger/ledger.py",
         before="        if not self.log.own_claim:\n",
         after="        if False:\n",
         test="tests/unit/test_run_log.py",

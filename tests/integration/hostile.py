@@ -25,8 +25,7 @@ import holdfast as hf
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Receipt, Record
-from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import open_catalog, pyiceberg_properties
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.storage.objects import ObjectStorage
@@ -190,11 +189,11 @@ class HostileTable:
             view: TableView,
             run_id: str,
             mark: RunMark,
-            groups: Sequence[StagedGroup],
+            change: Change,
         ) -> Outcome:
             if run_id == RUN and left:
                 left.pop(0)()
-            outcome = post(sink, view, run_id, mark, groups)
+            outcome = post(sink, view, run_id, mark, change)
             if run_id == RUN and after_left:
                 assert outcome is Outcome.LANDED
                 after_left.pop()()

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import CommitUnknownError, LedgerDamagedError, RunMismatchError
-from holdfast.sinks.base import Outcome, RunMark
+from holdfast.sinks.base import Change, Outcome, RunMark
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.staged import MARK_PREFIX, MARKS_MAX, mark_text
 from tests.integration.hostile import RUN, HostileTable
@@ -67,7 +67,7 @@ def _mark(number: int, snapshot_id: int, sequence_number: int) -> RunMark:
 def _land(sink: IcebergSink, number: int) -> None:
     view = sink.load()
     mark = _mark(number, sink.new_snapshot_id(view), view.next_sequence_number)
-    assert sink.post(view, f"later-{number}", mark, []) is Outcome.LANDED
+    assert sink.post(view, f"later-{number}", mark, Change()) is Outcome.LANDED
 
 
 def lose_traces(table: HostileTable) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.engine.ports import Ports
 from holdfast.ledger.layout import RunLayout, task_log_name, tasks_name
 from holdfast.ledger.parts import read_work, write_work
+from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.row_files import ChunkFile, KeyFile, read_chunk, read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file, read_run_file
-from holdfast.ledger.task_log import TaskLog, TaskPorts, read_task_records
+from holdfast.ledger.task_log import TaskLog, read_task_records
 from holdfast.model.records import Claim, Identity
 from holdfast.model.work import Coverage, TaskRecord, Work
 from holdfast.storage.port import Storage

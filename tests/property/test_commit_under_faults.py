@@ -36,11 +36,12 @@ def test_a_run_that_is_started_until_it_ends_well_is_in_the_table_once(
     else:
         raise AssertionError("no start ended well")
     (snapshot,) = rig.table.data_snapshots
-    assert driven.landed.receipt.snapshot_id == snapshot.snapshot_id
+    assert driven.snapshot_id == snapshot.snapshot_id
+    receipt = rig.log().receipt
     rig.table.post_faults.clear()
     rig.storage.create_faults.clear()
     again = rig.start()
-    assert again.was_landed
-    assert again.landed.receipt == driven.landed.receipt
+    assert again.outcome == "already_committed"
+    assert (rig.log().receipt, again.snapshot_id) == (receipt, driven.snapshot_id)
     assert len(rig.table.data_snapshots) == 1
     assert not any(uri.startswith(LAYOUT.folder) for uri in rig.storage.names_called("delete"))

@@ -84,5 +84,5 @@ def test_a_run_that_is_killed_again_and_again_lands_once(
     rig.storage.revive()
     last = rig.start(shared_out(ids, 2, chance), transform=WatchedTransform())
     assert rig.table.ids == list(ids)
-    assert last.landed.receipt.rows == rows
+    assert last.rows == rows
     assert len(rig.table.data_snapshots) == 1

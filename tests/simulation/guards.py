@@ -12,7 +12,6 @@ from typing import Any
 from unittest import mock
 
 from holdfast.engine import cleanup, commit, drive, input_check, passes, resolve, takeover
-from holdfast.engine.claim import Ledger
 from holdfast.engine.commit import Commit
 from holdfast.engine.input_check import InputCheck
 from holdfast.engine.resolve import Sight
@@ -21,6 +20,7 @@ from holdfast.engine.workbook import Workbook
 from holdfast.errors import RunMismatchError
 from holdfast.ledger import run_log, task_log
 from holdfast.ledger.layout import tasks_name
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Intent, Record, Refused, encode_record
 from holdfast.model.work import Work

@@ -9,17 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.engine.claim import Ledger, prepare
+from holdfast.engine.claim import prepare
 from holdfast.engine.cleanup import sweep
-from holdfast.engine.drive import Driven, Driver, report_of
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.errors import HoldfastError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
-from holdfast.ledger.task_log import TaskPorts
 from holdfast.model.records import Abort, Claim, Identity, Receipt, Record, Stop
+from holdfast.model.report import Report
 from holdfast.model.work import Usage
 from holdfast.sinks.base import Sink, TableView
 from holdfast.worker.transforms import per_row
@@ -74,7 +75,7 @@ class Start:
     """One start of the script, and how it ended."""
 
     name: str
-    driven: Driven | None = None
+    driven: Report | None = None
     error: BaseException | None = None
 
 
@@ -280,7 +281,7 @@ class History:
         self.inputs.append([one for one in ids if one not in self.setting.left_out])
         spark = SimSpark(self.world, ids, self.setting)
 
-        def ended(driven: Driven | None, error: BaseException | None) -> None:
+        def ended(driven: Report | None, error: BaseException | None) -> None:
             start.driven, start.error = driven, error
             if isinstance(error, DiedError):
                 for task in spark.tasks:
@@ -289,13 +290,13 @@ class History:
                         task.lives = False
             self.world.note(f"{start.name} ended: {driven and 'committed'} {error!r}")
             if driven is not None:
-                str(report_of(RUN_ID, self.table.name, driven, 1.0))
+                str(driven)
 
         actor = self.world.spawn(start.name, lambda: self._drive(spark, ids, copy), ended=ended)
         spark.driver = actor
         self.world.wait_for(lambda: actor.is_done)
 
-    def _drive(self, spark: SimSpark, ids: Sequence[int | None], copy: SimStorage | None) -> Driven:
+    def _drive(self, spark: SimSpark, ids: Sequence[int | None], copy: SimStorage | None) -> Report:
         setting, ledger = self.setting, self.ledger(copy)
         view = self.table.load()
         identity = Identity(
@@ -317,10 +318,10 @@ class History:
             pause = self.world.pause
             scan = MemoryScan(ids, left_out=setting.left_out, before_listing=pause)
             driver = Driver(ledger=ledger, sink=self.table, input=MemoryScanInput(scan, spark))
-            return driver.append(view, identity, choices)
+            return driver.write(view, identity, choices)
         if not setting.is_derived:
             driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(spark))
-            return driver.append(view, identity, choices)
+            return driver.write(view, identity, choices)
         try:
             prepared = prepare(ledger, spark, ("id",), choices)
         except RunAbortedError:  # As `Run.remaining` does.
@@ -330,7 +331,7 @@ class History:
         derived = SimSpark(self.world, left[setting.loses_a_row :], setting, spark.tasks)
         derived.driver = spark.driver
         driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(derived), prepared=prepared)
-        return driver.append(view, identity, choices)
+        return driver.write(view, identity, choices)
 
     def _choices(self, ledger: Ledger, view: TableView) -> Choices:
         setting, chance = self.setting, self.world.chance

@@ -19,6 +19,7 @@ from holdfast.errors import StoreUnavailableError, TableChangedError, TableMissi
 from holdfast.model.records import Intent
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
+    Change,
     ColumnPath,
     MarkFound,
     MayLack,
@@ -122,13 +123,11 @@ class LanceSimTable(SimTable):
             outcome = self._sink.post_empty(view)
         return self._answered(outcome)
 
-    def post(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
-        """Publish the groups."""
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
+        """Publish the change."""
         self._before_post(f"post intent {mark.intent_number}")
         sent = self._commits
-        outcome = self.send(view, run_id, mark, groups)
+        outcome = self.send(view, run_id, mark, change.adds)
         if self._commits == sent:
             self.unsent.add(mark.intent_number)
         return self._answered(outcome)
@@ -138,7 +137,7 @@ class LanceSimTable(SimTable):
     ) -> Outcome:
         """Check what has come since and commit."""
         with self._sent((mark, tuple(groups))):
-            return self._sink.post(view, run_id, mark, ())
+            return self._sink.post(view, run_id, mark, Change())
 
     @contextmanager
     def _sent(self, posting: _Posting | None) -> Iterator[None]:

@@ -11,7 +11,7 @@ from holdfast.errors import JobFailedError
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
 from holdfast.worker.reports import TaskProblem, TaskReport
-from holdfast.worker.task import TaskPlan
+from holdfast.worker.task import ItemPlan, TaskPlan
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.simulation.setting import Setting
 from tests.simulation.world import Actor, DiedError, World
@@ -73,7 +73,7 @@ class SimSpark(MemorySubmitter):
         ids = self.left(finished)
         return self._run(plan, lambda: self._dealt(ids))
 
-    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
+    def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
         """Run the replay of each item."""
         rows = [pa.RecordBatch.from_pydict({ITEM_COLUMN: [item]}) for item in items]
 
@@ -106,7 +106,7 @@ class SimSpark(MemorySubmitter):
             dealt[(number + shift) % self._places].append(one)
         return [partition(some, self._kind) for some in dealt]
 
-    def _run(self, plan: TaskPlan | ReplayPlan, deal: Deal) -> list[TaskReport]:
+    def _run(self, plan: TaskPlan | ItemPlan, deal: Deal) -> list[TaskReport]:
         world = self._world
         world.pause("submit a job")
         world.counts["jobs"] += 1
@@ -134,7 +134,7 @@ class SimSpark(MemorySubmitter):
             if place.report is not None
         ]
 
-    def _start(self, plan: TaskPlan | ReplayPlan, place: Place, deal: Deal) -> None:
+    def _start(self, plan: TaskPlan | ItemPlan, place: Place, deal: Deal) -> None:
         world, rows = self._world, place.rows
         if place.attempts and self._unstable:
             rows = deal()[place.number]

@@ -18,7 +18,7 @@ from holdfast.errors import (
     TableMissingError,
 )
 from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import ColumnPath, MayLack, Outcome, RunMark, TableView, WriterSpec
+from holdfast.sinks.base import Change, ColumnPath, MayLack, Outcome, RunMark, TableView, WriterSpec
 from holdfast.sinks.iceberg.schemas import added_columns
 from tests.fakes.memory_table import MemorySnapshot, MemoryTable
 from tests.simulation.columns import (
@@ -192,17 +192,15 @@ class SimTable(MemoryTable):
         """Give the table a first, empty snapshot."""
         return self._posted("post an empty snapshot", lambda: self._arrives_empty(view))
 
-    def post(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
-        """Publish the groups."""
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
+        """Publish the change."""
 
         def arrives() -> bool:
             if view.uuid != self.uuid or self.is_gone:
                 return False
-            if super(SimTable, self).post(view, run_id, mark, groups) is not Outcome.LANDED:
+            if super(SimTable, self).post(view, run_id, mark, change) is not Outcome.LANDED:
                 return False
-            self._read_landing(groups)
+            self._read_landing(change.adds)
             self.ever.append(self.snapshots[mark.snapshot_id])
             self.ids_ever.add(mark.snapshot_id)
             self.landed_in.append(self.uuid)

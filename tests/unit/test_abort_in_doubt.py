@@ -281,7 +281,7 @@ def test_a_post_that_lands_after_an_abort_in_doubt_is_shown_as_landed() -> None:
     assert rig.table.ids == list(range(20))
     with pytest.raises(RunCommittedError):
         abort(rig.ledger(), lambda _identity: rig.table, "again")
-    assert rig.start().was_landed
+    assert rig.start().outcome == "already_committed"
     assert sweep(rig.ledger(), lambda _identity: rig.table).data_files == 0
     assert rig.table.ids == list(range(20))
 

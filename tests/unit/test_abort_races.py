@@ -42,7 +42,7 @@ def test_a_start_after_such_an_abort_is_told_that_the_run_has_landed() -> None:
     with pytest.raises(RunCommittedError):
         abort(rig.ledger(), lambda _identity: rig.table, "why not")
     assert rig.log().receipt is not None
-    assert rig.start().was_landed
+    assert rig.start().outcome == "already_committed"
     assert rig.table.ids == list(range(20))
 
 

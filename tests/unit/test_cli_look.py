@@ -7,9 +7,9 @@ import json
 import pytest
 
 from holdfast.cli import runs as looks
-from holdfast.engine.claim import Ledger
 from holdfast.engine.watch import status
 from holdfast.errors import HoldfastError
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.history import RunStatus
 from holdfast.run import runs
 from holdfast.storage.objects import ObjectStorage

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main, make_parser
-from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
 from holdfast.errors import TransformError
+from holdfast.ledger.ledger import Ledger
 from holdfast.storage.objects import ObjectStorage
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.rig import Rig, two_partitions
@@ -28,7 +28,7 @@ def start(folder: Path, transform: WatchedTransform | None = None) -> None:
     rig = Rig()
     driver = Driver(ledger=ledger, sink=rig.table, input=Unpinned(two_partitions()))
     choices = Choices(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, retries=0)
-    driver.append(rig.table.load(), rig.identity(), choices)
+    driver.write(rig.table.load(), rig.identity(), choices)
 
 
 def command(folder: Path, *words: str) -> list[str]:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row
-from holdfast.engine.drive import Driven, report_of
 from holdfast.engine.options import Choices
 from holdfast.errors import SettingsError, TransformError
 from holdfast.ledger.layout import task_log_name
@@ -44,14 +43,9 @@ def rows_with(function: RowFunction) -> Any:  # noqa: ANN401 - a transform of ro
     return per_row(function, concurrency=3, retry=QUICK)
 
 
-def reported(driven: Driven) -> Report:
-    """Return what the user is told of a start."""
-    return report_of("r", "lake.db.t", driven, 1.0)
-
-
-def cost_line(driven: Driven) -> list[str]:
+def cost_line(driven: Report) -> list[str]:
     """Return the lines of the report about costs."""
-    lines = [line.split(maxsplit=1) for line in str(reported(driven)).splitlines()]
+    lines = [line.split(maxsplit=1) for line in str(driven).splitlines()]
     return [rest for name, rest in lines if name == "cost"]
 
 
@@ -67,7 +61,7 @@ def test_a_number_is_the_cost_of_each_row() -> None:
 def test_without_a_cost_the_report_says_nothing_of_it() -> None:
     """Most jobs cost nothing that could be counted."""
     driven = Rig().start()
-    assert (driven.cost_by_epoch, reported(driven).cost, cost_line(driven)) == ({}, 0.0, [])
+    assert (driven.cost_by_epoch, driven.cost, cost_line(driven)) == ({}, 0.0, [])
 
 
 def test_a_function_of_rows_is_asked_for_each_answer() -> None:
@@ -141,7 +135,7 @@ def test_costs_are_summed_by_claim_and_kept_over_starts() -> None:
     rig.start_and_die(submitter, transform=WatchedTransform(), cost=0.25)
     driven = rig.start(transform=WatchedTransform(), cost=0.5)
     assert driven.cost_by_epoch == {1: 2.5, 3: 5.0}
-    assert (driven.kept_cost, driven.lost_cost, reported(driven).cost) == (2.5, 0.0, 7.5)
+    assert (driven.kept_cost, driven.lost_cost, driven.cost) == (2.5, 0.0, 7.5)
     assert cost_line(driven) == ["7.5, 2.5 saved by resuming"]
 
 
@@ -169,8 +163,9 @@ def test_a_task_that_dies_before_its_first_checkpoint_is_counted_too() -> None:
         rig, transform = Rig(), WatchedTransform()
         transform.at[5] = rig.storage.kill
         rig.start_and_die(transform=transform, cost=cost)
-        driven = rig.start(transform=WatchedTransform(), cost=cost)
-        assert driven.tally.killed_seconds == killed_seconds
+        rig.start(transform=WatchedTransform(), cost=cost)
+        seals = rig.log().seals
+        assert seals[max(seals)].killed_seconds == killed_seconds
 
 
 @pytest.mark.parametrize("end", ["complete", "stopped", "failed"])
@@ -222,7 +217,7 @@ def test_the_estimate_is_carried_over_seals_and_counted_once() -> None:
     driven = rig.start()
     assert {seal.killed_seconds for seal in rig.log().seals.values()} == {15.0}
     assert driven.lost_cost == pytest.approx(3.0, rel=0.1)
-    assert reported(driven).cost == 2.0 + driven.lost_cost
+    assert driven.cost == 2.0 + driven.lost_cost
     assert "2 saved by resuming" in cost_line(driven)[0]
 
 
@@ -236,7 +231,7 @@ def test_costs_of_rows_that_were_left_out_are_carried_over_seals() -> None:
     rig.start_and_die(cost=0.5)
     driven = rig.start(cost=0.5)
     assert {seal.dropped_cost for seal in rig.log().seals.values()} == {5.0}
-    assert (driven.lost_cost, reported(driven).cost) == (5.0, 15.0)
+    assert (driven.lost_cost, driven.cost) == (5.0, 15.0)
 
 
 def test_rows_that_a_twin_has_paid_for_too_are_lost_exactly() -> None:
@@ -253,8 +248,8 @@ def test_rows_that_a_twin_has_paid_for_too_are_lost_exactly() -> None:
     submitter.after_job = finish_twin_and_die
     rig.start_and_die(submitter, cost=0.5)
     driven = rig.start(cost=0.5)
-    assert (driven.tally.dropped_rows, driven.lost_cost) == (10, 5.0)
-    assert (driven.cost_by_epoch, reported(driven).cost) == ({1: 10.0}, 15.0)
+    assert (driven.dropped_rows, driven.lost_cost) == (10, 5.0)
+    assert (driven.cost_by_epoch, driven.cost) == ({1: 10.0}, 15.0)
 
 
 def test_rows_whose_files_were_removed_are_lost_exactly() -> None:
@@ -264,7 +259,7 @@ def test_rows_whose_files_were_removed_are_lost_exactly() -> None:
     rig.start_and_die(submitter, cost=0.5)
     rig.table.lost_files.append(min(rig.table.files))
     driven = rig.start(cost=0.5)
-    assert (driven.tally.withdrawn_rows, driven.lost_cost, rig.table.ids) == (10, 5.0, ALL)
+    assert (driven.withdrawn_rows, driven.lost_cost, rig.table.ids) == (10, 5.0, ALL)
     assert (driven.kept_cost, sum(driven.cost_by_epoch.values())) == (5.0, 10.0)
 
 
@@ -273,8 +268,8 @@ def test_rows_that_are_covered_twice_are_lost_exactly() -> None:
     rig, submitter = Rig(), MemorySubmitter(range(10), range(10, 20))
     submitter.next_reads.append([partition(range(11)), partition(range(10, 20))])
     driven = rig.start(submitter, cost=1.0)
-    assert (rig.table.ids, driven.tally.dropped_rows > 0) == (ALL, True)
-    assert driven.lost_cost == float(driven.tally.dropped_rows)
+    assert (rig.table.ids, driven.dropped_rows > 0) == (ALL, True)
+    assert driven.lost_cost == float(driven.dropped_rows)
     assert sum(driven.cost_by_epoch.values()) == 20.0
 
 
@@ -285,7 +280,7 @@ def test_what_is_left_out_later_was_not_kept() -> None:
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, cost=1.0)
     driven = rig.start(cost=1.0)
-    assert (rig.table.ids, driven.tally.dropped_rows) == (ALL, 10)
+    assert (rig.table.ids, driven.dropped_rows) == (ALL, 10)
     assert (driven.kept_rows, driven.kept_cost) == (11, 11.0)
 
 

@@ -14,7 +14,8 @@ from holdfast.errors import (
     TableChangedError,
     UnsafeStoreError,
 )
-from holdfast.model.records import Abort
+from holdfast.model.records import Abort, Receipt
+from holdfast.sinks.base import Change
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.memory_table import MemoryTable, PostFault
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
@@ -35,6 +36,13 @@ def staged_files(rig: Rig) -> list[str]:
     return [file.path for group in rig.sealed().groups for file in group.files]
 
 
+def receipt_of(rig: Rig) -> Receipt:
+    """Return the receipt in the run's log."""
+    receipt = rig.log().receipt
+    assert receipt is not None
+    return receipt
+
+
 def test_a_first_start_stages_and_commits() -> None:
     """One job, one post, one snapshot with the files of all tasks, and the full log."""
     rig, submitter = Rig(), two_partitions()
@@ -42,8 +50,8 @@ def test_a_first_start_stages_and_commits() -> None:
     (snapshot,) = rig.table.data_snapshots
     assert [file.rows for group in snapshot.groups for file in group.files] == [10, 10]
     assert rig.table.ids == ALL
-    assert (driven.tally.tasks, driven.was_landed, driven.landed.posts) == (2, False, 1)
-    assert driven.landed.receipt.rows == 20
+    assert (driven.tasks, driven.outcome, driven.posts) == (2, "committed", 1)
+    assert driven.rows == 20
     assert rig.kinds() == ["Claim", "Plan", "Seal", "Intent", "Receipt"]
     assert (len(submitter.plans), submitter.replays) == (1, [])
     assert rig.time.sleeps == []
@@ -53,12 +61,14 @@ def test_a_second_start_after_the_commit_does_nothing() -> None:
     """It returns the receipt of the first; no job is run and nothing is written."""
     rig = Rig()
     first = rig.start()
+    receipt = rig.log().receipt
     objects, posts = dict(rig.storage.objects), len(rig.table.posts)
     submitter = two_partitions()
     second = rig.start(submitter)
-    assert second.was_landed
-    assert second.landed.receipt == first.landed.receipt
-    assert (second.tally.tasks, second.landed.posts, submitter.plans) == (0, 0, [])
+    assert second.outcome == "already_committed"
+    assert (second.snapshot_id, second.rows) == (first.snapshot_id, first.rows)
+    assert rig.log().receipt == receipt
+    assert (second.tasks, second.posts, submitter.plans) == (0, 0, [])
     assert (rig.storage.objects, len(rig.table.posts)) == (objects, posts)
 
 
@@ -71,10 +81,10 @@ def test_a_start_after_a_driver_that_landed_and_died_writes_only_the_receipt(
     rig.table.post_faults.append(fault)
     rig.start_and_die()
     (intent,) = rig.log().intents
-    driven = rig.start(submitter)
+    rig.start(submitter)
     assert submitter.plans == []
     assert len(rig.table.data_snapshots) == 1
-    assert driven.landed.receipt.intent_number == intent
+    assert receipt_of(rig).intent_number == intent
     assert rig.kinds()[-2:] == ["Claim", "Receipt"]
 
 
@@ -83,7 +93,7 @@ def test_a_start_after_an_intent_that_did_not_land_reuses_the_staged_files() -> 
     rig, submitter = rig_with_staged_files(), two_partitions()
     driven = rig.start(submitter)
     assert (submitter.plans, submitter.replays) == ([], [])
-    assert (driven.tally.tasks, driven.was_landed, driven.landed.posts) == (0, False, 1)
+    assert (driven.tasks, driven.outcome, driven.posts) == (0, "committed", 1)
     (snapshot,) = rig.table.data_snapshots
     assert (len(snapshot.groups), rig.table.ids) == (2, ALL)
     assert snapshot.mark is not None
@@ -96,10 +106,10 @@ def test_only_a_look_later_than_the_claim_counts() -> None:
     rig, submitter = rig_with_staged_files(), two_partitions()
     (intent,) = rig.log().intents
     view = rig.table.load()
-    rig.table.post(view, "r", rig.table.posts[0], [])
+    rig.table.post(view, "r", rig.table.posts[0], Change())
     driven = rig.start(submitter, view=view)
-    assert (driven.was_landed, driven.landed.posts, submitter.plans) == (True, 0, [])
-    assert driven.landed.receipt.intent_number == intent
+    assert (driven.outcome, driven.posts, submitter.plans) == ("already_committed", 0, [])
+    assert receipt_of(rig).intent_number == intent
 
 
 def test_a_start_after_a_job_that_failed_runs_the_job_again() -> None:
@@ -110,7 +120,7 @@ def test_a_start_after_a_job_that_failed_runs_the_job_again() -> None:
         rig.start(failing)
     assert (rig.table.posts, rig.kinds()) == ([], ["Claim", "Plan", "Stop"])
     submitter = two_partitions()
-    assert rig.start(submitter).tally.tasks == 2
+    assert rig.start(submitter).tasks == 2
     assert (len(submitter.plans), rig.table.ids) == (1, ALL)
 
 
@@ -129,8 +139,8 @@ def test_an_input_without_rows_still_lands_once(submitter: MemorySubmitter) -> N
     """An empty day is a run too: it has a mark, and its next start finds it."""
     rig = Rig()
     driven = rig.start(submitter)
-    assert driven.landed.receipt.rows == 0
-    assert rig.start(submitter).was_landed
+    assert driven.rows == 0
+    assert rig.start(submitter).outcome == "already_committed"
     assert len(rig.table.data_snapshots) == 1
 
 
@@ -196,7 +206,7 @@ def test_staged_files_that_somebody_removed_are_made_again() -> None:
     lost = staged_files(rig)
     rig.table.lost_files.extend(lost)
     driven = rig.start(submitter)
-    assert (driven.landed.receipt.rows, driven.tally.withdrawn_rows) == (20, 20)
+    assert (driven.rows, driven.withdrawn_rows) == (20, 20)
     assert (len(submitter.plans), rig.table.ids) == (1, ALL)
     (snapshot,) = rig.table.data_snapshots
     assert not {file.path for group in snapshot.groups for file in group.files} & set(lost)
@@ -211,8 +221,8 @@ def test_staged_files_that_vanish_under_a_driver_are_made_again_at_once(
     rig.table.post_faults.append(PostFault.RIVAL_FIRST)
     rig.table.after_post = lambda: rig.table.lost_files.append(staged_files(rig)[1])
     driven = rig.start(submitter, verify_input=verify_input)
-    assert (driven.landed.receipt.rows, driven.tally.withdrawn_rows) == (20, 10)
-    assert (len(submitter.plans), driven.tally.passes) == (2, 2)
+    assert (driven.rows, driven.withdrawn_rows) == (20, 10)
+    assert (len(submitter.plans), driven.passes) == (2, 2)
     assert len(rig.table.data_snapshots) == 1
     assert rig.table.ids == ALL
 
@@ -232,5 +242,5 @@ def test_staged_files_that_vanish_again_and_again_are_an_error_that_running_agai
     assert rig.table.data_snapshots == []
     rig.table.after_post = None
     rig.table.post_faults.clear()
-    assert rig.start().landed.receipt.rows == 20
+    assert rig.start().rows == 20
     assert rig.table.ids == ALL

@@ -12,11 +12,10 @@ from dataclasses import replace
 import pytest
 
 from holdfast.engine.advice import driver_alive
-from holdfast.engine.claim import Ledger, prepare
+from holdfast.engine.claim import claim_run, prepare
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports, in_a_thread
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.watch import Watcher
 from holdfast.errors import (
@@ -26,6 +25,8 @@ from holdfast.errors import (
     SettingsError,
     TableChangedError,
 )
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports, in_a_thread
 from holdfast.model.records import Stop
 from holdfast.pages.facts import head_of
 from holdfast.pages.timeline import lives_of
@@ -50,9 +51,7 @@ class Living:
         self.ledger.run_file()
         self.ledger.log.claim(CLAIM)
         chosen = Choices(**choices)  # type: ignore[arg-type]
-        self.heartbeat = Heartbeat(
-            self.ledger.log, rig.storage, self.ledger.ports, chosen.checkpoint_every_s
-        )
+        self.heartbeat = Heartbeat(self.ledger, chosen.checkpoint_every_s)
         self.rig = rig
 
     def at(self, seconds: float, act: Callable[[], object]) -> None:
@@ -87,7 +86,7 @@ def test_a_driver_that_beats_is_never_taken_over() -> None:
     with pytest.warns(UserWarning, match=WAITS):
         driven = rig.start(ports=elsewhere(rig))
     assert 3600 <= sum(rig.time.sleeps) <= 3610
-    assert (driven.was_landed, rig.table.ids) == (False, ALL)
+    assert (driven.outcome, rig.table.ids) == ("committed", ALL)
 
 
 def test_the_receipt_of_a_driver_that_was_waited_for_is_returned() -> None:
@@ -102,7 +101,7 @@ def test_the_receipt_of_a_driver_that_was_waited_for_is_returned() -> None:
     first.at(600.0, land)
     with pytest.warns(UserWarning, match=WAITS):
         driven = rig.start(submitter, ports=elsewhere(rig))
-    assert driven.was_landed
+    assert driven.outcome == "already_committed"
     assert (submitter.plans, rig.table.ids, len(rig.table.data_snapshots)) == ([], ALL, 1)
 
 
@@ -208,7 +207,7 @@ def test_of_two_starts_that_wait_one_goes_on_and_the_other_waits_for_it() -> Non
         log.claim(replace(CLAIM, process_id=7, host="host-7", machine="machine-7"))
         ledger = replace(first.ledger, log=log, ports=manual_ports(rig.time, process_id=7))
         rivals.append(first)
-        first.ledger, first.heartbeat = ledger, Heartbeat(log, rig.storage, ledger.ports, 30.0)
+        first.ledger, first.heartbeat = ledger, Heartbeat(ledger, 30.0)
         first.at(500.0, first.stop)
 
     ports = elsewhere(rig)
@@ -217,7 +216,7 @@ def test_of_two_starts_that_wait_one_goes_on_and_the_other_waits_for_it() -> Non
     ledger.run_file()
     rig.storage.before_create = rival
     with pytest.warns(UserWarning, match=f"process 7 on host-7 .*{WAITS}"):
-        ledger.claim(Choices())
+        claim_run(ledger, Choices())
     assert 500 <= sum(rig.time.sleeps) <= 510
 
 
@@ -305,7 +304,7 @@ def test_a_claim_that_is_being_made_is_seen_by_other_threads() -> None:
     rig, seen = Rig(), list[int]()
     ledger = rig.ledger()
     rig.storage.before_create = lambda: seen.append(len(ledger.ports.drivers))
-    ledger.claim(Choices())
+    claim_run(ledger, Choices())
     assert (seen, ledger.ports.drivers) == ([1], [])
 
 
@@ -320,7 +319,7 @@ def test_a_refused_append_ends_the_heartbeat_of_remaining() -> None:
     prepared = prepare(ledger, submitter, ("id",), Choices())
     driver = Driver(ledger=ledger, sink=other.table, input=Unpinned(submitter), prepared=prepared)
     with pytest.raises(RunMismatchError):
-        driver.append(other.table.load(), replace(other.identity(), version="2"), Choices())
+        driver.write(other.table.load(), replace(other.identity(), version="2"), Choices())
     rig.time.pass_by(100.0)
     assert (beats(rig), ledger.ports.drivers) == ([], [])
 

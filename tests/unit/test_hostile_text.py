@@ -25,9 +25,9 @@ from holdfast.cli.console import PlainConsole, facts, listing, show
 from holdfast.cli.doctor import _print as print_finding
 from holdfast.cli.doctor_machine import failed
 from holdfast.cli.main import main
-from holdfast.engine.ports import Ports
-from holdfast.engine.steps_log import say
 from holdfast.errors import JobFailedError, RunAbortedError, StoreUnavailableError
+from holdfast.ledger.ledger import log_step
+from holdfast.ledger.ports import Ports
 from holdfast.model.history import RunStatus
 from holdfast.model.work import Usage
 from holdfast.pages.page import page_of
@@ -198,7 +198,7 @@ def test_an_errors_facts_are_kept_as_they_were_given() -> None:
 def test_a_step_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """An id with a line break does not write a second one; the field of the record is the id."""
     caplog.set_level(logging.INFO, "holdfast")
-    say(HOSTILE, f"claimed by {HOSTILE} at http://me:canary@h")
+    log_step(HOSTILE, f"claimed by {HOSTILE} at http://me:canary@h")
     assert caplog.messages == [f"run {SHOWN}: claimed by {SHOWN} at http://me:***@h"]
     assert vars(caplog.records[0])["holdfast_run"] == HOSTILE
 

@@ -40,7 +40,7 @@ from pyiceberg.types import (
 
 from holdfast.errors import LedgerDamagedError, StagedFileMissingError, TableChangedError
 from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.iceberg_tables import entries, local_path, new_table
@@ -132,7 +132,7 @@ def test_copies_land_though_the_originals_are_gone(tmp_path: Path) -> None:
         snapshot_id=sink.new_snapshot_id(view),
         sequence_number=view.next_sequence_number,
     )
-    assert sink.post(view, "r", mark, copies) is Outcome.LANDED
+    assert sink.post(view, "r", mark, Change(adds=copies)) is Outcome.LANDED
     rows = sink.load().handle.scan(row_filter="p = 'a'").to_arrow()
     assert sorted(rows["id"].to_pylist()) == [0, 2]
 

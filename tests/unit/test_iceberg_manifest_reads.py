@@ -20,7 +20,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, FloatType, LongType, NestedField, PrimitiveType
 
-from holdfast.sinks.base import Outcome, RunMark
+from holdfast.sinks.base import Change, Outcome, RunMark
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.iceberg_scans import Tables
@@ -60,7 +60,10 @@ def add(tables: Tables, values: list[float]) -> None:
         snapshot_id=sink.new_snapshot_id(view),
         sequence_number=view.next_sequence_number,
     )
-    assert sink.post(view, f"r{mark.sequence_number}", mark, writer.cut()) is Outcome.LANDED
+    assert (
+        sink.post(view, f"r{mark.sequence_number}", mark, Change(adds=writer.cut()))
+        is Outcome.LANDED
+    )
 
 
 def test_pyiceberg_still_narrows_doubles() -> None:

@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, NestedField
 
 from holdfast.errors import CommitUnknownError
-from holdfast.sinks.base import MarkFound, Outcome, RunMark
+from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.marks import HORIZON, find_mark
 from holdfast.sinks.iceberg.sink import IcebergSink
@@ -80,7 +80,7 @@ def append(sink: IcebergSink, run_id: str) -> int:
         snapshot_id=sink.new_snapshot_id(view),
         sequence_number=view.next_sequence_number,
     )
-    assert sink.post(view, run_id, mark, writer.cut()) is Outcome.LANDED
+    assert sink.post(view, run_id, mark, Change(adds=writer.cut())) is Outcome.LANDED
     return mark.snapshot_id
 
 
@@ -174,7 +174,7 @@ def test_a_run_without_rows_is_found_at_the_head(tmp_path: Path) -> None:
         snapshot_id=sink.new_snapshot_id(view),
         sequence_number=view.next_sequence_number,
     )
-    assert sink.post(view, "r", mark, []) is Outcome.LANDED
+    assert sink.post(view, "r", mark, Change()) is Outcome.LANDED
     found = sink.find_mark(sink.load(), "r", "n", {})
     assert found is not None
     assert found.present is True

@@ -38,9 +38,9 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.sink import IcebergSink
-from holdfast.sinks.iceberg.snapshots import append_snapshot
+from holdfast.sinks.iceberg.snapshots import snapshot_updates
 from tests.fakes.iceberg_tables import edit_metadata, local_path, new_table
 
 SCHEMA = Schema(NestedField(1, "id", LongType()))
@@ -82,7 +82,10 @@ def test_a_post_publishes_rows_mark_and_summary_in_one_snapshot(sink: IcebergSin
     for ids in ((1, 2), (3,)):
         view = sink.load()
         mark = mark_of(sink, view)
-        assert sink.post(view, f"r{ids[0]}", mark, staged(sink, view, *ids)) is Outcome.LANDED
+        assert (
+            sink.post(view, f"r{ids[0]}", mark, Change(adds=staged(sink, view, *ids)))
+            is Outcome.LANDED
+        )
     view = sink.load()
     table: Table = view.handle
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
@@ -103,7 +106,10 @@ def test_a_manifest_that_holds_only_existing_files_is_kept(tmp_path: Path) -> No
     sink, _ = new_table(tmp_path, SCHEMA, partition_spec=BY_ID)
     sink.post_empty(sink.load())
     view = sink.load()
-    assert sink.post(view, "r", mark_of(sink, view), staged(sink, view, 1, 2)) is Outcome.LANDED
+    assert (
+        sink.post(view, "r", mark_of(sink, view), Change(adds=staged(sink, view, 1, 2)))
+        is Outcome.LANDED
+    )
     sink.load().handle.delete("id = 1")
     view = sink.load()
     table: Table = view.handle
@@ -111,7 +117,10 @@ def test_a_manifest_that_holds_only_existing_files_is_kept(tmp_path: Path) -> No
     assert head is not None
     (left,) = [one for one in head.manifests(table.io) if one.has_existing_files()]
     assert not left.has_added_files()  # The test is not vacuous.
-    assert sink.post(view, "s", mark_of(sink, view), staged(sink, view, 3)) is Outcome.LANDED
+    assert (
+        sink.post(view, "s", mark_of(sink, view), Change(adds=staged(sink, view, 3)))
+        is Outcome.LANDED
+    )
     assert sorted(sink.load().handle.scan().to_arrow()["id"].to_pylist()) == [2, 3]
 
 
@@ -125,7 +134,7 @@ def test_a_post_keeps_the_retention_rules_of_its_branch(sink: IcebergSink) -> No
     audit = IcebergSink(catalog_of(sink), "db.t", "audit")
     view = audit.load()
     mark = mark_of(audit, view)
-    assert audit.post(view, "r", mark, staged(audit, view, 1)) is Outcome.LANDED
+    assert audit.post(view, "r", mark, Change(adds=staged(audit, view, 1))) is Outcome.LANDED
     ref = audit.load().handle.metadata.refs["audit"]
     assert ref.snapshot_id == mark.snapshot_id
     assert {name: getattr(ref, name) for name in rules} == rules
@@ -136,7 +145,7 @@ def test_a_post_on_an_old_view_is_a_conflict(sink: IcebergSink) -> None:
     view = sink.load()
     groups, mark = staged(sink, view, 1), mark_of(sink, view)
     sink.post_empty(sink.load())
-    assert sink.post(view, "r", mark, groups) is Outcome.CONFLICT
+    assert sink.post(view, "r", mark, Change(adds=groups)) is Outcome.CONFLICT
     assert "holdfast.run.r" not in sink.load().handle.properties
 
 
@@ -154,7 +163,7 @@ def test_a_change_that_does_not_move_the_branch_is_a_conflict_too(
     view = sink.load()
     groups, mark = staged(sink, view, 1), mark_of(sink, view)
     change(sink.load().handle)
-    assert sink.post(view, "r", mark, groups) is Outcome.CONFLICT
+    assert sink.post(view, "r", mark, Change(adds=groups)) is Outcome.CONFLICT
 
 
 def test_a_post_is_sent_once(sink: IcebergSink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +171,10 @@ def test_a_post_is_sent_once(sink: IcebergSink, monkeypatch: pytest.MonkeyPatch)
     lost = Mock(side_effect=CommitStateUnknownException("gateway time-out"))
     monkeypatch.setattr(catalog_of(sink), "commit_table", lost)
     view = sink.load()
-    assert sink.post(view, "r", mark_of(sink, view), staged(sink, view, 1)) is Outcome.UNKNOWN
+    assert (
+        sink.post(view, "r", mark_of(sink, view), Change(adds=staged(sink, view, 1)))
+        is Outcome.UNKNOWN
+    )
     assert lost.call_count == 1
 
 
@@ -203,9 +215,9 @@ def test_each_answer_is_taken_for_what_it_proves(
     groups, mark = staged(sink, view, 1), mark_of(sink, view)
     if expected is None:
         with pytest.raises(CommitRefusedError):
-            sink.post(view, "r", mark, groups)
+            sink.post(view, "r", mark, Change(adds=groups))
     else:
-        assert sink.post(view, "r", mark, groups) is expected
+        assert sink.post(view, "r", mark, Change(adds=groups)) is expected
 
 
 @pytest.mark.parametrize(
@@ -313,7 +325,7 @@ def test_a_head_that_the_metadata_lacks_never_becomes_an_empty_parent(sink: Iceb
     table: Table = view.handle
     table.metadata = table.metadata.model_copy(update={"snapshots": []})
     with pytest.raises(HoldfastError):
-        append_snapshot(table, "main", 77, staged(sink, view, 2), {})
+        snapshot_updates(table, "main", 77, Change(adds=staged(sink, view, 2)), {})
 
 
 def test_what_cannot_be_written_is_refused_when_it_is_looked_at(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from holdfast.sinks.base import Outcome, RunMark, TaskWriter
+from holdfast.sinks.base import Change, Outcome, RunMark, TaskWriter
 from holdfast.sinks.conform import ValueMisfitError
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink
@@ -39,7 +39,7 @@ class Dataset:
         writer.write(writer.fit(rows))
         number = view.next_sequence_number
         mark = RunMark(run_nonce="n", intent_number=1, snapshot_id=number, sequence_number=number)
-        assert self.sink.post(view, "run", mark, writer.cut()) is Outcome.LANDED
+        assert self.sink.post(view, "run", mark, Change(adds=writer.cut())) is Outcome.LANDED
 
     def blobs(self) -> list[bytes]:
         """Read all blobs with Lance; NULL reads as nothing."""

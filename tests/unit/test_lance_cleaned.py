@@ -134,4 +134,4 @@ def test_a_version_is_named_truly_though_the_one_before_it_was_cleaned_away(
 
     monkeypatch.setattr("holdfast.engine.commit.failpoint", clean_there)
     driven = rig.start_while(lambda: configure(rig))
-    assert driven.landed.receipt.snapshot_id == 3
+    assert driven.snapshot_id == 3

@@ -125,7 +125,7 @@ def test_what_comes_before_the_post_does_not_stop_it(rig: LanceRig, name: str) -
     driven = rig.start_while(lambda: change(rig))
     rig.assert_each_row_once(foreign=foreign)
     assert rig.computed == len(IDS)
-    version = driven.landed.receipt.snapshot_id
+    version = driven.snapshot_id
     assert set(IDS) <= set(rig.dataset(version=version).to_table()["id"].to_pylist())
     assert not set(IDS) & set(_ids_before(rig, version))
 
@@ -143,7 +143,7 @@ def test_a_post_that_lets_others_pass_says_its_true_version(rig: LanceRig, name:
     """The version that the receipt names is the one that has the rows."""
     driven = rig.start_while(lambda: HARMLESS[name][0](rig))
     assert rig.posts == [Outcome.UNKNOWN]
-    assert driven.landed.receipt.snapshot_id == rig.dataset().version
+    assert driven.snapshot_id == rig.dataset().version
 
 
 STOPS: dict[str, tuple[Change, type[Exception], str]] = {
@@ -212,7 +212,7 @@ def test_a_landed_run_is_found_again(rig: LanceRig, name: str) -> None:
     STILL_THERE[name](rig)
     rows = rig.ids()
     driven = rig.start()
-    assert (driven.was_landed, driven.landed.receipt.snapshot_id) == (True, version)
+    assert (driven.outcome, driven.snapshot_id) == ("already_committed", version)
     assert rig.ids() == rows
     assert rig.computed == len(IDS)
 
@@ -258,7 +258,7 @@ def test_a_mark_that_gave_way_to_younger_ones_is_not_missed(
     marks = [name for name in rig.dataset().schema.metadata if b"holdfast.run." in name]
     assert marks == [b"holdfast.run.another"]
     driven = rig.start()
-    assert (driven.was_landed, driven.landed.receipt.snapshot_id) == (True, version)
+    assert (driven.outcome, driven.snapshot_id) == ("already_committed", version)
 
 
 def test_a_post_into_a_dataset_made_again_at_the_last_moment_is_told(

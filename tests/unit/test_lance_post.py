@@ -11,7 +11,7 @@ from lance import LanceDataset
 from lance.commit import CommitConflictError
 
 from holdfast.errors import CommitRefusedError
-from holdfast.sinks.base import Outcome, RunMark
+from holdfast.sinks.base import Change, Outcome, RunMark
 from tests.fakes.lance_rig import LanceRig
 
 
@@ -90,4 +90,4 @@ def post(rig: LanceRig) -> Outcome:
     sink = rig.sink()
     view = sink.load()
     mark = RunMark(run_nonce="n", intent_number=1, snapshot_id=2, sequence_number=2)
-    return sink.post(view, "r", mark, [])
+    return sink.post(view, "r", mark, Change())

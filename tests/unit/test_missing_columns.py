@@ -23,7 +23,6 @@ from pyiceberg.types import (
 
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports
 from holdfast.errors import (
     LedgerDamagedError,
     SchemaMismatchError,
@@ -31,7 +30,7 @@ from holdfast.errors import (
     TooManyErrorsError,
     TransformError,
 )
-from holdfast.ledger.task_log import TaskPorts
+from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.sinks.base import ColumnPath, MayLack, Sink
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.iceberg.schemas import added_columns, schema_json
@@ -258,7 +257,7 @@ def test_after_the_error_the_same_run_goes_on_with_null_or_with_the_column(price
     mended.table.schema = {"columns": ["id", "price"]}
     with pytest.raises(SchemaMismatchError, match="'price'"):
         mended.start(transform=Paid("id"))
-    assert not mended.start(transform=Paid("id", "price")).was_landed
+    assert mended.start(transform=Paid("id", "price")).outcome == "committed"
 
 
 def test_output_without_rows_need_not_have_columns(priced: Rig) -> None:
@@ -288,7 +287,7 @@ def test_the_check_before_any_task_knows_what_may_be_lacking(priced: Rig) -> Non
             check_output=lambda spec: seen.append(spec.may_lack),
         )
         priced = Rig()
-        driver.append(priced.table.load(), priced.identity(), choice)
+        driver.write(priced.table.load(), priced.identity(), choice)
     assert seen == [frozenset(), None]
 
 

@@ -52,11 +52,14 @@ def assert_found_as_landed(lake: Lake, snapshot_id: int, rows: list[int]) -> Non
     objects = set(lake.storage.objects)
     job = lake.submitter(1, 2)
     driven = lake.start(job)
-    assert (driven.was_landed, driven.landed.posts, job.plans) == (True, 0, [])
-    receipt = driven.landed.receipt
-    assert (receipt.snapshot_id, receipt.rows) == (snapshot_id, 2)
+    assert (driven.outcome, driven.posts, job.plans) == ("already_committed", 0, [])
+    assert (driven.snapshot_id, driven.rows) == (snapshot_id, 2)
     added = sorted(set(lake.storage.objects) - objects)
     assert [json.loads(lake.storage.objects[uri])["kind"] for uri in added] == ["claim", "receipt"]
+    ledger = lake.ledger("r")
+    ledger.log.refresh()
+    receipt = ledger.log.receipt
+    assert receipt is not None
     named = RunLayout.of("s3://store", "r").record(receipt.intent_number)
     intent = json.loads(lake.storage.objects[named])
     assert (intent["kind"], intent["body"]["snapshot_id"]) == ("intent", snapshot_id)
@@ -121,10 +124,10 @@ def test_a_run_that_was_rolled_back_and_lost_its_mark_is_not_posted_again(lake: 
 
 def test_a_receipt_outlives_the_mark(lake: Lake) -> None:
     """With the receipt in the log the start needs no mark, whatever the table still tells."""
-    first = lake.start(lake.submitter(1, 2)).landed.receipt
+    first = lake.start(lake.submitter(1, 2))
     remove_mark(lake)
     again = lake.start(lake.submitter(1, 2))
-    assert (again.was_landed, again.landed.receipt) == (True, first)
+    assert (again.outcome, again.snapshot_id) == ("already_committed", first.snapshot_id)
     assert lake.ids() == [1, 2]
 
 
@@ -134,7 +137,7 @@ def test_an_intent_that_never_landed_is_not_taken_for_landed(lake: Lake) -> None
     remove_mark(lake)
     other = lake.submitter(3)
     driven = lake.start(other, run_id="new")
-    assert (driven.was_landed, len(other.plans)) == (False, 1)
+    assert (driven.outcome, len(other.plans)) == ("committed", 1)
     assert lake.ids() == [1, 2, 3]
 
 
@@ -146,5 +149,5 @@ def test_rows_rewritten_and_history_expired_are_not_called_removed(lake: Lake) -
     assert head != ours
     expire(lake, *(one.snapshot_id for one in lake.table.snapshots() if one.snapshot_id != head))
     again = lake.start(lake.submitter(1, 2))
-    assert (again.was_landed, again.landed.present) == (True, None)
+    assert (again.outcome, again.still_in_table) == ("already_committed", "unknown")
     assert lake.ids() == [1, 2]

@@ -96,8 +96,8 @@ def test_a_run_on_a_branch_that_was_merged_and_dropped_is_found(
         lake.lose_receipt()
     job = audit.submitter(2)
     again = audit.start(job)
-    assert (again.was_landed, again.landed.present, job.plans) == (True, True, [])
-    assert again.landed.receipt == first.landed.receipt
+    assert (again.outcome, again.still_in_table, job.plans) == ("already_committed", "yes", [])
+    assert (again.snapshot_id, again.rows) == (first.snapshot_id, first.rows)
     assert lake.ids() == [1, 2]
 
 

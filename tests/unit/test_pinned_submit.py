@@ -108,7 +108,7 @@ def test_a_column_whose_name_reads_as_a_path_arrives_under_its_name(names: list[
     """PySpark looks columns up by their names, and takes a dot for the way into a struct."""
     seen: list[tuple[list[str], list[Any]]] = []
     SEEN[id(seen)] = seen
-    reports_of(NamedFrame(names), Watching(id(seen)))  # type: ignore[arg-type]
+    reports_of(NamedFrame(names), Watching(id(seen)))
     assert seen == [(names, [0, 1])]
 
 

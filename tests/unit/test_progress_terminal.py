@@ -30,7 +30,7 @@ rows = Unpinned(MemorySubmitter(range(int(sys.argv[1]))))
 driver = Driver(ledger=rig.ledger(), sink=rig.table, input=rows)
 choices = Choices(transform=lambda batch: time.sleep(0.05) or batch, batch_rows=1)
 with shown(driver.ledger, rig.table.name, wanted=None):
-    driver.append(rig.table.load(), rig.identity(), choices)
+    driver.write(rig.table.load(), rig.identity(), choices)
 """
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

@@ -180,7 +180,7 @@ def start(rig: Rig, display: MemoryDisplay, meanwhile: Callable[[], object] | No
     driver = Driver(ledger=rig.ledger(), sink=rig.table, input=Unpinned(two_partitions()))
     with shown(driver.ledger, rig.table.name, wanted=None):
         choices = Choices(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, retries=0)
-        driver.append(rig.table.load(), rig.identity(), choices)
+        driver.write(rig.table.load(), rig.identity(), choices)
 
 
 def state(frame: Frame | None) -> str:

@@ -91,12 +91,16 @@ def test_rows_that_fail_are_set_aside_and_the_rest_lands() -> None:
     rig, submitter = Rig(), two_partitions()
     driven = rig.start(submitter, **choices(fails_at(5, 13)))
     assert (rig.table.ids, driven.quarantined_rows) == (without(5, 13), 2)
-    assert (in_quarantine(rig), driven.landed.receipt.rows) == ([5, 13], 18)
+    assert (in_quarantine(rig), driven.rows) == ([5, 13], 18)
     (seal,) = rig.log().seals.values()
     assert (seal.complete, seal.covered, seal.covered.rows) == (True, seal.input, 20)
     assert list(driven.rows_by_code.values()) == [18]
     again = rig.start(two_partitions(), **choices(fails_at()))
-    assert (again.was_landed, again.input_compared, rig.table.ids) == (True, "keys", without(5, 13))
+    assert (again.outcome, again.input_compared, rig.table.ids) == (
+        "already_committed",
+        "keys",
+        without(5, 13),
+    )
 
 
 def test_a_batch_transform_sets_aside_the_rows_at_fault_alone() -> None:
@@ -256,7 +260,7 @@ def test_failed_rows_whose_object_is_lost_are_tried_again(lost: str) -> None:
     if lost == "cut short":
         rig.storage.objects[uri] = data[:-1]
     driven = rig.start(**choices(second))
-    assert (second.ids, driven.tally.withdrawn_rows, driven.kept_rows) == ([5], 1, 18)
+    assert (second.ids, driven.withdrawn_rows, driven.kept_rows) == ([5], 1, 18)
     assert (rig.table.ids, in_quarantine(rig)) == (without(13), [13])
 
 
@@ -299,7 +303,7 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_failed_row() -> Non
         durable = durable_ids(rig)
         driven = rig.start(MemorySubmitter(range(4)), **choices(second, max_errors=2, **how))
         assert (rig.table.ids, in_quarantine(rig)) == ([0, 2], [1, 3])
-        if not driven.was_landed:
+        if driven.outcome != "already_committed":
             assert sorted(second.ids) == sorted(set(range(4)) - durable)
 
 
@@ -343,7 +347,7 @@ def test_a_derived_input_does_not_land_with_more_failed_rows_than_may() -> None:
         prepared=prepared,
     )
     with pytest.raises(TooManyErrorsError):
-        driver.append(rig.table.load(), rig.identity(), how)
+        driver.write(rig.table.load(), rig.identity(), how)
 
 
 @pytest.mark.parametrize("max_errors", [-1, 1.5, True, "1%", None, float("nan"), float("inf")])

@@ -9,11 +9,11 @@ from pathlib import Path
 import lance
 import pytest
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.cleanup import abort, sweep
 from holdfast.engine.watch import status
 from holdfast.errors import RunAbortedError, RunCommittedError
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.task_log import read_task_records
 from holdfast.opening import open_table

@@ -73,7 +73,7 @@ def test_a_young_run_is_published_as_it_is_and_nobody_asks(hours: float) -> None
     assert rig.table.load.call_count == 3  # The script's own, one for the intent, one to post.
     assert not rig.table.old_groups.called
     assert "Renewal" not in rig.kinds()
-    assert (driven.tally.copied_files, rig.table.ids) == (0, ALL)
+    assert (driven.copied_files, rig.table.ids) == (0, ALL)
 
 
 def test_old_files_are_published_under_new_names() -> None:
@@ -86,7 +86,7 @@ def test_old_files_are_published_under_new_names() -> None:
     assert rig.kinds()[-5:] == ["Claim", "Renewal", "Seal", "Intent", "Receipt"]
     assert not landed & old
     assert old <= set(rig.table.files)  # Nothing is deleted before a sweep.
-    assert (driven.tally.copied_files, rig.table.ids) == (2, ALL)
+    assert (driven.copied_files, rig.table.ids) == (2, ALL)
     assert driven.kept_rows == 20
 
 
@@ -101,7 +101,7 @@ def test_what_is_not_old_keeps_its_name() -> None:
     landed = {group.files[0].path for group in rig.table.data_snapshots[0].groups}
     (copy,) = (path for path in landed if "-copy-" in path)
     assert copy.startswith(old.removesuffix(".parquet"))
-    assert (driven.tally.copied_files, rig.table.ids) == (1, ALL)
+    assert (driven.copied_files, rig.table.ids) == (1, ALL)
 
 
 def test_copies_that_have_waited_for_long_themselves_are_copied_again() -> None:
@@ -162,7 +162,7 @@ def test_a_file_that_is_gone_when_it_is_to_be_copied_is_computed_again(
 
     at_step(monkeypatch, "after-renewal", remove)
     driven = rig.start()
-    assert (driven.tally.withdrawn_rows, rig.table.ids) == (10, ALL)
+    assert (driven.withdrawn_rows, rig.table.ids) == (10, ALL)
     sweep(rig.ledger(), lambda _identity: rig.table)
     landed = {f.path for group in rig.table.data_snapshots[0].groups for f in group.files}
     assert set(rig.table.files) == landed
@@ -230,7 +230,7 @@ def start_and_die(lake: Lake) -> None:
 
 def start(lake: Lake) -> int:
     """Start the run, and return how many files were copied."""
-    return lake.start(two_partitions()).tally.copied_files
+    return lake.start(two_partitions()).copied_files
 
 
 def staged_files(lake: Lake) -> set[Path]:

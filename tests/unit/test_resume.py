@@ -54,7 +54,7 @@ def test_a_driver_that_dies_between_two_tasks_leaves_the_first_ones_rows_done() 
     rig.start_and_die(submitter, transform=first)
     driven = rig.start(transform=second)
     assert second.ids == list(range(10, 20))
-    assert (driven.kept_rows, driven.tally.passes, rig.table.ids) == (10, 1, ALL)
+    assert (driven.kept_rows, driven.passes, rig.table.ids) == (10, 1, ALL)
     assert driven.kept_seconds >= 0.01
 
 
@@ -111,7 +111,7 @@ def test_a_replay_is_shared_out_unless_its_files_would_be_small(
     driven = rig.start(submitter, transform=WatchedTransform(), **CHUNKS)
     replayed = [one for one in task_records(job_ledger(rig.storage)) if one.supersedes]
     by_replay = {one.log for one in replayed if "/replay/" in one.name}
-    assert (len(by_replay), driven.tally.passes) == (tasks, 2)
+    assert (len(by_replay), driven.passes) == (tasks, 2)
     assert rig.table.ids == ALL
 
 
@@ -141,7 +141,7 @@ def test_a_kill_before_any_write_of_a_start_costs_no_durable_row(choices: dict[s
         durable = durable_ids(rig)
         driven = rig.start(transform=transform, **choices)
         assert sorted(transform.ids) == sorted(set(ALL) - durable)
-        assert driven.kept_rows == (0 if driven.was_landed else len(durable))
+        assert driven.kept_rows == (0 if driven.outcome == "already_committed" else len(durable))
         assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)
 
 
@@ -157,7 +157,7 @@ def test_a_record_that_a_zombie_writes_after_the_seal_does_not_count() -> None:
     written = [one.log for one in task_records(job_ledger(rig.storage))]
     assert len(written) == 3  # The zombie did write.
     driven = rig.start()
-    assert (driven.kept_rows, driven.tally.dropped_rows, rig.table.ids) == (20, 0, ALL)
+    assert (driven.kept_rows, driven.dropped_rows, rig.table.ids) == (20, 0, ALL)
     assert {one.claim for one in rig.sealed().records} == {1, 3}
 
 
@@ -180,7 +180,7 @@ def test_a_zombie_of_an_earlier_pass_does_not_count_either() -> None:
     transform.at[15] = fail_and_leave_a_twin
     rig.start_and_die(submitter, transform=transform, **CHUNKS)
     driven = rig.start(transform=WatchedTransform(), **CHUNKS)
-    assert (driven.tally.dropped_rows, rig.table.ids) == (0, ALL)
+    assert (driven.dropped_rows, rig.table.ids) == (0, ALL)
     assert not [one.log for one in rig.sealed().records if one.log.endswith("99")]
 
 
@@ -198,7 +198,7 @@ def test_rows_that_a_twin_has_done_too_are_dropped_and_reported() -> None:
     submitter.after_job = finish_twin_and_die
     rig.start_and_die(submitter)
     driven = rig.start()
-    assert (driven.kept_rows, driven.tally.dropped_rows, rig.table.ids) == (20, 10, ALL)
+    assert (driven.kept_rows, driven.dropped_rows, rig.table.ids) == (20, 10, ALL)
 
 
 @pytest.mark.parametrize("verify_input", ["keys", "rows", False])
@@ -209,7 +209,7 @@ def test_a_second_attempt_leaves_a_place_with_durable_rows_to_the_next_pass(
     rig, transform = Rig(), WatchedTransform()
     transform.at[7] = lambda: rig.storage.failures.update(size=1)
     driven = rig.start(transform=transform, verify_input=verify_input, **CHUNKS)
-    assert driven.tally.passes == 3  # Rows, the rows that were left, and the replay.
+    assert driven.passes == 3  # Rows, the rows that were left, and the replay.
     assert sorted(transform.ids) == sorted([*ALL, 6, 7])
     assert rig.table.ids == ALL
 
@@ -228,7 +228,7 @@ def test_work_that_lost_an_object_is_done_again_and_no_other(lost: str) -> None:
         rig.table.lost_files.append(group.path if lost == "manifest" else group.files[0].path)
     driven = rig.start(transform=transform, **FILES)
     assert transform.ids == [4, 5, 6, 7]
-    assert (driven.tally.withdrawn_rows, driven.kept_rows, rig.table.ids) == (4, 16, ALL)
+    assert (driven.withdrawn_rows, driven.kept_rows, rig.table.ids) == (4, 16, ALL)
 
 
 def test_a_lost_chunk_costs_its_own_rows() -> None:
@@ -239,7 +239,7 @@ def test_a_lost_chunk_costs_its_own_rows() -> None:
     del rig.storage.objects[LAYOUT.chunk(record_of(rig, 2).name)]
     driven = rig.start(transform=transform, **CHUNKS)
     assert transform.ids == [2, 3, 8, 9, *range(10, 20)]
-    assert (driven.tally.withdrawn_rows, driven.kept_rows, rig.table.ids) == (2, 6, ALL)
+    assert (driven.withdrawn_rows, driven.kept_rows, rig.table.ids) == (2, 6, ALL)
 
 
 def test_chunks_stand_in_for_the_file_that_replaced_them() -> None:
@@ -261,7 +261,7 @@ def test_a_chunk_that_is_lost_with_the_file_that_replaced_it_is_done_again() -> 
     rig.table.lost_files.append(min(rig.table.files))
     del rig.storage.objects[LAYOUT.chunk(record_of(rig, 2).name)]
     driven = rig.start(transform=transform, **CHUNKS)
-    assert (transform.ids, driven.tally.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
+    assert (transform.ids, driven.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
 
 
 @pytest.mark.parametrize("kind", ["keys", "chunk"])
@@ -274,7 +274,7 @@ def test_an_object_of_another_size_is_a_lost_one(kind: str) -> None:
     uri = LAYOUT.keys(record.name) if kind == "keys" else LAYOUT.chunk(record.name)
     rig.storage.objects[uri] = rig.storage.objects[uri][:-1]
     driven = rig.start(transform=transform, **CHUNKS)
-    assert (transform.ids[:2], driven.tally.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
+    assert (transform.ids[:2], driven.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
 
 
 def test_keys_that_replaced_chunks_share_are_withdrawn_with_them() -> None:
@@ -284,7 +284,7 @@ def test_keys_that_replaced_chunks_share_are_withdrawn_with_them() -> None:
     rig.start_and_die(submitter, transform=WatchedTransform(), **CHUNKS)
     del rig.storage.objects[LAYOUT.keys(record_of(rig, 4).name)]
     driven = rig.start(transform=transform, **CHUNKS)
-    assert (transform.ids, driven.tally.withdrawn_rows, rig.table.ids) == ([4, 5], 2, ALL)
+    assert (transform.ids, driven.withdrawn_rows, rig.table.ids) == ([4, 5], 2, ALL)
 
 
 def test_a_failing_row_leaves_other_tasks_and_earlier_batches_done() -> None:
@@ -309,7 +309,7 @@ def test_a_row_that_fails_once_is_tried_again_in_the_next_pass() -> None:
     transform.at[5] = fail_once
     driven = rig.start(transform=transform, **CHUNKS)
     assert sorted(transform.ids) == ALL
-    assert (driven.tally.passes, driven.kept_rows, rig.table.ids) == (3, 0, ALL)
+    assert (driven.passes, driven.kept_rows, rig.table.ids) == (3, 0, ALL)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
@@ -347,7 +347,7 @@ def test_a_pass_that_adds_nothing_is_an_error(reports: list[TaskReport]) -> None
     with pytest.raises(JobFailedError, match="added nothing"):
         rig.start(submitter)
     assert rig.table.data_snapshots == []
-    assert rig.start(two_partitions()).landed.receipt.rows == 20
+    assert rig.start(two_partitions()).rows == 20
 
 
 def test_a_lost_task_is_done_in_the_next_pass() -> None:
@@ -355,4 +355,4 @@ def test_a_lost_task_is_done_in_the_next_pass() -> None:
     rig, submitter = Rig(), two_partitions()
     submitter.next_reads.append([partition(range(10)), partition([])])
     driven = rig.start(submitter)
-    assert (driven.tally.passes, driven.tally.tasks, rig.table.ids) == (2, 4, ALL)
+    assert (driven.passes, driven.tasks, rig.table.ids) == (2, 4, ALL)

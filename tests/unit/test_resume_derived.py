@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.claim import Prepared, prepare
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
 from holdfast.errors import (
     DuplicateKeyError,
@@ -15,6 +15,7 @@ from holdfast.errors import (
     RunFencedError,
     RunMismatchError,
 )
+from holdfast.model.report import Report
 from tests.fakes.memory_storage import DriverDiedError, bit_flipped
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig, durable_ids, two_partitions
@@ -42,12 +43,12 @@ def remaining(
 
 def append(
     rig: Rig, prepared: Prepared, derived: MemorySubmitter, choices: Choices | None = None
-) -> Driven:
+) -> Report:
     """Append what the costly step has made of them."""
     driver = Driver(
         ledger=prepared.ledger, sink=rig.table, input=Unpinned(derived), prepared=prepared
     )
-    return driver.append(rig.table.load(), rig.identity(), choices or Choices())
+    return driver.write(rig.table.load(), rig.identity(), choices or Choices())
 
 
 def test_only_the_rows_that_are_left_are_needed() -> None:
@@ -104,7 +105,7 @@ def test_rows_whose_keys_are_lost_remain_to_be_done() -> None:
     prepared = remaining(rig)
     assert not prepared.book.finished
     driven = append(rig, prepared, two_partitions())
-    assert (driven.kept_rows, driven.tally.withdrawn_rows, rig.table.ids) == (0, 10, ALL)
+    assert (driven.kept_rows, driven.withdrawn_rows, rig.table.ids) == (0, 10, ALL)
 
 
 def test_another_key_is_refused_before_the_run_is_claimed() -> None:
@@ -205,7 +206,11 @@ def test_a_run_that_landed_has_nothing_left_and_is_compared() -> None:
     prepared = remaining(rig)
     assert prepared.has_landed
     driven = append(rig, prepared, MemorySubmitter([]))
-    assert (driven.was_landed, driven.input_compared, rig.table.ids) == (True, "keys", ALL)
+    assert (driven.outcome, driven.input_compared, rig.table.ids) == (
+        "already_committed",
+        "keys",
+        ALL,
+    )
     with pytest.raises(RunMismatchError, match="1 more"):
         append(rig, remaining(rig, MemorySubmitter(range(21))), MemorySubmitter([]))
 

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from holdfast.engine.cleanup import sweep
-from holdfast.engine.ports import Ports
 from holdfast.errors import (
     RunAbortedError,
     RunBusyError,
@@ -14,6 +13,7 @@ from holdfast.errors import (
     RunMismatchError,
     TransformError,
 )
+from holdfast.ledger.ports import Ports
 from holdfast.model.records import Abort, Stop
 from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.manual_ports import manual_ports
@@ -164,7 +164,7 @@ def test_the_wait_ends_when_the_other_driver_does(end: str) -> None:
     with pytest.warns(UserWarning, match="waiting for it to end"):
         driven = rig.start(ports=elsewhere(rig))
     assert len(rig.time.sleeps) == 1
-    assert (driven.was_landed, rig.table.ids) == (end == "receipt", ALL)
+    assert (driven.outcome == "already_committed", rig.table.ids) == (end == "receipt", ALL)
     assert len(rig.table.data_snapshots) == 1
 
 
@@ -184,7 +184,7 @@ def test_a_landed_run_is_never_waited_for() -> None:
     """A receipt is an answer, however young it is."""
     rig = Rig()
     rig.start()
-    assert rig.start(ports=elsewhere(rig), takeover="never").was_landed
+    assert rig.start(ports=elsewhere(rig), takeover="never").outcome == "already_committed"
     assert rig.time.sleeps == []
 
 
@@ -268,20 +268,21 @@ def test_a_landed_run_does_not_care_for_code() -> None:
     """There is nothing left that other code could make."""
     rig = Rig()
     rig.start()
-    assert rig.start(transform=other_code, strict_code=True).was_landed
+    assert rig.start(transform=other_code, strict_code=True).outcome == "already_committed"
 
 
 @pytest.mark.parametrize("receipt_lost", [False, True])
 def test_a_landed_run_that_is_only_to_be_returned_reads_no_input(*, receipt_lost: bool) -> None:
     """For schedulers that run a day's job again: no Spark job at all."""
     rig, submitter = Rig(), MemorySubmitter(range(99))
-    first = rig.start()
+    rig.start()
+    first = rig.log().receipt
     if receipt_lost:
         assert rig.kinds()[4] == "Receipt"
         del rig.storage.objects[LAYOUT.record(5)]
     driven = rig.start(submitter, if_committed="return")
-    assert (driven.was_landed, driven.input_compared) == (True, None)
-    assert (driven.landed.receipt, submitter.key_reads) == (first.landed.receipt, 0)
+    assert (driven.outcome, driven.input_compared) == ("already_committed", None)
+    assert (rig.log().receipt, submitter.key_reads) == (first, 0)
     assert (submitter.plans, rig.table.ids) == ([], ALL)
 
 

@@ -50,7 +50,7 @@ def test_a_key_that_stands_twice_commits_nothing_until_it_is_mended(
         rig.start(MemorySubmitter(*doubled), transform=WatchedTransform())
     assert rig.table.data_snapshots == []
     driven = rig.start(transform=transform)
-    assert (len(transform.ids), driven.tally.dropped_rows > 0) == (mended_rows, True)
+    assert (len(transform.ids), driven.dropped_rows > 0) == (mended_rows, True)
     assert rig.table.ids == ALL
 
 
@@ -75,7 +75,7 @@ def test_where_rows_have_a_price_a_key_that_stands_twice_is_found_before_the_fir
         rig.start(doubled, **choices)
     assert (watched.ids, ids, doubled.plans) == ([], [], [])
     driven = rig.start(**choices)
-    assert (driven.tally.dropped_rows, rig.table.ids) == (0, ALL)
+    assert (driven.dropped_rows, rig.table.ids) == (0, ALL)
 
 
 def test_a_few_keys_are_compared_before_the_first_row() -> None:
@@ -85,7 +85,7 @@ def test_a_few_keys_are_compared_before_the_first_row() -> None:
     with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
         rig.start(doubled, transform=transform)
     assert (transform.ids, doubled.plans, rig.kinds()) == ([], [], ["Claim", "Stop"])
-    assert rig.start(transform=transform).tally.dropped_rows == 0
+    assert rig.start(transform=transform).dropped_rows == 0
     assert rig.table.ids == ALL
 
 
@@ -275,7 +275,7 @@ def test_of_two_records_that_share_a_key_the_earlier_one_stays() -> None:
     submitter.next_reads.append([partition(range(10)), partition([*range(10, 20), 3])])
     driven = rig.start(submitter, transform=transform)
     assert transform.ids[-10:] == list(range(10, 20))
-    assert (driven.tally.passes, driven.tally.dropped_rows) == (2, 11)
+    assert (driven.passes, driven.dropped_rows) == (2, 11)
     assert rig.table.ids == ALL
 
 
@@ -285,7 +285,7 @@ def test_a_dropped_record_gives_back_the_chunks_that_it_replaced() -> None:
     submitter.next_reads.append([partition(range(10)), partition([*range(10, 20), 18, 3])])
     driven = rig.start(submitter, transform=transform, **CHUNKS)
     assert transform.ids == [*range(20), 18, 3]
-    assert (driven.tally.dropped_rows, rig.table.ids) == (2, ALL)
+    assert (driven.dropped_rows, rig.table.ids) == (2, ALL)
 
 
 def test_without_an_input_check_a_run_still_ends_well() -> None:
@@ -301,10 +301,14 @@ def test_without_an_input_check_a_landed_run_is_returned_unread() -> None:
     rig, submitter = Rig(), MemorySubmitter(range(99))
     rig.start(**NO_CHECK)
     driven = rig.start(submitter, **NO_CHECK)
-    assert (driven.was_landed, driven.input_compared, submitter.key_reads) == (True, None, 0)
+    assert (driven.outcome, driven.input_compared, submitter.key_reads) == (
+        "already_committed",
+        None,
+        0,
+    )
     rig = Rig()
     rig.start()
-    assert rig.start(submitter, **NO_CHECK).was_landed
+    assert rig.start(submitter, **NO_CHECK).outcome == "already_committed"
     assert submitter.key_reads == 0
 
 

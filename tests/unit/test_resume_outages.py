@@ -77,5 +77,5 @@ def test_a_damaged_chunk_is_never_written_to_the_table(*, verify_input: VerifyIn
     ]
     rig.storage.damage[chunk] = bit_flipped
     driven = rig.start(transform=WatchedTransform(), verify_input=verify_input)
-    assert driven.tally.withdrawn_rows > 0
+    assert driven.withdrawn_rows > 0
     assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from holdfast.engine.claim import Ledger, refuse_new_table
+from holdfast.engine.claim import refuse_new_table
 from holdfast.errors import RunMismatchError, TableMissingError
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import open_run_file
 from holdfast.model.records import Identity
 from holdfast.opening import open_table

@@ -78,9 +78,9 @@ def test_after_the_commit_new_values_under_the_same_keys_are_another_input() -> 
     with pytest.raises(RunMismatchError, match=r"20 rows with the same keys .* other values"):
         start(rig, customers(2), **ROWS)
     again = start(rig, customers(1), **ROWS)
-    assert (again.was_landed, again.input_compared) == (True, "rows")
+    assert (again.outcome, again.input_compared) == ("already_committed", "rows")
     again = start(rig, customers(2), verify_input="keys")
-    assert (again.was_landed, again.input_compared) == (True, "keys")
+    assert (again.outcome, again.input_compared) == ("already_committed", "keys")
     assert len(rig.table.data_snapshots) == 1
 
 
@@ -165,7 +165,11 @@ def test_rows_that_were_done_by_keys_cannot_be_compared_by_values(*, is_landed: 
         start(rig, customers(), **ROWS)
     assert 'verify_input="keys"' in str(caught.value)
     driven = start(rig, customers(), verify_input="keys")
-    assert (driven.was_landed, driven.input_compared, rig.table.ids) == (is_landed, "keys", ALL)
+    assert (driven.outcome == "already_committed", driven.input_compared, rig.table.ids) == (
+        is_landed,
+        "keys",
+        ALL,
+    )
 
 
 def test_a_run_of_rows_goes_on_by_keys_and_then_cannot_go_back() -> None:

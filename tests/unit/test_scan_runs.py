@@ -49,11 +49,11 @@ def landed(rig: Rig) -> list[int]:
 
 def test_every_row_lands_once_and_a_second_start_says_so(rig: Rig) -> None:
     """No key is needed, and the log holds one record more."""
-    assert not rig.scan(MemoryScan(IDS)).was_landed
+    assert rig.scan(MemoryScan(IDS)).outcome == "committed"
     assert landed(rig) == IDS
     assert rig.kinds() == ["Claim", "Pinned", "Plan", "Seal", "Intent", "Receipt"]
     again = rig.scan(MemoryScan(IDS))
-    assert (again.was_landed, again.input_compared) == (True, "files")
+    assert (again.outcome, again.input_compared) == ("already_committed", "files")
 
 
 def test_finished_ranges_are_not_read_again(rig: Rig) -> None:
@@ -71,7 +71,7 @@ def test_rows_that_are_not_asked_for_are_done_all_the_same(rig: Rig) -> None:
     """They are in no file and in no later start."""
     driven = rig.scan(MemoryScan(IDS, left_out=frozenset({0, 5, 10})), batch_rows=1)
     assert landed(rig) == [1, 2, 3, 4, 6, 7, 8, 9]
-    assert driven.tally.passes == 1
+    assert driven.passes == 1
 
 
 @pytest.mark.parametrize("has_landed", [True, False])
@@ -84,7 +84,9 @@ def test_a_later_start_with_more_files_is_refused(rig: Rig, *, has_landed: bool)
             rig.scan(MemoryScan(IDS[:8]), transform=Counted(6), retries=0)
     with pytest.raises(RunMismatchError, match="a file is new"):
         rig.scan(MemoryScan([*IDS[:8], 8, 9]))
-    assert not has_landed or rig.scan(MemoryScan([*IDS, 11]), if_committed="return").was_landed
+    if has_landed:
+        again = rig.scan(MemoryScan([*IDS, 11]), if_committed="return")
+        assert again.outcome == "already_committed"
     rig.scan(MemoryScan(IDS[:8]))
     assert landed(rig) == IDS[:8]
 

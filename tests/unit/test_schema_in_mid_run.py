@@ -17,11 +17,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, LongType, NestedField, StringType
 
-from holdfast.engine.claim import Ledger
-from holdfast.engine.drive import Driven, Driver
+from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports
 from holdfast.errors import SchemaMismatchError, TableChangedError, TransformError
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
+from holdfast.model.report import Report
 from holdfast.sinks.base import Sink
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.lance_rig import LanceRig
@@ -72,7 +73,7 @@ class IcebergStory:
         with self.table.update_schema() as update:
             what(update)
 
-    def start(self, transform: Transform, until: int | None = None) -> Driven | None:
+    def start(self, transform: Transform, until: int | None = None) -> Report | None:
         rows = MemorySubmitter(*PARTS)
         if until is not None:
             rows.after_task[until] = die
@@ -193,7 +194,7 @@ class LanceStory:
     def __init__(self, folder: Path) -> None:
         self.rig = LanceRig(str(folder / "t.lance"))
 
-    def start(self, transform: Transform, until: int | None = None) -> Driven | None:
+    def start(self, transform: Transform, until: int | None = None) -> Report | None:
         rows = MemorySubmitter(*PARTS)
         if until is not None:
             rows.after_task[until] = die
@@ -203,7 +204,7 @@ class LanceStory:
         ledger = Ledger.open(RUN_ID, STORE, self.rig.storage, manual_ports(self.rig.time))
         driver = Driver(ledger=ledger, sink=sink, input=Unpinned(rows))
         with contextlib.suppress(DriverDiedError):
-            return driver.append(view, identity, Choices(transform=transform, takeover="now"))
+            return driver.write(view, identity, Choices(transform=transform, takeover="now"))
         return None
 
     def drop_and_add(self, field: pa.Field) -> None:

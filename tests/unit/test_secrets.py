@@ -15,7 +15,6 @@ from pyiceberg.types import LongType, NestedField
 
 import holdfast as hf
 from holdfast import IcebergTable, LanceTable, Run
-from holdfast.engine.claim import Ledger
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import Choices
 from holdfast.errors import (
@@ -25,6 +24,7 @@ from holdfast.errors import (
     TableMissingError,
     UnsupportedTableError,
 )
+from holdfast.ledger.ledger import Ledger
 from holdfast.opening import open_table
 from holdfast.sinks.iceberg.catalog import configured, open_catalog, pyiceberg_properties
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
@@ -155,7 +155,7 @@ def test_no_record_of_a_run_holds_a_credential(tmp_path: Path) -> None:
     ledger = Ledger.open("r", "s3://store", storage, manual_ports())
     driver = Driver(ledger=ledger, sink=sink, input=Unpinned(MemorySubmitter([1])))
     identity = dataclasses.replace(Rig().identity(), table_uuid=view.uuid)
-    driver.append(view, identity, Choices())
+    driver.write(view, identity, Choices())
     assert len(storage.objects) >= 7
     assert [uri for uri, data in storage.objects.items() if CANARY.encode() in data] == []
     metadata = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]

@@ -10,13 +10,8 @@ import pytest
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger import task_log as task_log_module
-from holdfast.ledger.task_log import (
-    JobLedger,
-    TaskLog,
-    TaskPorts,
-    read_task_records,
-    whole_prefixes,
-)
+from holdfast.ledger.ports import TaskPorts
+from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
 from holdfast.model.records import Record, Stop, encode_record, seal_json
 from holdfast.model.work import NO_USAGE
 from holdfast.storage.objects import ObjectStorage

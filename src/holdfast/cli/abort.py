@@ -8,10 +8,10 @@ import sys
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import add_table_arguments, open_known_ledger, sink_opener
 from holdfast.engine.advice import driver_alive
-from holdfast.engine.claim import Ledger
 from holdfast.engine.cleanup import Aborted, abort
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.errors import SettingsError
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.records import Abort
 from holdfast.model.report import counted, readable_time
 from holdfast.text import command, done_of

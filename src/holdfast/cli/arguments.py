@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from holdfast.engine.claim import Ledger
-from holdfast.engine.ports import Ports
 from holdfast.engine.watch import run_folders
 from holdfast.errors import SettingsError
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
 from holdfast.model.records import Identity, decode_run_id, encode_run_id, is_run_folder
 from holdfast.opening import configured_catalog, open_store, open_table
 from holdfast.sinks.base import Sink

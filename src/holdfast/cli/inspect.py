@@ -10,8 +10,8 @@ from typing import Any
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_known_ledger
 from holdfast.engine.advice import NextStep, next_step, words_of_log
-from holdfast.engine.claim import Ledger
 from holdfast.engine.watch import Observation, Watcher
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.store import list_objects
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.history import unix_seconds

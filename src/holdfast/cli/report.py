@@ -8,9 +8,9 @@ from pathlib import Path
 
 from holdfast.cli import plain
 from holdfast.cli.arguments import open_known_ledger
-from holdfast.engine.claim import Ledger
 from holdfast.engine.watch import Watcher
 from holdfast.errors import MissingExtraError, SettingsError
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.records import encode_run_id
 from holdfast.pages.facts import Facts, facts_of
 from holdfast.pages.spread import failures_of

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_named_store
-from holdfast.engine.claim import Ledger
-from holdfast.engine.ports import Ports
 from holdfast.engine.watch import Watcher, run_folders, status
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
 from holdfast.ledger.store import answers
 from holdfast.model.history import RunStatus, starts_of, unix_seconds
 from holdfast.model.records import decode_run_id, is_run_folder

@@ -8,8 +8,8 @@ from typing import Any
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_known_ledger
 from holdfast.engine.advice import driver_alive, next_step
-from holdfast.engine.ports import Ports
 from holdfast.engine.watch import Observation, Watcher
+from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
 from holdfast.model.records import kind_of
 from holdfast.model.report import counted, readable_size, readable_time

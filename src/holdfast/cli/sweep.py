@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import add_table_arguments, open_known_ledger, sink_opener
-from holdfast.engine.claim import Ledger
 from holdfast.engine.cleanup import SweepPlan, carry_out, plan_sweep
 from holdfast.errors import SettingsError
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.store import answers
 from holdfast.model.records import Identity
 from holdfast.model.report import counted, readable_size

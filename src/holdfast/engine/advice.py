@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import singledispatch
 
-from holdfast.engine.ports import Ports
 from holdfast.engine.takeover import quiet_after_s
 from holdfast.engine.watch import Observation
+from holdfast.ledger.ports import Ports
 from holdfast.model.records import (
     Abort,
     Body,

@@ -10,12 +10,10 @@ stays: it is small, and says what happened.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.commit import landed_intent
 from holdfast.engine.resolve import (
     Sight,
@@ -36,6 +34,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.store import answers, refuse_links
@@ -44,6 +43,7 @@ from holdfast.model.records import Abort, Identity, PartReference
 from holdfast.model.report import counted
 from holdfast.model.work import sizes_of
 from holdfast.sinks.base import MarkFound, Sink
+from holdfast.text import warn_caller
 
 
 # ---- Abort: give a run up, for good. The record fences every driver, like a claim
@@ -105,10 +105,9 @@ def abort(
     # A driver may have posted since the first look.
     _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
     if sight.doubtful:
-        warnings.warn(
+        warn_caller(
             f"run {ledger.run_id!r} was given up with {_posts(sight)} without an answer "
-            f"({sight.reason}): look for its rows before they are written again under a new run id",
-            stacklevel=3,
+            f"({sight.reason}): look for its rows before they are written again under a new run id"
         )
     failpoint("after-abort-is-resolved")
     return Aborted(posts=len(log.intents), in_doubt=tuple(sight.doubtful), reason=sight.reason)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.engine.ports import Ports
-from holdfast.engine.steps_log import say
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitConflictError,
@@ -24,10 +22,11 @@ from holdfast.errors import (
     TableChangedError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.run_log import RunFile, RunLog
 from holdfast.model.records import Intent, PartReference, Receipt, Refused, intent_named
-from holdfast.model.work import StagedGroup, StagedTotals
-from holdfast.sinks.base import MarkFound, Outcome, RunMark, Sink, TableView
+from holdfast.model.work import StagedTotals
+from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView
 
 _ATTEMPTS_MAX = 100
 # A catalog that never answers clearly is given up sooner than one that is merely busy.
@@ -61,11 +60,19 @@ class _Tally:
 class Commit:
     """One run's commit step: who, where, and by which means."""
 
-    run_id: str
+    ledger: Ledger
     run_file: RunFile
-    log: RunLog
     sink: Sink
-    ports: Ports
+
+    @property
+    def run_id(self) -> str:
+        """The user's id."""
+        return self.ledger.run_id
+
+    @property
+    def log(self) -> RunLog:
+        """The run's log."""
+        return self.ledger.log
 
     def load(self) -> TableView:
         """Look at the table afresh.
@@ -116,16 +123,16 @@ class Commit:
 
     def publish(
         self,
-        groups: Sequence[StagedGroup],
+        change: Change,
         reference: PartReference,
         schemas: Sequence[dict[str, Any]],
     ) -> Landed:
         """Post until the run has landed.
 
         Args:
-            groups: What is staged.
-            reference: Where the ledger keeps the list of them.
-            schemas: Every schema of the table that they were written for.
+            change: What is staged, and what becomes of the table.
+            reference: Where the ledger keeps the list of it.
+            schemas: Every schema of the table that it was written for.
 
         Raises:
             CommitConflictError: Other writers won every attempt.
@@ -138,7 +145,7 @@ class Commit:
         tally = _Tally()
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
-                landed = self._try_once(groups, reference, schemas, tally)
+                landed = self._try_once(change, reference, schemas, tally)
             except CatalogUnavailableError:
                 if not tally.posts:
                     raise
@@ -147,7 +154,7 @@ class Commit:
                 return replace(landed, posts=tally.posts)
             if tally.unknown >= _UNKNOWN_MAX:
                 break
-            self.ports.sleep(_pause_s(attempt, self.ports.jitter))
+            self.ledger.ports.sleep(_pause_s(attempt, self.ledger.ports.jitter))
         try:
             view = self.load()
             landed = self.look(view)
@@ -162,7 +169,7 @@ class Commit:
 
     def _try_once(
         self,
-        groups: Sequence[StagedGroup],
+        change: Change,
         reference: PartReference,
         schemas: Sequence[dict[str, Any]],
         tally: _Tally,
@@ -186,9 +193,9 @@ class Commit:
             landed = self.look(view)
         if landed is not None or view.parent_snapshot_id is None:
             return landed
-        self.sink.check(view, schemas, groups)
+        self.sink.check(view, schemas, change.adds)
         failpoint("after-file-check")
-        number, intent = self._write_intent(view, groups, reference)
+        number, intent = self._write_intent(view, change, reference)
         mark = RunMark(
             run_nonce=self.run_file.nonce,
             intent_number=number,
@@ -199,7 +206,7 @@ class Commit:
         tally.posts += 1
         failpoint("before-post")
         try:
-            outcome = self.sink.post(view, self.run_id, mark, groups)
+            outcome = self.sink.post(view, self.run_id, mark, change)
         except CommitRefusedError:
             with contextlib.suppress(HoldfastError):  # The refusal says more than what follows it.
                 tally.conflict = number
@@ -209,7 +216,7 @@ class Commit:
                 self._record_refusal(tally, view)
             raise
         failpoint("after-post")
-        say(self.run_id, f"posted intent {number} of {intent.rows:,} rows: {outcome.value}")
+        log_step(self.run_id, f"posted intent {number} of {intent.rows:,} rows: {outcome.value}")
         if outcome is Outcome.LANDED:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
             return Landed(receipt=receipt, posts=tally.posts, present=True)
@@ -243,9 +250,9 @@ class Commit:
         return CommitUnknownError(table=self.sink.name, run_id=self.run_id, reason=reason)
 
     def _write_intent(
-        self, view: TableView, groups: Sequence[StagedGroup], reference: PartReference
+        self, view: TableView, change: Change, reference: PartReference
     ) -> tuple[int, Intent]:
-        totals = StagedTotals.of(groups)
+        totals = StagedTotals.of(change.adds)
         intent = Intent(
             table_uuid=view.uuid,
             branch=self.run_file.identity.branch,
@@ -256,7 +263,7 @@ class Commit:
             rows=totals.rows,
             files=totals.files,
             size_bytes=totals.size_bytes,
-            nonce=self.ports.new_nonce(),
+            nonce=self.ledger.ports.new_nonce(),
         )
         return self.log.append(intent).number, intent
 
@@ -275,7 +282,7 @@ class Commit:
             )
         receipt = receipt_of(found.mark, intent)
         self.log.append(receipt)
-        say(self.run_id, f"landed: snapshot {receipt.snapshot_id}, {receipt.rows:,} rows")
+        log_step(self.run_id, f"landed: snapshot {receipt.snapshot_id}, {receipt.rows:,} rows")
         return receipt
 
 

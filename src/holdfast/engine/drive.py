@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from holdfast.engine.claim import Ledger, Prepared, SettledInput
+from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.input_check import without_row_sums
 from holdfast.engine.options import Choices
-from holdfast.engine.passes import Passes
+from holdfast.engine.passes import Passes, Start
 from holdfast.engine.resolve import refuse_doubt, renew
-from holdfast.engine.steps_log import say
-from holdfast.engine.workbook import Tally, Workbook
+from holdfast.engine.takeover import Heartbeat
+from holdfast.engine.workbook import Workbook
 from holdfast.errors import HoldfastError, RunAbortedError, RunMismatchError, StagedFileMissingError
+from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import changed_columns
 from holdfast.model.history import starts_of
 from holdfast.model.records import Claim, Identity, PartReference, Seal
-from holdfast.model.report import Compared, Report
+from holdfast.model.report import Compared, Outcome, Report
 from holdfast.model.work import Work
-from holdfast.sinks.base import MayLack, Sink, TableView, WriterSpec
+from holdfast.sinks.base import Change, MayLack, Sink, TableView, WriterSpec
+from holdfast.text import warn_caller
 
-# ---- Drive one start of a run from claim to receipt
 # Somebody may remove staged files between the last pass and the post, again and again.
 _STAGINGS_MAX = 3
 # How old a look at the table may be when the work begins.
 _VIEW_S_MAX = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driven:
-    """How one start of a run ended."""
-
-    landed: Landed
-    # True when an earlier start had already landed.
-    was_landed: bool
-    # By what the input was compared with what an earlier start had read; None if it was not.
-    input_compared: Compared
-    tally: Tally = field(default_factory=Tally)
-    # What earlier starts had done, and how long their tasks took for it.
-    kept_rows: int = 0
-    kept_seconds: float = 0.0
-    # How many rows each version of the transform's code has made, by its digest.
-    rows_by_code: Mapping[str, int] = field(default_factory=dict)
-    kept_cost: float = 0.0
-    # What the answers that count have cost, by the claim under which they were paid for.
-    cost_by_epoch: Mapping[int, float] = field(default_factory=dict)
-    # What was paid for rows that do not count.
-    lost_cost: float = 0.0
-    # Failed rows that stand in the quarantine instead of the table.
-    quarantined_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +51,8 @@ class Driver:
     prepared: Prepared | None = None
     check_output: Callable[[WriterSpec], object] = lambda _spec: None
 
-    def append(self, view: TableView, identity: Identity, choices: Choices) -> Driven:
-        """Append the transformed input to the table, once.
+    def write(self, view: TableView, identity: Identity, choices: Choices) -> Report:
+        """Write the transformed input to the table in the mode of the run, once.
 
         Args:
             view: A fresh look at the table.
@@ -88,12 +64,12 @@ class Driver:
             HoldfastError: Any other; what is durable stays so.
         """
         try:
-            return self._append(view, identity, choices)
+            return self._write(view, identity, choices)
         finally:
             if self.prepared is not None:  # Whatever ended it: a notebook keeps the traceback.
                 self.prepared.heartbeat.stop()
 
-    def _append(self, view: TableView, identity: Identity, choices: Choices) -> Driven:
+    def _write(self, view: TableView, identity: Identity, choices: Choices) -> Report:
         ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
@@ -108,83 +84,72 @@ class Driver:
             sleep=ledger.ports.sleep,
         )
         ledger.log.belongs_to(run_file)
-        commit = Commit(
-            run_id=ledger.run_id,
-            run_file=run_file,
-            log=ledger.log,
-            sink=self.sink,
-            ports=ledger.ports,
-        )
+        commit = Commit(ledger=ledger, run_file=run_file, sink=self.sink)
         try:
             if self.prepared is None:
-                claim = ledger.claim(choices, is_new=run_file.nonce == nonce)
-                book = ledger.workbook()
+                claim = claim_run(ledger, choices, is_new=run_file.nonce == nonce)
+                book = Workbook(ledger)
             else:
-                claim, book = ledger.claim_again(choices), self.prepared.book
-            heartbeat = ledger.heartbeat(choices)
+                claim, book = claim_again(ledger, choices), self.prepared.book
+            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)
             try:
                 if ledger.ports.now() - began > _VIEW_S_MAX:
                     view = commit.load()  # It has waited: the table may be another by now.
-                return self._drive(commit, view, identity.key, choices, claim, book)
+                return self._drive(commit, view, choices, claim, book)
             finally:
                 heartbeat.stop()
         except RunAbortedError:
             # The abort may have come when a post was under way. Who is told "aborted" starts over
             # under another id: then the rows must not be in the table.
             refuse_doubt(ledger, lambda _identity: self.sink)
-            say(ledger.run_id, "stopped: the run was given up")
+            log_step(ledger.run_id, "stopped: the run was given up")
             raise
         except HoldfastError as error:
             ledger.stop(error)
             raise
 
-    def _drive(  # noqa: PLR0913, PLR0917 - they are the parts of one start.
-        self,
-        commit: Commit,
-        view: TableView,
-        key: tuple[str, ...],
-        choices: Choices,
-        claim: Claim,
-        book: Workbook,
-    ) -> Driven:
-        by: Compared = (choices.verify_input or None) if key else "files"  # They are pinned.
+    def _drive(
+        self, commit: Commit, view: TableView, choices: Choices, claim: Claim, book: Workbook
+    ) -> Report:
+        identity = commit.run_file.identity
+        by: Compared = (
+            (choices.verify_input or None) if identity.key else "files"
+        )  # They are pinned.
         # Before any work: an earlier start may have landed without living to say so. Where it
         # got as far as an intent, only a look later than our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
-            say(commit.run_id, f"had landed as snapshot {landed.receipt.snapshot_id}")
+            log_step(commit.run_id, f"had landed as snapshot {landed.receipt.snapshot_id}")
             compared = choices.if_committed == "compare" and bool(choices.verify_input)
             if compared:
                 self.input.settle(self.ledger, compare=True)
                 compared = self._compare(book, landed.receipt.staged, choices)
             seal = self._seal_of(landed.receipt.staged)
-            return Driven(
-                landed=landed,
-                was_landed=True,
-                input_compared=by if compared else None,
-                quarantined_rows=seal.quarantined_rows if seal is not None else 0,
+            failed = seal.quarantined_rows if seal is not None else 0
+            return replace(
+                self._report(landed, "already_committed", by if compared else None),
+                quarantined_rows=failed,
             )
         self.input.settle(self.ledger, compare=True)
         self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, choices)))
         if self.prepared is None:
             book.inherit()
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
-        say(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
+        log_step(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
         self.sink.check(view, book.schemas, [])
         passes = Passes(
-            book=book,
-            log=commit.log,
-            storage=self.ledger.storage,
-            sink=self.sink,
-            view=view,
-            writer=writer,
-            submitter=self.input.submitter,
-            ports=self.ledger.ports,
-            key=key,
-            choices=choices,
-            claim=claim,
-            source=self.prepared.source if self.prepared else None,
-            is_retry=bool(commit.run_file.identity.retry_of),
+            Start(
+                ledger=self.ledger,
+                book=book,
+                identity=identity,
+                claim=claim,
+                choices=choices,
+                sink=self.sink,
+                view=view,
+                writer=writer,
+                submitter=self.input.submitter,
+                source=self.prepared.source if self.prepared else None,
+            )
         )
         passes.withdraw_lost()
         kept = book.work
@@ -195,18 +160,38 @@ class Driver:
             # A post of an earlier start has arrived meanwhile. It knows no row that came since.
             self._compare(book, landed.receipt.staged, choices)
         kept = kept.only(book.work)
-        return Driven(
-            landed=landed,
-            was_landed=False,
-            input_compared=by,
-            tally=book.tally,
+        tally = book.tally
+        return replace(
+            self._report(landed, "committed", by),
+            tasks=tally.tasks,
+            passes=tally.passes,
             kept_rows=kept.sums.rows - kept.quarantined_rows,
             kept_seconds=kept.seconds,
+            dropped_rows=tally.dropped_rows,
+            withdrawn_rows=tally.withdrawn_rows,
+            io=dict(tally.io),
+            copied_files=tally.copied_files,
             rows_by_code=_rows_by_code(commit.log, book.work),
-            kept_cost=kept.cost,
-            cost_by_epoch=_cost_by_epoch(book.work),
-            lost_cost=_lost_cost(book),
             quarantined_rows=book.work.quarantined_rows,
+            cost_by_epoch=_cost_by_epoch(book.work),
+            kept_cost=kept.cost,
+            lost_cost=_lost_cost(book),
+        )
+
+    def _report(self, landed: Landed, outcome: Outcome, compared: Compared) -> Report:
+        """Return what is known of every start that ends well."""
+        receipt = landed.receipt
+        return Report(
+            run_id=self.ledger.run_id,
+            table=self.sink.name,
+            outcome=outcome,
+            snapshot_id=receipt.snapshot_id,
+            rows=receipt.rows,
+            files=receipt.files,
+            size_bytes=receipt.size_bytes,
+            posts=landed.posts,
+            input_compared=compared,
+            still_in_table="yes" if landed.present else "unknown",
         )
 
     def _may_lack(self, view: TableView, choices: Choices) -> MayLack:
@@ -234,7 +219,7 @@ class Driver:
 
     def _publish_once(self, commit: Commit, book: Workbook) -> Landed:
         renew(self.ledger, commit, book)
-        return commit.publish(book.work.groups, book.seal(), book.schemas)
+        return commit.publish(Change(adds=book.work.groups), book.seal(), book.schemas)
 
     def _has_changed(self, book: Workbook, choices: Choices) -> bool:
         """Whether the input is another than what the run has covered, or cannot be compared."""
@@ -298,52 +283,15 @@ def _lost_cost(book: Workbook) -> float:
     return tally.dropped_cost + tally.killed_seconds * rate
 
 
-# ---- Report: what one start has done, in the form that a person reads
-def report_of(run_id: str, table: str, driven: Driven, seconds: float) -> Report:
-    """Return the report of one start, and warn of what it could not find out.
-
-    Args:
-        run_id: The user's id.
-        table: The table's name.
-        driven: How the start ended.
-        seconds: How long it took.
-    """
-    landed = driven.landed
-    if not driven.input_compared:
-        warnings.warn(
-            f"run {run_id!r}: the input was not compared with what an earlier start "
-            "of this run may have read",
-            stacklevel=4,  # The call of `append`.
+def warn_of_doubts(report: Report) -> None:
+    """Warn of what a start could not find out."""
+    if not report.input_compared:
+        warn_caller(
+            f"run {report.run_id!r}: the input was not compared with what an earlier start "
+            "of this run may have read"
         )
-    if landed.present is None:
-        warnings.warn(
-            f"run {run_id!r} has landed; the table's history does not tell whether its "
-            "rows are still there",
-            stacklevel=4,
+    if report.still_in_table == "unknown":
+        warn_caller(
+            f"run {report.run_id!r} has landed; the table's history does not tell whether its "
+            "rows are still there"
         )
-    return Report(
-        run_id=run_id,
-        table=table,
-        outcome="already_committed" if driven.was_landed else "committed",
-        snapshot_id=landed.receipt.snapshot_id,
-        rows=landed.receipt.rows,
-        files=landed.receipt.files,
-        size_bytes=landed.receipt.size_bytes,
-        tasks=driven.tally.tasks,
-        passes=driven.tally.passes,
-        posts=landed.posts,
-        seconds=seconds,
-        kept_rows=driven.kept_rows,
-        kept_seconds=driven.kept_seconds,
-        dropped_rows=driven.tally.dropped_rows,
-        withdrawn_rows=driven.tally.withdrawn_rows,
-        io=dict(driven.tally.io),
-        copied_files=driven.tally.copied_files,
-        rows_by_code=dict(driven.rows_by_code),
-        quarantined_rows=driven.quarantined_rows,
-        cost_by_epoch=dict(driven.cost_by_epoch),
-        kept_cost=driven.kept_cost,
-        lost_cost=driven.lost_cost,
-        input_compared=driven.input_compared,
-        still_in_table="yes" if landed.present else "unknown",
-    )

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports, Submitter
+from holdfast.engine.ports import Submitter
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
     DuplicateKeyError,
@@ -26,6 +26,7 @@ from holdfast.errors import (
     NullKeyError,
     RunMismatchError,
 )
+from holdfast.ledger.ports import Ports
 from holdfast.ledger.row_files import KeyFiles, read_key_table
 from holdfast.ledger.store import answers
 from holdfast.model.coverage import InputSums, changed_columns
@@ -136,6 +137,11 @@ class InputCheck:
         # The records whose rows a derived input lacks.
         self._counted_on = {one.name for one in book.work.with_keys} if source else set()
         self._drops = 0
+
+    def errors_max(self, rows_seen: int) -> int:
+        """Return how many rows may fail: of the input, or else of those that were seen."""
+        rows = self.measured().rows if self._choices.verify_input else rows_seen
+        return self._choices.errors_max(rows)
 
     def rows_are_missing(self) -> bool:
         """Whether input rows are not covered; leave out what is covered twice.

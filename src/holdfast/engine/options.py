@@ -14,6 +14,8 @@ from holdfast.text import seconds_of
 from holdfast.worker.task import OnError, RowCount
 from holdfast.worker.transforms import PerRow, PerWorker, Transform
 
+# What a write does to the table.
+Mode = Literal["append"]
 Takeover = Literal["wait", "now", "never"]
 IfCommitted = Literal["compare", "return"]
 # What of a DataFrame's input is compared: "keys" reads the key columns, "rows" all of them.

@@ -8,14 +8,14 @@ seal says what counts; when nothing is left it says complete, and only the commi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from holdfast.engine.input_check import InputCheck
 from holdfast.engine.interrupts import interruptible
 from holdfast.engine.options import Choices
-from holdfast.engine.ports import Ports, Submitter
-from holdfast.engine.steps_log import say
+from holdfast.engine.ports import Submitter
 from holdfast.engine.workbook import Workbook, without_lost
 from holdfast.errors import (
     ExecutorSetupError,
@@ -29,13 +29,12 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import tasks_name
-from holdfast.ledger.run_log import RunLog
+from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.task_log import JobLedger
 from holdfast.model.history import pass_reason, starts_of
-from holdfast.model.records import Claim, PartReference, Plan, Stop
+from holdfast.model.records import Claim, Identity, PartReference, Plan, Stop
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView, WriterSpec
-from holdfast.storage.port import Storage
 from holdfast.worker.replay import ReplayPlan, work_items
 from holdfast.worker.reports import TaskProblem, TaskReport, WorkerTraceback, transform_example
 from holdfast.worker.task import TaskPlan
@@ -119,58 +118,172 @@ def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> No
     ) from (WorkerTraceback.of(first.failed_traceback) if first else None)
 
 
-# ---- Passes: run jobs until everything of the run is in table files
+# ---- Stages: the kinds of jobs of a run, and when each is due
 Job = Literal["rows", "replay"]
 
-_PASSES_MAX = 1000
 # Chunks of this size together make table files of a good size, whatever their compression. Smaller
 # ones are shared out over all that can work at a time, as long as files do not get too small.
 _REPLAY_ITEM_BYTES = 512 * 1024 * 1024
 _REPLAY_ITEM_BYTES_MIN = 64 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The parts of one start of a run that its passes share; the run is claimed already."""
+
+    ledger: Ledger
+    book: Workbook
+    identity: Identity
+    claim: Claim
+    choices: Choices
+    sink: Sink
+    view: TableView
+    writer: WriterSpec
+    submitter: Submitter
+    # The whole input, where the one at hand is *derived*: made from the rows that `remaining`
+    # gave. Then it does not hold the finished ones.
+    source: Submitter | None = None
+
+
+class Stage(Protocol):
+    """One kind of job. A mode is a list of stages: the first that is due runs next."""
+
+    @property
+    def job(self) -> Job:
+        """What plans and task logs call it."""
+
+    def is_due(self) -> bool:
+        """Whether there is something for it to do."""
+
+    def run(
+        self, ledger: JobLedger, files: str, ask_to_stop: Callable[[str], None]
+    ) -> list[TaskReport]:
+        """Run one job.
+
+        Args:
+            ledger: What its tasks write to.
+            files: What the names of its files begin with; no other job uses it.
+            ask_to_stop: Asks all tasks of the job to stop, with the reason.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+
+
+class RowsStage:
+    """Transforms the rows that are missing."""
+
+    job: Job = "rows"
+
+    def __init__(self, start: Start, check: InputCheck) -> None:
+        """Take the parts; nothing runs yet."""
+        self._start = start
+        self._check = check
+
+    def is_due(self) -> bool:
+        """Whether rows of the input are not done."""
+        return self._check.rows_are_missing()
+
+    def run(
+        self, ledger: JobLedger, files: str, ask_to_stop: Callable[[str], None]
+    ) -> list[TaskReport]:
+        """Run one job over the rows that are missing; their keys may be compared beside it.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+        start, choices, book = self._start, self._start.choices, self._start.book
+        plan = TaskPlan(
+            transform=choices.transform,
+            batch_rows=choices.batch_rows,
+            key=start.identity.key,
+            writer=start.writer,
+            ledger=ledger,
+            job_nonce=files,
+            checkpoint_every_s=choices.checkpoint_every_s,
+            rows=choices.rows,
+            on_error=choices.on_error,
+            errors_max=self._errors_of_a_task(),
+            cost=choices.cost,
+            limits=choices.limits,
+            whole_rows=choices.compares_rows,
+            # Of rows that have failed before, all may lack a column again.
+            judges_answers=not start.identity.retry_of and not book.work.records,
+        )
+        with contextlib.ExitStack() as beside:
+            beside.callback(self._check.compare_beside(ask_to_stop))
+            return start.submitter.submit(plan, book.finished)
+
+    def _errors_of_a_task(self) -> int | None:
+        """Return how many rows one task may set aside; None where only the whole tells."""
+        choices = self._start.choices
+        if not choices.verify_input and isinstance(choices.max_errors, float):
+            return None
+        return self._check.errors_max(0) - self._start.book.work.quarantined_rows
+
+
+class ReplayStage:
+    """Puts the chunks of tasks that died into table files."""
+
+    job: Job = "replay"
+
+    def __init__(self, start: Start) -> None:
+        """Take the parts; nothing runs yet."""
+        self._start = start
+
+    def is_due(self) -> bool:
+        """Whether finished rows are in no table file."""
+        return bool(self._start.book.work.waiting)
+
+    def run(
+        self, ledger: JobLedger, files: str, _ask_to_stop: Callable[[str], None]
+    ) -> list[TaskReport]:
+        """Run one job over all waiting chunks.
+
+        Raises:
+            JobError: The job could not be run at all.
+        """
+        start, waiting = self._start, self._start.book.work.waiting
+        plan = ReplayPlan(
+            writer=start.writer,
+            ledger=ledger,
+            job_nonce=files,
+            checkpoint_every_s=start.choices.checkpoint_every_s,
+            limits=start.choices.limits,
+        )
+        return start.submitter.items(plan, work_items(waiting, self._item_bytes(waiting)))
+
+    def _item_bytes(self, waiting: Sequence[TaskRecord]) -> int:
+        """Return how many bytes of chunks one task puts into files."""
+        sizes = [record.chunk.size_bytes for record in waiting if record.chunk is not None]
+        if sum(sizes) <= _REPLAY_ITEM_BYTES_MIN:
+            return _REPLAY_ITEM_BYTES
+        # With room for one more chunk than its share, no item is left over for another round.
+        share = sum(sizes) // self._start.submitter.slots + max(sizes)
+        return min(_REPLAY_ITEM_BYTES, max(_REPLAY_ITEM_BYTES_MIN, share))
+
+
+# ---- Passes: run the stages until none is due
+_PASSES_MAX = 1000
+
+
 class Passes:
     """All passes of one start of a run."""
 
-    def __init__(  # noqa: PLR0913 - they are the parts of one start.
-        self,
-        *,
-        book: Workbook,
-        log: RunLog,
-        storage: Storage,
-        sink: Sink,
-        view: TableView,
-        writer: WriterSpec,
-        submitter: Submitter,
-        ports: Ports,
-        key: tuple[str, ...],
-        choices: Choices,
-        claim: Claim,
-        source: Submitter | None,
-        is_retry: bool,
-    ) -> None:
-        """Take the parts; the run is claimed already.
-
-        The input is *derived* when it was made from the rows of a source that `remaining` gave:
-        then it does not hold the finished ones.
-        """
-        self._book = book
-        self._log = log
-        self._storage = storage
-        self._sink = sink
-        self._view = view
-        self._writer = writer
-        self._submitter = submitter
-        self._ports = ports
-        self._key = key
-        self._choices = choices
-        self._claim = claim
-        self._is_derived = source is not None
-        self._is_retry = is_retry
-        self._input = InputCheck(book, submitter, source, choices, ports)
-        self._retries_left = choices.retries
+    def __init__(self, start: Start) -> None:
+        """Take the parts; the stages are those of an append."""
+        self._start = start
+        self._book = start.book
+        self._log = start.ledger.log
+        self._ports = start.ledger.ports
+        self._choices = start.choices
+        self._input = InputCheck(
+            start.book, start.submitter, start.source, start.choices, self._ports
+        )
+        self._stages: tuple[Stage, ...] = (RowsStage(start, self._input), ReplayStage(start))
+        self._retries_left = start.choices.retries
         # Tasks are asked to stop by a signal or by a check beside them: once, and while they run.
-        self._asking = ports.new_lock()
+        self._asking = self._ports.new_lock()
         self._may_ask = False
 
     def withdraw_lost(self) -> None:
@@ -181,13 +294,8 @@ class Passes:
             RunFencedError: Another driver has claimed the run.
             JobFailedError: The input lacks the rows that are to be computed again.
         """
-        kept = without_lost(
-            self._book.work,
-            sink=self._sink,
-            view=self._view,
-            storage=self._storage,
-            layout=self._log.layout,
-        )
+        start = self._start
+        kept = without_lost(start.ledger, self._book.work, start.sink, start.view)
         if kept is not self._book.work:
             self._book.withdraw(kept)
             failpoint("before-withdrawal-is-sealed")
@@ -204,33 +312,36 @@ class Passes:
             InputChangedError: The input does not hold the rows that are missing.
             RunFencedError: Another driver has claimed the run.
         """
-        book = self._book
+        book, claim = self._book, self._start.claim
         # A derived input holds no finished rows, and so none of those that have failed.
-        if book.work.quarantined and not book.is_complete and not self._is_derived:
-            limit = self._errors_max(book.work.sums.rows)
-            book.release(to_keep(book.work, self._log.claims, self._claim.code, limit))
+        if book.work.quarantined and not book.is_complete and self._start.source is None:
+            limit = self._input.errors_max(book.work.sums.rows)
+            book.release(to_keep(book.work, self._log.claims, claim.code, limit))
         for _ in range(_PASSES_MAX):
-            job = None if book.is_complete else self._next_job()
-            if job is None:
+            stage = None if book.is_complete else self._next_stage()
+            if stage is None:
                 if not book.is_complete:
-                    refuse_too_many(book.work, self._errors_max(book.work.sums.rows), ())
+                    refuse_too_many(book.work, self._input.errors_max(book.work.sums.rows), ())
                 return book.complete()
             book.seal_changes()
             if book.tally.passes:
-                self._log.claim_next_pass(self._claim)
+                self._log.claim_next_pass(claim)
             before = book.progress
-            reports = self._run_job(job)
+            reports = self._run_job(stage)
             failpoint("after-job")
-            self._take(job, reports)
+            self._take(stage.job, reports)
             self._input.refuse_found()
-            refuse_too_many(book.work, self._errors_max(book.work.sums.rows), reports)
+            refuse_too_many(book.work, self._input.errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
             # Without an input check a job over rows that are all finished adds nothing.
-            done = job == "rows" and book.all_rows_seen and not self._choices.verify_input
+            done = stage.job == "rows" and book.all_rows_seen and not self._choices.verify_input
             if book.progress == before and not done:
                 self._input.stop_if_rows_are_gone()
                 raise JobFailedError(reason=_nothing_added(reports))
         raise JobFailedError(reason=f"{_PASSES_MAX} passes did not finish the run")
+
+    def _next_stage(self) -> Stage | None:
+        return next((stage for stage in self._stages if stage.is_due()), None)
 
     def _take(self, job: Job, reports: Sequence[TaskReport]) -> None:
         """Accept what the tasks of a job have left, but for what has lost an object.
@@ -259,76 +370,34 @@ class Passes:
             book.withdraw(book.work.without(damaged))
             self._input.stop_if_out_of_reach()
 
-    def _next_job(self) -> Job | None:
-        if self._input.rows_are_missing():
-            return "rows"
-        return "replay" if self._book.work.waiting else None
-
-    def _errors_max(self, rows_seen: int) -> int:
-        """Return how many rows may fail: of the input, or else of those that were seen."""
-        rows = self._input.measured().rows if self._choices.verify_input else rows_seen
-        return self._choices.errors_max(rows)
-
-    def _run_job(self, job: Job) -> list[TaskReport]:
-        book = self._book
-        waiting = book.work.waiting if job == "replay" else ()
+    def _run_job(self, stage: Stage) -> list[TaskReport]:
+        book, ledger = self._book, self._start.ledger
         known = book.input_sums.rows - book.work.sums.rows if book.input_sums else None
         nonce = self._ports.new_nonce()
         tasks = tasks_name(self._log.own_claim, nonce)
         self._log.append(
             Plan(
-                job=job,
+                job=stage.job,
                 input=book.input_sums,
                 remaining_rows=known,
-                chunks=len(waiting),
-                schema=self._view.schema,
+                chunks=len(book.work.waiting) if stage.job == "replay" else 0,
+                schema=self._start.view.schema,
                 tasks=tasks,
             )
         )
-        self._say_pass(job, known)
-        ledger = JobLedger(
-            storage=self._storage,
-            layout=self._log.layout,
+        self._log_pass(stage.job, known)
+        job_ledger = JobLedger(
+            storage=ledger.storage,
+            layout=ledger.layout,
             claim=self._log.own_claim,
             tasks=tasks,
-            job=job,
+            job=stage.job,
             next_number=self._log.next_number,
             planned_at=self._ports.now(),
             ports=self._ports.tasks,
         )
-        writer, files = self._writer, self._log.layout.file_names(nonce)
-        every_s = self._choices.checkpoint_every_s
-        if job == "replay":
-            replay = ReplayPlan(
-                writer=writer,
-                ledger=ledger,
-                job_nonce=files,
-                checkpoint_every_s=every_s,
-                limits=self._choices.limits,
-            )
-            with self._at_work():
-                items = work_items(waiting, self._item_bytes(waiting))
-                return self._submitter.replay(replay, items)
-        plan = TaskPlan(
-            transform=self._choices.transform,
-            batch_rows=self._choices.batch_rows,
-            key=self._key,
-            writer=writer,
-            ledger=ledger,
-            job_nonce=files,
-            checkpoint_every_s=every_s,
-            rows=self._choices.rows,
-            on_error=self._choices.on_error,
-            errors_max=self._errors_of_a_task(),
-            cost=self._choices.cost,
-            limits=self._choices.limits,
-            whole_rows=self._choices.compares_rows,
-            # Of rows that have failed before, all may lack a column again.
-            judges_answers=not self._is_retry and not book.work.records,
-        )
-        with self._at_work(), contextlib.ExitStack() as beside:
-            beside.callback(self._input.compare_beside(self._ask_to_stop))
-            return self._submitter.submit(plan, book.finished)
+        with self._at_work():
+            return stage.run(job_ledger, ledger.layout.file_names(nonce), self._ask_to_stop)
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -341,34 +410,18 @@ class Passes:
             with self._asking:
                 self._may_ask = False
 
-    def _say_pass(self, job: Job, rows_left: int | None) -> None:
+    def _log_pass(self, job: Job, rows_left: int | None) -> None:
         start = starts_of(self._log.records)[-1]
         reason = pass_reason(start, start.jobs[-1])
         rows = "rows that nobody has counted" if rows_left is None else f"{rows_left:,} rows left"
-        say(self._log.run_id, f"pass {self._book.tally.passes + 1} ({job}): {rows}; {reason}")
-
-    def _item_bytes(self, waiting: Sequence[TaskRecord]) -> int:
-        """Return how many bytes of chunks one task of a replay puts into files."""
-        sizes = [record.chunk.size_bytes for record in waiting if record.chunk is not None]
-        if sum(sizes) <= _REPLAY_ITEM_BYTES_MIN:
-            return _REPLAY_ITEM_BYTES
-        # With room for one more chunk than its share, no item is left over for another round.
-        share = sum(sizes) // self._submitter.slots + max(sizes)
-        return min(_REPLAY_ITEM_BYTES, max(_REPLAY_ITEM_BYTES_MIN, share))
-
-    def _errors_of_a_task(self) -> int | None:
-        """Return how many rows one task may set aside; None where only the whole tells."""
-        choices = self._choices
-        if not choices.verify_input and isinstance(choices.max_errors, float):
-            return None
-        return self._errors_max(0) - self._book.work.quarantined_rows
+        log_step(self._log.run_id, f"pass {self._book.tally.passes + 1} ({job}): {rows}; {reason}")
 
     def _ask_to_stop(self, reason: str) -> None:
         with self._asking:
             if self._may_ask:
                 self._log.append(Stop(reason=reason))
                 self._may_ask = False
-                say(self._log.run_id, f"stopping: {reason}")
+                log_step(self._log.run_id, f"stopping: {reason}")
 
     def _raise_unless_worth_retrying(self, reports: Sequence[TaskReport], *, added: bool) -> None:
         try:

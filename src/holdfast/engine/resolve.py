@@ -19,7 +19,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.commit import Commit, landed_intent, receipt_of
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
@@ -36,6 +35,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import write_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.model.records import Identity, Intent, Renewal

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.ports import Jobs
 from holdfast.errors import RunMismatchError
 from holdfast.failpoints import failpoint
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_pins, write_pins
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.model.coverage import InputSums, KeyExamples, Pins, Ranges
 from holdfast.model.records import Pinned
 from holdfast.sources.base import PinnedScan
-from holdfast.worker.replay import ReplayPlan
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import ScanTask, TaskPlan
+from holdfast.worker.task import ItemPlan, ScanTask, TaskPlan
 
 
 # ---- Pin: settle which files a scan reads, once for the whole run
@@ -89,13 +88,13 @@ class ScanRows:
         scan = ScanTask(reader=self._scan.reader(self._pins), items=items)
         return self._jobs.run(replace(plan, scan=scan), len(items))
 
-    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
-        """Run the replay of work items, each in a task of its own.
+    def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run a plan over work items that are texts, each in a task of its own.
 
         Raises:
             JobError: The job could not be run at all.
         """
-        return self._jobs.replay(plan, items)
+        return self._jobs.items(plan, items)
 
     def duplicates(self, *, beside: bool = False) -> KeyExamples:  # noqa: ARG002
         """Return none: no two rows of pinned files have one number."""

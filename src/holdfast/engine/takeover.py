@@ -14,18 +14,17 @@ import contextlib
 import json
 import logging
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
 from holdfast.engine.options import Takeover
-from holdfast.engine.ports import Ports
 from holdfast.errors import RunBusyError
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers
 from holdfast.model.records import Abort, Claim, Receipt, Stop
-from holdfast.storage.port import Storage
-from holdfast.text import printable, without_passwords
+from holdfast.text import printable, warn_caller, without_passwords
 
 # How often a driver without checkpoints gives a sign of life.
 _EVERY_S = 30.0
@@ -50,21 +49,18 @@ class Heartbeat:
 
     def __init__(
         self,
-        log: RunLog,
-        storage: Storage,
-        ports: Ports,
+        ledger: Ledger,
         checkpoint_every_s: float | None,
         for_s: float = float("inf"),
     ) -> None:
         """Begin, if the driver has claimed the run: the first beat comes after one interval.
 
         Args:
-            log: The driver's own.
-            storage: Where the run's ledger is.
-            ports: Time, and what lets the beat happen beside the driver.
+            ledger: The driver's own.
             checkpoint_every_s: How often it beats.
             for_s: How long it beats at most.
         """
+        log, ports = ledger.log, ledger.ports
         self._driver = log, threading.get_ident()
         self._drivers = ports.drivers
         self._end: Callable[[], None] | None = None
@@ -72,9 +68,7 @@ class Heartbeat:
             every_s = beat_every_s(checkpoint_every_s)
             self._drivers.append(self._driver)
             until = ports.now() + for_s
-            self._end = ports.beside(
-                "heartbeat", every_s, _beat(log, storage, ports, every_s, until)
-            )
+            self._end = ports.beside("heartbeat", every_s, _beat(ledger, every_s, until))
 
     def stop(self) -> None:
         """Give no further sign of life."""
@@ -90,20 +84,19 @@ class Heartbeat:
 
 
 @contextlib.contextmanager
-def at_work(log: RunLog, ports: Ports) -> Iterator[None]:
+def at_work(ledger: Ledger) -> Iterator[None]:
     """Let other threads of this process see that a claim is being made here."""
-    driver = log, threading.get_ident()
-    ports.drivers.append(driver)
+    driver, drivers = (ledger.log, threading.get_ident()), ledger.ports.drivers
+    drivers.append(driver)
     try:
         yield
     finally:
-        ports.drivers.remove(driver)
+        drivers.remove(driver)
 
 
-def _beat(
-    log: RunLog, storage: Storage, ports: Ports, every_s: float, until: float
-) -> Callable[[], float | None]:
+def _beat(ledger: Ledger, every_s: float, until: float) -> Callable[[], float | None]:
     """Return what writes one beat, and says after how many seconds the next one is due."""
+    log, storage, ports = ledger.log, ledger.storage, ledger.ports
     is_said = False
 
     def beat() -> float | None:
@@ -132,18 +125,17 @@ def _beat(
     return beat
 
 
-def wait_for_other_driver(
-    *, log: RunLog, storage: Storage, ports: Ports, takeover: Takeover
-) -> None:
+def wait_for_other_driver(ledger: Ledger, takeover: Takeover) -> None:
     """Wait as long as the last driver of the run gives signs of life, unless told otherwise.
 
     Raises:
         RunBusyError: It seems alive, and is not to be taken over.
         StoreUnavailableError: The store did not answer.
     """
+    log, ports = ledger.log, ledger.ports
     if takeover == "now" or _has_ended(log, ports):
         return
-    other = _OtherDriver(log, storage, ports)
+    other = _OtherDriver(ledger)
     next_line_s = waited_s = 0.0
     for poll in range(_POLLS_MAX):
         left_s = other.is_dead_in_s()
@@ -155,7 +147,7 @@ def wait_for_other_driver(
             next_line_s += _LINE_EVERY_S
             line = other.line(left_s)
             if not poll:
-                warnings.warn(line, stacklevel=6)  # The call of `append`.
+                warn_caller(line)
             else:
                 _log.warning("%s", line, extra={"holdfast_run": log.run_id})
         pause_s = min(_POLL_S if poll < _LATER_AFTER else _LATER_POLL_S, left_s)
@@ -175,9 +167,10 @@ class _OtherDriver:
     store's own clock, and from then on a sign is an object that has changed between two looks.
     """
 
-    def __init__(self, log: RunLog, storage: Storage, ports: Ports) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        log, ports = ledger.log, ledger.ports
         self._log = log
-        self._storage = storage
+        self._storage = ledger.storage
         self._ports = ports
         self._records = len(log.records)
         self._beat = self._written(log.layout.beat(self._number))

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.takeover import beat_every_s
 from holdfast.engine.workbook import Gathered, accept, gather
+from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers, list_objects

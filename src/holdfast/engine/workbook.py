@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.engine.steps_log import say
 from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.row_files import KeyFiles
-from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers, list_objects
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.coverage import InputSums, Span
@@ -32,9 +31,7 @@ from holdfast.worker.reports import TaskReport
 
 
 # ---- Withdraw: leave out inherited work whose objects are gone
-def without_lost(
-    work: Work, *, sink: Sink, view: TableView, storage: Storage, layout: RunLayout
-) -> Work:
+def without_lost(ledger: Ledger, work: Work, sink: Sink, view: TableView) -> Work:
     """Return the work without the records that have lost a file, or an object of the ledger.
 
     Chunks that a lost file had replaced stand again, as long as they are there themselves.
@@ -49,13 +46,13 @@ def without_lost(
             for record in work.records
             if any(lost_files.intersection(group.paths) for group in record.groups)
         }
-        lost |= _without_objects(work, storage, layout)
+        lost |= _without_objects(ledger, work)
         if not lost:
             return work
         work = work.without(lost)
 
 
-def without_lost_objects(work: Work, storage: Storage, layout: RunLayout) -> Work:
+def without_lost_objects(ledger: Ledger, work: Work) -> Work:
     """Return the work without the records that have lost an object of the ledger.
 
     For a start that does not know the table yet.
@@ -63,17 +60,18 @@ def without_lost_objects(work: Work, storage: Storage, layout: RunLayout) -> Wor
     Raises:
         StoreUnavailableError: The store did not answer.
     """
-    while lost := _without_objects(work, storage, layout):
+    while lost := _without_objects(ledger, work):
         work = work.without(lost)
     return work
 
 
-def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str]:
+def _without_objects(ledger: Ledger, work: Work) -> set[str]:
     """Return the records whose keys, waiting chunk or failed rows are not there in full.
 
     Raises:
         StoreUnavailableError: The store did not answer.
     """
+    layout = ledger.layout
     expected: list[tuple[TaskRecord, str, int]] = [
         (record, layout.keys(record.name), record.coverage.keys_bytes)
         for record in work.with_keys
@@ -90,7 +88,7 @@ def _without_objects(work: Work, storage: Storage, layout: RunLayout) -> set[str
         if record.quarantine is not None
     ]
     with answers(layout.tasks):
-        sizes = storage.sizes([uri for _, uri, _ in expected])
+        sizes = ledger.storage.sizes([uri for _, uri, _ in expected])
     return {
         record.name
         for (record, _, size), found in zip(expected, sizes, strict=True)
@@ -210,17 +208,11 @@ class Tally:
 class Workbook:
     """All accepted work of a run. Changes are durable once they are sealed."""
 
-    def __init__(
-        self,
-        *,
-        log: RunLog,
-        storage: Storage,
-        new_nonce: Callable[[], str],
-    ) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         """Start empty; the run is claimed already."""
-        self._log = log
-        self._storage = storage
-        self._new_nonce = new_nonce
+        self._log = ledger.log
+        self._storage = ledger.storage
+        self._new_nonce = ledger.ports.new_nonce
         self.work = Work()
         self.tally = Tally()
         # What the input was when it was planned; None until somebody has measured it.
@@ -388,7 +380,9 @@ class Workbook:
         self._reference, self._changed = reference, False
         whole = ", complete" if self.is_complete else ""
         waiting = len(self.work.waiting)
-        say(self._log.run_id, f"sealed: {self.work.sums.rows:,} rows, {waiting:,} chunks{whole}")
+        log_step(
+            self._log.run_id, f"sealed: {self.work.sums.rows:,} rows, {waiting:,} chunks{whole}"
+        )
         return reference
 
     def seal_changes(self) -> None:

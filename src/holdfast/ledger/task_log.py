@@ -6,60 +6,20 @@ is created. So a task that is killed anywhere leaves a prefix that is true.
 
 from __future__ import annotations
 
-import resource
-import socket
-import sys
-import time
-import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout, task_log_name
+from holdfast.ledger.ports import TaskPorts
 from holdfast.ledger.store import answers, create_once
 from holdfast.model.records import Stop, decode_record, open_json, seal_json
 from holdfast.model.stored import RecordDamagedError, must_be_readable
-from holdfast.model.work import TaskRecord, Usage
+from holdfast.model.work import TaskRecord
 from holdfast.storage.port import Storage
-from holdfast.storage.runtime import io_runtime
 
-# ---- Time, chance and usage as a task sees them, passed in so that a simulation can drive it
-# Linux counts in kilobytes, macOS in bytes.
-_MEMORY_UNIT = 1 if sys.platform == "darwin" else 1024
-
-
-def _new_nonce() -> str:
-    return uuid.uuid4().hex
-
-
-def _usage() -> Usage:
-    """Return what this process has used since it began."""
-    counters = io_runtime().counters
-    return Usage(
-        at=time.time(),
-        host=socket.gethostname(),
-        waited_s=counters.waited_s,
-        bytes_read=counters.bytes_read,
-        bytes_written=counters.bytes_written,
-        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MEMORY_UNIT,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPorts:
-    """Pickled with the task, never stored."""
-
-    # Unix seconds; seconds that only grow.
-    now: Callable[[], float] = field(default=time.time)
-    monotonic: Callable[[], float] = field(default=time.monotonic)
-    sleep: Callable[[float], None] = field(default=time.sleep)
-    new_nonce: Callable[[], str] = field(default=_new_nonce)
-    usage: Callable[[], Usage] = field(default=_usage)
-
-
-# ---- Task logs: the create-once records of one task attempt, and how all of a claim are read
 # "stopped": the job's own driver gives up, and what its tasks have done still counts. "fenced": the
 # run has gone on without the job, and nothing of it counts any more.
 JobEnd = Literal["", "stopped", "fenced"]

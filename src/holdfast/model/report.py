@@ -39,10 +39,10 @@ class Report:
     rows: int
     files: int
     size_bytes: int
-    tasks: int
-    passes: int
     posts: int
-    seconds: float
+    tasks: int = 0
+    passes: int = 0
+    seconds: float = 0.0
     # Rows that earlier starts had done, which were not computed again, and the time that tasks
     # had spent on them.
     kept_rows: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TextIO
 
-from holdfast.engine.steps_log import say
+from holdfast.ledger.ledger import log_step
 from holdfast.model.history import Progress
 from holdfast.progress.frame import Frame, one_line
 from holdfast.text import printable
@@ -96,7 +96,9 @@ def display_for(run_id: str, *, wanted: bool | None) -> Display | None:
         return LineDisplay(partial(_print, run_id), _PRINT_EVERY_S)
     # A log that nobody reads is not worth a look at the store.
     return (
-        LineDisplay(partial(say, run_id), _LOG_EVERY_S) if _log.isEnabledFor(logging.INFO) else None
+        LineDisplay(partial(log_step, run_id), _LOG_EVERY_S)
+        if _log.isEnabledFor(logging.INFO)
+        else None
     )
 
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from holdfast.engine.claim import Ledger
 from holdfast.engine.watch import Observation, Watcher
+from holdfast.ledger.ledger import Ledger
 from holdfast.progress.display import Display, display_for
 from holdfast.progress.frame import Frame, frame_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -86,6 +86,19 @@ class Outcome(Enum):
     # something on the way has sent twice can be refused and land all the same.
     CONFLICT = "conflict"
     UNKNOWN = "unknown"
+
+
+# What readers of a table's history are told that a commit did.
+Operation = Literal["append"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one post does to a table: every mode of writing comes down to one of these."""
+
+    operation: Operation = "append"
+    # What becomes part of the table.
+    adds: Sequence[StagedGroup] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,10 +252,8 @@ class Sink(Protocol):
     def post_empty(self, view: TableView) -> Outcome:
         """Give the branch a first, empty snapshot, once."""
 
-    def post(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
-        """Publish the groups in one snapshot, once, if the table still is as in the view.
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
+        """Publish the change in one snapshot, once, if the table still is as in the view.
 
         Raises:
             CommitRefusedError: The catalog refused for good.

@@ -30,9 +30,8 @@ from holdfast.spark.jobs import JobsBeside, SparkJobs, run_plan, spark_errors
 from holdfast.spark.session import arrow_schema
 from holdfast.storage.port import Storage
 from holdfast.worker.coverage import needs_hash_column
-from holdfast.worker.replay import ReplayPlan
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import TaskPlan
+from holdfast.worker.task import ItemPlan, TaskPlan
 
 # ---- Questions about keys that Spark answers: how many, which are finished, which are there twice
 _EXAMPLES = 3
@@ -376,13 +375,13 @@ class DataFrameSubmitter:
         key = [names[self._df.columns.index(name)] for name in self._key]
         return df.toDF(*names), key, row_hash_sql(self._df.schema, names)
 
-    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
-        """Run the replay of work items, each in a task of its own.
+    def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run a plan over work items that are texts, each in a task of its own.
 
         Raises:
             JobFailedError: Spark gave the job up.
         """
-        return SparkJobs(self._df.sparkSession).replay(plan, items)
+        return SparkJobs(self._df.sparkSession).items(plan, items)
 
     def duplicates(self, *, beside: bool = False) -> KeyExamples:
         """Return the keys that appear in more than one input row.

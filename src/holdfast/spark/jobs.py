@@ -37,9 +37,9 @@ from holdfast.sources.materialized import WritePlan
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.worker.checkup import CheckupPlan
-from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
+from holdfast.worker.replay import ITEM_COLUMN
 from holdfast.worker.reports import TaskReport
-from holdfast.worker.task import TaskPlan
+from holdfast.worker.task import ItemPlan, TaskPlan
 
 # ---- Run plans as Spark jobs: mapInArrow, then collect the tasks' reports
 try:
@@ -114,8 +114,8 @@ class SparkJobs:
         """
         return run_plan(self._session.range(0, items, 1, max(1, items)), plan)
 
-    def replay(self, plan: ReplayPlan, items: Sequence[str]) -> list[TaskReport]:
-        """Run the replay of work items, each in a task of its own.
+    def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
+        """Run a plan over work items that are texts, each in a task of its own.
 
         Raises:
             JobFailedError: Spark gave the job up.
@@ -165,7 +165,7 @@ def one_a_partition(session: SparkSession, items: Sequence[str]) -> SparkDataFra
     return numbers.select(sf.element_at(texts, number).alias(ITEM_COLUMN))
 
 
-def run_plan(df: SparkDataFrame, plan: TaskPlan | ReplayPlan) -> list[TaskReport]:
+def run_plan(df: SparkDataFrame, plan: TaskPlan | ItemPlan) -> list[TaskReport]:
     """Run a plan over the DataFrame's partitions; wait for all of them.
 
     Raises:
@@ -176,7 +176,7 @@ def run_plan(df: SparkDataFrame, plan: TaskPlan | ReplayPlan) -> list[TaskReport
 
 
 def reports_of(
-    df: SparkDataFrame, plan: TaskPlan | ReplayPlan | WritePlan | CheckupPlan
+    df: SparkDataFrame, plan: TaskPlan | ItemPlan | WritePlan | CheckupPlan
 ) -> list[str]:
     """Run a plan over the DataFrame's partitions, and return what each task reports, as JSON.
 

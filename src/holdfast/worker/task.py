@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -94,6 +94,13 @@ class ScanTask:
 RowCount = Literal["same", "any"]
 # "raise": a failing row ends its task. "quarantine": it is set aside.
 OnError = Literal["raise", "quarantine"]
+
+
+class ItemPlan(Protocol):
+    """What every task of a job over work items does, such as a replay. Pickled, never stored."""
+
+    def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
+        """Do one task's work. Runs on an executor; arguments as for `TaskPlan.run`."""
 
 
 @dataclass(frozen=True, kw_only=True)

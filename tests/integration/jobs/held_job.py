@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast import run as run_module
 from holdfast.engine import input_check
-from holdfast.engine.ports import Ports
+from holdfast.ledger.ports import Ports
 
 
 class Held:

@@ -32,14 +32,14 @@ from holdfast.ledger.row_files import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import ColumnPath, MarkFound, MayLack, Outcome, RunMark, TableView
+from holdfast.sinks.base import Change, ColumnPath, MarkFound, MayLack, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.manifests import copied_groups, detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
-from holdfast.sinks.iceberg.snapshots import append_snapshot, live_paths, requirements
+from holdfast.sinks.iceberg.snapshots import live_paths, requirements, snapshot_updates
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sinks.staged import (
     MARK_NOTE,
@@ -288,7 +288,9 @@ class IcebergSink:
         self._refuse_format(table)
         self._refuse_missing_branch(view)
         with _storage_of(table):
-            updates = append_snapshot(table, self._branch, self.new_snapshot_id(view), [], {})
+            updates = snapshot_updates(
+                table, self._branch, self.new_snapshot_id(view), Change(), {}
+            )
         return self._send(table, updates)
 
     def _refuse_format(self, table: Table) -> None:
@@ -325,10 +327,8 @@ class IcebergSink:
         if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
             raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
 
-    def post(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
-        """Publish the groups in one snapshot, once, if the table still is as in the view.
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
+        """Publish the change in one snapshot, once, if the table still is as in the view.
 
         Raises:
             CommitRefusedError: The catalog refused for good.
@@ -338,7 +338,7 @@ class IcebergSink:
         notes = {"holdfast.run": run_id, MARK_NOTE: mark_text(mark)}
         updates: tuple[TableUpdate, ...] = (SetPropertiesUpdate(updates=changes.updates),)
         with _storage_of(table):
-            updates += append_snapshot(table, self._branch, mark.snapshot_id, groups, notes)
+            updates += snapshot_updates(table, self._branch, mark.snapshot_id, change, notes)
         if changes.removals:
             updates = (RemovePropertiesUpdate(removals=changes.removals), *updates)
         return self._send(table, updates)

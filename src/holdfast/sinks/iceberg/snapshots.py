@@ -11,7 +11,7 @@ names, by C code that runs on all threads; only where one is found, entries are 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
@@ -37,7 +37,8 @@ from pyiceberg.table.update import (
 )
 
 from holdfast.errors import UnsupportedTableError
-from holdfast.model.work import StagedGroup, StagedTotals
+from holdfast.model.work import StagedTotals
+from holdfast.sinks.base import Change
 from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest, manifest_entries
 from holdfast.storage.runtime import io_runtime
 
@@ -60,11 +61,11 @@ def requirements(table: Table, branch: str) -> tuple[TableRequirement, ...]:
     )
 
 
-def append_snapshot(
+def snapshot_updates(
     table: Table,
     branch: str,
     snapshot_id: int,
-    groups: Sequence[StagedGroup],
+    change: Change,
     notes: Mapping[str, str],
 ) -> tuple[TableUpdate, ...]:
     """Write the manifest list of a new snapshot and return the updates that publish it.
@@ -73,7 +74,7 @@ def append_snapshot(
         table: Freshly loaded; the snapshot builds on its branch's head.
         branch: The branch.
         snapshot_id: The new snapshot's id.
-        groups: Staged manifests; none for an empty snapshot.
+        change: Which staged manifests it adds; none for an empty snapshot.
         notes: What goes into the snapshot's summary besides the totals.
 
     Raises:
@@ -95,7 +96,7 @@ def append_snapshot(
         for manifest in (parent.manifests(table.io) if parent else [])
         if manifest.has_added_files() or manifest.has_existing_files()
     ]
-    ours = [listed_manifest(group, snapshot_id) for group in groups]
+    ours = [listed_manifest(group, snapshot_id) for group in change.adds]
     locations = SimpleLocationProvider(table.location(), table.properties)
     uri = locations.new_metadata_location(f"snap-{snapshot_id}-0-holdfast.avro")
     with write_manifest_list(
@@ -112,7 +113,7 @@ def append_snapshot(
         parent_snapshot_id=parent.snapshot_id if parent else None,
         manifest_list=uri,
         sequence_number=sequence_number,
-        summary=_summary(parent, StagedTotals.of(groups), notes),
+        summary=_summary(parent, change, notes),
         schema_id=metadata.current_schema_id,
     )
     return (
@@ -129,8 +130,8 @@ def append_snapshot(
     )
 
 
-def _summary(parent: Snapshot | None, totals: StagedTotals, notes: Mapping[str, str]) -> Summary:
-    added: dict[str, str] = {}
+def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) -> Summary:
+    totals, added = StagedTotals.of(change.adds), dict[str, str]()
     if totals.files:
         added = {
             "added-data-files": str(totals.files),
@@ -138,7 +139,7 @@ def _summary(parent: Snapshot | None, totals: StagedTotals, notes: Mapping[str, 
             "added-files-size": str(totals.size_bytes),
         }
     return update_snapshot_summaries(
-        summary=Summary(operation=Operation.APPEND, **added, **notes),
+        summary=Summary(operation=Operation(change.operation), **added, **notes),
         previous_summary=(
             {k: str(v) for k, v in parent.summary.additional_properties.items()}
             if parent is not None and parent.summary is not None

@@ -27,7 +27,16 @@ from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.stored import RecordDamagedError
 from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import ColumnPath, MarkFound, MayLack, Outcome, RunMark, Sink, TableView
+from holdfast.sinks.base import (
+    Change,
+    ColumnPath,
+    MarkFound,
+    MayLack,
+    Outcome,
+    RunMark,
+    Sink,
+    TableView,
+)
 from holdfast.sinks.lance.dataset import DatasetPlace, give_identity, read_identity, unindexed_rows
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.marks import find_mark, mark_changes, metadata_of
@@ -266,10 +275,8 @@ class LanceSink:
         outcome, _ = Post(place=self._place, view=view, schema=schema).send()
         return outcome
 
-    def post(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
-        """Publish the fragments in one version, once, if the dataset still is as in the view.
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
+        """Publish the change in one version, once, if the dataset still is as in the view.
 
         Raises:
             CommitRefusedError: The store refused for good.
@@ -281,7 +288,7 @@ class LanceSink:
             place=self._place,
             view=view,
             schema=with_metadata(history.dataset.lance_schema, changes),
-            fragments=[self._fragment(group) for group in groups],
+            fragments=[self._fragment(group) for group in change.adds],
             notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
         outcome, version = post.send()
