@@ -84,8 +84,8 @@ ICEBERG_GUARDS = (
     Guard(
         name="Iceberg: a partition spec that is gone stops the commit",
         file="sinks/iceberg/sink.py",
-        before="        self._refuse_lost_specs(table, groups)\n        self._refuse_missing(",
-        after="        self._refuse_missing(",
+        before="        self._refuse_lost_specs(table, groups)\n        self.refuse_missing_files(",
+        after="        self.refuse_missing_files(",
         test=f"{_SINK} -k spec",
     ),
     Guard(

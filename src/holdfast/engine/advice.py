@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Literal
 
-from holdfast.engine.takeover import quiet_after_s
+from holdfast.engine.takeover import quiet_after_s, silent_after_s
 from holdfast.engine.watch import Observation
 from holdfast.ledger.ports import Ports
+from holdfast.model.history import Progress
 from holdfast.model.records import (
     Abort,
     Body,
@@ -149,6 +151,90 @@ def _work_left(seen: Observation) -> list[str]:
         noun = counted(chunks, "chunk")
         found.append(f"put {noun} into table files, as only the ledger holds these rows")
     return found
+
+
+# ---- Where a run stands, in a word and a sentence
+# What a colour says: all is well, at work, a person should act, given up, nothing to see.
+Tone = Literal["good", "busy", "act", "ended", "none"]
+
+
+def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, Tone, str]:
+    """Return where a run stands: a word, its colour, and what to do next in a sentence.
+
+    Args:
+        seen: All that the ledger tells.
+        heard_at: When its driver or a task of it has written last, in Unix seconds.
+        now: Unix seconds.
+    """
+    state, failed = seen.progress.state, seen.progress.quarantined_rows
+    last = seen.starts[-1] if seen.starts else None
+    if state == "committed":
+        return "committed", "good", _after_commit(failed)
+    if state == "aborted":
+        advice = after_abort(seen).advice
+        return "aborted", "ended", f"The run was given up for good: {advice}."
+    if last is None:
+        return "new", "none", "No start has claimed this run yet: start the job."
+    if state == "stopped":
+        reason = f" with {last.reason}" if last.reason else ""
+        said = f" ({last.message})" if last.message else ""
+        again = _start_again(seen.progress.done_rows)
+        return "stopped", "act", f"The last start ended{reason}{said}: mend what it names. {again}"
+    if _may_be_alive(seen, heard_at, now):
+        return "running", "busy", "Nothing to do: look again later, or use holdfast watch."
+    return _silent(seen)
+
+
+def _silent(seen: Observation) -> tuple[str, Tone, str]:
+    if seen.progress.state == "staged":
+        return "staged", "act", "Start the same script again: only the commit is missing."
+    again = _start_again(seen.progress.done_rows)
+    return "silent", "act", f"The last start has gone silent, and was probably killed. {again}"
+
+
+def _after_commit(failed: int) -> str:
+    if failed:
+        return (
+            f"All other rows are in the table; {failed:,} failed rows are set aside: "
+            "look at run.quarantined(), mend the transform, and call run.retry_quarantined()."
+        )
+    return "Nothing to do: the rows are in the table. holdfast sweep deletes what is left over."
+
+
+def _start_again(done: int) -> str:
+    if not done:
+        return "Start the same script again."
+    return f"Start the same script again: {done:,} rows are kept, and not computed again."
+
+
+def _may_be_alive(seen: Observation, heard_at: float, now: float) -> bool:
+    heard_at = max(heard_at, seen.beat_at or 0.0)
+    return now - heard_at < silent_after_s(seen.starts[-1].checkpoint_every_s)
+
+
+def doing(progress: Progress | None, reason: str) -> str:
+    """Say what a run is doing, or how it has ended, in a few words.
+
+    Args:
+        progress: How far it has come; None while it is opened.
+        reason: Why its last start has ended, if it has.
+    """
+    if progress is None:
+        return "opening"
+    if progress.state == "new":
+        return "nobody has started it yet"
+    why = f" ({reason})" if reason else ""
+    told = {
+        "staged": "all rows are staged; commits",
+        "committed": "committed",
+        "stopped": f"stopped{why}; run it again to go on",
+        "aborted": f"aborted{why}",
+    }.get(progress.state)
+    if told is None and not progress.passes:
+        told = "looks at the input"
+    if told is None:
+        return f"{progress.start}, pass {progress.passes}: {progress.reason}"
+    return f"{progress.start}: {told}"
 
 
 # ---- The records of a run log in words

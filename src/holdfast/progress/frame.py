@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from holdfast.engine.advice import doing
 from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
 from holdfast.model.history import Progress, unix_seconds
@@ -164,7 +165,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
     """Return what is known, each thing by its name; the bar and the clock are not among it."""
     progress = frame.progress
     if progress is None or progress.state == "new":
-        return [("start", standing(frame))]
+        return [("start", doing(frame.progress, frame.reason))]
     # Before the first job nobody knows how many rows there are.
     lines = [("rows", _rows(progress, frame.pace))] if _has_rows(progress) else []
     if progress.quarantined_rows:
@@ -179,7 +180,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
     if progress.cost:
         saved = f"; {progress.kept_cost:,.6g} of it saved by resuming" if progress.kept_cost else ""
         lines.append(("cost", f"{progress.cost:,.6g}{saved}"))
-    lines.append(("start", standing(frame)))
+    lines.append(("start", doing(frame.progress, frame.reason)))
     if frame.message:  # Not in a log line: it may hold values of a row.
         lines.append(("error", f"{frame.reason}: {frame.message}"))
     if frame.silent_s:
@@ -191,7 +192,7 @@ def one_line(frame: Frame) -> str:
     """Return the most important of it, for a log."""
     progress = frame.progress
     if progress is None or progress.state == "new":
-        return standing(frame)
+        return doing(frame.progress, frame.reason)
     parts = [share] if (share := percent(progress)) else []
     if _has_rows(progress):
         parts.append(f"rows {_rows(progress, frame.pace)}")
@@ -201,31 +202,10 @@ def one_line(frame: Frame) -> str:
         parts.append(f"{progress.kept_rows:,} rows kept")
     if progress.cost:
         parts.append(f"cost {progress.cost:,.6g}")
-    parts += [f"start {standing(frame)}", calm_time(frame.elapsed_s)]
+    parts += [f"start {doing(frame.progress, frame.reason)}", calm_time(frame.elapsed_s)]
     if frame.silent_s:
         parts.append(f"no record for {calm_time(frame.silent_s)}")
     return "; ".join(parts)
-
-
-def standing(frame: Frame) -> str:
-    """Say what the run is doing, or how it has ended."""
-    progress = frame.progress
-    if progress is None:
-        return "opening"
-    if progress.state == "new":
-        return "nobody has started it yet"
-    why = f" ({frame.reason})" if frame.reason else ""
-    told = {
-        "staged": "all rows are staged; commits",
-        "committed": "committed",
-        "stopped": f"stopped{why}; run it again to go on",
-        "aborted": f"aborted{why}",
-    }.get(progress.state)
-    if told is None and not progress.passes:
-        told = "looks at the input"
-    if told is None:
-        return f"{progress.start}, pass {progress.passes}: {progress.reason}"
-    return f"{progress.start}: {told}"
 
 
 def percent(progress: Progress) -> str:

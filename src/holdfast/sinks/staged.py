@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from urllib.parse import unquote
 
 from holdfast.errors import (
@@ -16,7 +17,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.model.work import StagedGroup, sizes_of
-from holdfast.sinks.base import RunMark
+from holdfast.sinks.base import RunMark, TableView
 from holdfast.storage.locations import split
 from holdfast.storage.port import Storage
 
@@ -143,6 +144,57 @@ def groups_before(
     refuse_missing(table, [path for path, moment in written.items() if moment is None])
     old = {path for path, moment in written.items() if moment is not None and moment < before}
     return [group for group in groups if old.intersection(group.paths)]
+
+
+class StagedFiles:
+    """What a sink does with its staged files by storage alone, whatever the format."""
+
+    @property
+    def name(self) -> str:
+        """The table's name for people.
+
+        Raises:
+            NotImplementedError: Always: each format has its own.
+        """
+        raise NotImplementedError
+
+    def _storage_of(self, view: TableView) -> AbstractContextManager[Storage]:
+        """Give the table's storage; its failures are a StoreUnavailableError.
+
+        Raises:
+            NotImplementedError: Always: each format has its own.
+        """
+        raise NotImplementedError
+
+    def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
+        """Return the paths of staged objects that are gone or of another size.
+
+        Raises:
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        with self._storage_of(view) as storage:
+            return missing_paths(storage, groups)
+
+    def old_groups(
+        self, view: TableView, groups: Sequence[StagedGroup], before: float
+    ) -> list[StagedGroup]:
+        """Return the groups of which an object was last written before a moment (Unix seconds).
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        with self._storage_of(view) as storage:
+            return groups_before(storage, self.name, groups, before)
+
+    def refuse_missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged objects are gone.
+
+        Raises:
+            StagedFileMissingError: Some are.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        refuse_missing(self.name, self.missing_files(view, groups))
 
 
 def refuse_missing(table: str, paths: Sequence[str]) -> None:

@@ -44,12 +44,10 @@ from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sinks.staged import (
     MARK_NOTE,
     MARK_PREFIX,
-    groups_before,
+    StagedFiles,
     is_root,
     mark_text,
-    missing_paths,
     refuse_foreign,
-    refuse_missing,
     refuse_outside,
 )
 from holdfast.storage.port import Storage, StorageError
@@ -60,7 +58,7 @@ _FORMAT_VERSION = 2
 _FOLDER_PROPERTIES = ("write.data.path", "write.metadata.path")
 
 
-class IcebergSink:
+class IcebergSink(StagedFiles):
     """One Iceberg table and branch."""
 
     def __init__(self, catalog: Catalog, identifier: str, branch: str) -> None:
@@ -152,7 +150,7 @@ class IcebergSink:
             TableChangedError: The catalog was rewound.
         """
         table: Table = view.handle
-        with _storage_of(table):
+        with self._storage_of(view):
             return find_mark(
                 table.metadata,
                 table.io,
@@ -184,30 +182,7 @@ class IcebergSink:
             if changes:
                 raise TableChangedError(table=self._name, change="; ".join(changes))
         self._refuse_lost_specs(table, groups)
-        self._refuse_missing(view, groups)
-
-    def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
-        """Return the paths of staged files and manifests that are gone or of another size.
-
-        Raises:
-            StoreUnavailableError: The table's storage does not answer.
-        """
-        table: Table = view.handle
-        with _storage_of(table) as storage:
-            return missing_paths(storage, groups)
-
-    def old_groups(
-        self, view: TableView, groups: Sequence[StagedGroup], before: float
-    ) -> list[StagedGroup]:
-        """Return the groups of which an object was last written before a moment (Unix seconds).
-
-        Raises:
-            StagedFileMissingError: A staged file is gone.
-            StoreUnavailableError: The table's storage does not answer.
-        """
-        table: Table = view.handle
-        with _storage_of(table) as storage:
-            return groups_before(storage, self._name, groups, before)
+        self.refuse_missing_files(view, groups)
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -223,10 +198,10 @@ class IcebergSink:
         table: Table = view.handle
         self._refuse_lost_specs(table, groups)
         try:
-            with _storage_of(table) as storage:
+            with self._storage_of(view) as storage:
                 return copied_groups(table, storage, groups, targets)
         except StoreUnavailableError:
-            self._refuse_missing(view, groups)  # Then it did answer: an object is not there.
+            self.refuse_missing_files(view, groups)  # Then it did answer: an object is not there.
             raise
 
     def live_files(self, view: TableView, paths: Sequence[str], run_nonce: str) -> set[str]:
@@ -239,7 +214,7 @@ class IcebergSink:
         table: Table = view.handle
         self._refuse_outside(table, paths)
         refuse_foreign(self._name, run_nonce, paths)
-        with _storage_of(table):
+        with self._storage_of(view):
             return live_paths(table, paths)
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
@@ -264,7 +239,7 @@ class IcebergSink:
                 what=f"{elsewhere[0]} is not in a folder of the table's own, and is not deleted",
                 cure="delete such files yourself, once no table refers to them",
             )
-        with _storage_of(table) as storage:
+        with self._storage_of(view) as storage:
             storage.delete(paths)
 
     def _refuse_outside(self, table: Table, paths: Sequence[str]) -> None:
@@ -287,7 +262,7 @@ class IcebergSink:
         table: Table = view.handle
         self._refuse_format(table)
         self._refuse_missing_branch(view)
-        with _storage_of(table):
+        with self._storage_of(view):
             updates = snapshot_updates(
                 table, self._branch, self.new_snapshot_id(view), Change(), {}
             )
@@ -319,9 +294,6 @@ class IcebergSink:
             if len(detail.partitions) != fields[detail.spec_id]:
                 raise LedgerDamagedError(uri=path, reason="it has another number of partitions")
 
-    def _refuse_missing(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
-        refuse_missing(self._name, self.missing_files(view, groups))
-
     def _refuse_missing_branch(self, view: TableView) -> None:
         # Not at every look: a run may have landed on a branch that was merged and dropped since.
         if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
@@ -337,7 +309,7 @@ class IcebergSink:
         changes = mark_changes(table.properties, run_id, mark)
         notes = {"holdfast.run": run_id, MARK_NOTE: mark_text(mark)}
         updates: tuple[TableUpdate, ...] = (SetPropertiesUpdate(updates=changes.updates),)
-        with _storage_of(table):
+        with self._storage_of(view):
             updates += snapshot_updates(table, self._branch, mark.snapshot_id, change, notes)
         if changes.removals:
             updates = (RemovePropertiesUpdate(removals=changes.removals), *updates)
@@ -382,17 +354,17 @@ class IcebergSink:
             return False
         return bool(now.metadata_location != table.metadata_location)
 
+    @contextlib.contextmanager
+    def _storage_of(self, view: TableView) -> Iterator[Storage]:
+        """Give the table's storage, and speak of it where it fails.
 
-@contextlib.contextmanager
-def _storage_of(table: Table) -> Iterator[Storage]:
-    """Give the table's storage, and speak of it where it fails.
-
-    Raises:
-        StoreUnavailableError: It did.
-    """
-    try:
-        yield io_of(table).storage
-    except (OSError, StorageError, EOFError, ValueError) as error:  # Or Avro that cannot be read.
-        raise StoreUnavailableError(
-            uri=table.location(), reason=in_short(error), retry_safe=not lasts(error)
-        ) from error
+        Raises:
+            StoreUnavailableError: It did.
+        """
+        table: Table = view.handle
+        try:
+            yield io_of(table).storage
+        except (OSError, StorageError, EOFError, ValueError) as error:  # Or broken Avro.
+            raise StoreUnavailableError(
+                uri=table.location(), reason=in_short(error), retry_safe=not lasts(error)
+            ) from error

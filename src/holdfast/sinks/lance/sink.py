@@ -44,10 +44,8 @@ from holdfast.sinks.lance.post import Post, added_columns, changes_since, schema
 from holdfast.sinks.lance.writer import LanceWriterSpec, given_schema
 from holdfast.sinks.staged import (
     MARK_NOTE,
-    groups_before,
+    StagedFiles,
     mark_text,
-    missing_paths,
-    refuse_missing,
     refuse_outside,
 )
 from holdfast.sinks.targets import Create, LanceTable
@@ -60,7 +58,7 @@ from holdfast.text import in_short, told
 _LOOKS_MAX = 5
 
 
-class LanceSink:
+class LanceSink(StagedFiles):
     """One Lance dataset."""
 
     def __init__(
@@ -168,35 +166,7 @@ class LanceSink:
             self._fragment(group)
         if changes:
             raise TableChangedError(table=self.name, change="; ".join(changes))
-        refuse_missing(self.name, self.missing_files(view, groups))
-
-    def missing_files(
-        self,
-        view: TableView,  # noqa: ARG002 - other formats find their storage there.
-        groups: Sequence[StagedGroup],
-    ) -> list[str]:
-        """Return the paths of staged files that are gone or of another size.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
-        with self._storage() as storage:
-            return missing_paths(storage, groups)
-
-    def old_groups(
-        self,
-        view: TableView,  # noqa: ARG002 - other formats find their storage there.
-        groups: Sequence[StagedGroup],
-        before: float,
-    ) -> list[StagedGroup]:
-        """Return the groups of which an object was last written before a moment (Unix seconds).
-
-        Raises:
-            StagedFileMissingError: A staged file is gone.
-            StoreUnavailableError: The store does not answer.
-        """
-        with self._storage() as storage:
-            return groups_before(storage, self.name, groups, before)
+        self.refuse_missing_files(view, groups)
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -213,10 +183,10 @@ class LanceSink:
             for old, new in zip(group.paths, target.paths, strict=True)
         }
         try:
-            with self._storage() as storage:
+            with self._storage_of(view) as storage:
                 storage.copy(names)
         except StoreUnavailableError:
-            refuse_missing(self.name, self.missing_files(view, groups))  # Then it did answer.
+            self.refuse_missing_files(view, groups)  # Then it did answer.
             raise
         return [self._under_own_name(target) for target in targets]
 
@@ -244,7 +214,7 @@ class LanceSink:
 
     def delete_files(
         self,
-        view: TableView,  # noqa: ARG002 - other formats find their storage there.
+        view: TableView,
         paths: Sequence[str],
     ) -> None:
         """Delete staged files that no version refers to; a path outside the dataset is refused.
@@ -254,7 +224,7 @@ class LanceSink:
             StoreUnavailableError: The store does not answer.
         """
         self._refuse_outside(paths)
-        with self._storage() as storage:
+        with self._storage_of(view) as storage:
             storage.delete(paths)
 
     def _refuse_outside(self, paths: Sequence[str]) -> None:
@@ -333,7 +303,10 @@ class LanceSink:
         return replace(target, detail={"fragment": fragment})
 
     @contextlib.contextmanager
-    def _storage(self) -> Iterator[ObjectStorage]:
+    def _storage_of(
+        self,
+        view: TableView,  # noqa: ARG002 - other formats find their storage there.
+    ) -> Iterator[ObjectStorage]:
         """Give the dataset's storage, and speak of it where it fails.
 
         Raises:
