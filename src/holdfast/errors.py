@@ -50,6 +50,7 @@ from typing import Any, ClassVar
 from holdfast.text import printable, without_passwords
 
 # ---- The root of all errors: how an error is put into words, and how it survives pickle
+
 _SUMMARY_LENGTH_MAX = 500
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 # ---- Text for people: nothing in it acts on a terminal, and no password is in it
+
 CUT = "***"
 
 # `//user:password@host`. A password may hold slashes that should have been quoted; digits before
@@ -138,6 +139,7 @@ def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 # ---- Durations as people write them: "30s", "5 min", "1h", or a number of seconds
+
 _UNITS_S = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
@@ -163,6 +165,7 @@ def seconds_of(duration: str | float | timedelta) -> float:
 
 
 # ---- Numbers and moments as people say them
+
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 # Below it a larger unit says too little: "100 min ago", and then "2 h ago".
 _FEW = 2

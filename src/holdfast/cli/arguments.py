@@ -19,6 +19,7 @@ from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of
 from holdfast.storage.objects import ObjectStorage
 
 # ---- The ledgers that a command line names: its store, and the runs in it
+
 # In front of where a value is, instead of the value itself.
 _FROM_ENVIRONMENT, _FROM_FILE = "@env:", "@file:"
 # For the help of each flag that takes values.

@@ -38,6 +38,7 @@ from holdfast.storage.locations import normalise
 from holdfast.storage.port import Storage, StorageError
 
 # ---- Checks of the ledger's store: reached, allowed, safe, and at the same time as we are
+
 # Stores tell whole seconds, and an answer takes a moment.
 _CLOCK_OFF_S, _CLOCK_EXACT_S = 10.0, 1.5
 _PROBE = b"probe"
@@ -154,6 +155,7 @@ def _creates_once(store: str, storage: Storage) -> Finding:
 
 # ---- Checks of the table that a job is to write: its catalog answers, and Holdfast can write to
 # it
+
 # A commit copies the table's metadata: 0.9 s at 1,000 snapshots, 4.5 s at 5,000.
 _SNAPSHOTS_MANY = 1000
 
@@ -229,6 +231,7 @@ def _of_its_kind(
 
 
 # ---- `holdfast doctor`: check a set-up, part by part, and say how to mend what is wrong
+
 _FAILED = 1
 _CONNECT = "sc://"
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}

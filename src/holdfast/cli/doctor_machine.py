@@ -23,6 +23,7 @@ from holdfast.storage.port import Storage
 from holdfast.worker.checkup import CheckupPlan
 
 # ---- A finding: what one check saw, and how to mend it
+
 Level = Literal["ok", "warning", "failed"]
 
 
@@ -60,6 +61,7 @@ def failed_by(check: str, error: HoldfastError) -> Finding:
 
 
 # ---- Checks of what is installed on this machine: Python, packages, Java, room on the disk
+
 _PYTHON_TESTED = ((3, 10), (3, 13))
 _PYSPARK_BELOW = (5,)
 # Spark 4 runs on Java 17 and newer, Spark 3.5 on 8, 11 and 17.
@@ -236,6 +238,7 @@ def _java_version(program: str) -> int | None:
 
 
 # ---- Checks on the executors: they import Holdfast, and reach the store
+
 _CLOCK_OFF_S = 10.0
 # Where servers listen unless told otherwise: Spark Connect, and a standalone master.
 _PORTS = {"sc": 15002, "spark": 7077}

@@ -30,6 +30,7 @@ from holdfast.model.report import counted, readable_size, readable_time
 from holdfast.text import age, command
 
 # ---- What the next start of a run would do, and what a person is to do about it
+
 _GO_ON = "run the same script again, with the same run id"
 
 
@@ -154,6 +155,7 @@ def _work_left(seen: Observation) -> list[str]:
 
 
 # ---- Where a run stands, in a word and a sentence
+
 # What a colour says: all is well, at work, a person should act, given up, nothing to see.
 Tone = Literal["good", "busy", "act", "ended", "none"]
 

@@ -27,6 +27,7 @@ from holdfast.text import warn_caller
 from holdfast.worker.code_digest import code_digest
 
 # ---- Prepare: open a run's log and claim the run, before anything else is done
+
 _CLAIMS_MAX = 100
 # How long others wait for a driver that has asked what remains, and does not write.
 _PREPARED_FOR_S = 3600.0

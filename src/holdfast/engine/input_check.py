@@ -34,6 +34,7 @@ from holdfast.model.work import TaskRecord, Work
 from holdfast.worker.coverage import hash_sums, hashable, key_hashes
 
 # ---- Unique keys: a quick proof on the driver that no key is covered twice
+
 _ROWS_MAX = 16_000_000
 _READS_AT_ONCE = 8
 
@@ -90,6 +91,7 @@ def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray 
 
 
 # ---- Input check: what is covered must be disjoint, and add up to the input
+
 # An input that differs each time it is read may settle; one that does not must not be paid for
 # again and again.
 _DROPS_MAX = 5

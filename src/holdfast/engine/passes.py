@@ -119,6 +119,7 @@ def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> No
 
 
 # ---- Stages: the kinds of jobs of a run, and when each is due
+
 Job = Literal["rows", "replay"]
 
 # Chunks of this size together make table files of a good size, whatever their compression. Smaller
@@ -264,6 +265,7 @@ class ReplayStage:
 
 
 # ---- Passes: run the stages until none is due
+
 _PASSES_MAX = 1000
 
 

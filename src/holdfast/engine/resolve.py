@@ -43,6 +43,7 @@ from holdfast.model.work import StagedGroup, Work
 from holdfast.sinks.base import MarkFound, Sink, TableView
 
 # ---- Resolve: find out for good whether an intent of the run has landed, or ever can
+
 # The branch that a table always has, once something was written to it.
 _MAIN = "main"
 # The table is in view, but does not tell what became of a post: its history is gone, it was
@@ -258,6 +259,7 @@ def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
 
 # ---- Renew: copy staged files that have waited for long to new names, right before they are
 # published
+
 # Orphan removals take nothing younger than a day, and by default nothing younger than three.
 _OLD_AFTER_S = 48 * 3600.0
 

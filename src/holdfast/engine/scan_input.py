@@ -50,6 +50,7 @@ def pin(ledger: Ledger, scan: PinnedScan, *, compare: bool, found: Pins | None =
 
 
 # ---- The rows of a scan, as the engine asks for them: all but the jobs is arithmetic on ranges
+
 # Stored bytes that one task reads at most. A task begins without rows to encode and ends without
 # any to read, so many small ones leave cores idle; and a large one loses no more when it is killed.
 _ITEM_BYTES = 1024 * 1024 * 1024

@@ -22,6 +22,7 @@ from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 
 # ---- Parts: large bodies that a record points to, as Parquet, checked by digest when read back
+
 # What is encoded at a time: Arrow needs several times as much to do it.
 _PORTION_BYTES = 1 << 20
 # What is decoded at a time.
@@ -90,6 +91,7 @@ def _portions(work: Work) -> Iterator[list[str]]:
 
 
 # ---- Pins as a part of the ledger: one row per file, in Parquet, checked by digest
+
 _PIN_SCHEMA = pa.schema(
     [
         ("uri", pa.string()),

@@ -29,6 +29,7 @@ from holdfast.storage.port import Storage
 from holdfast.storage.upload import ArrowFile, DigestingArrowFile
 
 # ---- Decoded objects: Arrow and Parquet of a ledger, checked before anything is done with them
+
 _ROW_BYTES = 8
 # Below that, handing columns to threads takes three times as long as decoding them.
 _THREADS_FROM_BYTES = 1024 * 1024
@@ -170,6 +171,7 @@ def _own_bytes(column: pa.Array) -> int:
 
 
 # ---- Key files: the keys of the input rows that a task record covers, as they came, in Parquet
+
 _ROW_GROUP_BYTES = 8 * 1024 * 1024
 
 

@@ -145,6 +145,7 @@ def _decoded(layout: RunLayout, data: bytes) -> RunFile:
 
 
 # ---- The run log: the driver's gapless list of create-once records
+
 _CLAIM_ATTEMPTS_MAX = 100
 # What a driver may write before it is known which table the run writes. Such a seal is empty.
 _EARLY = (Claim, Seal, Stop, Abort)

@@ -91,6 +91,7 @@ def read_whole(storage: Storage, uri: str, digest: str) -> bytes:
 
 
 # ---- Create-once: the one primitive that the whole protocol stands on
+
 _ATTEMPTS_MAX = 6
 _FIRST_PAUSE_S = 0.1
 
@@ -135,6 +136,7 @@ def create_once(
 
 
 # ---- The store probe: a store that ignores create-if-absent is refused before any work
+
 _PROBE_ATTEMPTS_MAX = 4
 _PAUSE_S = 0.2
 _OVERWRITES = "it overwrites when asked to create-if-absent"

@@ -23,6 +23,7 @@ import pyarrow as pa
 from holdfast.model.stored import Count, Sum
 
 # ---- Ranges of row numbers: which rows of a scan, whose rows are numbered through all its files
+
 Span = tuple[int, int]
 
 

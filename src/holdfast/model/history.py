@@ -12,6 +12,7 @@ from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.text import printable
 
 # ---- Starts: the lives of a run's drivers, as the run log tells them
+
 # "": it is the last one, and nobody has said how it ended: it may be at work. "gone": another
 # start came after it, and it had said nothing: killed, or taken over.
 StartEnd = Literal["", "committed", "stopped", "aborted", "gone"]
@@ -129,6 +130,7 @@ def _begun(number: int, claim: Claim, at: float) -> Start:
 
 
 # ---- Status: what a run's ledger says, in a form that a person reads
+
 # "started": a driver has claimed it, alive or dead. "stopped": its driver gave up in good order.
 # "staged": everything is in table files, and only the commit is missing. "damaged": its ledger
 # cannot be read, and a list of runs goes on without it.

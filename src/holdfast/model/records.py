@@ -43,6 +43,7 @@ from holdfast.model.stored import (
 )
 
 # ---- Run ids: the user's own name for one write, stable across retries
+
 # Object stores and file systems agree on these characters only.
 _PLAIN = re.compile(r"[A-Za-z0-9._-]")
 
@@ -100,6 +101,7 @@ def is_run_folder(folder: str) -> bool:
 
 
 # ---- Identity: what makes two starts the same run
+
 # What a fact is called where a person reads it.
 _WORDS = {
     "branch": "its branch",
@@ -224,6 +226,7 @@ def _value(value: object) -> str:
 
 
 # ---- The records of a run log, and how they are written down
+
 # Format 1 had no `run`, `previous` and `tasks`, and its intents no nonce: such ledgers are read.
 FORMAT_VERSION = 2
 _FORMATS_READ = (1, 2)

@@ -75,6 +75,7 @@ NO_USAGE = Usage()
 
 
 # ---- Staged output: what executors have written and no snapshot refers to yet
+
 _COPY = "-copy-"
 
 
@@ -204,6 +205,7 @@ def _without_suffix(path: str) -> str:
 
 
 # ---- Work: what tasks have durably done, and which of it counts
+
 # "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
 # nobody needs to wait for it.
 TaskEnd = Literal["", "complete", "failed", "stopped"]

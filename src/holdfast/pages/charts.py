@@ -20,12 +20,14 @@ from pygal.etree import etree
 from pygal.style import Style
 
 # ---- What is used of pygal, and the one place where it is imported
+
 __all__ = ["XY", "Bar", "HorizontalStackedBar", "Style", "etree"]
 
 sys.meta_path[:] = [one for one in sys.meta_path if hasattr(one, "find_spec")]
 
 
 # ---- Ticks: the round numbers at the axes of a plot
+
 _DAY_S = 86_400
 # Steps that people count time in.
 _TIMES_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
@@ -90,6 +92,7 @@ def _up_to(top: float, step: float) -> list[float]:
 
 
 # ---- Drawing: pygal charts as SVG that stands inside a page and takes its colours from there
+
 _FONT_SIZE = 13
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _COLOUR = re.compile(r"\bcolor-(\d+)")

@@ -74,6 +74,7 @@ def head_of(seen: Observation, lives: Sequence[Life], now: float) -> Head:
 
 
 # ---- Hosts: what the workers of each machine have done and used
+
 _HOSTS_MAX = 10
 
 
@@ -262,6 +263,7 @@ def _lost_seconds(log: Sequence[Record]) -> float:
 
 
 # ---- Log lines: what each record of a run log says, in a sentence
+
 _LINES_MAX = 500
 
 

@@ -23,6 +23,7 @@ from holdfast.pages.facts import Facts, Host
 from holdfast.pages.timeline import Life
 
 # ---- The picture of a run's progress: one line over all starts, and how each of them ended
+
 END_WORDS = {
     "gone": "killed or taken over",
     "stopped": "stopped with an error",
@@ -91,6 +92,7 @@ def _dots(facts: Facts, end: str) -> list[dict[str, Any]]:
 
 
 # ---- Plots: the pictures of a page, from its facts
+
 _WIDTH, _HEIGHT = 520, 280
 _BAR_HEIGHT, _AXIS_HEIGHT = 30, 50
 _STARTS_MAX = 20

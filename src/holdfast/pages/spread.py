@@ -17,6 +17,7 @@ from holdfast.model.work import Chunk, StagedGroup, TaskRecord
 from holdfast.storage.port import Storage
 
 # ---- Spread: how evenly rows and bytes are divided, over places and files
+
 _BARS_MAX = 60
 _BINS = 8
 # Sizes that differ by more are put into classes that double.
@@ -121,6 +122,7 @@ def _classes(sizes: Sequence[int]) -> list[SizeClass]:
 
 
 # ---- Failures: the rows that were set aside, by error. Whole rows are not shown: they are private
+
 _KINDS_MAX = 20
 _TEXT_LENGTH_MAX = 300
 _KEY_LENGTH_MAX = 120

@@ -147,6 +147,7 @@ def _no_job(start: Start, one: Pass) -> str:
 
 
 # ---- The time axis of a page: all starts in one row, long pauses between them cut out
+
 Point = tuple[float, float]
 
 # A job that dies at night is started again in the morning: drawn as it was, the work would be two
@@ -227,6 +228,7 @@ def highest(points: Iterable[Point], length: float, most: int) -> list[Point]:
 
 
 # ---- Timeline: how many rows were done when, and what workers held then
+
 _POINTS_MAX = 400
 _MEMORY_PARTS = 120
 _HOSTS_MAX = 6

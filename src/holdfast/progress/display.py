@@ -71,6 +71,7 @@ class LineDisplay:
 
 
 # ---- Choice: which display fits where this process runs
+
 _LOG_EVERY_S = 60.0
 _PRINT_EVERY_S = 10.0
 _DUMB = {"dumb", "unknown"}

@@ -19,6 +19,7 @@ from holdfast.model.records import Plan
 from holdfast.model.report import counted, readable_size, readable_time
 
 # ---- Pace: how fast a start goes, by the moments at which its tasks have made rows durable
+
 _WINDOW_S = 60.0
 
 
@@ -157,6 +158,7 @@ def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
 
 
 # ---- Words: a frame as lines of `name  value`, and as one line for a log
+
 _SHORT_S = 10
 _SLOW = 0.1
 

@@ -17,6 +17,7 @@ from holdfast.progress.frame import Frame, calm_time, lines_of, percent
 from holdfast.text import printable
 
 # ---- Terminal: a run as a bar and a few lines, drawn again in place. Needs rich
+
 _NAME_COLUMNS = 8
 _COLUMNS_MAX = 100
 _COLOURS = {"committed": "green", "stopped": "yellow", "aborted": "red"}
@@ -131,6 +132,7 @@ class TerminalDisplay:
 
 
 # ---- Notebook: the same picture as on a terminal, in the output of a Jupyter cell
+
 _COLUMNS = 96
 _PAGE = '<pre style="white-space:pre;line-height:1.3;font-family:monospace">{code}</pre>'
 

@@ -111,6 +111,7 @@ def _temporal_filler(kind: pa.DataType) -> Any:  # noqa: ANN401 - one of Arrow's
 
 
 # ---- Fit output to the table's schema: by name, losslessly, or with an error naming the column
+
 Convert = Callable[[pa.Array], pa.Array]
 
 _UUID_BYTES = 16

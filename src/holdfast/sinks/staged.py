@@ -22,6 +22,7 @@ from holdfast.storage.locations import split
 from holdfast.storage.port import Storage
 
 # ---- The mark as text: how a run's name stands inside a table, whatever the format
+
 MARK_PREFIX = "holdfast.run."
 # The mark once more, in the summary of its snapshot or the note of its version.
 MARK_NOTE = "holdfast.mark"
@@ -105,6 +106,7 @@ def parse_mark(name: str, text: str) -> RunMark:
 
 
 # ---- Staged files as storage sees them: which are gone, which are old, which may be deleted
+
 # What a path's segment must not be: a file system or a server resolves these.
 _UNRESOLVED = ("", ".", "..")
 _SEPARATORS = re.compile(r"[/\\]")

@@ -21,6 +21,7 @@ from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Span
 from holdfast.storage.port import ObjectChangedError
 
 # ---- What the engine needs of an input that workers read themselves
+
 # What Holdfast must know of each input row: Spark's hash of its key where that is not computed
 # here, or the numbers of the rows of a scan that it stands for. Where values are compared it is a
 # struct: Spark's hash of the whole row, and beside it that of the key, if it is needed.
@@ -92,6 +93,7 @@ def as_pinned(file: PinnedFile) -> Iterator[None]:
 
 
 # ---- Tagging: rows of a scan with their numbers, and none of those left out forgotten
+
 Numbers = npt.NDArray[np.int64]
 _SPAN_TYPE = pa.struct([("start", pa.int64()), ("stop", pa.int64())])
 
@@ -183,6 +185,7 @@ def _selected(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 # ---- Arguments that several scans share
+
 # What to do about files that came since the run began.
 NewFiles = Literal["refuse", "leave"]
 

@@ -17,6 +17,7 @@ from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.runtime import io_runtime, read_ahead
 
 # ---- Read whole objects on an executor: the next ones are fetched while the current are at work
+
 # What one batch holds: as many rows, or the object with which it reaches so many bytes.
 _BATCH_ROWS = 64
 _BATCH_BYTES = 16 << 20
@@ -100,6 +101,7 @@ def _whole(file: PinnedFile, parts: _Parts) -> bytes:
 
 
 # ---- Scan files: one row for each object, whatever is in it
+
 _SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),

@@ -17,6 +17,7 @@ from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.runtime import io_runtime
 
 # ---- Columns that stand in a file's path: `day=2026-11-15/country=NL/part-0.parquet`
+
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_NUMBER = 18
 
@@ -72,6 +73,7 @@ def _is_number(text: str) -> bool:
 
 
 # ---- Find files: paths, folders and globs become objects of a store
+
 _GLOB = re.compile(r"[*?\[]")
 # A name that engines keep to themselves: `_temporary`, `.crc`; but `_day=1` is a column.
 _NOT_HIDDEN = r"(?![._][^/=]*(?:/|\Z))"

@@ -51,6 +51,7 @@ from holdfast.sources.scans import Triples
 from holdfast.storage.port import Storage
 
 # ---- Columns by field id: a file may know them by other names, in narrower types, or not at all
+
 _FIELD_ID = b"PARQUET:field_id"
 # What a column holds in files that were written before it was added, as JSON.
 DEFAULT = b"holdfast:default"
@@ -188,6 +189,7 @@ def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 # ---- From a user's filter to PyIceberg's expression, which finds files, and Arrow's, for rows
+
 _OPERATORS: dict[str, Any] = {
     "=": EqualTo,
     "==": EqualTo,
@@ -336,6 +338,7 @@ def _plain(value: object) -> object:
 
 
 # ---- Position deletes: files that name rows of other files
+
 # Many files of one partition share a delete file.
 _FILES_HELD = 8
 

@@ -21,6 +21,7 @@ from holdfast.sources.base import Numbers
 from holdfast.storage.port import Storage
 
 # ---- Fragments: the parts of a version, as the pins name them and as they stand in the dataset
+
 # What a row weighs where a file does not say how large it is: old ones do not.
 _ROW_BYTES = 100
 # A row's address is the number of its fragment, and in the lower bits its place there.
@@ -151,6 +152,7 @@ def _names(fragment: Any) -> list[str]:  # noqa: ANN401
 
 
 # ---- Blobs: columns whose values stand apart, and are fetched only for rows that are handed on
+
 # Fetched at a time, about.
 _BYTES = 16 * 1024 * 1024
 _TYPE = "lance.blob.v2"

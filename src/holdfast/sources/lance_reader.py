@@ -37,6 +37,7 @@ from holdfast.storage.runtime import io_runtime
 from holdfast.text import told
 
 # ---- One version of a dataset that is being read, on an executor
+
 # After that the dataset is opened afresh.
 _OPEN_S = 600.0
 _LANCE_ERRORS = (pa.ArrowException, ValueError, OSError)
@@ -194,6 +195,7 @@ class OpenVersion:
 
 
 # ---- Read Lance on an executor: the next rows are fetched while the current ones are at work
+
 # Decoded at a time, about.
 _BATCH_BYTES = 16 * 1024 * 1024
 _BATCH_ROWS = 64 * 1024

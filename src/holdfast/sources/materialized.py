@@ -19,6 +19,7 @@ from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.upload import ArrowFile
 
 # ---- Write a task's rows as Parquet files of the run. Runs on an executor, inside a Spark job
+
 # What one row group holds in memory, about; what is done is counted by rows all the same.
 _GROUP_BYTES = 16 << 20
 _FILE_BYTES = 256 << 20

@@ -29,6 +29,7 @@ from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.runtime import io_runtime
 
 # ---- Pin Parquet files: what their footers say of them, without holding all footers at once
+
 _FOOTERS_AT_ONCE = 256
 _AnyFile = TypeVar("_AnyFile", ObjectFacts, PinnedFile)
 
@@ -128,6 +129,7 @@ def _stored_bytes(group: pq.RowGroupMetaData) -> int:
 
 
 # ---- Scan Parquet: which files, and what is in them
+
 _SUFFIX = ".parquet"
 
 

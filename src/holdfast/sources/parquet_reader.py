@@ -77,6 +77,7 @@ class RangedFile(io.RawIOBase):
 
 
 # ---- Footers: what a Parquet file says of itself, read without its rows
+
 _MAGIC = b"PAR1"
 # What the first read brings: more than most footers are long.
 TAIL_BYTES = 64 * 1024
@@ -120,6 +121,7 @@ def parse_footer(footer: bytes) -> pq.FileMetaData:
 
 
 # ---- One Parquet file that is being read: only the columns that are asked for, group by group
+
 Pieces = Sequence[tuple[int, Future[bytes | memoryview]]]
 
 _BATCH_ROWS = 64 * 1024

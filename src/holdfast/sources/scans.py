@@ -16,6 +16,7 @@ from holdfast.sources.parquet import ParquetScan
 from holdfast.storage.locations import normalise
 
 # ---- Scan Iceberg: which table, snapshot, columns and rows. PyIceberg is not needed to say so
+
 # Triples as `("price", ">", 3)`: all must hold; or lists of such lists, of which one must.
 Triples = Sequence[Any]
 
@@ -130,4 +131,5 @@ def scan_lance(
 
 
 # ---- The scans that a user can name
+
 Scan = FilesScan | IcebergScan | LanceScan | ParquetScan

@@ -34,6 +34,7 @@ from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import ItemPlan, TaskPlan
 
 # ---- Questions about keys that Spark answers: how many, which are finished, which are there twice
+
 _EXAMPLES = 3
 # Names that no input has.
 _NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
@@ -203,6 +204,7 @@ def _key_reader(payload: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 
 
 # ---- A hash of the whole row, as a SQL expression that Spark evaluates
+
 # 63 bits: a literal without a sign.
 _SALT_BYTES, _SALT_SHIFT = 8, 1
 
@@ -425,6 +427,7 @@ class DataFrameSubmitter:
 
 
 # ---- The failed rows of a run as a DataFrame, read from the ledger by executors
+
 # Few, so that trying rows again makes no crowd of small files; a task makes many calls at once.
 _ROWS_PER_TASK, _TASKS_MAX = 1_000, 200
 _NO_ROWS = "key struct<>, input struct<>, error string, attempts int, epoch bigint"

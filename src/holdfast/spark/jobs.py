@@ -42,6 +42,7 @@ from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import ItemPlan, TaskPlan
 
 # ---- Run plans as Spark jobs: mapInArrow, then collect the tasks' reports
+
 try:
     from py4j.protocol import Py4JError
 except ImportError:  # A client of Spark Connect needs no JVM bridge.
@@ -259,6 +260,7 @@ def _job_lasts(error: Exception, reason: str) -> bool:
 
 
 # ---- Start a session for a checkup, and ask each executor what it sees
+
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 

@@ -26,6 +26,7 @@ from holdfast.storage.runtime import io_runtime
 from holdfast.text import without_passwords
 
 # ---- One call to obstore: counted, repeated with new credentials, and its failures in our terms
+
 _Result = TypeVar("_Result")
 
 # What S3 says of a token that is over, with status 400; versitygw of a key, even with 404.
@@ -128,6 +129,7 @@ def _in_short(text: str) -> str:
 
 
 # ---- Reading a part of an object that was pinned, and telling what objects are there
+
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore

@@ -25,6 +25,7 @@ from holdfast.errors import SettingsError
 from holdfast.storage.port import StorageError
 
 # ---- Credentials from one origin, which is asked again before they expire
+
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
@@ -159,6 +160,7 @@ def _understood(
 
 
 # ---- Where credentials come from, and whom to ask again: a job may outlive the first ones
+
 OPTION = "holdfast.credentials"
 _VARIABLE = "HOLDFAST_CREDENTIALS"
 

@@ -94,6 +94,7 @@ class Budget:
 
 
 # ---- The IO runtime: storage traffic on threads of its own, bounded in bytes, and counted
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -356,6 +357,7 @@ def io_runtime() -> IoRuntime:
 
 
 # ---- Reading ahead: what comes next is fetched while the current item is at work
+
 _Answer = TypeVar("_Answer")
 
 # What is fetched beyond the current item.

@@ -23,6 +23,7 @@ from holdfast.storage.port import ObjectSink, StorageError
 from holdfast.storage.runtime import IoRuntime, Lane, io_runtime
 
 # ---- An object on its way: its parts go out on the IO runtime while the caller encodes the next
+
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 

@@ -30,6 +30,7 @@ from holdfast.worker.transforms import (
 )
 
 # ---- Cut batches: input to the size that the transform is to see, output to what memory can hold
+
 Sizes = npt.NDArray[np.int64]
 
 # A view is a length, and three words of what it shows or where that is.
@@ -165,6 +166,7 @@ def _joined(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 # ---- Pace: how much the transform gets at a time: no batch outlasts a checkpoint or fills memory
+
 # Small, because the first batch's cost is unknown: at one second a row it must end soon. Ten
 # quick batches later the transform gets whatever Spark hands over at once.
 _FIRST_ROWS = 8

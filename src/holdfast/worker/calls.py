@@ -24,6 +24,7 @@ from holdfast.worker.reports import TransformFailedError
 from holdfast.worker.transforms import PerRow, RowFunction, is_rate_limit
 
 # ---- The event loop of this worker process, on a thread of its own
+
 _LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
 _LOCK = threading.Lock()
 

@@ -30,6 +30,7 @@ from holdfast.worker.coverage import CoveredKeys, CoveredRanges
 from holdfast.worker.quarantine import Locate, Quarantine
 
 # ---- The chunk buffer: output rows that are in no closed table file, kept for the next checkpoint
+
 _KEPT_BYTES_MAX = 64 * 1024 * 1024
 # Output of this size in one checkpoint, before encoding, is worth a table file of its own.
 _WORTH_A_CUT_BYTES = 128 * 1024 * 1024
@@ -113,6 +114,7 @@ class ChunkBuffer:
 
 
 # ---- Checkpoints: when a task's work becomes durable, and how
+
 # How soon a task notices that its driver gives up, or that another has taken over: one request.
 _LOOK_EVERY_S = 3.0
 

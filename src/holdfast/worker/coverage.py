@@ -103,6 +103,7 @@ def spans_of(tags: pa.Array) -> list[Span]:
 
 
 # ---- The hash of each row's key, exactly as Spark SQL's `xxhash64` computes it
+
 _SEED = 42  # The one of Spark's function; it cannot be changed in SQL.
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)

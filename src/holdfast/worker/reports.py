@@ -28,6 +28,7 @@ from holdfast.text import code_without_secrets, error_chain, printable
 from holdfast.worker.coverage import NullKeysError
 
 # ---- What a task tells the driver: one JSON text per task, through Spark's own result
+
 ProblemKind = Literal["setup", "transform", "schema", "null key", "input"]
 # "complete": all its input is durable. "left": another attempt has durable work there, the next
 # pass does the rest. "fenced": the run has gone on without this job. "interrupted": the driver
@@ -107,6 +108,7 @@ def transform_example(problem: TaskProblem) -> str:
 
 
 # ---- Problems: what went wrong in a task, in words that reach the user
+
 # A model's error may carry a whole document; Spark collects one from every task.
 _ERROR_LENGTH_MAX = 2000
 _SOURCE_LENGTH_MAX = 200

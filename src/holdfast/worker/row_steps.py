@@ -28,6 +28,7 @@ from holdfast.worker.coverage import split_tag
 from holdfast.worker.transforms import TransformOutputError
 
 # ---- Row outputs: the dicts that a row function returns, as a batch that fits the table
+
 _PAIR = 2
 
 
@@ -186,6 +187,7 @@ _KEPT: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
 
 
 # ---- The row window: the rows that a row function is working on, and those it has finished
+
 # Finished rows that make a step, if they are the oldest ones; and how much may be finished behind
 # a row that is not before it is handed on all the same.
 _STEP_ROWS, _STEP_BYTES = 256, 8 << 20
@@ -361,6 +363,7 @@ def _size(value: Any) -> int:  # noqa: ANN401 - whatever the function returned.
 
 
 # ---- Row steps: what a row function has finished, as steps that a checkpoint can count
+
 # So many answers without a column, and none with all of them, are not a few rows' failure.
 _LACKING_ROWS_MAX = 8
 

@@ -57,6 +57,7 @@ from holdfast.worker.transforms import PerRow, PerWorker, Transform
 from holdfast.worker.twins import reason_to_do_nothing, twin_is_at_work, wait_for_twin
 
 # ---- The input of a task that reads its rows itself
+
 # The one column of the DataFrame that Spark runs over: the numbers of work items.
 ITEM_COLUMN = "id"
 
@@ -91,6 +92,7 @@ class ScanTask:
 
 
 # ---- The plan, and how one task carries it out
+
 RowCount = Literal["same", "any"]
 # "raise": a failing row ends its task. "quarantine": it is set aside.
 OnError = Literal["raise", "quarantine"]
@@ -186,6 +188,7 @@ class TaskPlan:
 
 
 # ---- One attempt at a task's rows: step by step, until they are done or must not go on
+
 # How long calls that are being made may still take when the driver gives up.
 _GRACE_S = 5.0
 _NO_ROWS = pa.RecordBatch.from_pydict({})

@@ -23,6 +23,7 @@ from holdfast.model.lasting import PASSING, RATE_LIMITED, names, status_of
 from holdfast.text import seconds_of
 
 # ---- Transforms: the user's expensive step, one batch at a time
+
 Transform = Callable[[pa.RecordBatch], Any]
 
 # Built objects of this worker process, most recently used last. PySpark reuses its worker
@@ -237,6 +238,7 @@ def duration(what: str, value: str | float | timedelta) -> float:
 
 
 # ---- Per row: a function of one row, called for many rows at once. Made for calls to a model
+
 RowFunction = Callable[[dict[str, Any]], Any]
 
 

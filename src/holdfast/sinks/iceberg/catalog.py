@@ -59,6 +59,7 @@ def configured(name: str) -> dict[str, str] | None:
 
 
 # ---- From Spark's catalog settings to PyIceberg's properties
+
 _IMPLEMENTATIONS = {
     "org.apache.iceberg.rest.RESTCatalog": "rest",
     "org.apache.iceberg.jdbc.JdbcCatalog": "sql",
@@ -196,6 +197,7 @@ def _sqlalchemy_url(catalog: str, settings: Mapping[str, str]) -> str:
 
 
 # ---- Open a catalog so that Holdfast can trust it: our storage, time-outs, no hidden retries
+
 # Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
 _TIMEOUT_S = (10.0, 60.0)
 _FILE_IO, _STAGE, _ANSWER = "_load_file_io", "_update_and_stage_table", "_response_to_table"

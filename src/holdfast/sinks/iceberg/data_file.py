@@ -54,6 +54,7 @@ from holdfast.storage.runtime import io_runtime
 from holdfast.storage.upload import ArrowFile
 
 # ---- A table's properties, as far as they say how its files are written
+
 # Properties that name classes, which PyIceberg would import.
 CODE_PROPERTIES = (PY_IO_IMPL, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL)
 
@@ -147,6 +148,7 @@ def _number(
 
 
 # ---- Which columns of a file are worth a dictionary
+
 _SAMPLE_ROWS_MAX = 32_768
 # Values that repeat less often in a row group than about twice are not worth a dictionary, and an
 # eighth of its rows tells. To count them all takes as long as to encode them.
@@ -180,6 +182,7 @@ def _nearly_distinct(column: pa.ChunkedArray) -> bool:
 
 
 # ---- Column statistics of a data file, from its Parquet metadata and the table's metrics modes
+
 _MODE_DEFAULT = TableProperties.DEFAULT_WRITE_METRICS_MODE
 _MODE_OF_COLUMN = TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX
 _INFERRED_MAX = "write.metadata.metrics.max-inferred-column-defaults"

@@ -52,6 +52,7 @@ def table_facts(view: TableView) -> TableFacts:
 
 
 # ---- Look at a table: its storage options can be trusted, and its keys can be asked for again
+
 _KEY = "s3.access-key-id"
 _SECRET = "s3.secret-access-key"  # noqa: S105 - a name.
 _TOKEN = "s3.session-token"  # noqa: S105 - a name.

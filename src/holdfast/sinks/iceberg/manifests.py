@@ -60,6 +60,7 @@ from holdfast.model.work import StagedFile, StagedGroup
 from holdfast.storage.port import Storage
 
 # ---- Read manifests with their floating-point values intact
+
 _Entry = TypeVar("_Entry", bound=StructProtocol)
 
 _DOUBLE = struct.Struct("<d")
@@ -181,6 +182,7 @@ def _one_nan(value: float) -> float:
 
 
 # ---- Manifests written on executors, listed by the driver
+
 # PyIceberg's own mark for "assign it when the snapshot is written".
 _UNASSIGNED = -1
 HexText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
@@ -327,6 +329,7 @@ def _summary(value: Summary) -> PartitionFieldSummary:
 
 
 # ---- Copies of staged groups: data files by the store itself, manifests written anew
+
 _MANIFESTS_AT_ONCE = 8
 # PyIceberg's records have no other way to change a field.
 _FILE_PATH = 1

@@ -32,6 +32,7 @@ from holdfast.sinks.targets import Create, IcebergTable
 from holdfast.text import told
 
 # ---- Create a table from what the user describes
+
 _WITH_ARGUMENT = re.compile(r"(bucket|truncate)\(\s*(\d+)\s*,\s*([^)]+?)\s*\)")
 _PLAIN_TRANSFORM = re.compile(r"(year|month|day|hour)s?\(\s*([^)]+?)\s*\)")
 

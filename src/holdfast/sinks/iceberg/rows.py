@@ -44,6 +44,7 @@ from holdfast.sinks.conform import ValueMisfitError
 from holdfast.sinks.iceberg.data_file import OpenDataFile, WriteOptions
 
 # ---- A table's sort order, as far as a row group can follow it
+
 _PYARROW_WITH_NULLS_PER_KEY = 25
 _SORTABLE = (
     BooleanType,
@@ -111,6 +112,7 @@ class RowSorter:
 
 
 # ---- Split batches by the table's partitions
+
 # Stores take 255 bytes for one name, or 1,024 for all of them.
 _FOLDER_MAX = 200
 _FOLDER_KEPT = 160
@@ -294,6 +296,7 @@ def _codes(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 # ---- Rows that wait for their row group: in the order they came, then by partition
+
 # How much of the memory for rows waits unsplit: while it is split there are two copies of it.
 _UNSPLIT_SHARE = 1 / 8
 # How much of a row group's rows wait unsplit: it may get so many more than it should have.

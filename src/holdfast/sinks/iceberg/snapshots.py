@@ -150,6 +150,7 @@ def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) 
 
 # ---- Which staged files a table's snapshots reach: a sweep deletes none of them, whatever a log
 # says
+
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 # Names are ours up to here: <nonce>-<more>. A shorter start is no nonce, and all of it is compared.

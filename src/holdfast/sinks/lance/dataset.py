@@ -29,6 +29,7 @@ from holdfast.storage.port import StorageError
 from holdfast.text import in_short, printable, told
 
 # ---- Storage options of a Lance dataset: in Lance's names for Lance, in ours for everything else
+
 # Iceberg's name, Lance's, and what else Lance calls it.
 _NAMES = (
     ("s3.endpoint", "aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url"),
@@ -147,6 +148,7 @@ def is_gone(error: Exception) -> bool:
 
 
 # ---- Which dataset it is. A Lance dataset has a place, but no name of its own
+
 _NAME = "_holdfast/identity.json"
 
 
@@ -191,6 +193,7 @@ def _parse(uri: str, data: bytes) -> str:
 
 
 # ---- Indices of a dataset: a search finds new rows without them, but more slowly
+
 _log = logging.getLogger(__name__)
 
 

@@ -33,6 +33,7 @@ from holdfast.sinks.lance.history import GoneError, History
 from holdfast.text import told
 
 # ---- Lance schemas: as plain values, compared over time, and with a run's mark in them
+
 # How many versions are looked through for a column that was dropped and added again.
 _LOOKED_THROUGH_MAX = 1000
 # Transactions that leave the columns as they are. Of any other the schema is looked at.
@@ -221,6 +222,7 @@ def _flat(fields: Iterable[Mapping[str, Any]], above: str = "") -> Iterator[tupl
 
 
 # ---- The post: one conditional commit to a Lance dataset
+
 _REFUSALS = ("forbidden", "access denied", "accessdenied", "permission denied", "unauthorized")
 
 

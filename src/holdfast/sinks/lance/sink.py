@@ -55,6 +55,7 @@ from holdfast.storage.port import StorageError
 from holdfast.text import in_short, told
 
 # ---- The Lance sink: one dataset behind the engine's protocol
+
 _LOOKS_MAX = 5
 
 
@@ -321,6 +322,7 @@ class LanceSink(StagedFiles):
 
 
 # ---- From what a user names to an open sink; the dataset is created if asked to
+
 _SETTINGS = "spark.holdfast.lance."
 # What `Create(properties=)` may say.
 _STABLE_ROW_IDS = "enable_stable_row_ids"

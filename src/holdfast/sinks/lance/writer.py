@@ -99,6 +99,7 @@ def as_blobs(batch: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
 
 
 # ---- The writer: output batches become fragments of a Lance dataset that no version names yet
+
 # How many bytes of batches are handed over at a time, and how often before the task waits.
 _HANDED_BYTES = 8 * 1024 * 1024
 _HANDED_MAX = 2
