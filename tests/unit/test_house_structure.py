@@ -34,7 +34,7 @@ SOURCE = ROOT / "src" / "holdfast"
 PAGE = ROOT / "docs" / "explanation" / "structure.md"
 
 MODULES_MAX = 135
-MEDIAN_MIN, MEDIAN_MAX = 170, 230
+MEDIAN_MIN, MEDIAN_MAX = 150, 250
 SMALL = 60
 WAY_MAX = 18  # With spark.bootstrap, which needs a Spark task.
 
