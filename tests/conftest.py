@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import uuid
 from collections.abc import Iterator
@@ -23,6 +24,18 @@ PYTHON_PATH = f"{ROOT}/src{os.pathsep}{ROOT}"
 # versitygw 1.8.0 leaves the checksum after a body of Arrow's S3 client unread, now and then, and
 # takes it for the next request: one to five writes in a hundred of PyIceberg's end with 400.
 os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+# What crash tests and the sample of the crash matrix draw from.
+SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
+
+
+def pytest_configure() -> None:
+    """Draw a seed before workers start: each must collect the same tests as the others."""
+    os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(1_000_000)))
+
+
+def pytest_report_header() -> str:
+    """Print the seed, which the environment takes back."""
+    return f"{SEED_VARIABLE}={os.environ[SEED_VARIABLE]}"
 
 
 @pytest.fixture(scope="session")
