@@ -24,6 +24,10 @@ PYTHON_PATH = f"{ROOT}/src{os.pathsep}{ROOT}"
 # versitygw 1.8.0 leaves the checksum after a body of Arrow's S3 client unread, now and then, and
 # takes it for the next request: one to five writes in a hundred of PyIceberg's end with 400.
 os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+# For every Java that a test starts, also in scripts and examples: queries are many and small, and
+# Java's second compiler would take two thirds of all processor time.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # What crash tests and the sample of the crash matrix draw from.
 SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
 
