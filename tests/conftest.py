@@ -28,6 +28,33 @@ os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 # Java's second compiler would take two thirds of all processor time.
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# The files that take longest, the longest first; see `pytest_collection_modifyitems`.
+LONGEST_FIRST = (
+    "test_hostile_table_upkeep",
+    "test_failpoint_sample",
+    "test_wire_faults_s3",
+    "test_wire_faults_toxiproxy",
+    "test_executors",
+    "test_lance_runs",
+    "test_hostile_table_schema",
+    "test_bad_jobs",
+    "test_documentation",
+    "test_hostile_table_identity",
+    "test_bad_keys",
+    "test_run_again",
+    "test_take_over",
+    "test_wire_faults_ledger",
+    "test_keys",
+    "test_where_it_runs",
+    "test_iceberg_tables",
+    "test_input_values",
+    "test_commit_on_real_catalogs",
+    "test_abort_and_sweep",
+    "test_hostile_table_marks",
+    "test_types_and_layouts",
+    "test_wire_faults_rest",
+    "test_lance_tables",
+)
 # What crash tests and the sample of the crash matrix draw from.
 SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
 
@@ -35,6 +62,14 @@ SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
 def pytest_configure() -> None:
     """Draw a seed before workers start: each must collect the same tests as the others."""
     os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(1_000_000)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where files run beside each other, put the longest first: none is left alone at the end."""
+    if hasattr(config, "workerinput"):
+        rank = {name: place for place, name in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 def pytest_report_header() -> str:
