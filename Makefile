@@ -13,9 +13,7 @@ UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 
 # A folder that does not exist yet is left out, so that no tool stumbles over it.
 CODE := $(wildcard src tests bench dev examples)
-# In two parts, which run beside each other: each takes about as long as the types.
-UNIT_TESTS := $(wildcard tests/unit/test_[a-l]*.py)
-MORE_UNIT_TESTS := $(wildcard tests/unit/test_[m-z]*.py) $(wildcard tests/contract tests/property)
+UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property)
 # Whatever needs a server, Java, or more than ten seconds: `make test`, and not `make check`.
 NOT_QUICK := spark or connect or stack or slow_unit
 # What neither runs: each has a target of its own.
@@ -32,7 +30,7 @@ IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit check-more-unit format \
+.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit format \
 	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest wheel clean
 
 help: ## List the targets
@@ -67,7 +65,7 @@ lock: ## Make requirements/dev.txt and lowest.txt (needs uv)
 # ---- checks -----------------------------------------------------------------------------------
 check: setup ## Format, lint, types, import rules, unit tests: no server, no Spark, under 90 s
 	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target \
-		check-unit check-more-unit check-types check-format check-lint check-imports
+		check-unit check-types check-format check-lint check-imports
 	@echo "check: all passed"
 
 check-format:
@@ -82,11 +80,10 @@ check-types:
 check-imports:
 	$(BIN)/lint-imports
 
+# Beside the others: whichever ends first, both cores stay busy.
 check-unit:
-	$(BIN)/python -m pytest -q -p no:cacheprovider -m "not ($(NOT_UNIT))" $(UNIT_TESTS)
-
-check-more-unit:
-	$(BIN)/python -m pytest -q -p no:cacheprovider -m "not ($(NOT_UNIT))" $(MORE_UNIT_TESTS)
+	$(BIN)/python -m pytest -q -p no:cacheprovider -n $(LANES) --dist worksteal \
+		-m "not ($(NOT_UNIT))" $(UNIT_TESTS)
 
 format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff format $(CODE)
