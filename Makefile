@@ -13,13 +13,16 @@ UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 
 # A folder that does not exist yet is left out, so that no tool stumbles over it.
 CODE := $(wildcard src tests bench dev examples)
-# In two parts, which run beside each other: each takes about as long as the types.
-UNIT_TESTS := $(wildcard tests/unit/test_[a-l]*.py)
-MORE_UNIT_TESTS := $(wildcard tests/unit/test_[m-z]*.py) $(wildcard tests/contract tests/property)
-# What `make check` leaves out: whatever needs a server, Java, or more than ten seconds.
-NOT_UNIT := spark or connect or stack or crash or slow_unit or slow or bench
-# What `make test` leaves out: each has a target of its own, or takes over a minute.
+UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property)
+# Whatever needs a server, Java, or more than ten seconds: `make test`, and not `make check`.
+NOT_QUICK := spark or connect or stack or slow_unit
+# What neither runs: each has a target of its own.
 NOT_TEST := crash or slow or bench
+NOT_UNIT := $(NOT_QUICK) or $(NOT_TEST)
+# How many tests run beside each other, in processes of their own. A file's tests stay together:
+# they share servers and tables. tests/conftest.py puts the files in order, the longest first.
+LANES := 2
+IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
 
 # Spark starts its Python workers by this name; any other interpreter lacks our packages. The
 # workers load test helpers by import, so the repository's root must be on their path. Nothing
@@ -27,8 +30,8 @@ NOT_TEST := crash or slow or bench
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit check-more-unit format \
-	stack stack-stop example-envs test crash bench plots docs test-matrix test-lowest wheel clean
+.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit format \
+	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest wheel clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -62,7 +65,7 @@ lock: ## Make requirements/dev.txt and lowest.txt (needs uv)
 # ---- checks -----------------------------------------------------------------------------------
 check: setup ## Format, lint, types, import rules, unit tests: no server, no Spark, under 90 s
 	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target \
-		check-unit check-more-unit check-types check-format check-lint check-imports
+		check-unit check-types check-format check-lint check-imports
 	@echo "check: all passed"
 
 check-format:
@@ -77,11 +80,10 @@ check-types:
 check-imports:
 	$(BIN)/lint-imports
 
+# Beside the others: whichever ends first, both cores stay busy.
 check-unit:
-	$(BIN)/python -m pytest -q -p no:cacheprovider -m "not ($(NOT_UNIT))" $(UNIT_TESTS)
-
-check-more-unit:
-	$(BIN)/python -m pytest -q -p no:cacheprovider -m "not ($(NOT_UNIT))" $(MORE_UNIT_TESTS)
+	$(BIN)/python -m pytest -q -p no:cacheprovider -n $(LANES) --dist worksteal \
+		-m "not ($(NOT_UNIT))" $(UNIT_TESTS)
 
 format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff format $(CODE)
@@ -98,8 +100,9 @@ example-envs: setup ## Install what the tests of some examples need: Airflow, Da
 stack-stop: ## Stop the test servers
 	$(BIN)/python dev/stack/stack.py stop
 
-test: setup ## Every test but those that crash processes, take over a minute, or measure
-	$(PYSPARK) $(BIN)/python -m pytest --durations=25 -m "not ($(NOT_TEST))" $(ARGS)
+test: setup ## What `make check` leaves out, but no test that crashes processes or takes over a minute
+	$(PYSPARK) $(BIN)/python -m pytest --durations=25 $(IN_LANES) \
+		-m "($(NOT_QUICK)) and not ($(NOT_TEST))" $(ARGS)
 
 crash: setup ## Kill drivers and workers at named points, run again, compare
 	@if compgen -G 'tests/crash/test_*.py' >/dev/null; then \
@@ -107,6 +110,16 @@ crash: setup ## Kill drivers and workers at named points, run again, compare
 	else \
 		echo "crash: nothing was run: tests/crash holds no test yet"; \
 	fi
+
+slow: setup ## Tests that take over a minute each (need the stack and `make example-envs`)
+	$(PYSPARK) $(BIN)/python -m pytest -m "slow and not (crash or bench)" $(ARGS)
+
+hostile: setup ## What others can do to a table, on every catalog; CI draws one for each
+	HOLDFAST_CATALOGS=all $(PYSPARK) $(BIN)/python -m pytest $(IN_LANES) \
+		-m hostile $(ARGS)
+
+nightly: ## What CI samples, in full: guards, crashes, models, histories, versions, hostile tables
+	dev/nightly.sh $(STEPS)
 
 guards: setup ## Take each guard of the protocol away, and show that its test fails
 	$(BIN)/python -m tests.guards $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import uuid
 from collections.abc import Iterator
@@ -23,6 +24,57 @@ PYTHON_PATH = f"{ROOT}/src{os.pathsep}{ROOT}"
 # versitygw 1.8.0 leaves the checksum after a body of Arrow's S3 client unread, now and then, and
 # takes it for the next request: one to five writes in a hundred of PyIceberg's end with 400.
 os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+# For every Java that a test starts, also in scripts and examples: queries are many and small, and
+# Java's second compiler would take two thirds of all processor time.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# The files that take longest, the longest first; see `pytest_collection_modifyitems`.
+LONGEST_FIRST = (
+    "test_hostile_table_upkeep",
+    "test_failpoint_sample",
+    "test_wire_faults_s3",
+    "test_wire_faults_toxiproxy",
+    "test_executors",
+    "test_lance_runs",
+    "test_hostile_table_schema",
+    "test_bad_jobs",
+    "test_documentation",
+    "test_hostile_table_identity",
+    "test_bad_keys",
+    "test_run_again",
+    "test_take_over",
+    "test_wire_faults_ledger",
+    "test_keys",
+    "test_where_it_runs",
+    "test_iceberg_tables",
+    "test_input_values",
+    "test_commit_on_real_catalogs",
+    "test_abort_and_sweep",
+    "test_hostile_table_marks",
+    "test_types_and_layouts",
+    "test_wire_faults_rest",
+    "test_lance_tables",
+)
+# What crash tests and the sample of the crash matrix draw from.
+SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
+
+
+def pytest_configure() -> None:
+    """Draw a seed before workers start: each must collect the same tests as the others."""
+    os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(1_000_000)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where files run beside each other, put the longest first: none is left alone at the end."""
+    if hasattr(config, "workerinput"):
+        rank = {name: place for place, name in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+def pytest_report_header() -> str:
+    """Print the seed, which the environment takes back."""
+    return f"{SEED_VARIABLE}={os.environ[SEED_VARIABLE]}"
 
 
 @pytest.fixture(scope="session")

@@ -188,7 +188,7 @@ def _iceberg_settings(plan: Plan, name: str, uri: str, warehouse: str) -> dict[s
 def connect(plan: Plan) -> Server:
     """Return a Spark Connect server that holds the catalog's credentials on its own side."""
     # The launcher takes a Connect server for a daemon: spark.driver.memory would be ignored.
-    env = _spark_env() | {"SPARK_DAEMON_MEMORY": "1g", "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC"}
+    env = _spark_env() | {"SPARK_DAEMON_MEMORY": "1g", "SPARK_DAEMON_JAVA_OPTS": " ".join(_LIGHT)}
     port = plan.ports["connect"]
     settings_file = data_dir("connect") / "server.conf"
     settings = {

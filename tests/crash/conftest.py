@@ -11,21 +11,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import SEED_VARIABLE
 from tests.crash.crash_table import CrashTable
 from tests.crash.lance_crash_table import AnyCrashTable, LanceCrashTable
 from tests.crash.own_cluster import OwnCluster
 from tests.stack_access import Stack
 
-SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
-
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
-    """Return a source of random moments; print its seed, and take it back from the environment."""
-    seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1_000_000))
-    name = request.node.name
+    """Return a source of random moments, others for each test; print how to have them again."""
+    seed, name = os.environ[SEED_VARIABLE], request.node.name
     print(f"\n{name}: again with {SEED_VARIABLE}={seed} make crash ARGS='-s -k {name}'")
-    return random.Random(seed)
+    return random.Random(f"{seed} {name}")
 
 
 @pytest.fixture

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
+import random
+import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 
-from tests.guards.guard import ROOT, copied_product, environment_of
+from tests.guards.guard import ROOT, Guard, copied_product, environment_of
 from tests.guards.listed import GUARDS
 
 _TEST_S = 300
@@ -34,24 +41,62 @@ def _passes(source: Path, test: str) -> bool:
     return done.returncode == 0
 
 
-def main() -> int:
-    """Try each guard, or those whose name has the given words."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="?", default="")
-    words = parser.parse_args().words
-    missed = []
-    chosen = [guard for guard in GUARDS if words in guard.name]
-    with copied_product() as source:
-        for test in sorted({guard.test for guard in chosen}):
-            if not _passes(source, test):
-                raise RuntimeError(f"{test} fails although every guard is there")
-        for guard in chosen:
+def _shown(sources: SimpleQueue[Path], test: str, guards: Sequence[Guard]) -> list[str]:
+    """Take the guards of a test away, one after the other; return the names of those missed.
+
+    Args:
+        sources: Copies of the product that nothing else works on.
+        test: What is run, also with every guard in place.
+        guards: Those that it is to notice.
+
+    Raises:
+        RuntimeError: The test fails although every guard is there, or came to no result.
+    """
+    source = sources.get()
+    try:
+        if not _passes(source, test):
+            raise RuntimeError(f"{test} fails although every guard is there")
+        missed = []
+        for guard in guards:
             before = guard.take_away(source)
             is_noticed = not _passes(source, guard.test)
             (source / "holdfast" / guard.file).write_text(before, encoding="utf-8")
             missed += [] if is_noticed else [guard.name]
+            # As one piece: other threads write, too.
             sys.stdout.write(f"{'noticed' if is_noticed else 'MISSED '}  {guard.name}\n")
             sys.stdout.flush()
+        return missed
+    finally:
+        sources.put(source)
+
+
+def _chosen(words: str, sample: int | None, seed: int | None) -> list[Guard]:
+    """Return the guards whose name has the words, or some of them by chance; say which chance."""
+    found = [guard for guard in GUARDS if words in guard.name]
+    if sample is None:
+        return found
+    seed = secrets.randbelow(10**9) if seed is None else seed
+    sys.stdout.write(f"guards: {sample} of {len(found)}, drawn with --seed {seed}\n")
+    return random.Random(seed).sample(found, min(sample, len(found)))
+
+
+def main() -> int:
+    """Try each guard, those whose name has the given words, or some by chance."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="?", default="")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn by chance")
+    parser.add_argument("--seed", type=int, help="what to draw from; by default a fresh one")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    chosen = _chosen(given.words, given.sample, given.seed)
+    tests = {guard.test: [one for one in chosen if one.test == guard.test] for guard in chosen}
+    sources: SimpleQueue[Path] = SimpleQueue()
+    with ExitStack() as block:
+        for _ in range(given.jobs):
+            sources.put(block.enter_context(copied_product()))
+        pool = block.enter_context(ThreadPoolExecutor(given.jobs))
+        shown = [pool.submit(_shown, sources, *one) for one in tests.items()]
+        missed = [name for one in shown for name in one.result()]
     sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} guards are noticed missing\n")
     return 1 if missed else 0
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import SEED_VARIABLE
+from tests.integration.hostile_catalogs import left_out
 from tests.integration.process_watched import WatchedTable
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one catalog for each thing done to a hostile table, of those that were asked for.
+
+    `make hostile` runs them all.
+    """
+    if os.environ.get("HOLDFAST_CATALOGS") != "all":
+        others = left_out(items, os.environ[SEED_VARIABLE])
+        config.hook.pytest_deselected(items=[one for one in items if one.nodeid in others])
+        items[:] = [one for one in items if one.nodeid not in others]
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -57,8 +59,34 @@ def each_on_catalogs(
     ]
 
 
+def left_out(items: Iterable[pytest.Item], seed: str) -> set[str]:
+    """Return the ids of all tests but one of each thing, on a catalog drawn from those that apply.
+
+    Args:
+        items: All tests; those that are not on several catalogs are never left out.
+        seed: The same draws the same, whatever other tests are there.
+    """
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(_thing(item), []).append(item)
+    found: set[str] = set()
+    for thing, group in groups.items():
+        able = [one for one in group if one.get_closest_marker("skip") is None] or group
+        kept = random.Random(f"{seed} {thing}").choice(able)
+        found |= {one.nodeid for one in group} - {kept.nodeid}
+    return found
+
+
+def _thing(item: pytest.Item) -> str:
+    """Name what a test does, without the catalog; a test of no catalog is the only one of its."""
+    if item.get_closest_marker("hostile") is None:
+        return item.nodeid
+    names = "|".join(_IDS.values())
+    return re.sub(rf"(?<=[\[-])({names})(?=[]-])", "", item.nodeid)
+
+
 def _marks(name: str, reason: str) -> list[Any]:
-    marks: list[Any] = [_MARKS[name]]
+    marks: list[Any] = [_MARKS[name], pytest.mark.hostile]
     return [*marks, pytest.mark.skip(reason=f"does not apply: {reason}")] if reason else marks
 
 

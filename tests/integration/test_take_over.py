@@ -1,7 +1,8 @@
 """A driver that is started beside another one of the same run: wait, stop, or take over at once.
 
 Method: the first driver is a process of its own, a client of Spark Connect, whose transform
-waits for a file. This process is the second driver.
+waits for a file. This process is the second driver. The clocks of both run SPEED times as fast:
+of a minute's wait, twelve seconds are slept. test_waiting_start.py has the real ones.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from holdfast import run as run_module
 from holdfast.errors import RunBusyError
+from holdfast.ledger.ports import Ports
+from tests.integration.jobs.held_job import hurried
 from tests.integration.process_jobs import end_of, started_job
 from tests.integration.process_watched import ROWS, RUN, TASKS, WatchedTable
 from tests.stack_access import Stack
@@ -30,6 +35,8 @@ ALL = list(range(ROWS))
 # How often a driver gives a sign of life, and how long one that lives may give none.
 EVERY_S = 5.0
 QUIET_S = 30.0
+# So that five seconds without a sign of life, on a busy machine, do not look like an end.
+SPEED = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +59,11 @@ class Healthy:
 
 
 @pytest.fixture
-def healthy(watched: WatchedTable, stack: Stack, tmp_path: Path) -> Iterator[Healthy]:
-    """Start a driver and return when its transform was called."""
+def healthy(
+    watched: WatchedTable, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Healthy]:
+    """Start a driver and return when its transform was called; let this process hurry as well."""
+    monkeypatch.setattr(run_module, "Ports", partial(Ports, **hurried(SPEED)))
     folder = tmp_path / "held"
     folder.mkdir()
     settings = {
@@ -65,6 +75,7 @@ def healthy(watched: WatchedTable, stack: Stack, tmp_path: Path) -> Iterator[Hea
         "rows": ROWS,
         "tasks": TASKS,
         "folder": str(folder),
+        "speed": SPEED,
         "options": {"checkpoint_every": EVERY_S},
     }
     with started_job(settings, folder=tmp_path, script="held_job.py") as process:
@@ -117,7 +128,7 @@ def test_a_driver_that_is_stopped_is_waited_for_and_then_taken_over(
     assert f"process {healthy.process.pid} on" in wait
     seconds = re.search(r"for (\d+) s without a sign of life", wait)
     assert seconds is not None
-    assert time.monotonic() - started >= int(seconds[1]) - 1  # It did wait.
+    assert (time.monotonic() - started) * SPEED >= int(seconds[1]) - 1  # It did wait.
     assert report.outcome == "committed"
     healthy.release()
     assert healthy.ending() == {"outcome": "", "error": "RunFencedError"}
@@ -127,13 +138,13 @@ def test_a_driver_that_is_stopped_is_waited_for_and_then_taken_over(
 
 def test_a_driver_that_lives_is_never_taken_over(watched: WatchedTable, healthy: Healthy) -> None:
     """It works for longer than its records are young, and the second start waits all the time."""
-    later = threading.Timer(QUIET_S + EVERY_S, healthy.release)
+    later = threading.Timer(2 * QUIET_S / SPEED, healthy.release)
     later.start()
     started = time.monotonic()
     with pytest.warns(UserWarning, match="^run 'nightly'") as said:
         report = watched.append()
     later.join()
-    assert time.monotonic() - started >= QUIET_S + EVERY_S
+    assert (time.monotonic() - started) * SPEED >= 2 * QUIET_S
     assert len(waits(said)) == 1
     assert report.outcome == "already_committed"
     assert healthy.ending() == {"outcome": "committed", "error": ""}
@@ -143,7 +154,7 @@ def test_a_driver_that_lives_is_never_taken_over(watched: WatchedTable, healthy:
 
 def test_wait_ends_as_soon_as_the_other_has_landed(watched: WatchedTable, healthy: Healthy) -> None:
     """Two starts of one run that only overlap: the second gives the receipt of the first."""
-    later = threading.Timer(EVERY_S / 2, healthy.release)
+    later = threading.Timer(EVERY_S / 2 / SPEED, healthy.release)
     later.start()
     with pytest.warns(UserWarning, match="^run 'nightly'") as said:
         report = watched.append()

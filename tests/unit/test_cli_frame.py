@@ -60,7 +60,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_help_comes_at_once() -> None:
     """Within 300 ms of a processor's time, Python's own start included.
 
-    Method: the best of five, and no clock on the wall: the machine may have much else to do.
+    Method: one of five will do, and no clock on the wall: the machine may have much else to do.
     """
 
     def seconds() -> float:
@@ -69,7 +69,7 @@ def test_help_comes_at_once() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(5)) < 0.3
+    assert any(seconds() < 0.3 for _ in range(5))
 
 
 @pytest.mark.parametrize("words", [[], ["nonsense"], ["status"], ["runs", "--nonsense"]])

@@ -19,7 +19,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page, "console")]
 PYTHONS = ("python", "python3")
 # The system's own, which nobody here can rename.
 SYSTEM = {"apt-get", "cd", "curl", "dagster", "export", "kill", "set", "sleep", "source"}
-MODULES_OF_PYTHON = {"venv"}
+MODULES_OF_OTHERS = {"pytest", "venv"}
 
 
 def make_targets() -> set[str]:
@@ -89,7 +89,7 @@ def _of_python(rest: list[str], page: str) -> str:
     if rest[0] == "-m":
         path = ROOT / rest[1].replace(".", "/")
         found = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
-        return "" if found or rest[1] in MODULES_OF_PYTHON else f"there is no module {rest[1]}"
+        return "" if found or rest[1] in MODULES_OF_OTHERS else f"there is no module {rest[1]}"
     is_there = (ROOT / rest[0]).is_file() or f"Save this as `{rest[0]}`" in page
     return "" if is_there else f"there is no script {rest[0]}"
 

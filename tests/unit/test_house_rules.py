@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import LONGEST_FIRST
 from tests.guards.guard import Guard
 from tests.guards.listed import GUARDS
 
@@ -170,3 +171,9 @@ def test_each_listed_guard_is_where_the_list_says(guard: Guard) -> None:
     """A guard that was moved or reworded can no longer be taken away, and shows nothing."""
     text = (ROOT / "src" / "holdfast" / guard.file).read_text(encoding="utf-8")
     assert text.count(guard.before) == 1
+
+
+def test_each_of_the_longest_test_files_is_there() -> None:
+    """One that was renamed would begin last, and one core would wait for it."""
+    there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [name for name in LONGEST_FIRST if name not in there] == []

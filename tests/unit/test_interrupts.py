@@ -6,16 +6,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from holdfast import per_row
-from holdfast.engine import interrupts
 from holdfast.engine.interrupts import interruptible
 from holdfast.errors import StoreUnavailableError
 from holdfast.model.records import Abort, Body, Record, Stop, encode_record
@@ -129,25 +129,62 @@ def test_a_second_signal_is_handled_at_once(second: signal.Signals, before: Befo
     assert (asked, before.received) == (["SIGINT"], [second])
 
 
-def test_too_long_a_wait_is_a_second_signal(
-    before: Before, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class ManualTimer:
+    """A timer whose time comes when a test says so."""
+
+    made: ClassVar[list[ManualTimer]] = []
+
+    def __init__(
+        self, wait_s: float, act: Callable[..., object], arguments: Sequence[object]
+    ) -> None:
+        """Wait, from `start` on."""
+        self.wait_s, self.is_waiting, self.daemon = wait_s, False, False
+        self._act = partial(act, *arguments)
+        self.made.append(self)
+
+    def start(self) -> None:
+        """Begin to wait."""
+        self.is_waiting = True
+
+    def cancel(self) -> None:
+        """Wait no longer."""
+        self.is_waiting = False
+
+    def ring(self) -> None:
+        """Act, as a timer does whose time has come, unless it does not wait."""
+        if self.is_waiting:
+            self._act()
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[ManualTimer]:
+    """Return the timers that are made during a test."""
+    monkeypatch.setattr(ManualTimer, "made", [])
+    monkeypatch.setattr(threading, "Timer", ManualTimer)
+    return ManualTimer.made
+
+
+def test_too_long_a_wait_is_a_second_signal(before: Before, timers: list[ManualTimer]) -> None:
     """A task that cannot end must not keep the driver."""
-    monkeypatch.setattr(interrupts, "_WAIT_S", 0.02)
     with interruptible(lambda _: None):
         signal.raise_signal(signal.SIGTERM)
+        (timer,) = timers
+        # Long enough for tasks to look, to end their calls, and to write.
+        assert (timer.daemon, 6.0 < timer.wait_s < 10.0) == (True, True)
+        timer.ring()
         until(lambda: before.received == [signal.SIGTERM])
     assert before.received == [signal.SIGTERM]
 
 
 def test_a_job_that_ends_in_time_gets_no_second_signal(
-    before: Before, monkeypatch: pytest.MonkeyPatch
+    before: Before, timers: list[ManualTimer]
 ) -> None:
     """It could hit whatever runs next."""
-    monkeypatch.setattr(interrupts, "_WAIT_S", 0.05)
     with interruptible(lambda _: None):
         signal.raise_signal(signal.SIGTERM)
-    time.sleep(0.1)
+        (timer,) = timers
+        assert timer.is_waiting
+    timer.ring()
     assert before.received == [signal.SIGTERM]
 
 

@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -121,6 +122,25 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[VendingCatalog]:
         yield server
 
 
+@dataclass
+class Clock:
+    """What `credentials` takes for the module `time`: a clock that a test sets ahead."""
+
+    ahead_s: float = 0.0
+
+    def monotonic(self) -> float:
+        """Return the moment by this clock."""
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let the age of keys be told by a clock of the test's own."""
+    made = Clock()
+    monkeypatch.setattr(credentials, "time", made)
+    return made
+
+
 @pytest.mark.parametrize("answer", ["t", "credentials"])
 def test_keys_that_are_refused_are_asked_for_again(catalog: VendingCatalog, answer: str) -> None:
     """The catalog is not asked before; the small answer is preferred where there is one."""
@@ -143,13 +163,13 @@ def test_a_look_at_the_table_helps_where_the_small_answer_fails(catalog: Vending
     storage.put(URI, b"1")
 
 
-def test_keys_are_asked_for_before_they_expire(catalog: VendingCatalog) -> None:
+def test_keys_are_asked_for_before_they_expire(catalog: VendingCatalog, clock: Clock) -> None:
     """Nothing is refused: the store takes the old ones until the new ones are there."""
-    catalog.lasts_s = 3.0
+    catalog.lasts_s = 600.0
     storage = catalog.storage()
     storage.put(URI, b"1")
     catalog.lasts_s = 3600.0
-    time.sleep(1.6)
+    clock.ahead_s = 480.0  # Two minutes before they expire.
     for _ in range(3):
         storage.put(URI, b"1")
     assert catalog.asked == ["t", "t"]
@@ -208,13 +228,15 @@ def test_a_driver_outlives_its_keys(catalog: VendingCatalog) -> None:
     assert view.handle.io.storage.size(URI) == 1
 
 
-def test_old_keys_are_used_while_the_catalog_is_away(catalog: VendingCatalog) -> None:
+def test_old_keys_are_used_while_the_catalog_is_away(catalog: VendingCatalog, clock: Clock) -> None:
     """Workers may not even reach it. When the store refuses as well, both are told."""
-    catalog.lasts_s = 0.01
+    catalog.lasts_s = 600.0
     storage = catalog.storage()
+    storage.put(URI, b"0")
     catalog.is_down = True
-    time.sleep(0.02)
+    clock.ahead_s = 601.0
     storage.put(URI, b"1")
+    assert credentials.trouble()  # New ones were asked for, in vain.
     catalog.s3.key = "new"
     said = r"InvalidAccessKeyId \(no credentials from catalog 'lake', for table db\.t: "
     with pytest.raises(StorageError, match=said):
@@ -235,22 +257,19 @@ def test_what_another_store_refuses_does_not_take_the_keys_away(catalog: Vending
     storage.put(URI, b"2")
 
 
-def test_a_question_that_takes_long_is_not_asked_at_each_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_question_that_takes_long_is_not_asked_at_each_call(clock: Clock) -> None:
     """A catalog that hangs until the time-out must not hold up every call for so long."""
     asked: list[int] = []
 
     def hang() -> dict[str, Any]:
         asked.append(1)
-        time.sleep(0.2)
+        clock.ahead_s += 120.0  # Longer than the old ones are used without a further question.
         raise TimeoutError
 
-    monkeypatch.setattr(credentials, "_UNTOLD_S", 0.1)
-    soon = datetime.now(timezone.utc) + timedelta(seconds=0.01)
+    soon = datetime.now(timezone.utc) + timedelta(minutes=10)
     first = {"access_key_id": "k", "secret_access_key": SECRET, "expires_at": soon}
     made = credentials.Credentials("somebody", hang, first=first)
-    time.sleep(0.02)
+    clock.ahead_s = 601.0
     assert [made()["access_key_id"] for _ in range(3)] == ["k"] * 3
     assert asked == [1]
 
