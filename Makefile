@@ -13,7 +13,7 @@ UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 
 # A folder that does not exist yet is left out, so that no tool stumbles over it.
 CODE := $(wildcard src tests bench dev examples)
-UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property)
+UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property bench/tests)
 # Whatever needs a server, Java, or more than ten seconds: `make test`, and not `make check`.
 NOT_QUICK := spark or connect or stack or slow_unit
 # What neither runs: each has a target of its own.

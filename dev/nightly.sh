@@ -6,7 +6,7 @@
 #                              slow crash
 #
 # HISTORIES, FUZZ_MINUTES and SEED set how much is tried, and from which seed; ARGS_CRASH goes to
-# `make crash`, ARGS_GUARDS to `make guards`, ARGS_MODELS to model/check.sh. Each step's output goes
+# `make crash`, ARGS_GUARDS to `make guards`, ARGS_MODELS to spec/check.sh. Each step's output goes
 # to a file in a folder that is named first. A step that fails stops no other. The exit code is not
 # zero if any step failed.
 set -uo pipefail
@@ -27,7 +27,7 @@ mkdir -p "$out" || exit
 
 run_step() {
     case $1 in
-    models) model/check.sh ${ARGS_MODELS:-} ;;
+    models) spec/check.sh ${ARGS_MODELS:-} ;;
     lowest) make test-lowest ;;
     matrix) make test-matrix ;;
     guards) make guards ARGS="${ARGS_GUARDS:-}" ;;

@@ -70,7 +70,7 @@ run_pytest() {
 
 test_lowest() {
     local python=$1 failed=0
-    run_pytest "$python" -m "not (${NOT_UNIT:?})" tests/unit tests/contract tests/property || failed=1
+    run_pytest "$python" -m "not (${NOT_UNIT:?})" tests/unit tests/contract tests/property bench/tests || failed=1
     if java -version >/dev/null 2>&1; then
         run_pytest "$python" -m "spark and not (stack or crash or slow)" \
             tests/spark/test_quickstart.py tests/spark/test_doctor.py tests/spark/test_progress.py \

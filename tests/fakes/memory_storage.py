@@ -1,7 +1,8 @@
-"""Storage in a dict, with switches for what real stores do wrong."""
+"""Storage in a dict: what every store answers, and one with switches for what goes wrong."""
 
 from __future__ import annotations
 
+import abc
 import builtins
 import zlib
 from collections import deque
@@ -39,13 +40,110 @@ def _always() -> float:
     return 0.0
 
 
-class MemoryStorage:
-    """Objects by URI. Faults are set from outside; without any it is a perfect store."""
+class StoredObjects(abc.ABC):
+    """Objects by URI, and what a store says of them; what may go wrong is up to its kind."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.objects: dict[str, bytes] = {}
+        self.written_at: dict[str, float] = {}
+
+    @abc.abstractmethod
+    def put(self, uri: str, data: bytes) -> None:
+        """Write the object, over an older one if there is one."""
+
+    @abc.abstractmethod
+    def _asked(self, kind: str, uri: str) -> None:
+        """Note a call that only reads, or let it fail."""
+
+    @abc.abstractmethod
+    def _tag(self, uri: str) -> str:
+        """Return what is another one whenever the object is written anew."""
+
+    def _shown(self, uri: str) -> bytes:
+        """Return what a reader gets of an object."""
+        return self.objects[uri]
+
+    def _found(self, kind: str, prefix_uri: str) -> builtins.list[str]:  # noqa: ARG002
+        """Return what a call of this kind is told to be in a folder, sorted."""
+        return self._inside(prefix_uri)
+
+    def get(self, uri: str) -> bytes:
+        """Return the object's bytes."""
+        self._asked("get", uri)
+        self._must_be_there(uri)
+        return self._shown(uri)
+
+    def get_sure(self, uri: str) -> bytes:
+        """Return the object's bytes: memory has no wire."""
+        return self.get(uri)
+
+    def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes:
+        """Return some of the object's bytes, of the very object that had the tag."""
+        self._asked("get_range", uri)
+        self._must_be_there(uri)
+        if tag not in ("", self._tag(uri)):
+            raise ObjectChangedError(f"{uri}: written anew since it was pinned")
+        if start < stop > len(self.objects[uri]):
+            raise ObjectChangedError(f"{uri}: ends before byte {stop}")
+        return self._shown(uri)[start:stop]
+
+    def size(self, uri: str) -> int:
+        """Return the object's size in bytes."""
+        self._asked("size", uri)
+        self._must_be_there(uri)
+        return len(self.objects[uri])
+
+    def folders(self, prefix_uri: str) -> builtins.list[str]:
+        """Return the names of the folders right inside a folder, sorted."""
+        self._asked("folders", prefix_uri)
+        found = self._found("folders", prefix_uri)
+        inside = [uri.removeprefix(f"{prefix_uri}/") for uri in found]
+        return sorted({path.split("/", 1)[0] for path in inside if "/" in path})
+
+    def list(self, prefix_uri: str) -> builtins.list[str]:
+        """Return the URIs of all objects in a folder, sorted."""
+        self._asked("list", prefix_uri)
+        return self._found("list", prefix_uri)
+
+    def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
+        """Return what is known of all objects in a folder, or of the one object, by URI."""
+        self._asked("facts", prefix_uri)
+        alone = [prefix_uri] if prefix_uri in self.objects else []
+        return [
+            ObjectFacts(
+                uri=uri,
+                size_bytes=len(self.objects[uri]),
+                tag=self._tag(uri),
+                modified=self.written_at.get(uri, 0.0),
+            )
+            for uri in self._inside(prefix_uri) or alone
+        ]
+
+    def newest(self, prefix_uri: str) -> float | None:
+        """Return when the newest object of a folder was written, in Unix seconds."""
+        self._asked("newest", prefix_uri)
+        found = self._found("newest", prefix_uri)
+        return max((self.written_at.get(uri, 0.0) for uri in found), default=None)
+
+    def open_sink(self, uri: str) -> ObjectSink:
+        """Start an object that is written piece by piece."""
+        return _Sink(self, uri)
+
+    def _inside(self, prefix_uri: str) -> builtins.list[str]:
+        return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+
+    def _must_be_there(self, uri: str) -> None:
+        if uri not in self.objects:
+            raise FileNotFoundError(uri)
+
+
+class MemoryStorage(StoredObjects):
+    """A store whose faults are set from outside; without any it is a perfect one."""
 
     def __init__(self, now: Callable[[], float] = _always) -> None:
         """Start empty and without faults; the clock says when objects are written."""
-        self.objects: dict[str, bytes] = {}
-        self.written_at: dict[str, float] = {}
+        super().__init__()
         # Every write that took effect, in order.
         self.written: list[str] = []
         self._now = now
@@ -71,7 +169,7 @@ class MemoryStorage:
         if (rival := self.before_create) is not None:
             self.before_create = None
             rival()
-        self._called("create", uri)
+        self._asked("create", uri)
         fault = self.create_faults.popleft() if self.create_faults else None
         taken = uri in self.objects and not self.overwrites_on_create
         if not taken and (fault is None or fault in _STORES):
@@ -83,19 +181,8 @@ class MemoryStorage:
 
     def put(self, uri: str, data: bytes) -> None:
         """Write the object, over an older one if there is one."""
-        self._called("put", uri)
+        self._asked("put", uri)
         self._store(uri, data)
-
-    def get(self, uri: str) -> bytes:
-        """Return the object's bytes, damaged if they are to be."""
-        self._called("get", uri)
-        if uri not in self.objects:
-            raise FileNotFoundError(uri)
-        return self.damage.get(uri, bytes)(self.objects[uri])
-
-    def get_sure(self, uri: str) -> bytes:
-        """Return the object's bytes: memory has no wire."""
-        return self.get(uri)
 
     def get_many(self, uris: Sequence[str]) -> builtins.list[bytes | None]:
         """Return the bytes of each object, None where it is missing."""
@@ -108,24 +195,6 @@ class MemoryStorage:
 
         return [one(uri) for uri in uris]
 
-    def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes:
-        """Return some of the object's bytes, damaged if they are to be."""
-        self._called("get_range", uri)
-        if uri not in self.objects:
-            raise FileNotFoundError(uri)
-        if tag not in ("", self._tag(uri)):
-            raise ObjectChangedError(f"{uri}: written anew since it was pinned")
-        if start < stop > len(self.objects[uri]):
-            raise ObjectChangedError(f"{uri}: ends before byte {stop}")
-        return self.damage.get(uri, bytes)(self.objects[uri])[start:stop]
-
-    def size(self, uri: str) -> int:
-        """Return the object's size in bytes."""
-        self._called("size", uri)
-        if uri not in self.objects:
-            raise FileNotFoundError(uri)
-        return len(self.objects[uri])
-
     def sizes(self, uris: Sequence[str]) -> list[int | None]:
         """Return the size of each object, None where it is missing."""
         return [self.size(uri) if uri in self.objects else None for uri in uris]
@@ -133,59 +202,27 @@ class MemoryStorage:
     def last_written(self, uris: Sequence[str]) -> list[float | None]:
         """Return when each object was written, None where it is missing."""
         for uri in uris:
-            self._called("last_written", uri)
+            self._asked("last_written", uri)
         return [self.written_at[uri] if uri in self.objects else None for uri in uris]
 
     def copy(self, names: Mapping[str, str]) -> None:
         """Copy each object to the name beside it."""
         for source, target in names.items():
-            self._called("copy", source)
+            self._asked("copy", source)
             if source not in self.objects:
                 raise FileNotFoundError(source)
             self._store(target, self.objects[source])
 
-    def folders(self, prefix_uri: str) -> list[str]:
-        """Return the names of the folders right inside a folder, sorted."""
-        self._called("folders", prefix_uri)
-        inside = [uri.removeprefix(f"{prefix_uri}/") for uri in self._inside(prefix_uri)]
-        return sorted({path.split("/", 1)[0] for path in inside if "/" in path})
-
-    def list(self, prefix_uri: str) -> list[str]:
-        """Return the URIs of all objects in a folder, sorted."""
-        self._called("list", prefix_uri)
-        return self._inside(prefix_uri)
-
-    def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
-        """Return what is known of all objects in a folder, or of the one object, by URI."""
-        self._called("facts", prefix_uri)
-        alone = [prefix_uri] if prefix_uri in self.objects else []
-        return [
-            ObjectFacts(
-                uri=uri,
-                size_bytes=len(self.objects[uri]),
-                tag=self._tag(uri),
-                modified=self.written_at.get(uri, 0.0),
-            )
-            for uri in self._inside(prefix_uri) or alone
-        ]
-
-    def newest(self, prefix_uri: str) -> float | None:
-        """Return when the newest object of a folder was written, in Unix seconds."""
-        self._called("newest", prefix_uri)
-        return max(
-            (self.written_at.get(uri, 0.0) for uri in self._inside(prefix_uri)), default=None
-        )
-
     def delete(self, uris: Iterable[str]) -> None:
         """Delete the objects; missing ones are no error."""
         for uri in uris:
-            self._called("delete", uri)
+            self._asked("delete", uri)
             self.objects.pop(uri, None)
 
     def open_sink(self, uri: str) -> ObjectSink:
         """Start an object that is written piece by piece."""
-        self._called("open_sink", uri)
-        return _MemorySink(self, uri)
+        self._asked("open_sink", uri)
+        return super().open_sink(uri)
 
     def names_called(self, kind: str) -> Sequence[str]:
         """Return the URIs of all calls of one kind so far."""
@@ -204,11 +241,11 @@ class MemoryStorage:
         """Let the next process reach the store again."""
         self.dead, self.writes_left = False, None
 
-    def _inside(self, prefix_uri: str) -> builtins.list[str]:
-        return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+    def _shown(self, uri: str) -> bytes:
+        return self.damage.get(uri, bytes)(self.objects[uri])
 
     def _tag(self, uri: str) -> str:
-        """Return what changes whenever the object is written anew, even with the same bytes."""
+        # Another one even if the same bytes are written.
         return f'"{self.written.count(uri)}-{zlib.crc32(self.objects[uri])}"'
 
     def _store(self, uri: str, data: bytes) -> None:
@@ -220,7 +257,7 @@ class MemoryStorage:
         self.written_at[uri] = self._now()
         self.written.append(uri)
 
-    def _called(self, kind: str, uri: str) -> None:
+    def _asked(self, kind: str, uri: str) -> None:
         if self.dead:
             raise DriverDiedError
         self.calls.append((kind, uri))
@@ -234,8 +271,8 @@ class MemoryStorage:
             raise StorageError(f"{uri}: no answer to {kind}")
 
 
-class _MemorySink:
-    def __init__(self, storage: MemoryStorage, uri: str) -> None:
+class _Sink:
+    def __init__(self, storage: StoredObjects, uri: str) -> None:
         self._storage = storage
         self._uri = uri
         self._data: bytearray | None = bytearray()
@@ -253,8 +290,8 @@ class _MemorySink:
 
     def close(self) -> None:
         if self._data is not None:
-            self._storage.put(self._uri, bytes(self._data))
-            self._data = None
+            data, self._data = bytes(self._data), None
+            self._storage.put(self._uri, data)
 
     def abandon(self) -> None:
         self._data = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_SINK = "tests/unit/test_iceberg_sink.py"
-_STAGED = "tests/unit/test_staged_files.py"
-_TRUST = "tests/unit/test_iceberg_trust.py"
-_PRESENCE = "tests/unit/test_iceberg_presence.py"
+_SINK = "tests/unit/sinks/iceberg/test_sink.py"
+_STAGED = "tests/unit/sinks/test_staged.py"
+_TRUST = "tests/unit/sinks/iceberg/test_file_io.py"
+_PRESENCE = "tests/unit/sinks/iceberg/test_marks.py"
 
 
 def _rule(name: str) -> Guard:
@@ -37,7 +37,7 @@ ICEBERG_GUARDS = (
         file="sinks/staged.py",
         before="    others = sorted(\n",
         after="    others = list(\n",
-        test="tests/unit/test_iceberg_marks.py",
+        test="tests/unit/sinks/iceberg/test_marks.py",
     ),
     Guard(
         name="Iceberg: a run is looked for under every id",
@@ -79,7 +79,7 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/marks.py",
         before="    if not text.isdecimal():\n",
         after="    if not text.isdecimal():\n        return 0\n    if False:\n",
-        test="tests/unit/test_iceberg_marks.py",
+        test="tests/unit/sinks/iceberg/test_marks.py",
     ),
     Guard(
         name="Iceberg: a partition spec that is gone stops the commit",
@@ -101,14 +101,14 @@ ICEBERG_GUARDS = (
         before="{**self.properties, **table_response.config, **keys}",
         after="{**self.properties, **table_response.metadata.properties, "
         "**table_response.config, **keys}",
-        test="tests/unit/test_vended_credentials.py -k no_storage_options",
+        test="tests/unit/sinks/iceberg/test_catalog_vended_credentials.py -k no_storage_options",
     ),
     Guard(
         name="trust: what PyIceberg mixes for a REST catalog's table is not used",
         file="sinks/iceberg/catalog.py",
         before="        return HoldfastFileIO(self.properties)\n",
         after="        return HoldfastFileIO({**self.properties, **properties})\n",
-        test="tests/unit/test_pinned_refs_and_io.py -k rest_catalog",
+        test="tests/unit/sinks/iceberg/test_file_io.py -k rest_catalog",
     ),
     Guard(
         name="trust: a commit imports no code that a table names",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_ROWS = "tests/unit/test_row_sums.py"
-_HASH = "tests/unit/test_row_hash.py"
+_ROWS = "tests/unit/engine/test_input_check_rows.py"
+_HASH = "tests/unit/spark/test_dataframe.py"
 
 INPUT_GUARDS = (
     Guard(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_HOSTILE = "tests/unit/test_lance_hostile.py"
-_CLEANED = "tests/unit/test_lance_cleaned.py"
-_ANSWERS = "tests/unit/test_lance_post.py"
+_HOSTILE = "tests/unit/sinks/lance/test_post_hostile.py"
+_CLEANED = "tests/unit/sinks/lance/test_post.py"
+_ANSWERS = "tests/unit/sinks/lance/test_post.py"
 _CONTRACT = "tests/contract/test_lance_tables.py -k LocalFiles"
 
 LANCE_GUARDS = (
@@ -152,13 +152,13 @@ LANCE_GUARDS = (
         file="sinks/lance/history.py",
         before='    "BaseOperation",\n',
         after="",
-        test="tests/unit/test_lance_history.py",
+        test="tests/unit/sinks/lance/test_history.py",
     ),
     Guard(
         name="trust: no dataset gets an id on a ledger's word",
         file="sinks/lance/sink.py",
         before="                if self._of_known_run:\n",
         after="                if False:\n",
-        test="tests/unit/test_staged_files.py -k forged_run_file",
+        test="tests/unit/sinks/test_staged.py -k forged_run_file",
     ),
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_COMMIT = "tests/unit/test_commit_lands_once.py -k empty"
-_FAILED = "tests/unit/test_quarantine_records.py"
-_WORK = "tests/unit/test_work_superseding.py"
-_LIVE = "tests/unit/test_live_files.py"
-_OWNER = "tests/unit/test_records_of_a_run.py"
+_COMMIT = "tests/unit/engine/test_commit.py -k empty"
+_FAILED = "tests/unit/worker/test_quarantine.py"
+_WORK = "tests/unit/model/test_work.py"
+_LIVE = "tests/unit/engine/test_cleanup_live_files.py"
+_OWNER = "tests/unit/model/test_records_of_a_run.py"
 
-_REUSED = "tests/unit/test_reused_ids.py"
+_REUSED = "tests/unit/engine/test_claim.py"
 
 LEDGER_GUARDS = (
     Guard(
@@ -32,7 +32,7 @@ LEDGER_GUARDS = (
         file="model/records.py",
         before="    return found or [",
         after="    return found and [",
-        test="tests/unit/test_identity_and_report.py",
+        test="tests/unit/model/test_records.py",
     ),
     Guard(
         name="sweep: what the table reaches stays, whatever the log says",
@@ -110,84 +110,84 @@ LEDGER_GUARDS = (
         before="            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)\n",
         after="            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)\n"
         "            heartbeat.stop()\n",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: a beat is a sign of life",
         file="engine/takeover.py",
         before="if has_recorded or has_beaten else",
         after="if has_recorded else",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: a lost claim is waited for in its turn",
         file="engine/claim.py",
         before="            if ledger.log.try_claim(claim) is not None:",
         after="            if ledger.log.claim(claim) is not None:",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: the store's clock tells how old a sign of life is",
         file="engine/takeover.py",
         before="now, recorded = self._store_now(), self",
         after="now, recorded = ports.now(), self",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: another thread of this process may be at work",
         file="engine/takeover.py",
         before="one.layout.folder == folder and thread != here",
         after="False",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: a notebook that starts again does not wait for itself",
         file="engine/takeover.py",
         before=" and thread != here",
         after="",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: a lost beat is soon repeated",
         file="engine/takeover.py",
         before="            return _BEAT_S_MIN  # Soon",
         after="            return every_s  # Soon",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: a claim that is being made is seen by other threads",
         file="engine/claim.py",
         before="        with at_work(ledger):",
         after='        with __import__("contextlib").nullcontext():',
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: a refused append ends the heartbeat of remaining",
         file="engine/drive.py",
         before="                self.prepared.heartbeat.stop()",
         after="                pass",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: a run that is only prepared is waited for an hour",
         file="engine/takeover.py",
         before="        if ports.now() >= until:",
         after="        if False:",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="take-over: the table is looked at again after a wait",
         file="engine/drive.py",
         before="ledger.ports.now() - began > _VIEW_S_MAX",
         after="False",
-        test="tests/unit/test_heartbeat.py",
+        test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
         name="keys: NULL is no key that appears twice",
         file="engine/input_check.py",
         before="    refuse_null_keys(book.input_sums)\n    is_quick",
         after="    is_quick",
-        test="tests/unit/test_resume_input.py",
+        test="tests/unit/engine/test_input_check.py",
     ),
     Guard(
         name="logs: without run.json records that name a run are refused",
@@ -271,28 +271,28 @@ LEDGER_GUARDS = (
         file="ledger/run_log.py",
         before="        self.refresh()\n        self._stop_if_fenced()\n",
         after="        self.refresh()\n",
-        test="tests/unit/test_run_log.py",
+        test="tests/unit/ledger/test_run_log.py",
     ),
     Guard(
         name="logs: a claim fences the tasks of an older job",
         file="ledger/task_log.py",
         before='        return "stopped" if isinstance(body, Stop) else "fenced"\n',
         after='        return "stopped"\n',
-        test="tests/unit/test_task_log.py",
+        test="tests/unit/ledger/test_task_log.py",
     ),
     Guard(
         name="logs: an equal record of another attempt is not taken for one's own",
         file="ledger/task_log.py",
         before='{"run": self._layout.nonce, "nonce": self._nonce}',
         after='{"run": self._layout.nonce}',
-        test="tests/unit/test_task_log.py",
+        test="tests/unit/ledger/test_task_log.py",
     ),
     Guard(
         name="logs: records are put in the order of their numbers",
         file="ledger/task_log.py",
         before="key=lambda record: (record.log, record.number)",
         after="key=lambda record: record.name",
-        test="tests/unit/test_task_log.py",
+        test="tests/unit/ledger/test_task_log.py",
     ),
     Guard(
         name="checkpoints: rows without output are covered beside failed ones",

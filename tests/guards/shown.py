@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_HOSTILE = "tests/unit/test_hostile_text.py"
-_LOOK = "tests/unit/test_cli_look.py"
-_PLAIN = "tests/unit/test_plain_text.py"
-_SECRETS = "tests/unit/test_secrets.py"
+_HOSTILE = "tests/unit/test_text_hostile.py"
+_LOOK = "tests/unit/cli/test_runs_and_status.py"
+_PLAIN = "tests/unit/test_text.py"
+_SECRETS = "tests/unit/test_opening_secrets.py"
 
-_LASTING = "tests/unit/test_lasting.py"
-_WHERE = "tests/unit/test_where_it_failed.py"
+_LASTING = "tests/unit/model/test_lasting.py"
+_WHERE = "tests/unit/worker/test_reports.py"
 
 SHOWN_GUARDS = (
     Guard(
@@ -256,13 +256,13 @@ SHOWN_GUARDS = (
         file="cli/arguments.py",
         before="{flag} number {number} is no",
         after="{flag} number {number} {pair} is no",
-        test="tests/unit/test_cli_frame.py -k name_and_a_value",
+        test="tests/unit/cli/test_main.py -k name_and_a_value",
     ),
     Guard(
         name="a value may be in a file, so that no list of processes shows it",
         file="cli/arguments.py",
         before="    if given.startswith(_FROM_FILE):\n",
         after="    if False:\n",
-        test="tests/unit/test_cli_frame.py -k value",
+        test="tests/unit/cli/test_main.py -k value",
     ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_UPLOADS = "tests/unit/test_io_upload.py"
-_ANSWERS = "tests/unit/test_storage_answers.py -k bytes"
-_RETRIES = "tests/unit/test_retry.py"
+_UPLOADS = "tests/unit/storage/test_upload.py"
+_ANSWERS = "tests/unit/storage/test_objects.py -k bytes"
+_RETRIES = "tests/unit/worker/test_transforms_retry.py"
 
 STORAGE_GUARDS = (
     Guard(
@@ -14,7 +14,7 @@ STORAGE_GUARDS = (
         file="storage/upload.py",
         before="            self._await_arrival()\n",
         after="",
-        test="tests/unit/test_io_upload.py",
+        test="tests/unit/storage/test_upload.py",
     ),
     Guard(
         name="storage: an object of another size is not the upload that had no answer",
@@ -70,6 +70,6 @@ STORAGE_GUARDS = (
         file="worker/calls.py",
         before="self._loop.time() - began, refusals)\n",
         after="self._loop.time() - began)\n",
-        test="tests/unit/test_rate_limits.py",
+        test="tests/unit/worker/test_calls.py",
     ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_STORED = "tests/unit/test_stored.py"
-_CHUNKS = "tests/unit/test_chunks.py"
-_KEYS = "tests/unit/test_key_files.py"
+_STORED = "tests/unit/model/test_stored.py"
+_CHUNKS = "tests/unit/ledger/test_row_files.py"
+_KEYS = "tests/unit/ledger/test_row_files.py"
 
 STORED_GUARDS = (
     Guard(
@@ -133,48 +133,48 @@ STORED_GUARDS = (
         file="ledger/store.py",
         before="        if os.path.islink(",
         after="        if False and os.path.islink(",
-        test="tests/unit/test_live_files.py -k link",
+        test="tests/unit/engine/test_cleanup_live_files.py -k link",
     ),
     Guard(
         name="stored: a schema of an Iceberg table is one",
         file="sinks/iceberg/schemas.py",
         before="    old, new = _read(began), Schema.model_validate(now)\n",
         after="    old, new = Schema.model_validate(began), Schema.model_validate(now)\n",
-        test="tests/unit/test_iceberg_sink.py -k no_table_has",
+        test="tests/unit/sinks/iceberg/test_sink.py -k no_table_has",
     ),
     Guard(
         name="stored: what a ledger says of a manifest has its declared types",
         file="sinks/iceberg/manifests.py",
         before="        return typed(group.detail, Detail)\n",
         after="        return msgspec.convert(group.detail, Detail, strict=False)\n",
-        test="tests/unit/test_iceberg_sink.py -k no_writer",
+        test="tests/unit/sinks/iceberg/test_sink.py -k no_writer",
     ),
     Guard(
         name="stored: a manifest has as many partitions as its spec",
         file="sinks/iceberg/sink.py",
         before="            if len(detail.partitions) != fields[detail.spec_id]:\n",
         after="            if False:\n",
-        test="tests/unit/test_iceberg_sink.py -k no_writer",
+        test="tests/unit/sinks/iceberg/test_sink.py -k no_writer",
     ),
     Guard(
         name="stored: a schema of a Lance dataset is one",
         file="sinks/lance/post.py",
         before="        typed(schema, _SchemaJson)\n",
         after="        pass\n",
-        test="tests/unit/test_lance_hostile.py -k no_dataset",
+        test="tests/unit/sinks/lance/test_post_hostile.py -k no_dataset",
     ),
     Guard(
         name="stored: what a ledger says of a fragment is looked at before the intent",
         file="sinks/lance/sink.py",
         before="        for group in groups:\n            self._fragment(group)\n",
         after="",
-        test="tests/unit/test_lance_hostile.py -k fragment",
+        test="tests/unit/sinks/lance/test_post_hostile.py -k fragment",
     ),
     Guard(
         name="stored: a fragment is in the file that the ledger lists",
         file="sinks/lance/sink.py",
         before="        if own != group.path:\n",
         after="        if False:\n",
-        test="tests/unit/test_lance_hostile.py -k fragment",
+        test="tests/unit/sinks/lance/test_post_hostile.py -k fragment",
     ),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_SCHEMAS = "tests/unit/test_schema_in_mid_run.py"
-_DOUBT = "tests/unit/test_abort_in_doubt.py"
-_LANDS_ONCE = "tests/unit/test_commit_lands_once.py"
+_SCHEMAS = "tests/unit/engine/test_drive_schema_changes.py"
+_DOUBT = "tests/unit/engine/test_cleanup_in_doubt.py"
+_LANDS_ONCE = "tests/unit/engine/test_commit.py"
 
-_MISSING = "tests/unit/test_missing_columns.py"
+_MISSING = "tests/unit/sinks/test_conform_missing_columns.py"
 
 TABLE_GUARDS = (
     Guard(
@@ -51,7 +51,7 @@ TABLE_GUARDS = (
         file="worker/replay.py",
         before="        if numbers.get(path) != number:\n",
         after="        if False:\n",
-        test="tests/unit/test_replay_into_iceberg.py",
+        test="tests/unit/worker/test_replay_into_iceberg.py",
     ),
     Guard(
         name="Lance: a column that was dropped and added again is another one",
@@ -86,7 +86,7 @@ TABLE_GUARDS = (
         file="engine/resolve.py",
         before="    if view.uuid != run_file.identity.table_uuid:\n",
         after="    if False:\n",
-        test="tests/unit/test_abort_races.py",
+        test="tests/unit/engine/test_cleanup_races.py",
     ),
     Guard(
         name="a sweep keeps the files of a post that is in doubt",
@@ -107,7 +107,7 @@ TABLE_GUARDS = (
         file="engine/resolve.py",
         before="        ledger.log.append_late_receipt(receipt_of(found.mark, intent))\n",
         after="        pass\n",
-        test=f"{_DOUBT} tests/unit/test_abort_races.py",
+        test=f"{_DOUBT} tests/unit/engine/test_cleanup_races.py",
     ),
     Guard(
         name="a conflict is recorded as a refusal only after a look",
@@ -121,7 +121,7 @@ TABLE_GUARDS = (
         file="engine/commit.py",
         before=" or view.settled_below <= self.log.intents[number].sequence_number:\n",
         after=":\n",
-        test="tests/unit/test_commit_stops.py",
+        test="tests/unit/engine/test_commit_stops.py",
     ),
     Guard(
         name="a post that was never sent is recorded before the next look",
@@ -135,41 +135,41 @@ TABLE_GUARDS = (
         file="ledger/run_log.py",
         before="            self._damage = error\n",
         after="            pass\n",
-        test="tests/unit/test_run_log.py",
+        test="tests/unit/ledger/test_run_log.py",
     ),
     Guard(
         name="a refusal for good is looked up before it is believed",
         file="engine/commit.py",
         before="                if (landed := self.look(view)) is not None:\n",
         after="                if False:\n",
-        test="tests/unit/test_commit_stops.py",
+        test="tests/unit/engine/test_commit_stops.py",
     ),
     Guard(
         name="a complete run is compared with its input before it is published",
         file="engine/drive.py",
         before="            book.reopen()",
         after="            pass",
-        test="tests/unit/test_resume_input.py",
+        test="tests/unit/engine/test_input_check.py",
     ),
     Guard(
         name="an older post that lands in between is compared with the input",
         file="engine/drive.py",
         before="            self._compare(book, landed.receipt.staged, choices)\n        kept",
         after="            pass\n        kept",
-        test="tests/unit/test_resume_input.py",
+        test="tests/unit/engine/test_input_check.py",
     ),
     Guard(
         name="a start that fails before its claim writes nothing",
         file="ledger/ledger.py",
         before="        if not self.log.own_claim:\n",
         after="        if False:\n",
-        test="tests/unit/test_run_log.py",
+        test="tests/unit/ledger/test_run_log.py",
     ),
     Guard(
         name="a receipt is written for the very intent that landed",
         file="model/records.py",
         before="    return intent if is_counted or intent.snapshot_id == snapshot_id else None\n",
         after="    return intent\n",
-        test="tests/unit/test_records_of_a_run.py",
+        test="tests/unit/model/test_records_of_a_run.py",
     ),
 )

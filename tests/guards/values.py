@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_READS = "tests/unit/test_iceberg_manifest_reads.py"
-_FILTERS = "tests/unit/test_scan_iceberg_filters.py"
-_VALUES = "tests/unit/test_iceberg_values.py"
+_READS = "tests/unit/sinks/iceberg/test_manifests.py"
+_FILTERS = "tests/unit/sources/test_iceberg_rows.py"
+_VALUES = "tests/unit/sinks/iceberg/test_writer_values.py"
 
-_LARGE = "tests/unit/test_large_cells.py"
+_LARGE = "tests/unit/worker/test_batch_steps_large_cells.py"
 
 VALUE_GUARDS = (
     Guard(
@@ -47,7 +47,7 @@ VALUE_GUARDS = (
             "listed_manifest(group, _NO_SNAPSHOT).fetch_manifest_entry("
             "table.io, discard_deleted=False)"
         ),
-        test="tests/unit/test_iceberg_copies.py",
+        test="tests/unit/sinks/iceberg/test_manifests.py",
     ),
     Guard(
         name="deletes in the partition of NaN are found",
@@ -103,14 +103,14 @@ VALUE_GUARDS = (
         file="worker/task.py",
         before="return halving_steps(keyed, fitting, batch_rows",
         after="return halving_steps(keyed, apply, batch_rows",
-        test="tests/unit/test_halving.py",
+        test="tests/unit/worker/test_batch_steps.py",
     ),
     Guard(
         name="a row that Python cannot hold is set aside, not the job",
         file="worker/row_steps.py",
         before="except (OverflowError, ValueError) as error:",
         after="except ZeroDivisionError as error:",
-        test="tests/unit/test_row_tasks.py",
+        test="tests/unit/worker/test_task_row_functions.py",
     ),
     Guard(
         name="a float column is compared with floats, for files as for rows",

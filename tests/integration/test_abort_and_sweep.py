@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-from pyiceberg.catalog import load_catalog
 
 import holdfast as hf
 from holdfast.errors import (
@@ -15,13 +11,10 @@ from holdfast.errors import (
     RunCommittedError,
     RunUnfinishedError,
     StoreUnavailableError,
-    TableOutOfSightError,
     TransformError,
 )
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Receipt, Record, open_json, seal_json
-from holdfast.sinks.base import Outcome
-from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fault_proxy import Fault, fault_proxy
 from tests.integration.process_watched import ROWS, RUN, WatchedTable
 from tests.stack_access import Stack
@@ -68,20 +61,6 @@ def test_a_run_that_nobody_has_started_can_be_aborted(watched: WatchedTable) -> 
     assert watched.run().sweep() == hf.Swept(data_files=0, ledger_objects=0)
     with pytest.raises(RunAbortedError):
         watched.append()
-
-
-def test_a_run_that_may_go_on_is_not_swept(watched: WatchedTable) -> None:
-    """Its files are paid work: they stay until it has landed or was given up."""
-    half_done(watched)
-    before = watched.storage.list(watched.layout().folder)
-    files = data_files(watched)
-    assert files  # There is something to lose: the test is not vacuous.
-    with pytest.raises(RunUnfinishedError, match=r"run\.abort\(\)"):
-        watched.run().sweep()
-    assert watched.storage.list(watched.layout().folder) == before
-    assert data_files(watched) == files
-    assert watched.append().outcome == "committed"
-    assert watched.numbers() == watched.computed() == ALL
 
 
 def test_a_sweep_after_the_commit_leaves_the_log_and_a_readable_table(
@@ -186,38 +165,6 @@ def forge(watched: WatchedTable, path: str) -> None:
     pytest.fail("no task record with files")
 
 
-def test_an_abort_that_points_at_the_wrong_catalog_gives_nothing_up(
-    watched: WatchedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The driver died between intent and post; another catalog knows no such table.
-
-    To call it aborted would let the post land behind it, and every row twice under a new id.
-    """
-    post = IcebergSink.post
-    held: list[tuple[Any, ...]] = []
-
-    def hold(*arguments: Any) -> Outcome:  # noqa: ANN401 - those of `post`.
-        held.append(arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as dying:
-        dying.setattr(IcebergSink, "post", hold)
-        with pytest.raises(KeyboardInterrupt):
-            watched.append()
-    wrong = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}"}
-    load_catalog("wrong", **wrong).create_namespace(watched.namespace)
-    elsewhere = hf.IcebergTable(f"{watched.namespace}.rows", catalog=wrong)
-    with pytest.raises(TableOutOfSightError, match="there is no such table"):
-        watched.run().abort(to=elsewhere)
-    assert watched.run().status().state != "aborted"
-    # Against its own table it ends for good: what was under way is refused.
-    assert watched.run().abort() == hf.Aborted(posts=1)
-    assert post(*held[0]) is Outcome.CONFLICT
-    assert watched.numbers() == []
-    assert watched.append(run_id="anew").outcome == "committed"
-    assert watched.numbers() == ALL
-
-
 def test_a_committed_run_cannot_be_aborted(watched: WatchedTable) -> None:
     """The error names the snapshot; the run stays committed."""
     landed = watched.append()
@@ -226,35 +173,6 @@ def test_a_committed_run_cannot_be_aborted(watched: WatchedTable) -> None:
     assert caught.value.snapshot_id == landed.snapshot_id
     assert watched.run().status().state == "committed"
     assert watched.append().outcome == "already_committed"
-
-
-def test_a_run_that_landed_without_a_receipt_is_not_given_up(
-    watched: WatchedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The driver died behind its post: abort says so, and a later start gives the receipt.
-
-    To call it aborted would send the user to a new id, and every row would land twice.
-    """
-    append = RunLog.append
-
-    def lose_receipt(self: RunLog, body: Body) -> Record:
-        if isinstance(body, Receipt):
-            raise StoreUnavailableError(uri="the receipt", reason="lost by the test")
-        return append(self, body)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunLog, "append", lose_receipt)
-        with pytest.raises(StoreUnavailableError):
-            watched.append()
-    (snapshot_id,) = watched.snapshots()
-    with pytest.raises(RunCommittedError) as caught:
-        watched.run().abort()
-    assert caught.value.snapshot_id == snapshot_id
-    again = watched.append()
-    assert (again.outcome, again.snapshot_id) == ("already_committed", snapshot_id)
-    assert watched.run().status().state == "committed"
-    watched.run().sweep()
-    assert watched.numbers() == watched.computed() == ALL
 
 
 def test_a_post_that_is_on_its_way_cannot_land_after_abort_and_sweep(
@@ -311,31 +229,3 @@ def test_a_sweep_keeps_what_landed_though_its_receipt_was_lost(
     assert live_files(watched) == live
     assert data_files(watched) >= live
     assert watched.numbers() == ALL
-
-
-def test_status_and_runs_tell_where_each_run_stands(watched: WatchedTable, tmp_path: Path) -> None:
-    """Every state is shown, by reading the ledgers alone."""
-    store = {**watched.ledger}
-    assert hf.runs(**store) == []
-    assert watched.run("never started").status().state == "new"
-    landed = watched.append(run_id="landed")
-    half_done(watched, "stopped")
-    watched.run("claimed").remaining(watched.input(), key="n")
-    half_done(watched, "aborted")
-    watched.run("aborted").abort(reason="a test")
-    found = {status.run_id: status for status in hf.runs(**store)}
-    assert {run_id: status.state for run_id, status in found.items()} == {
-        "landed": "committed",
-        "stopped": "stopped",
-        "claimed": "started",
-        "aborted": "aborted",
-    }
-    assert found["landed"].snapshot_id == landed.snapshot_id
-    assert (found["landed"].done_rows, found["landed"].input_rows) == (ROWS, ROWS)
-    status = watched.run("stopped").status()
-    done = len(watched.computed()) - ROWS
-    assert (status.done_rows * 2, status.input_rows, status.starts) == (done, ROWS, 1)
-    assert status.table == watched.name
-    assert f"{status.done_rows} of {ROWS} ({status.done_rows / ROWS:.0%}) rows" in str(status)
-    elsewhere = hf.runs(f"file://{tmp_path}/none")
-    assert elsewhere == []

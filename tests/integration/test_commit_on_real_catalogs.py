@@ -13,7 +13,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.errors import CommittedThenRemovedError, RunMismatchError
 from holdfast.sinks.iceberg import sink as iceberg_sink
 from holdfast.sinks.iceberg.catalog import single_post
 from tests.fault_proxy import Fault, fault_proxy
@@ -179,36 +178,6 @@ def test_a_lost_answer_is_found_by_its_mark_on_the_sql_catalog(
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(ROWS))
     summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary]
     assert [one.get("holdfast.run") for one in summaries] == [None, "r"]
-
-
-@pytest.mark.rest
-def test_a_run_that_was_rolled_back_is_not_written_again(
-    lake: SparkSession, namespace: str, ledger: dict[str, Any]
-) -> None:
-    """Somebody removed the rows on purpose: a retry says so instead of bringing them back."""
-    table = f"lake.{namespace}.t"
-    make_table(lake, table)
-    before = lake.sql(f"SELECT snapshot_id FROM {table}.snapshots").first()["snapshot_id"]  # type: ignore[index]
-    run = hf.Run("r", **ledger)
-    run.append(lake.range(ROWS), to=table, key="id")
-    lake.sql(f"CALL lake.system.rollback_to_snapshot('{namespace}.t', {before})")
-    with pytest.raises(CommittedThenRemovedError):
-        run.append(lake.range(ROWS), to=table, key="id")
-    assert lake.table(table).count() == 1
-
-
-@pytest.mark.rest
-def test_the_same_run_id_from_a_second_store_is_refused(
-    lake: SparkSession, namespace: str, ledger: dict[str, Any]
-) -> None:
-    """Another ledger knows nothing of the first, but the table's mark does."""
-    table = f"lake.{namespace}.t"
-    make_table(lake, table)
-    hf.Run("r", **ledger).append(lake.range(ROWS), to=table, key="id")
-    elsewhere = {**ledger, "store": f"{ledger['store']}-second"}
-    with pytest.raises(RunMismatchError, match="another ledger"):
-        hf.Run("r", **elsewhere).append(lake.range(ROWS), to=table, key="id")
-    assert lake.table(table).count() == ROWS + 1
 
 
 @pytest.mark.rest

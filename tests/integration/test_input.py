@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.errors import NullKeyError, RunMismatchError
+from holdfast.errors import RunMismatchError
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
@@ -55,23 +55,6 @@ def test_the_same_input_gives_the_receipt_and_another_is_refused(
     with pytest.raises(RunMismatchError, match="200 rows as before, but other keys"):
         append(df.where("n > 0").union(df.where("n = 1")))
     assert lake.table(table).count() == 200
-
-
-def test_rows_without_a_key_are_refused_before_the_transform_is_called(
-    lake: SparkSession, table: str, ledger: dict[str, Any]
-) -> None:
-    """The error counts them; after the fix the same run lands."""
-    df = lake.range(50).selectExpr("if(id % 10 = 3, null, id) as k", "id as n")
-
-    def only_n(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.select(["n"])
-
-    run = hf.Run("nulls", **ledger)
-    with pytest.raises(NullKeyError, match="5 input rows have NULL"):
-        run.append(df, to=table, key="k", transform=only_n)
-    assert lake.table(f"{table}.snapshots").count() == 0
-    report = run.append(df.where("k IS NOT NULL"), to=table, key="k", transform=only_n)
-    assert report.rows == 45
 
 
 def test_an_input_that_is_not_verified_is_said_to_be_so(

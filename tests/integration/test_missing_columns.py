@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.errors import SchemaMismatchError, TransformError
+from holdfast.errors import SchemaMismatchError
 from tests.crash.own_connect import connect_server
 from tests.integration.process_desk import COUNTRIES, ROWS, Desk
 from tests.integration.process_jobs import COLUMNS, run_job
@@ -92,24 +92,6 @@ def test_a_dataframe_that_lacks_a_column_starts_no_task(desk: Desk) -> None:
     assert desk.append(few.selectExpr("*", "id * 1.5D AS price")).outcome == "committed"
     assert desk.rows() == COUNTRIES
     assert sorted(prices(desk)) == [1.5 * number for number in range(ROWS)]
-
-
-def test_a_column_that_comes_between_two_starts_need_not_be_given(desk: Desk) -> None:
-    """The script is older than the column: the run goes on, and its rows have NULL there."""
-    df = desk.ids().selectExpr("id", "concat('c', id) AS country", "1.5D AS price")
-
-    def failing(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if 5 in batch.column("id").to_pylist():
-            raise LookupError("no country for 5")
-        return batch
-
-    with pytest.raises(TransformError):
-        desk.append(df, transform=failing, batch_rows=1)
-    desk.lake.sql(f"ALTER TABLE {desk.table} ADD COLUMN score DOUBLE")
-    with pytest.warns(UserWarning, match="the transform's code has changed"):
-        assert desk.append(df).outcome == "committed"
-    assert desk.rows() == COUNTRIES
-    assert desk.lake.table(desk.table).where("score IS NULL").count() == ROWS
 
 
 @pytest.mark.parametrize("computed", [False, True], ids=["as it is", "with a transform"])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.errors import TableChangedError, TransformError
-from tests.integration.lance_desk import LanceDesk
+from holdfast.errors import TransformError
 from tests.integration.process_watched import ROWS, WatchedTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
@@ -61,17 +58,6 @@ def three_starts_of_iceberg(watched: WatchedTable, last_change: list[str]) -> hf
 
 
 @WARNS
-def test_a_column_that_is_dropped_and_added_again_between_starts_stops_the_run(
-    watched: WatchedTable,
-) -> None:
-    """The second start's values belong to a column that is gone: they would read as NULL."""
-    with pytest.raises(TableChangedError, match="column 'score' was dropped"):
-        three_starts_of_iceberg(watched, ["DROP COLUMN score", "ADD COLUMN score STRING"])
-    assert watched.snapshots() == []
-    assert watched.numbers() == []
-
-
-@WARNS
 def test_a_column_that_is_added_and_one_that_is_widened_between_starts_do_not(
     watched: WatchedTable,
 ) -> None:
@@ -87,29 +73,3 @@ def test_a_column_that_is_added_and_one_that_is_widened_between_starts_do_not(
     assert 0 < len(without) < ROWS
     assert all(row["score"] in (None, f"paid-{row['n']}") for row in rows)
     assert report.kept_rows > len(without) > 0
-
-
-@WARNS
-@pytest.mark.parametrize(
-    ("successor", "said"),
-    [
-        (pa.field("note", pa.string()), "renamed to 'note'"),
-        (pa.field("rank", pa.int64()), "renamed to 'rank'"),
-        (pa.field("score", pa.string()), "column 'score' was dropped"),
-    ],
-    ids=["another name", "another type", "the same name"],
-)
-def test_on_lance_no_value_lands_in_the_column_that_got_the_number_of_another(
-    lake: SparkSession, tmp_path: Path, successor: pa.Field, said: str
-) -> None:
-    """Lance gives the number of a dropped column to the next: three starts, one column each."""
-    desk = LanceDesk.below(lake, tmp_path)
-    desk.make(pa.table({"id": pa.array([-1], pa.int64())}))
-    fail(desk.append, Scored("id", fails_at=FIRST_STOP))
-    desk.dataset().add_columns(pa.field("score", pa.string()))
-    fail(desk.append, Scored("id", fails_at=SECOND_STOP, column="score"))
-    desk.dataset().drop_columns(["score"])
-    desk.dataset().add_columns(successor)
-    with pytest.raises(TableChangedError, match=said):
-        desk.append(transform=Scored("id"))
-    assert desk.dataset().to_table().to_pylist() == [{"id": -1, successor.name: None}]

@@ -6,7 +6,7 @@ pruning by them loses rows, and a manifest that is written anew gets other value
 that `load_table` returns is read through this module. PyIceberg itself is not patched: the rest
 of the user's process keeps what it had.
 
-`tests/unit/test_iceberg_manifest_reads.py` notices when PyIceberg has mended its decoder.
+`tests/unit/sinks/iceberg/test_manifests.py` notices when PyIceberg has mended its decoder.
 
 Entries leave snapshot id and sequence numbers empty: readers inherit them from the snapshot
 that lists the manifest. So a manifest can be written before anyone knows which snapshot it

@@ -1,0 +1,96 @@
+"""Choices: what a user asks for is checked before anything is touched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.engine.options import Choices
+from holdfast.errors import SettingsError
+from tests.fakes.rig import Rig, two_partitions
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_rows", 0),
+        ("batch_rows", True),
+        ("limits", None),
+        ("limits", {"open_files": 4}),
+        ("retries", -1),
+        ("retries", None),
+        ("retries", 1.0),
+        ("rows", "some"),
+        ("takeover", "later"),
+        ("takeover", None),
+        ("if_committed", "ignore"),
+        ("if_committed", True),
+        ("verify_input", True),
+        ("verify_input", 0),
+        ("verify_input", None),
+        ("verify_input", "values"),
+        ("checkpoint_every", "soon"),
+        ("checkpoint_every", 0),
+        ("checkpoint_every", -1.0),
+        ("checkpoint_every", float("nan")),
+        ("checkpoint_every", timedelta(0)),
+    ],
+)
+def test_a_choice_that_cannot_be_followed_is_refused_by_its_name(name: str, value: object) -> None:
+    """A typing error must not switch a check off, and the message says what would do."""
+    choices: dict[str, Any] = {name: value}
+    with pytest.raises(SettingsError, match=name) as caught:
+        Choices(**choices)
+    assert repr(value) in caught.value.what
+    assert "give" in caught.value.cure
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds"),
+    [("30s", 30.0), ("5 min", 300.0), (2.5, 2.5), (timedelta(hours=1), 3600.0), (None, None)],
+)
+def test_a_checkpoint_is_a_duration_in_any_form(every: Any, seconds: float | None) -> None:  # noqa: ANN401
+    """None switches checkpoints off; it is no duration of nothing."""
+    assert Choices(checkpoint_every=every).checkpoint_every_s == seconds
+
+
+def test_by_default_nothing_is_left_out() -> None:
+    """The input is checked and compared, checkpoints are made, and nobody is overrun."""
+    choices = Choices()
+    assert (choices.verify_input, choices.if_committed, choices.rows) == ("keys", "compare", "same")
+    assert (choices.checkpoint_every_s, choices.takeover, choices.retries) == (30.0, "wait", 2)
+
+
+# ---- Sizes of batches, and the rule about rows
+@pytest.mark.parametrize("batch_rows", [True, False, 0, -1, "10", 1.5, 10.0])
+def test_a_batch_size_that_is_no_whole_number_is_refused(batch_rows: Any) -> None:  # noqa: ANN401
+    """Before anything is written, and with the value that was given."""
+    rig, submitter = Rig(), two_partitions()
+    with pytest.raises(SettingsError, match=f"batch_rows={batch_rows!r}"):
+        rig.start(submitter, batch_rows=batch_rows)
+    assert (rig.storage.objects, submitter.plans) == ({}, [])
+
+
+@pytest.mark.parametrize("batch_rows", [1, 10_000, None])
+def test_a_batch_size_of_at_least_one_is_taken(batch_rows: int | None) -> None:
+    """None leaves the batches as Spark sends them."""
+    submitter = two_partitions()
+    Rig().start(submitter, batch_rows=batch_rows)
+    assert [plan.batch_rows for plan in submitter.plans] == [batch_rows]
+
+
+@pytest.mark.parametrize("rows", ["some", "", None, True])
+def test_a_row_rule_that_does_not_exist_is_refused(rows: Any) -> None:  # noqa: ANN401
+    """A typing error must not switch the check off."""
+    with pytest.raises(SettingsError, match="rows="):
+        Rig().start(rows=rows)
+
+
+def test_the_row_rule_reaches_the_tasks() -> None:
+    """By default a transform keeps the number of rows."""
+    default, changed = two_partitions(), two_partitions()
+    Rig().start(default)
+    Rig().start(changed, rows="any")
+    assert [plan.rows for plan in (*default.plans, *changed.plans)] == ["same", "any"]

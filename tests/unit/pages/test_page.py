@@ -1,0 +1,211 @@
+"""The page about a run: whole, safe, small, and honest about what is not known."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from holdfast import per_row
+from holdfast.cli import report
+from holdfast.model.work import Usage
+from holdfast.pages.facts import facts_of
+from holdfast.pages.page import page_of
+from holdfast.pages.plots import NO_USAGE, plots_of
+from holdfast.pages.spread import failures_of
+from tests.fakes.memory_submitter import MemorySubmitter
+from tests.fakes.pages import BEGIN, facts, killed_twice, large_run, look, with_usage, without_usage
+from tests.fakes.rig import LAYOUT, STORE, Rig
+from tests.fakes.row_functions import QUICK, RowFunction
+
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&\"'"
+NO_END_TAG = {"meta", "br"}
+
+
+class Tags(HTMLParser):
+    """Checks that each element is closed, and keeps all names and attributes."""
+
+    def __init__(self, page: str) -> None:
+        """Read the page."""
+        super().__init__()
+        self.open: list[str] = []
+        self.names: set[str] = set()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take an opening tag."""
+        self.names.add(tag)
+        self.attributes += attrs
+        if tag not in NO_END_TAG:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take a tag that closes itself."""
+        self.names.add(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        """Take a closing tag."""
+        assert self.open.pop() == tag
+
+
+def failing_run(error: Exception) -> Rig:
+    """Return a run in which the rows 5 and 13 have failed."""
+    rig, function = Rig(), RowFunction()
+    function.fails_at = {5: error, 13: error}
+    transform = per_row(function, concurrency=3, retry=QUICK)
+    rig.start(transform=transform, on_error="quarantine", cost=0.5)
+    return rig
+
+
+def test_a_page_is_whole_and_fetches_nothing() -> None:
+    """No script, no link, no address but the name of a format."""
+    page = page_of(facts(look(killed_twice())))
+    tags = Tags(page)
+    assert tags.names >= {"html", "title", "svg", "table", "figure", "h1"}
+    assert not tags.names & {"script", "link", "iframe", "object", "img", "image", "foreignobject"}
+    assert not {name for name, _ in tags.attributes} & {"src", "href", "xlink:href", "onclick"}
+    assert "url(" not in page
+    addresses = re.findall(r"https?://[^\s\"'<]+", page)
+    assert {one.partition("w3.org/")[0] for one in addresses} == {"http://www."}
+    ids = [value for name, value in tags.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_each_plot_is_described_for_those_who_do_not_see_it() -> None:
+    """A title and a text, which the drawing refers to."""
+    page = page_of(facts(look(killed_twice())))
+    drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(drawn) > 1
+    for svg in drawn:
+        title, desc = re.findall(r'aria-labelledby="(\S+) (\S+)"', svg)[0]
+        assert f'<title id="{title}">' in svg
+        assert f'<desc id="{desc}">' in svg
+
+
+def test_what_users_name_is_never_taken_for_html() -> None:
+    """Neither a run's id, nor an error, nor a host."""
+    rig = failing_run(ValueError(HOSTILE))
+    hosts = with_usage(look(rig), lambda n: Usage(at=BEGIN, host=f"{HOSTILE}{n}", memory_bytes=5))
+    failures = report.look(rig.ledger(), BEGIN).failures
+    assert failures.kinds[0].error == f"ValueError: {HOSTILE}"
+    found = facts_of(hosts, failures, BEGIN)
+    page = page_of(replace(found, head=replace(found.head, run_id=HOSTILE, table=HOSTILE)))
+    assert not Tags(page).names & {"script", "img"}
+    assert page.count("&lt;script&gt;alert(") > len(found.hosts) + 3  # In tables and in drawings.
+    assert "<script" not in page
+
+
+def test_failed_rows_are_counted_by_error_and_shown_by_key() -> None:
+    """Errors that differ in numbers only are one kind; no other column is shown."""
+    rig, function = Rig(), RowFunction()
+    function.fails_at = {n: ValueError(f"row {n} is bad") for n in (3, 5, 13)}
+    function.fails_at[7] = KeyError("colour")
+    transform = per_row(function, concurrency=3, retry=QUICK)
+    rig.start(transform=transform, on_error="quarantine", max_errors=4)
+    failures = report.look(rig.ledger(), BEGIN).failures
+    assert (failures.rows, failures.read_rows, failures.problem) == (4, 4, "")
+    assert [(one.rows, one.error.partition(":")[0]) for one in failures.kinds] == [
+        (3, "ValueError"),
+        (1, "KeyError"),
+    ]
+    assert failures.kinds[1].key == "id=7"
+
+
+def test_at_most_twenty_kinds_of_errors_are_shown() -> None:
+    """The most frequent ones; of the others there is the number."""
+    rig, function = Rig(), RowFunction()
+    function.fails_at = {n: ValueError("bad" + "!" * n) for n in range(30)}
+    function.fails_at |= {n: ValueError("same") for n in range(0, 30, 6)}
+    transform = per_row(function, concurrency=3, retry=QUICK)
+    rig.start(MemorySubmitter(range(30)), transform=transform, on_error="quarantine", max_errors=30)
+    found = report.look(rig.ledger(), BEGIN)
+    failures = found.failures
+    assert (failures.kinds[0].rows, len(failures.kinds), failures.other_kinds) == (5, 20, 6)
+    assert "And 6 kinds more." in page_of(found)
+
+
+def test_failed_rows_that_are_gone_leave_the_rest_of_the_page() -> None:
+    """It says why they are not shown."""
+    rig = failing_run(ValueError("bad"))
+    doomed = [uri for uri in rig.storage.list(LAYOUT.tasks) if uri.endswith(".failed")]
+    rig.storage.delete(doomed)
+    found = report.look(rig.ledger(), BEGIN)
+    assert (found.failures.rows, found.failures.read_rows) == (2, 0)
+    assert "Reading ended early" in page_of(found)
+
+
+def test_no_failed_rows_need_no_table() -> None:
+    """There is nothing to say of them."""
+    rig = Rig()
+    rig.start()
+    found = report.look(rig.ledger(), BEGIN)
+    assert failures_of(rig.storage, {}).rows == 0
+    assert "Failed rows, by error" not in page_of(found)
+
+
+def test_what_is_not_known_is_said_instead_of_drawn() -> None:
+    """Ledgers of earlier versions say neither when nor where."""
+    found = facts(without_usage(look(killed_twice())))
+    plots = {plot.title: plot for plot in plots_of(found)}
+    for title in ("Peak memory of workers", "Time on rows and waits for storage, by start"):
+        assert (plots[title].svgs, plots[title].text) == ([], NO_USAGE)
+    assert "at each seal" in plots["Progress"].text
+    assert plots["Progress"].svgs
+    assert NO_USAGE in page_of(found)
+
+
+def test_a_run_that_nobody_has_started_has_a_page() -> None:
+    """Which says so."""
+    page = page_of(facts(look(Rig())))
+    Tags(page)
+    assert "No start has claimed this run yet" in page
+    assert "<svg" not in page
+
+
+@pytest.mark.parametrize("name", ["killed", "sealed", "committed"])
+def test_ledgers_of_an_earlier_version_have_a_page(name: str) -> None:
+    """As they were recorded, with what they know."""
+    rig, folder = Rig(), Path(__file__).parents[2] / "ledgers" / "0.1" / name
+    for file in folder.rglob("*"):
+        if file.is_file():
+            uri = f"{STORE}/{file.relative_to(folder).as_posix()}"
+            rig.storage.objects[uri] = file.read_bytes()
+    found = report.look(rig.ledger(), BEGIN)
+    assert found.totals.done_rows > 0
+    assert NO_USAGE in page_of(found)
+    # Without a seal there is no time at all: then nothing is drawn as if it had been done at once.
+    assert bool(found.timeline.points) == (name != "killed")
+
+
+def test_several_hosts_are_compared() -> None:
+    """One host needs no comparison."""
+    seen = look(killed_twice())
+    two = facts(with_usage(seen, lambda n: Usage(at=BEGIN, host=f"h{n % 2}", waited_s=1.0)))
+    titles = [plot.title for plot in plots_of(two)]
+    assert "Time on rows and waits for storage, by host" in titles
+    one = facts(with_usage(seen, lambda _: Usage(at=BEGIN, host="h", waited_s=1.0)))
+    assert len(plots_of(one)) == len(titles) - 1
+
+
+def test_a_page_of_twenty_thousand_records_is_quick_and_small() -> None:
+    """Under 5 s and 2 MB: points are thinned, hosts and places are some of many."""
+    seen = large_run(1_000, 20)
+    assert len(seen.gathered.work.records) == 20_000
+    began = time.process_time()
+    page = page_of(facts(seen))
+    assert time.process_time() - began < 5
+    assert len(page.encode()) < 2_000_000
+    Tags(page)
+
+
+def test_nothing_is_left_among_pythons_finders() -> None:
+    """Pygal's own has no `find_spec`, and Python 3.12 warns of it at every import."""
+    assert all(hasattr(one, "find_spec") for one in sys.meta_path)

@@ -1,0 +1,231 @@
+"""The house rules that no linter counts: sizes, names, and what no file may contain.
+
+Runs over the files that git tracks or would track, so that a new file is checked before it is
+committed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import LONGEST_FIRST
+from tests.guards.guard import Guard
+from tests.guards.listed import GUARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[3]
+CODE_FOLDERS = ("src", "tests", "bench", "dev")
+MODULE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+LINE_COLUMNS_MAX = 100
+# Folders of unit tests that do not mirror one of src/holdfast.
+NOT_OF_THE_PRODUCT = ("project", "tools")
+LINTER_NOTE = re.compile(r"\s+# (?:noqa|type: ignore).*$")
+
+# A path that exists on one machine only. The names stand in a group, so that this very line does
+# not match itself.
+MACHINE_PATH = re.compile(r"(?<![\w.$}/])/(?:root|home|Users|work)/")
+# A package index that was configured on one machine, in the spellings of pip, uv and Maven.
+REGISTRIES = (
+    re.compile(r"(?:index|find|trusted)[-_](?:url|links|host)\"?\s*[=: ]\s*[\"']?(?:\w+:/)?/"),
+    re.compile(r"://[^\s\"']+/(?:simple|artifactory|nexus|repository/(?:maven|pypi))\b"),
+    re.compile(r"://(?:[^\s/@]+@)?(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d+\.\d"),
+    re.compile(r"://[^\s/\"'<>{}]+\.(?:internal|intranet|corp|lan)(?![\w.])"),
+)
+
+
+def repository_files() -> list[Path]:
+    """Return the files that git tracks, and the new ones that it does not ignore."""
+    # The checkout may belong to another user (CI as root), which git refuses unless told.
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others"]
+    listed = subprocess.run(
+        [*command, "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [file for file in files if file.is_file()]
+
+
+def python_files() -> list[Path]:
+    """Return the Python files of the folders that the limits hold for."""
+    return [
+        file
+        for file in repository_files()
+        if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in CODE_FOLDERS
+    ]
+
+
+def text_lines() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each line of each text file in the repository."""
+    for file in repository_files():
+        content = file.read_bytes()
+        if b"\0" in content:
+            continue
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
+            yield f"{file.relative_to(ROOT)}:{number}", line
+
+
+def test_the_rules_look_at_files() -> None:
+    """The listing holds this file: none of the rules below passes for want of files."""
+    assert Path(__file__) in python_files()
+
+
+def test_a_module_has_at_most_600_lines() -> None:
+    """A module that nobody can hold in mind is split."""
+    counted = {file: len(file.read_text().splitlines()) for file in python_files()}
+    too_long = {
+        str(file.relative_to(ROOT)): lines
+        for file, lines in counted.items()
+        if lines > MODULE_LINES_MAX
+    }
+    assert too_long == {}
+
+
+def test_a_function_has_at_most_70_lines() -> None:
+    """A function fits on one screen, its docstring included."""
+    too_long = {
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}": lines
+        for file in python_files()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    }
+    assert too_long == {}
+
+
+def test_a_line_has_at_most_100_columns() -> None:
+    """Code is read side by side; a note to the linter at a line's end is not read as code."""
+    too_long = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in python_files()
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
+        if len(LINTER_NOTE.sub("", line)) > LINE_COLUMNS_MAX
+    ]
+    assert too_long == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """A module starts with a docstring."""
+    silent = [
+        str(file.relative_to(ROOT))
+        for file in python_files()
+        if not ast.get_docstring(ast.parse(file.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
+    """A file's name says what is in it."""
+    drawers = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
+    assert [file for file in python_files() if file.name in drawers] == []
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    """Nothing in the repository depends on where somebody's checkout or home folder is."""
+    assert [place for place, line in text_lines() if MACHINE_PATH.search(line)] == []
+
+
+def test_no_file_names_a_package_registry() -> None:
+    """Packages are fetched from wherever the machine is told to fetch them from."""
+    found = [place for place, line in text_lines() if any(r.search(line) for r in REGISTRIES)]
+    assert found == []
+
+
+def test_the_lock_file_holds_no_address() -> None:
+    """Pinned requirements are names, versions and hashes: an address would bind them to a host."""
+    locks = list((ROOT / "requirements").glob("*.txt"))
+    assert locks
+    assert [lock for lock in locks if "://" in lock.read_text()] == []
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("--index", "-url https://", "packages.example/pypi"),
+        ("--find", "-links /", "srv/wheels"),
+        ("https://", "mirror.example/api/pypi/si", "mple/"),
+        ("http://", "10.1", ".2.3:8081/x"),
+        ("https://", "packages.", "internal/x"),
+    ],
+)
+def test_the_registry_patterns_find_what_they_are_for(pieces: tuple[str, ...]) -> None:
+    """Each spelling is found; it stands here in pieces, so that this file is clean itself."""
+    line = "".join(pieces)
+    assert any(pattern.search(line) for pattern in REGISTRIES)
+
+
+@pytest.mark.parametrize("folder", ["root", "home", "work"])
+def test_the_path_pattern_finds_a_path_but_no_variable(folder: str) -> None:
+    """An absolute path is found; one that hangs below a variable or another folder is not."""
+    assert MACHINE_PATH.search(f"cd /{folder}/somebody")
+    assert not MACHINE_PATH.search(f"cd $HOME/{folder}/x and ./{folder}/y and a/{folder}/z")
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_each_listed_guard_is_where_the_list_says(guard: Guard) -> None:
+    """A guard that was moved or reworded can no longer be taken away, and shows nothing."""
+    text = (ROOT / "src" / "holdfast" / guard.file).read_text(encoding="utf-8")
+    assert text.count(guard.before) == 1
+
+
+def test_each_of_the_longest_test_files_is_there() -> None:
+    """One that was renamed would begin last, and one core would wait for it."""
+    there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [name for name in LONGEST_FIRST if name not in there] == []
+
+
+def names_in(file: Path) -> set[str]:
+    """Return the names in a module that may be part of a test's: functions, classes, parameters."""
+    # Cases of a contract are inherited from modules beside it.
+    files = file.parent.glob("*.py") if file.parent.name == "contract" else [file]
+    nodes = [node for one in files for node in ast.walk(ast.parse(one.read_text()))]
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    return names | {text for text in texts if isinstance(text, str) and text.isidentifier()}
+
+
+def is_collected(test: str) -> bool:
+    """Whether a test is there that is named as a file, as `file::test` or as `file -k word`."""
+    named, _, word = test.partition(" -k ")
+    path, _, function = named.partition("::")
+    wanted = word or function.partition("[")[0] or "test_"
+    return (ROOT / path).is_file() and any(wanted in name for name in names_in(ROOT / path))
+
+
+def test_the_test_of_each_listed_guard_is_there() -> None:
+    """A test that was moved or renamed can no longer notice that the guard is gone."""
+    # Some name two files.
+    tests = {test for guard in GUARDS for test in re.split(r" (?=tests/)", guard.test)}
+    assert [test for test in sorted(tests) if not is_collected(test)] == []
+
+
+@pytest.mark.parametrize("rest", ["", "::test_the_rules_look_at_files", " -k look_at_files"])
+def test_a_test_that_is_not_there_is_found(rest: str) -> None:
+    """By its file, by its name, and by a word of it."""
+    here = Path(__file__).relative_to(ROOT).as_posix()
+    assert is_collected(f"{here}{rest}")
+    assert not is_collected(f"{here}.gone{rest}")
+    assert not rest or not is_collected(f"{here}{rest}_no_more")
+
+
+def test_unit_tests_are_named_after_the_module_that_they_test() -> None:
+    """`ls tests/unit/engine/test_commit*` shows where engine/commit.py is tested."""
+    product, unit = ROOT / "src" / "holdfast", ROOT / "tests" / "unit"
+    files = [file for file in python_files() if unit in file.parents]
+    assert files
+    stray = []
+    for file in files:
+        folder = file.parent.relative_to(unit)
+        subject = file.stem.removeprefix("test_")
+        modules = [module.stem for module in (product / folder).glob("*.py")]
+        is_named = any(subject == module or subject.startswith(f"{module}_") for module in modules)
+        if not is_named and folder.as_posix() not in NOT_OF_THE_PRODUCT:
+            stray.append(file.relative_to(ROOT).as_posix())
+    assert stray == []

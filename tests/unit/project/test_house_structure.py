@@ -1,0 +1,202 @@
+"""The structure of the package: its modules are few and full, and a reader finds them.
+
+The figures are those that a reader feels: how many files there are, how large they are, and how
+many of them one row passes on its way from Spark to the ledger.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.task_log import JobLedger
+from holdfast.storage.objects import ObjectStorage
+from holdfast.worker.task import TaskPlan
+from tests.fakes.iceberg_tables import new_table
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "src" / "holdfast"
+PAGE = ROOT / "docs" / "explanation" / "structure.md"
+
+MODULES_MAX = 135
+MEDIAN_MIN, MEDIAN_MAX = 150, 250
+SMALL = 60
+WAY_MAX = 18  # With spark.bootstrap, which needs a Spark task.
+
+# Why a module is small, or has a single importer. A list that is out of date is an error, too.
+ALONE = {
+    "_version": "pyproject.toml reads it",
+    "cli.completion": "a command: `cli.main` finds commands as modules",
+    "cli.doctor_machine": "with `cli.doctor` it would be a file of 660 lines",
+    "cli.main": "the entry point",
+    "engine.drive": "the engine's front",
+    "engine.interrupts": "signal handling is easier to trust by itself",
+    "engine.passes": "with `engine.drive` it would be a file of 740 lines",
+    "engine.scan_input": "the other kind of input, beside `spark.dataframe`",
+    "failpoints": "every layer imports it, and it imports nothing",
+    "inputs": "with `run` it would be a file of 590 lines, and it is no part of the front door",
+    "pages.charts": "the one importer of pygal",
+    "pages.page": "jinja2 is imported only here",
+    "pages.plots": "with `pages.page` it would import pygal and jinja2 at once",
+    "progress.watching": "a thread of its own",
+    "run": "the front door, imported when it is asked for",
+    "sinks.iceberg.marks": "the protocol's own part of a table, with a document of its own",
+    "sinks.iceberg.open": "finds a catalog before there is a sink",
+    "sinks.iceberg.rows": "with `writer` it would be a file of 630 lines",
+    "sinks.iceberg.sink": "the format behind the protocol",
+    "sinks.iceberg.snapshots": "with `sink` it would be a file of 640 lines",
+    "sinks.iceberg.writer": "the executor's half: it must not import the catalog's",
+    "sinks.lance.marks": "as for Iceberg",
+    "sinks.lance.post": "with `sink` it would be a file of 730 lines",
+    "sinks.lance.sink": "the format behind the protocol",
+    "sinks.lance.writer": "the executor's half",
+    "sources.iceberg": "imports PyIceberg: `opening` imports it when it is needed",
+    "sources.iceberg_rows": "with `iceberg` it would be a file of 680 lines",
+    "sources.lance": "imports Lance: `opening` imports it when it is needed",
+    "sources.lance_reader": "the executor's half",
+    "spark.bootstrap": "pickled by value: nothing else may be in its module",
+    "spark.frames": "signatures need the names without importing pyspark",
+    "worker.checkpoints": "with `task` it would be a file of 730 lines",
+    "worker.code_digest": "runs on the driver, unlike all of `worker` beside it",
+    "worker.quarantine": "failed rows have a format of their own",
+    "worker.row_steps": "with `task` it would be a file of 910 lines",
+}
+
+
+def module_files() -> dict[str, Path]:
+    """Return each module of the package by its name below it, without `__init__`."""
+    return {
+        ".".join(file.relative_to(SOURCE).with_suffix("").parts): file
+        for file in SOURCE.rglob("*.py")
+        if file.name != "__init__.py"
+    }
+
+
+def lines_of(file: Path) -> int:
+    """Return how many lines a file has."""
+    return len(file.read_text().splitlines())
+
+
+def importers() -> dict[str, set[str]]:
+    """Return which files import each module, at any place in them."""
+    modules, found = module_files(), defaultdict[str, set[str]](set)
+    for file in SOURCE.rglob("*.py"):
+        own = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
+                "holdfast"
+            ):
+                continue
+            home = (node.module or "").removeprefix("holdfast").lstrip(".")
+            for alias in node.names:
+                inner = f"{home}.{alias.name}".lstrip(".")
+                target = inner if inner in modules else home
+                if target in modules and target != own:
+                    found[target].add(own)
+    return found
+
+
+def test_modules_are_few_and_full() -> None:
+    """A reader holds so many files in mind, of so many lines."""
+    sizes = [lines_of(file) for file in module_files().values()]
+    assert 0 < len(sizes) <= MODULES_MAX
+    assert MEDIAN_MIN <= statistics.median(sizes) <= MEDIAN_MAX
+
+
+def test_a_module_that_stands_alone_says_why() -> None:
+    """A small module, or one for a single reader, is where its reader would not look for it."""
+    files, by = module_files(), importers()
+    small = {name for name, file in files.items() if lines_of(file) < SMALL}
+    lonely = {name for name in files if len(by[name]) == 1}
+    assert small | lonely == ALONE.keys()
+
+
+def test_the_page_names_every_module() -> None:
+    """Each module is in the table of its folder on the page that says where things are."""
+    listed, folder = set(), ""
+    for line in PAGE.read_text().splitlines():
+        if heading := re.fullmatch(r"### (.+)", line):
+            folder = (
+                "" if heading[1] == "The package itself" else heading[1].replace("/", ".") + "."
+            )
+        if row := re.match(r"\| `(\w+)` \|", line):
+            listed.add(folder + row[1])
+    assert listed == module_files().keys()
+
+
+ROWS = (
+    pa.RecordBatch,
+    pa.Table,
+    pa.Array,
+    pa.ChunkedArray,
+    pa.Buffer,
+    bytes,
+    bytearray,
+    memoryview,
+)
+
+
+def carries_rows(frame: FrameType) -> bool:
+    """Whether a function was called with rows, in whatever form."""
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = [frame.f_locals.get(name) for name in names]
+    parts = [one for value in given if isinstance(value, list | tuple) for one in value]
+    return any(isinstance(one, ROWS) for one in [*given, *parts])
+
+
+def test_a_row_passes_few_modules(tmp_path: Path) -> None:
+    """From Spark's batch to the table's file and the ledger's record: a reader can follow it."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "text", StringType()))
+    sink, _ = new_table(tmp_path, schema)
+    ledger = JobLedger(
+        storage=ObjectStorage({}),
+        layout=RunLayout.of(f"file://{tmp_path}/store", "r"),
+        claim=1,
+        tasks="1-nonce",
+        job="rows",
+        next_number=3,
+        planned_at=time.time(),
+    )
+    plan = TaskPlan(
+        transform=lambda batch: batch,
+        batch_rows=None,
+        key=("id",),
+        writer=sink.writer_spec(sink.load()),
+        ledger=ledger,
+        job_nonce="nonce",
+        checkpoint_every_s=1e-9,
+    )
+    way: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:  # noqa: ANN401 - Python's own.
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(SOURCE) and carries_rows(frame):
+            way.add(".".join(file.relative_to(SOURCE).with_suffix("").parts))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        rows = pa.RecordBatch.from_pydict({"id": [1], "text": ["a"]})
+        report = plan.run([rows], place=0, attempt=0)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert (report.end, report.rows_in) == ("complete", 1)
+    assert {"worker.task", "ledger.task_log", "sinks.iceberg.data_file"} <= way
+    assert len(way) + 1 <= WAY_MAX, sorted(way)

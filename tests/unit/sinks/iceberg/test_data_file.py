@@ -1,0 +1,256 @@
+"""Data files: every value arrives, and no statistic says what is not so."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DoubleType,
+    IcebergType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    UUIDType,
+)
+
+from holdfast.sinks.iceberg.data_file import dictionary_columns
+from tests.fakes.iceberg_tables import local_path, parquet_metadata, rows_of, write, writer_spec
+
+# Parquet's writer leaves statistics of a row group out when a value is longer than this.
+LONG = "x" * 5_000
+
+
+def column(name: str, kind: IcebergType) -> Schema:
+    """Return a schema of one optional column."""
+    return Schema(NestedField(1, name, kind))
+
+
+def struct(name: str, kind: IcebergType, *, required: bool = False) -> StructType:
+    """Return a struct of one field."""
+    return StructType(NestedField(9, name, kind, required=required))
+
+
+LONG_STRUCT = pa.struct([("a", pa.int64())])
+NESTED: list[tuple[IcebergType, pa.DataType, list[Any]]] = [
+    (struct("a", LongType()), LONG_STRUCT, [{"a": 1}, None, {"a": None}]),
+    (struct("a", LongType(), required=True), LONG_STRUCT, [{"a": 1}, None]),
+    (ListType(2, LongType(), element_required=True), pa.list_(pa.int64()), [[1, 2], None, []]),
+    (
+        ListType(2, struct("a", LongType(), required=True), element_required=False),
+        pa.list_(LONG_STRUCT),
+        [[{"a": 1}, None], None, []],
+    ),
+    (
+        MapType(2, StringType(), 3, LongType(), value_required=True),
+        pa.map_(pa.string(), pa.int64()),
+        [[("k", 1)], None, []],
+    ),
+    (
+        MapType(2, StringType(), 3, struct("a", LongType(), required=True), value_required=False),
+        pa.map_(pa.string(), LONG_STRUCT),
+        [[("k", {"a": 1}), ("l", None)], None],
+    ),
+    (
+        struct("l", ListType(2, StringType(), element_required=False)),
+        pa.struct([("l", pa.list_(pa.string()))]),
+        [{"l": ["x", None]}, {"l": None}, None],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "arrow", "values"), NESTED, ids=str)
+def test_nested_values_arrive(
+    tmp_path: Path, kind: IcebergType, arrow: pa.DataType, values: list[Any]
+) -> None:
+    """NULL parents may have required children, in every kind of nesting."""
+    batch = pa.RecordBatch.from_arrays([pa.array(values, arrow)], names=["c"])
+    (file,) = write(writer_spec(tmp_path, column("c", kind)), batch)
+    assert [row["c"] for row in rows_of(file)] == values
+
+
+def test_a_column_that_the_output_lacks_arrives_as_null_whatever_its_children(
+    tmp_path: Path,
+) -> None:
+    """A missing optional struct with a required field is NULL, not an error."""
+    schema = Schema(
+        NestedField(1, "id", LongType()),
+        NestedField(2, "s", struct("a", LongType(), required=True)),
+    )
+    (file,) = write(writer_spec(tmp_path, schema), pa.RecordBatch.from_pydict({"id": [1]}))
+    assert rows_of(file) == [{"id": 1, "s": None}]
+
+
+@pytest.mark.parametrize("name", ["a-b", "1x", "a b", "a.b", "größe", "a/b", "_x", "x2D", "a\nb"])
+@pytest.mark.parametrize("depth", ["column", "struct", "list", "map"])
+def test_values_under_any_name_arrive(tmp_path: Path, name: str, depth: str) -> None:
+    """Avro's names are narrower than a table's; at no depth does a renamed field lose its value."""
+    inner, arrow = struct(name, LongType()), pa.struct([(name, pa.int64())])
+    kinds: dict[str, tuple[IcebergType, pa.DataType, Any]] = {
+        "column": (LongType(), pa.int64(), 5),
+        "struct": (inner, arrow, {name: 5}),
+        "list": (ListType(2, inner), pa.list_(arrow), [{name: 5}]),
+        "map": (
+            MapType(2, StringType(), 3, inner),
+            pa.map_(pa.string(), arrow),
+            [("k", {name: 5})],
+        ),
+    }
+    kind, source, value = kinds[depth]
+    top = name if depth == "column" else "c"
+    batch = pa.RecordBatch.from_arrays([pa.array([value], source)], names=[top])
+    (file,) = write(writer_spec(tmp_path, column(top, kind)), batch)
+    footer = parquet_metadata(file)
+    statistics = footer.row_group(0).column(footer.num_columns - 1).statistics
+    assert (statistics.min, statistics.max, statistics.null_count) == (5, 5, 0)
+
+
+def test_a_file_carries_the_tables_field_ids(tmp_path: Path) -> None:
+    """Readers find columns by id, nested ones too."""
+    schema = Schema(
+        NestedField(7, "id", LongType()),
+        NestedField(8, "s", StructType(NestedField(12, "l", ListType(15, StringType())))),
+    )
+    batch = pa.RecordBatch.from_pydict({"id": [1], "s": [{"l": ["x"]}]})
+    (file,) = write(writer_spec(tmp_path, schema), batch)
+    with pq.ParquetFile(local_path(file.file_path)) as parquet:
+        found = str(parquet.schema)
+    for part in ("field_id=7 id", "field_id=8 s", "field_id=12 l", "field_id=15 element"):
+        assert part in found
+
+
+def bounds(file: DataFile, field_id: int, kind: PrimitiveType) -> tuple[Any, Any]:
+    """Return a column's bounds in a manifest entry; None where it has none."""
+    lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+    return (
+        None if lower is None else from_bytes(kind, lower),
+        None if upper is None else from_bytes(kind, upper),
+    )
+
+
+def row_groups(
+    tmp_path: Path, kind: IcebergType, *groups: list[Any], **properties: str
+) -> DataFile:
+    """Write one file of one column with the given row groups; return its manifest entry."""
+    size = len(groups[0])
+    made = writer_spec(
+        tmp_path,
+        column("c", kind),
+        properties={"write.parquet.row-group-limit": str(size), **properties},
+    )
+    (file,) = write(made, *(pa.RecordBatch.from_pydict({"c": group}) for group in groups))
+    assert parquet_metadata(file).num_row_groups == len(groups)
+    return file
+
+
+def test_bounds_span_all_row_groups(tmp_path: Path) -> None:
+    """Lowest and highest over the whole file, with the counts beside them."""
+    file = row_groups(tmp_path, LongType(), [5, None], [-3, 9])
+    assert bounds(file, 1, LongType()) == (-3, 9)
+    assert (file.value_counts[1], file.null_value_counts[1], file.record_count) == (4, 1, 4)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_bounds_are_left_out_when_one_row_group_has_none(tmp_path: Path, order: int) -> None:
+    """Bounds of the other row groups would hide this one's rows from a reader that prunes."""
+    file = row_groups(tmp_path, StringType(), *[["b", "c"], ["a", LONG]][::order])
+    assert bounds(file, 1, StringType()) == (None, None)
+    assert (file.value_counts[1], file.null_value_counts[1]) == (4, 0)
+
+
+def test_a_row_group_of_nothing_but_null_does_not_cost_the_bounds(tmp_path: Path) -> None:
+    """It has no lowest value, and no row that a reader could miss."""
+    file = row_groups(tmp_path, LongType(), [None, None], [1, 2])
+    assert bounds(file, 1, LongType()) == (1, 2)
+
+
+def test_a_row_group_of_nothing_but_nan_costs_the_bounds(tmp_path: Path) -> None:
+    """NaN has no place in bounds, and the rows are there all the same."""
+    file = row_groups(tmp_path, DoubleType(), [float("nan")] * 2, [1.0, 2.0])
+    assert bounds(file, 1, DoubleType()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "counted"),
+    [
+        ("none", (None, None), False),
+        ("counts", (None, None), True),
+        ("truncate(3)", ("abc", "xyz"), True),
+        ("truncate(2)", ("ab", "xz"), True),
+        ("full", ("abc", "xyz"), True),
+    ],
+)
+def test_metrics_modes_are_followed(
+    tmp_path: Path, mode: str, expected: tuple[Any, Any], *, counted: bool
+) -> None:
+    """A table says which statistics may leave the data files, and it is obeyed."""
+    mode_of = {"write.metadata.metrics.default": mode}
+    file = row_groups(tmp_path, StringType(), ["abc", "xyz"], **mode_of)
+    assert bounds(file, 1, StringType()) == expected
+    assert (1 in (file.value_counts or {})) == counted
+
+
+@pytest.mark.parametrize("name", ["email", "e-mail"])
+def test_a_columns_own_metrics_mode_is_followed_under_any_name(tmp_path: Path, name: str) -> None:
+    """Values of a column that is to have no bounds do not appear in a manifest."""
+    made = writer_spec(
+        tmp_path,
+        column(name, StringType()),
+        properties={f"write.metadata.metrics.column.{name}": "none"},
+    )
+    (file,) = write(made, pa.RecordBatch.from_pydict({name: ["secret"]}))
+    assert bounds(file, 1, StringType()) == (None, None)
+
+
+def test_uuids_are_written_as_uuids(tmp_path: Path) -> None:
+    """Text from Spark becomes the sixteen bytes that Iceberg wants, with its logical type."""
+    one = uuid.UUID(int=1)
+    batch = pa.RecordBatch.from_pydict({"c": [str(one), None]})
+    (file,) = write(writer_spec(tmp_path, column("c", UUIDType())), batch)
+    leaf = parquet_metadata(file).schema.column(0)
+    assert (leaf.physical_type, leaf.length) == ("FIXED_LEN_BYTE_ARRAY", 16)
+    assert [row["c"] for row in rows_of(file)] in ([one, None], [one.bytes, None])
+
+
+# ---- Dictionaries: which columns of a file get one, judged by some of its first rows
+PATHS = {"few": 1, "all": 2, "late": 3, "nested.one": 4}
+
+
+def repeating_rows(rows: int, told_rows: int) -> pa.Table:
+    """Return a column of few values, one of distinct ones, and one distinct up to a row only."""
+    return pa.table(
+        {
+            "few": [number % 10 for number in range(rows)],
+            "all": [f"text {number}" for number in range(rows)],
+            "late": [min(number, told_rows) for number in range(rows)],
+            "nested": [{"one": number} for number in range(rows)],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "told_rows"),
+    [(1_000, 1_000), (3_000, 1_000), (16_000, 2_000), (300_000, 32_768)],
+    ids=["all of few rows", "a thousand", "an eighth", "no more than enough"],
+)
+def test_a_column_is_judged_by_some_first_rows(rows: int, told_rows: int) -> None:
+    """Nearly distinct there: no dictionary, whatever comes later. Nested ones always get one."""
+    assert dictionary_columns(repeating_rows(rows, told_rows), PATHS) == ["few", "nested.one"]
+    seen_repeating = repeating_rows(rows, told_rows * 8 // 10)
+    assert dictionary_columns(seen_repeating, PATHS) == ["few", "late", "nested.one"]
+
+
+def test_very_few_rows_are_not_judged() -> None:
+    """It would take longer than the dictionaries do."""
+    assert dictionary_columns(repeating_rows(999, 999), PATHS) == list(PATHS)

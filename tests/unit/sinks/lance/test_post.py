@@ -1,0 +1,215 @@
+"""A post to a Lance dataset: what errors mean, and versions that go or come late.
+
+Lance sees only the versions that are there. What was cleaned away between a look and its post
+would otherwise be undone, or a post land that was settled.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from lance import LanceDataset
+from lance.commit import CommitConflictError
+
+from holdfast.errors import CommitRefusedError, CommitUnknownError, TableChangedError
+from holdfast.sinks.base import Change, Outcome, RunMark
+from tests.fakes.lance_rig import LanceRig
+
+
+# ---- Answers to a post: what each of Lance's errors is taken for
+@pytest.fixture
+def rig(tmp_path: Path) -> LanceRig:
+    """Return a dataset with one foreign row."""
+    return LanceRig(f"file://{tmp_path}/t.lance")
+
+
+CHANGES: dict[str, tuple[Callable[[LanceRig], object], list[int]]] = {
+    "append": (lambda rig: rig.make([-2], mode="append"), [-1, -2]),
+    "delete": (lambda rig: rig.dataset().delete("id = -1"), []),
+    "overwrite": (lambda rig: rig.make([-3], mode="overwrite"), [-3]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_lance_itself_refuses_is_a_conflict(
+    rig: LanceRig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Others came between our last look and Lance's own: it says that nothing has landed."""
+    change, foreign = CHANGES[name]
+    left = [change]
+
+    def change_there(step: str) -> None:
+        if step == "before-lance-commit" and left:
+            left.pop()(rig)
+
+    monkeypatch.setattr("holdfast.sinks.lance.post.failpoint", change_there)
+    rig.start_while()
+    assert rig.posts == [Outcome.CONFLICT, Outcome.LANDED]
+    rig.assert_each_row_once(foreign=foreign)
+
+
+ANSWERS: list[tuple[Exception, Outcome | None]] = [
+    (CommitConflictError("Retryable commit conflict for version 2"), Outcome.CONFLICT),
+    (OSError("LanceError(IO): Object at location t/_versions/1 not found"), Outcome.CONFLICT),
+    (OSError("HTTP 403 Forbidden: AccessDenied"), None),
+    (ValueError("Schema mismatch"), None),
+    (OSError("error sending request: operation timed out"), Outcome.UNKNOWN),
+    (RuntimeError("thread panicked"), Outcome.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("answer", "expected"), ANSWERS, ids=str)
+def test_each_answer_is_taken_for_what_it_proves(
+    rig: LanceRig,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Exception,
+    expected: Outcome | None,
+) -> None:
+    """Only a clear no is a refusal; whatever else it is, the post may have landed."""
+    monkeypatch.setattr(LanceDataset, "commit", Mock(side_effect=answer))
+    if expected is None:
+        with pytest.raises(CommitRefusedError):
+            post(rig)
+    else:
+        assert post(rig) is expected
+
+
+def test_a_refusal_of_a_dataset_that_has_changed_is_none(
+    rig: LanceRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change may be our own post: the next look tells."""
+
+    def land_and_fail(*_: object, **__: object) -> None:
+        rig.make([-2], mode="append")
+        raise ValueError("Schema mismatch")
+
+    monkeypatch.setattr(LanceDataset, "commit", land_and_fail)
+    assert post(rig) is Outcome.UNKNOWN
+
+
+def post(rig: LanceRig) -> Outcome:
+    """Post nothing but a mark."""
+    sink = rig.sink()
+    view = sink.load()
+    mark = RunMark(run_nonce="n", intent_number=1, snapshot_id=2, sequence_number=2)
+    return sink.post(view, "r", mark, Change())
+
+
+# ---- Versions that are cleaned away, or come late, around our post to a Lance dataset
+Deed = Callable[[LanceRig], object]
+
+
+def clean_up(rig: LanceRig) -> None:
+    """Clean away all versions but the newest."""
+    rig.dataset().cleanup_old_versions(older_than=dt.timedelta(0))
+
+
+def configure(rig: LanceRig) -> None:
+    """Change a setting, which lets our post pass."""
+    rig.dataset().update_config({"team": "us"})
+
+
+def empty_version(rig: LanceRig) -> None:
+    """Make a version that adds nothing, as an abort does to settle what is under way."""
+    assert rig.sink().post_empty(rig.sink().load()) is Outcome.LANDED
+
+
+CLEANED: dict[str, Deed] = {
+    "delete": lambda rig: rig.dataset().delete("id = -1"),
+    "column renamed": lambda rig: rig.dataset().alter_columns({"path": "label", "name": "title"}),
+    "empty version": empty_version,
+}
+
+
+@pytest.mark.parametrize("name", CLEANED)
+def test_what_was_cleaned_away_since_the_look_stops_the_post(rig: LanceRig, name: str) -> None:
+    """Lance sees only the setting that is left, and would undo what came before it."""
+
+    def change() -> None:
+        CLEANED[name](rig)
+        configure(rig)
+        clean_up(rig)
+
+    if name == "column renamed":
+        with pytest.raises(TableChangedError, match="renamed to 'title'"):
+            rig.start_while(change)
+        assert rig.posts == [Outcome.UNSENT]
+        assert rig.ids() == [-1]
+        return
+    rig.start_while(change)  # It was never sent, so there is no doubt, and the next one lands.
+    assert rig.posts == [Outcome.UNSENT, Outcome.LANDED]
+    rig.assert_each_row_once(foreign=[] if name == "delete" else [-1])
+
+
+def test_versions_cleaned_away_under_the_post_are_told(
+    rig: LanceRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between our look and Lance's own nobody can stop it; the error names what to restore."""
+
+    def clean_there(step: str) -> None:
+        if step == "before-lance-commit":
+            rig.dataset().delete("id = -1")
+            configure(rig)
+            clean_up(rig)
+
+    monkeypatch.setattr("holdfast.sinks.lance.post.failpoint", clean_there)
+    with pytest.raises(TableChangedError, match="restore version 3"):
+        rig.start()
+    rig.dataset(version=3).restore()
+    assert rig.ids() == []
+
+
+def test_a_version_that_comes_after_its_number_was_cleaned_up_is_not_taken_for_landed(
+    rig: LanceRig, tmp_path: Path
+) -> None:
+    """A request that was long under way puts its version below younger ones: no row is in them."""
+    before = set(tmp_path.rglob("*.*"))
+    rig.land_and_die()
+    (late,) = set(tmp_path.rglob("*.manifest")) - before
+    data = late.read_bytes()
+    late.unlink()  # It has not arrived yet.
+    rig.make([-2], mode="append")
+    rig.make([-3], mode="append")
+    clean_up(rig)
+    assert not late.exists()
+    late.write_bytes(data)
+    with pytest.raises(CommitUnknownError):
+        rig.start()
+    assert rig.ids() == [-3, -2, -1]
+
+
+def test_a_version_without_rows_that_comes_late_is_not_taken_for_landed_either(
+    rig: LanceRig, tmp_path: Path
+) -> None:
+    """Its files are all in the younger ones, for it has added none: they prove nothing."""
+    rig.partitions = [[]]
+    before = set(tmp_path.rglob("*.*"))
+    rig.land_and_die()
+    (late,) = set(tmp_path.rglob("*.manifest")) - before
+    data = late.read_bytes()
+    late.unlink()
+    configure(rig)
+    configure(rig)
+    clean_up(rig)
+    late.write_bytes(data)
+    with pytest.raises(CommitUnknownError):
+        rig.start()
+    assert rig.ids() == [-1]
+
+
+def test_a_version_is_named_truly_though_the_one_before_it_was_cleaned_away(
+    rig: LanceRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting came before the post and was cleaned away after it: the note tells all the same."""
+
+    def clean_there(step: str) -> None:
+        if step == "after-post":
+            clean_up(rig)
+
+    monkeypatch.setattr("holdfast.engine.commit.failpoint", clean_there)
+    driven = rig.start_while(lambda: configure(rig))
+    assert driven.snapshot_id == 3

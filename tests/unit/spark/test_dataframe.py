@@ -1,0 +1,232 @@
+"""Submitting a job: the SQL of a row's hash, and errors of ours for what goes wrong."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import types as st
+from pyspark.sql.types import LongType, StructField, StructType
+
+from holdfast.errors import JobFailedError, SettingsError
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.spark.dataframe import DataFrameSubmitter, column_types, row_hash_sql
+from holdfast.spark.jobs import reports_of
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import TaskPlan
+from tests.fakes.logs import job_ledger
+from tests.fakes.memory_storage import MemoryStorage
+from tests.fakes.memory_writer import MemoryWriterSpec
+
+# ---- The SQL of a row's hash, by type. What Spark makes of it:
+# tests/integration/test_input_values
+INT = st.IntegerType()
+
+
+def hash_of(kind: st.DataType, name: str = "c") -> str:
+    """Return what is hashed of one column, without the salt."""
+    schema = st.StructType([st.StructField(name, kind)])
+    found = re.fullmatch(r"xxhash64\(\d+L(?:, (.*))?\)", row_hash_sql(schema, ["_0"]))
+    assert found is not None
+    return found[1]
+
+
+# What decides that two values have different hashes: a mark for NULL, a length, sorted entries.
+NULL_AT = "if(exists({0}, {1} -> {1} IS NULL), xxhash64(transform({0}, {1} -> {1} IS NULL)), 0L)"
+EXPRESSIONS = {
+    "plain": (INT, "_0 IS NULL, _0"),
+    "void": (st.NullType(), "_0 IS NULL"),
+    "struct": (
+        st.StructType([st.StructField("a`b", INT), st.StructField("c", st.NullType())]),
+        "_0 IS NULL, _0.`a``b` IS NULL, _0.`a``b`, _0.`c` IS NULL",
+    ),
+    "array": (
+        st.ArrayType(INT),
+        f"coalesce(size(_0), -1), {NULL_AT.format('_0', 'e0')}, _0",
+    ),
+    "array of structs": (
+        st.ArrayType(st.StructType([st.StructField("x", INT)])),
+        "coalesce(size(_0), -1), transform(_0, e0 -> xxhash64(e0 IS NULL, e0.`x` IS NULL, e0.`x`))",
+    ),
+    "array of arrays": (
+        st.ArrayType(st.ArrayType(INT)),
+        (
+            "coalesce(size(_0), -1), transform(_0, e0 -> xxhash64(coalesce(size(e0), -1), "
+            f"{NULL_AT.format('e0', 'e1')}, e0))"
+        ),
+    ),
+    "map": (
+        st.MapType(st.StringType(), INT),
+        (
+            "coalesce(size(_0), -1), sort_array(transform(map_entries(_0), e0 -> xxhash64("
+            "e0.key IS NULL, e0.key, e0.value IS NULL, e0.value)))"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EXPRESSIONS)
+def test_each_type_is_hashed_so_that_different_values_differ(kind: str) -> None:
+    """Spark's hash alone skips NULLs, knows no lengths and refuses maps."""
+    given, expected = EXPRESSIONS[kind]
+    assert hash_of(given) == expected
+
+
+def schema_of(**columns: st.DataType) -> st.StructType:
+    """Return a schema of some columns."""
+    return st.StructType([st.StructField(name, kind) for name, kind in columns.items()])
+
+
+def test_the_order_of_columns_does_not_matter_and_their_names_and_types_do() -> None:
+    """A column that is new, renamed or of another type changes every row's hash."""
+    one = row_hash_sql(schema_of(a=INT, b=INT), ["x", "y"])
+    assert one == row_hash_sql(schema_of(b=INT, a=INT), ["y", "x"])
+    others = [
+        row_hash_sql(schema_of(a=INT, c=INT), ["x", "y"]),
+        row_hash_sql(schema_of(a=INT, b=st.LongType()), ["x", "y"]),
+        row_hash_sql(schema_of(a=INT), ["x"]),
+    ]
+    assert len({one, *others}) == 4
+
+
+def test_columns_are_named_with_their_types() -> None:
+    """So that an error can say which of them are new or gone."""
+    schema = schema_of(b=st.MapType(INT, INT), a=st.StringType())
+    assert column_types(schema) == ("a string", "b map<int,int>")
+
+
+def test_whether_a_column_may_be_null_is_not_hashed() -> None:
+    """The same values may come from a file that declares it and from one that does not."""
+    loose, strict = (
+        st.StructType([st.StructField("a", INT, nullable)]) for nullable in (True, False)
+    )
+    assert row_hash_sql(loose, ["x"]) == row_hash_sql(strict, ["x"])
+
+
+# ---- Submitting a job: what goes wrong on the way to Spark and back has an error of ours
+NOTHING_FINISHED = KeyFiles(storage=MemoryStorage(), uris={})
+
+
+class FailingFrame:
+    """A DataFrame whose job ends with the given error."""
+
+    schema = StructType([StructField("id", LongType())])
+    columns = ("id",)
+
+    def __init__(self, error: Exception) -> None:
+        """Keep the error."""
+        self.jobs = 0
+        self._error = error
+
+    def mapInArrow(self, *_: object) -> FailingFrame:  # noqa: N802 - PySpark's name.
+        """Plan the job; Spark runs nothing yet."""
+        return self
+
+    def collect(self) -> list[Any]:
+        """Run the job."""
+        self.jobs += 1
+        raise self._error
+
+
+def plan(transform: Callable[[pa.RecordBatch], Any] | None = None) -> TaskPlan:
+    """Return a plan with this transform."""
+    return TaskPlan(
+        transform=transform,
+        batch_rows=None,
+        key=("id",),
+        writer=MemoryWriterSpec(pa.schema([("id", pa.int64())])),
+        ledger=job_ledger(),
+        job_nonce="job",
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("An error occurred while calling o51.collectToPython"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        PySparkException("Job aborted due to stage failure"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_ends_the_job_is_a_failed_job(error: Exception) -> None:
+    """A driver JVM that dies does not speak PySpark's language, and the user reads ours."""
+    frame = FailingFrame(error)
+    with pytest.raises(JobFailedError, match="Spark could not finish the job") as caught:
+        DataFrameSubmitter(frame, ("id",)).submit(plan(), NOTHING_FINISHED)
+    assert frame.jobs == 1
+    assert caught.value.retry_safe
+    assert str(error) in caught.value.reason
+
+
+class NamedFrame:
+    """A DataFrame that looks its columns up by name, as PySpark's `mapInArrow` does."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        """Keep the names of the columns, which hold their own positions."""
+        self.columns = list(columns)
+        self.reports: list[Any] = []
+
+    def toDF(self, *columns: str) -> NamedFrame:  # noqa: N802 - PySpark's name.
+        """Return the same rows under other names."""
+        return NamedFrame(columns)
+
+    def mapInArrow(self, task: Callable[[Any], Any], _schema: str) -> NamedFrame:  # noqa: N802
+        """Run the task over one batch."""
+        assert not any(sign in name for name in self.columns for sign in ".`")
+        values = [pa.array([number]) for number in range(len(self.columns))]
+        batch = pa.RecordBatch.from_arrays(values, names=self.columns)
+        self.reports = [row for answer in task(iter([batch])) for row in answer.to_pylist()]
+        return self
+
+    def collect(self) -> list[Any]:
+        """Return what the task has said."""
+        return self.reports
+
+
+@pytest.mark.parametrize("names", [["id", "n"], ["c1", "a.b"], ["with`tick", "c0"]])
+def test_a_column_whose_name_reads_as_a_path_arrives_under_its_name(names: list[str]) -> None:
+    """PySpark looks columns up by their names, and takes a dot for the way into a struct."""
+    seen: list[tuple[list[str], list[Any]]] = []
+    SEEN[id(seen)] = seen
+    reports_of(NamedFrame(names), Watching(id(seen)))
+    assert seen == [(names, [0, 1])]
+
+
+# What `Watching` has seen, by the number that its test gave it.
+SEEN: dict[int, list[tuple[list[str], list[Any]]]] = {}
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A plan that notes what it gets."""
+
+    number: int
+
+    def run(self, batches: Iterable[pa.RecordBatch], **_: int) -> TaskReport:
+        """Note the names and the first row of each batch."""
+        for batch in batches:
+            SEEN[self.number].append((batch.schema.names, list(batch.to_pylist()[0].values())))
+        return TaskReport(place=0)
+
+
+def test_a_transform_that_cannot_be_pickled_is_refused_with_advice() -> None:
+    """Locks, clients and open files are built on the worker; no job is started for them."""
+    lock = threading.Lock()
+
+    def guarded(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return batch
+
+    frame = FailingFrame(AssertionError("submitted"))
+    with pytest.raises(SettingsError, match=r"hf\.per_worker") as caught:
+        DataFrameSubmitter(frame, ("id",)).submit(plan(guarded), NOTHING_FINISHED)
+    assert "lock" in caught.value.what
+    assert frame.jobs == 0

@@ -1,0 +1,237 @@
+"""Storage over HTTP: what answers of an S3 server mean, and that none repeats a secret."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import traceback
+from collections.abc import Callable, Iterator
+
+import obstore
+import pytest
+from obstore.exceptions import GenericError
+from obstore.store import MemoryStore
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.ledger.store import create_once
+from holdfast.storage import locations
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import AlreadyThereError, StorageError
+from tests.fakes.http_servers import running
+from tests.fakes.manual_ports import ManualTime
+from tests.fakes.s3_server import AnsweringS3
+
+# ---- Storage over HTTP: what each answer of an S3 server is taken for
+URI = "s3://bucket/x"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
+    """Run a server for one test; the client does not retry."""
+    monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
+    with running(AnsweringS3()) as found:
+        yield found
+
+
+def refuse(server: AnsweringS3, status: int, code: str) -> None:
+    """Let the server answer in S3's words."""
+    server.status = status
+    server.body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (412, "PreconditionFailed", AlreadyThereError),
+        (409, "ConditionalRequestConflict", StorageError),
+        (403, "AccessDenied", StorageError),
+        (500, "InternalError", StorageError),
+        (503, "SlowDown", StorageError),
+        (404, "NoSuchBucket", StorageError),
+    ],
+)
+def test_each_answer_to_a_create_has_its_error(
+    server: AnsweringS3, status: int, code: str, error: type[Exception]
+) -> None:
+    """A bucket that does not exist is a store that does not answer, not a missing object."""
+    refuse(server, status, code)
+    with pytest.raises(error):
+        server.storage().create(URI, b"1")
+    assert set(server.conditions) == {"*"}
+
+
+def test_a_put_asks_for_no_condition(server: AnsweringS3) -> None:
+    """Only a create is conditional."""
+    server.storage().put(URI, b"1")
+    assert server.conditions == [None]
+
+
+@pytest.mark.parametrize("code", ["NoSuchBucket", "NoSuchKey"])
+def test_a_store_that_does_not_exist_is_unavailable(server: AnsweringS3, code: str) -> None:
+    """A typing error in the bucket's name ends in advice, not in a bare FileNotFoundError."""
+    refuse(server, 404, code)
+    with pytest.raises(StoreUnavailableError, match=URI):
+        create_once(server.storage(), URI, b"1", sleep=ManualTime().sleep)
+
+
+COPY = {URI: "s3://bucket/y"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (404, "NoSuchKey", FileNotFoundError),
+        (403, "AccessDenied", StorageError),
+        (503, "SlowDown", StorageError),
+        (200, "InternalError", StorageError),
+    ],
+)
+def test_each_answer_to_a_copy_has_its_error(
+    server: AnsweringS3, status: int, code: str, error: type[Exception]
+) -> None:
+    """S3 may find out that it cannot copy after it has said 200."""
+    refuse(server, status, code)
+    with pytest.raises(error):
+        server.storage().copy(COPY)
+    assert len(server.conditions) == 1  # It is not tried in another way, over plain HTTP.
+
+
+def test_what_a_store_does_not_copy_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 copies no object above 5 GB."""
+
+    def refused(*_arguments: object) -> None:
+        raise GenericError("InvalidRequest: the source is larger than 5368709120")
+
+    held = MemoryStore()
+    monkeypatch.setattr(locations, "open_root", lambda *_arguments: held)
+    monkeypatch.setattr(obstore, "copy", refused)
+    storage = ObjectStorage({"s3.region": "no other test opens this one"})
+    data = os.urandom(20_000_000)
+    storage.put(URI, data)
+    storage.copy(COPY)
+    assert storage.get(COPY[URI]) == data
+    storage.delete([URI])
+    with pytest.raises(FileNotFoundError):
+        storage.copy(COPY)
+
+
+TRUE, SPOILED = b"the object", b"the objecT"
+TRUE_TAG = f'"{hashlib.md5(TRUE, usedforsecurity=False).hexdigest()}"'
+
+
+def test_bytes_that_do_not_fit_their_tag_are_read_again(server: AnsweringS3) -> None:
+    """Over plain HTTP nothing below us finds bytes that were spoiled on the way."""
+    server.tag = TRUE_TAG
+    server.next_bodies.extend([SPOILED, TRUE, SPOILED])
+    assert server.storage().get(URI) == TRUE
+    assert len(server.conditions) == 2
+
+
+def test_bytes_that_no_tag_vouches_for_must_arrive_twice_where_it_counts(
+    server: AnsweringS3,
+) -> None:
+    """An encrypted object has a tag of other bytes, and some stores have tags of their own."""
+    server.next_bodies.extend([SPOILED, TRUE, TRUE, SPOILED])
+    assert server.storage().get_sure(URI) == TRUE
+    assert server.storage().get(URI) == SPOILED  # Its digest is in the ledger.
+    server.tag = TRUE_TAG.replace("0", "1")
+    server.next_bodies.extend([TRUE, SPOILED, TRUE])
+    assert server.storage().get(URI) == TRUE
+    assert len(server.conditions) == 7
+
+
+def test_bytes_that_never_arrive_alike_are_an_error(server: AnsweringS3) -> None:
+    """Nothing tells which of them is the object."""
+    server.tag = TRUE_TAG
+    server.next_bodies.extend(bytes([number]) for number in range(4))
+    with pytest.raises(StorageError, match="4 reads gave 4 different objects"):
+        server.storage().get_sure(URI)
+
+
+# ---- A store's refusal may repeat the credentials that it refused: they never reach an error
+TOKEN = "SESSIONTOKENSECRET"  # noqa: S105 - the canary.
+FACTS = (
+    "<Code>InvalidToken</Code><Message>The provided token is malformed.</Message>"
+    f"<Token-0>{TOKEN}</Token-0><RequestId>1</RequestId>"
+)
+ONE_LINE = f"<Error>{FACTS}</Error>"
+BODIES = {
+    "one line": ONE_LINE,
+    "with a prologue": f'<?xml version="1.0" encoding="UTF-8"?>{ONE_LINE}',
+    "with a namespace": f'<Error xmlns="http://s3.example/doc/2006-03-01/">{FACTS}</Error>',
+    "many lines": '<?xml version="1.0"?>\n' + ONE_LINE.replace("><", ">\n<"),
+    "token first": f"<Error><Token-0>{TOKEN}</Token-0>{FACTS}</Error>",
+}
+
+
+@pytest.fixture
+def refusing_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
+    """Run a server that refuses everything; the client does not retry."""
+    monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
+    with running(AnsweringS3()) as found:
+        found.status, found.body = 400, ONE_LINE
+        yield found
+
+
+def upload(storage: ObjectStorage) -> None:
+    """Write piece by piece, as a data file is written."""
+    sink = storage.open_sink(URI)
+    sink.write(b"1")
+    sink.close()
+
+
+CALLS: dict[str, Callable[[ObjectStorage], object]] = {
+    "create": lambda storage: storage.create(URI, b"1"),
+    "put": lambda storage: storage.put(URI, b"1"),
+    "get": lambda storage: storage.get(URI),
+    "folders": lambda storage: storage.folders(URI),
+    "newest": lambda storage: storage.newest(URI),
+    "list": lambda storage: storage.list(URI),
+    "upload": upload,
+}
+
+
+def refusal(call: Callable[[ObjectStorage], object], refusing_server: AnsweringS3) -> str:
+    """Return the error's text, after a look at all that Python would print of it."""
+    with pytest.raises(StorageError) as caught:
+        call(refusing_server.storage(TOKEN))
+    printed = "".join(traceback.format_exception(caught.value))
+    assert TOKEN not in printed
+    assert "Token-0" not in printed
+    assert TOKEN not in repr(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("status", [400, 403, 500])
+def test_a_refusal_says_code_and_message_and_nothing_else_of_the_body(
+    refusing_server: AnsweringS3, status: int, name: str
+) -> None:
+    """Whichever call was refused, in its text and in its traceback with all causes."""
+    refusing_server.status = status
+    text = refusal(CALLS[name], refusing_server)
+    assert text.startswith(f"{URI}: ")
+    assert "InvalidToken" in text
+    assert "The provided token is malformed." in text
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_no_spelling_of_the_body_gets_through(refusing_server: AnsweringS3, body: str) -> None:
+    """Other servers write the same error with a prologue, a namespace or line breaks."""
+    refusing_server.body = body
+    text = refusal(CALLS["create"], refusing_server)
+    assert "<" not in text
+    assert "InvalidToken" in text
+    assert "The provided token is malformed." in text
+
+
+@pytest.mark.parametrize("name", ["size", "delete"])
+def test_a_refusal_without_a_body_is_still_an_error(
+    refusing_server: AnsweringS3, name: str
+) -> None:
+    """A HEAD has no body to repeat anything in."""
+    call: Callable[[ObjectStorage], object] = {
+        "size": lambda storage: storage.size(URI),
+        "delete": lambda storage: storage.delete([URI]),
+    }[name]
+    assert refusal(call, refusing_server).startswith(f"{URI}: ")

@@ -1,0 +1,379 @@
+"""Quarantine records: failed rows are written down apart, and a kill only tries them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast import per_row
+from holdfast.ledger.row_files import read_chunk, read_keys
+from holdfast.ledger.task_log import read_task_records
+from holdfast.model.work import TaskRecord, Work
+from holdfast.sources.base import TAG_COLUMN
+from holdfast.worker import quarantine as quarantine_module
+from holdfast.worker.batch_steps import FailedRow, Step
+from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
+from holdfast.worker.coverage import hash_sums, key_hashes
+from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.rig import LAYOUT, STORE, Rig
+from tests.fakes.row_functions import DUE_AT_ONCE_S, QUICK, RowFunction, batch, run_task
+from tests.fakes.task_ledgers import (
+    CLAIM,
+    ListWriterSpec,
+    ManualClock,
+    WatchedStorage,
+    job_ledger,
+    logged,
+    task_log,
+)
+
+EVERY_S = 30.0
+TABLE = pa.schema([("id", pa.int64())])
+LEDGERS = Path(__file__).parents[2] / "ledgers" / "0.1"
+
+
+@dataclass
+class Task:
+    """One task attempt whose input is numbers, some of which fail."""
+
+    storage: WatchedStorage = field(default_factory=WatchedStorage)
+    clock: ManualClock = field(default_factory=ManualClock)
+    full_rows: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        """Start the attempt."""
+        self.ledger = job_ledger(self.storage)
+        self.spec = ListWriterSpec(TABLE, full_rows=self.full_rows)
+        self.checkpoints = Checkpoints(
+            ledger=self.ledger,
+            log=task_log(self.ledger),
+            writer=self.spec.open("task"),
+            key=("id",),
+            every_s=EVERY_S,
+            clock=self.clock,
+        )
+
+    def do(
+        self,
+        done: Sequence[int],
+        failed: Iterable[int] = (),
+        *,
+        seconds: float = 1.0,
+        cost: float = 0.0,
+    ) -> None:
+        """Take one step, which takes so long."""
+        if done:
+            self.checkpoints.hold(batch(done))
+        self.clock.now_s += seconds
+        step = Step(rows=batch(done), tags=None, outputs=(), began=0.0, seconds=seconds)
+        step.rows = step.rows.cast(TABLE)
+        step.failed, step.cost = [failure(one) for one in failed], cost
+        self.checkpoints.cover(step)
+
+    @property
+    def records(self) -> list[TaskRecord]:
+        """What stands in the log."""
+        return logged(self.ledger)
+
+    def covered(self, record: TaskRecord) -> list[int]:
+        """Return the input rows whose keys a record has written down."""
+        if not record.coverage.rows:
+            return []
+        uri = self.ledger.layout.keys(record.name)
+        return [i for keys in read_keys(self.storage, uri, TABLE) for i in keys["id"].to_pylist()]
+
+    def set_aside(self, record: TaskRecord) -> list[dict[str, Any]]:
+        """Return the rows of a record's quarantine."""
+        return quarantined(self.storage, record)
+
+    def shape(self) -> list[tuple[list[int], list[int], str]]:
+        """Return of each record: which rows are done, which have failed, and its end."""
+        return [
+            ([], self.covered(one), one.end) if one.quarantine else (self.covered(one), [], one.end)
+            for one in self.records
+        ]
+
+
+def failure(number: int, error: Exception | None = None) -> FailedRow:
+    """Return a row that has failed at its third call."""
+    found = error or ValueError(f"row {number} is bad")
+    return FailedRow(row=batch([number]), tags=None, error=found, attempts=3)
+
+
+def quarantined(storage: WatchedStorage, record: TaskRecord) -> list[dict[str, Any]]:
+    """Return the rows of a record's quarantine, as the driver reads them."""
+    assert record.quarantine is not None
+    uri = job_ledger(storage).layout.quarantine(record.name)
+    rows = [row for one in read_chunk(storage, uri, record.quarantine) for row in one.to_pylist()]
+    assert len(rows) == record.coverage.rows == record.quarantine.rows
+    return rows
+
+
+def test_failed_rows_have_a_record_of_their_own_behind_the_one_of_the_rest() -> None:
+    """With keys and sums of their own; only the last of both ends the log."""
+    task = Task()
+    task.do([1, 3], [2, 5])
+    task.do([4])
+    assert task.records == []
+    task.checkpoints.finish()
+    done, failed = task.records
+    assert task.shape() == [([1, 3, 4], [], ""), ([], [2, 5], "complete")]
+    assert (done.quarantine, failed.groups, failed.chunk) == (None, (), None)
+    low, high = hash_sums(key_hashes([pa.array([2, 5])]))
+    assert (failed.coverage.low, failed.coverage.high) == (low, high)
+    assert (failed.seconds, done.seconds) == (0.0, 2.0)
+
+
+def test_files_are_named_though_only_failed_rows_came_after_their_chunk() -> None:
+    """Else nothing names the files, and the chunk is put into others by a replay."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    task.do([], [2])
+    task.checkpoints.finish()
+    chunk, cut, failed = task.records
+    assert (cut.supersedes, len(cut.groups)) == ((chunk.name,), 1)
+    assert (failed.quarantine is not None, failed.end) == (True, "complete")
+
+
+def test_rows_without_output_are_covered_beside_failed_ones() -> None:
+    """They are in no file and in no quarantine: only their keys tell that they are done."""
+    task = Task()
+    step = Step(rows=batch([1]), tags=None, outputs=(), began=0.0, seconds=1.0)
+    step.failed = [failure(2)]
+    task.checkpoints.cover(step)
+    task.checkpoints.finish()
+    assert task.shape() == [([1], [], ""), ([], [2], "complete")]
+
+
+def test_a_failed_row_is_kept_with_all_that_a_person_needs() -> None:
+    """Its key, itself, its error, how often it was tried, and under which claim."""
+    task = Task()
+    task.do([1], [2])
+    task.checkpoints.finish()
+    assert task.set_aside(task.records[-1]) == [
+        {
+            "key": {"id": 2},
+            "input": {"id": 2},
+            "error": "ValueError: row 2 is bad",
+            "attempts": 3,
+            "epoch": CLAIM,
+        }
+    ]
+
+
+def test_all_rows_together_are_the_input() -> None:
+    """What has failed is covered too: nothing is missing, and nothing is there twice."""
+    task = Task()
+    task.do([1, 3], [2], seconds=EVERY_S)
+    task.do([5], [4])
+    task.checkpoints.finish()
+    work, refused = Work().plus(task.records)
+    low, high = hash_sums(key_hashes([pa.array([1, 2, 3, 4, 5])]))
+    assert (work.sums.rows, work.sums.low, work.sums.high, refused) == (5, low, high, ())
+    assert work.quarantined_rows == 2
+
+
+def test_at_a_checkpoint_both_become_durable() -> None:
+    """The finished rows as a chunk, then the failed ones; the next cut replaces chunks only."""
+    task = Task()
+    task.do([1], [2], seconds=EVERY_S)
+    task.do([3], [4], seconds=EVERY_S)
+    task.checkpoints.finish()
+    assert task.shape() == [
+        ([1], [], ""),
+        ([], [2], ""),
+        ([3], [], ""),
+        ([], [4], ""),
+        ([], [], "complete"),
+    ]
+    first, _, second, _, last = task.records
+    assert last.supersedes == (first.name, second.name)
+    work, _ = Work().plus(task.records)
+    assert (work.waiting, work.quarantined_rows) == ((), 2)
+
+
+def test_a_checkpoint_with_failed_rows_only_is_one_record() -> None:
+    """There is nothing else to write down."""
+    task = Task()
+    task.do([], [1, 2], seconds=EVERY_S)
+    task.do([], [3])
+    task.checkpoints.finish()
+    assert task.shape() == [([], [1, 2], ""), ([], [3], "complete")]
+
+
+def test_a_task_that_stops_keeps_both() -> None:
+    """The last record says that nobody needs to wait."""
+    task = Task()
+    task.do([1], [2])
+    task.checkpoints.stop()
+    assert task.shape() == [([1], [], ""), ([], [2], "stopped")]
+
+
+def test_a_task_without_any_row_leaves_no_record_when_it_stops() -> None:
+    """As one without any input."""
+    task = Task()
+    task.checkpoints.stop()
+    assert task.storage.objects == {}
+
+
+def test_a_task_that_fails_leaves_its_failed_rows_to_the_next() -> None:
+    """Whatever is not durable is done again, the failing as well."""
+    task = Task()
+    task.do([1], [2], seconds=EVERY_S)
+    task.do([3], [4])
+    task.checkpoints.fail()
+    assert task.shape() == [([1], [], ""), ([], [2], ""), ([], [], "failed")]
+
+
+def test_a_fenced_task_writes_no_failed_rows() -> None:
+    """The run has gone on without it."""
+    task = Task()
+    task.storage.fence()
+    with pytest.raises(TaskFencedError):
+        task.do([1], [2], seconds=EVERY_S)
+    assert task.records == []
+
+
+def test_much_that_has_failed_is_written_before_a_checkpoint_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Failed rows wait in memory, and a thousand documents may be large."""
+    monkeypatch.setattr(quarantine_module, "_HELD_BYTES_MAX", 3 * 8)
+    task = Task()
+    task.do([1], [2, 3])
+    assert task.records == []
+    task.do([], [4])
+    task.do([], [5])
+    assert task.shape() == [([1], [], ""), ([], [2, 3, 4], "")]
+    assert task.checkpoints.failed_rows == 4
+
+
+def test_a_kill_between_the_two_records_only_tries_failed_rows_again() -> None:
+    """Whichever write comes last: rows that are done stay done, and no row is covered twice."""
+    dry = Task()
+    dry.do([1, 3], [2], seconds=EVERY_S)
+    written = dry.storage.written
+    last = next(n for n, uri in enumerate(written) if uri.endswith("/0000.json")) + 1
+    assert [uri.rsplit(".", 1)[1] for uri in written[last:]] == ["failed", "keys", "json"]
+    for writes in range(last, len(written)):
+        task = Task()
+        task.storage.writes_left = writes
+        with pytest.raises(DriverDiedError):
+            task.do([1, 3], [2], seconds=EVERY_S)
+        task.storage.revive()
+        assert task.shape() == [([1, 3], [], "")]
+
+
+def test_keys_that_spark_hashes_are_covered_by_its_hash() -> None:
+    """Of a failed row as of any other, and the object does not hold the hash."""
+    storage = WatchedStorage()
+    hashes = pa.array([-1, (5 << 32) + 7, 9], pa.int64())
+    rows = pa.RecordBatch.from_pydict({"name": ["a", "b", "c"], TAG_COLUMN: hashes})
+
+    def fails_at_b(one: pa.RecordBatch) -> dict[str, pa.Array]:
+        if "b" in one["name"].to_pylist():
+            raise ValueError("b is bad")
+        return {"id": pa.array([1] * one.num_rows)}
+
+    run_task(storage, rows, transform=fails_at_b, key=("name",))
+    done, failed = logged(job_ledger(storage))
+    assert (done.coverage.low, done.coverage.high) == (0xFFFFFFFF + 9, 0xFFFFFFFF)
+    assert (failed.coverage.low, failed.coverage.high) == (7, 5)
+    assert quarantined(storage, failed)[0]["input"] == {"name": "b"}
+
+
+@pytest.mark.parametrize("every_s", [None, DUE_AT_ONCE_S])
+def test_rows_of_a_row_function_are_set_aside_by_whole_tasks(every_s: float | None) -> None:
+    """With the calls that were made for them."""
+    storage, function = WatchedStorage(), RowFunction()
+    function.fails_at = {2: ConnectionResetError("gone"), 4: ValueError("bad")}
+    transform = per_row(function, concurrency=2, retry=QUICK)
+    report = run_task(
+        storage, batch(range(6)), transform=transform, batch_rows=None, checkpoint_every_s=every_s
+    )
+    records = logged(job_ledger(storage))
+    found = [row for one in records if one.quarantine for row in quarantined(storage, one)]
+    assert sorted((row["key"]["id"], row["attempts"]) for row in found) == [(2, 5), (4, 1)]
+    assert (report.end, report.failed_rows, report.rows_in) == ("complete", 2, 6)
+    assert records[-1].end == "complete"
+    assert Work().plus(records)[0].sums.rows == 6
+
+
+def test_an_error_of_any_length_is_kept_in_bounds() -> None:
+    """A model's error may carry a whole document."""
+    task = Task()
+    task.checkpoints.count(
+        Step(
+            rows=batch([]).cast(TABLE),
+            tags=None,
+            outputs=(),
+            began=0.0,
+            failed=[failure(1, ValueError("x" * 1_000_000))],
+        )
+    )
+    task.checkpoints.finish()
+    assert len(task.set_aside(task.records[0])[0]["error"]) == 2000
+
+
+def test_an_error_that_is_no_valid_text_is_kept_all_the_same() -> None:
+    """Errors carry what they were given, such as half a character of a model's answer."""
+    storage = WatchedStorage()
+
+    def fails(_rows: pa.RecordBatch) -> None:
+        raise ValueError("cannot parse '\ud83d'")
+
+    run_task(storage, batch([1]), transform=fails)
+    assert "cannot parse" in quarantined(storage, logged(job_ledger(storage))[0])[0]["error"]
+
+
+def test_what_failed_rows_have_cost_is_kept_where_no_row_is_done() -> None:
+    """Answers that do not fit the table were paid for, beside others or alone."""
+    task = Task()
+    task.do([], [1, 2], cost=3.0)
+    task.checkpoints.finish()
+    assert sum(one.cost for one in task.records) == 3.0
+
+
+def test_a_failed_row_without_a_key_is_refused_as_any_other() -> None:
+    """Without an input check the task is the first to see it."""
+    rows = pa.RecordBatch.from_pydict({"id": pa.array([1, None, 3], pa.int64())})
+
+    def fails(one: pa.RecordBatch) -> pa.RecordBatch:
+        if one["id"].null_count:
+            raise ValueError("no id")
+        return one
+
+    report = run_task(WatchedStorage(), rows, transform=fails)
+    assert report.problem is not None
+    assert report.problem.kind == "null key"
+
+
+def test_a_record_is_read_back_with_its_quarantine_and_its_cost() -> None:
+    """As seals write it down, and as task logs do."""
+    task = Task()
+    task.do([1], [2], cost=0.1)
+    task.checkpoints.finish()
+    done, failed = task.records
+    assert (done.cost, failed.cost, failed.quarantine is not None) == (0.1, 0.0, True)
+    assert [TaskRecord.from_json(one.to_json()) for one in (done, failed)] == [done, failed]
+
+
+@pytest.mark.parametrize("name", ["killed", "sealed", "committed"])
+def test_records_of_0_1_have_neither_quarantine_nor_cost(name: str) -> None:
+    """They are read as if nothing had failed or cost anything."""
+    rig, folder = Rig(), LEDGERS / name
+    for file in folder.rglob("*.json"):
+        uri = f"{STORE}/{file.relative_to(folder).as_posix()}"
+        rig.storage.objects[uri] = file.read_bytes()
+    uris = [uri for uri in rig.storage.list(LAYOUT.tasks) if uri.endswith(".json")]
+    assert all(b'"cost"' not in rig.storage.objects[uri] for uri in uris)
+    records = read_task_records(rig.storage, LAYOUT, uris)
+    assert records
+    assert {(one.quarantine, one.cost) for one in records} == {(None, 0.0)}
+    for seal in rig.log().seals.values():
+        assert (seal.quarantined_rows, seal.dropped_cost, seal.killed_seconds) == (0, 0.0, 0.0)
