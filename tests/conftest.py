@@ -30,7 +30,13 @@ for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # The files that take longest, the longest first; see `pytest_collection_modifyitems`.
 LONGEST_FIRST = (
+    "test_embed_example",
+    "test_join_example",
+    "test_pdf_example",
+    "test_quickstart",
     "test_wire_faults_s3",
+    "test_commit_on_real_catalogs",
+    "test_secrets_and_stores",
     "test_lance_runs",
     "test_bad_keys",
     "test_types_and_layouts",
@@ -49,7 +55,6 @@ LONGEST_FIRST = (
     "test_where_it_runs",
     "test_abort_and_sweep",
     "test_remaining",
-    "test_commit_on_real_catalogs",
     "test_lance_tables",
     "test_wire_faults_rest",
     "test_wire_faults_ledger",

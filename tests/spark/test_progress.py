@@ -17,9 +17,9 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.progress import choice, watching
+from holdfast.progress import display, watching
 
-choice._PRINT_EVERY_S = 1.0  # The job is short,
+display._PRINT_EVERY_S = 1.0  # The job is short,
 watching._END_S = 60.0  # and the machine may be slow.
 lake = Path(sys.argv[1])
 lake.mkdir()
