@@ -7,6 +7,7 @@ Every channel that shows them (terminal, log, error message, page) passes them t
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shlex
 import warnings
@@ -233,7 +234,7 @@ def _quoted(word: str) -> str:
 # ---- Warnings: a user sees the line of their own that called Holdfast
 def warn_caller(text: str) -> None:
     """Warn at the line outside this package that led here, however many calls lie between."""
-    package = str(Path(__file__).parent)
+    package = f"{Path(__file__).parent}{os.sep}"  # Not a folder whose name begins like ours.
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back

@@ -6,9 +6,12 @@ import time
 import traceback
 import unicodedata
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast import text
 from holdfast.errors import CatalogUnavailableError
 from holdfast.text import has_password, printable, seconds_of, told, without_passwords
 
@@ -164,3 +167,16 @@ def test_what_is_given_and_no_secret_stays_in_an_error() -> None:
     for value in options.values():
         error = OSError(f"no answer: {value}")
         assert told(error, options) == (f"OSError: no answer: {value}", error)
+
+
+def test_a_warning_names_the_line_outside_the_package() -> None:
+    """However deep the call is; a folder beside ours whose name begins alike is outside."""
+    package = Path(text.__file__).parent
+    inner = compile("def deep(): warn_caller('look')", str(package / "engine" / "deep.py"), "exec")
+    user = compile("\ndef job(): deep()", f"{package}_jobs/job.py", "exec")
+    names: dict[str, Any] = {"warn_caller": text.warn_caller}
+    exec(inner, names)  # noqa: S102 - the code stands above.
+    exec(user, names)  # noqa: S102
+    with pytest.warns(UserWarning, match="look") as caught:
+        names["job"]()
+    assert (caught[0].filename, caught[0].lineno) == (f"{package}_jobs/job.py", 2)

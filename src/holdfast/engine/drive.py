@@ -112,9 +112,8 @@ class Driver:
         self, commit: Commit, view: TableView, choices: Choices, claim: Claim, book: Workbook
     ) -> Report:
         identity = commit.run_file.identity
-        by: Compared = (
-            (choices.verify_input or None) if identity.key else "files"
-        )  # They are pinned.
+        # The files of a scan are pinned.
+        by: Compared = (choices.verify_input or None) if identity.key else "files"
         # Before any work: an earlier start may have landed without living to say so. Where it
         # got as far as an intent, only a look later than our claim counts.
         landed = commit.look(None if commit.log.intents else view)
