@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,9 @@ LONGEST_FIRST = (
 )
 # What crash tests and the sample of the crash matrix draw from.
 SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
+# When the time for tests ends, in seconds since 1970. CI sets it: a run that is cut off says
+# nothing, and one that leaves tests out says which.
+UNTIL_VARIABLE = "HOLDFAST_TESTS_UNTIL"
 
 
 def pytest_configure() -> None:
@@ -77,6 +81,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         rank = {name: place for place, name in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+def pytest_runtest_setup() -> None:
+    """Leave out the tests for which no time is left."""
+    until = float(os.environ.get(UNTIL_VARIABLE, "inf"))
+    if time.time() > until:
+        pytest.skip(f"not run: the time for tests ended before it began ({UNTIL_VARIABLE})")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once: whatever ends the run early, the name is in its output."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.when} failed: {report.nodeid}", flush=True)
 
 
 def pytest_report_header() -> str:

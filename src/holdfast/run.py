@@ -145,9 +145,8 @@ class Run:
         """
         given = locals()  # Most arguments are choices, of the same name.
         choices = Choices(**{one.name: given[one.name] for one in fields(Choices)})
-        target = target_of(to) if isinstance(to, str) else to
         return self._write(
-            "append", df, target, key, choices, create=create, version=version, progress=progress
+            "append", df, to, key, choices, create=create, version=version, progress=progress
         )
 
     def remaining(
@@ -309,9 +308,7 @@ class Run:
         """Return how the run's table is opened, once it is known which one it is."""
 
         def open_sink(identity: Identity) -> Sink:
-            target = to or identity.table
-            if isinstance(target, str):
-                target = target_of(target, identity.branch)
+            target = target_of(to or identity.table, identity.branch)
             return open_table(target, active_session(), of_known_run=True)
 
         return open_sink
@@ -320,7 +317,7 @@ class Run:
         self,
         mode: Mode,
         rows: SparkDataFrame | Scan | Materialized,
-        target: Target,
+        to: str | Target,
         key: str | Sequence[str] | None,
         choices: Choices,
         *,
@@ -330,7 +327,7 @@ class Run:
     ) -> Report:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
-        started = time.monotonic()
+        started, target = time.monotonic(), target_of(to)
         if self._prepared is not None:
             self._prepared.check(choices)
         given = open_input(rows, key)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.errors import SettingsError
 from holdfast.model.limits import refuse_below
 from holdfast.text import without_passwords
 
@@ -93,13 +94,26 @@ class LanceTable:
 Target = IcebergTable | LanceTable
 
 
-def target_of(name: str, branch: str = "main") -> Target:
-    """Return what a text names: a place is a Lance dataset, anything else an Iceberg table.
+def target_of(table: object, branch: str = "main") -> Target:
+    """Return the table that the user means: a URI or a path is a Lance dataset.
 
     Args:
-        name: A URI or an absolute path, or `catalog.namespace.table`.
-        branch: Of an Iceberg table.
+        table: A target, which is returned as it is; a URI or an absolute path; or
+            `catalog.namespace.table`. Whatever else a user passes arrives here too.
+        branch: Of an Iceberg table that is given by its name.
+
+    Raises:
+        SettingsError: It is none of these.
     """
-    if "://" in name or name.startswith("/"):
-        return LanceTable(name)
-    return IcebergTable(name, branch=branch)
+    if isinstance(table, IcebergTable | LanceTable):
+        return table
+    if not isinstance(table, str):
+        kind = type(table)
+        raise SettingsError(
+            what=f"to= is a {kind.__module__}.{kind.__qualname__}, not a table's name",
+            cure='pass "catalog.namespace.table", an hf.IcebergTable(name, catalog={...}), '
+            "a Lance dataset's URI or an hf.LanceTable",
+        )
+    if "://" in table or table.startswith("/"):
+        return LanceTable(table)
+    return IcebergTable(table, branch=branch)

@@ -84,11 +84,16 @@ def test_ctrl_c_leaves_the_last_picture_and_a_clean_terminal() -> None:
 
 
 def test_a_terminal_that_nobody_reads_does_not_stop_the_job() -> None:
-    """Ctrl-S, or a connection that hangs: the thread stands still, the job goes on to its end."""
+    """Ctrl-S, or a connection that hangs: the thread blocks, the job goes on to its end."""
     ours, theirs = pty.openpty()
+    os.set_blocking(theirs, False)
+    with contextlib.suppress(BlockingIOError):  # Full before the job draws, however slow it is.
+        while True:
+            os.write(theirs, b".")
+    os.set_blocking(theirs, True)
     job = start(theirs, 20)
     os.close(theirs)
     assert job.wait(timeout=60.0) == 0
     drawn = read(ours, "")
     os.close(ours)
-    assert "committed" not in drawn  # The thread did stand still: the test is not vacuous.
+    assert "committed" not in drawn  # The thread did block: the test is not vacuous.

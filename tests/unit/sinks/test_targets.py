@@ -1,0 +1,33 @@
+"""What a user may pass as `to=`, and what is refused before anything is opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("lake.sales.orders", IcebergTable("lake.sales.orders", branch="b")),
+        ("s3://bucket/texts.lance", LanceTable("s3://bucket/texts.lance")),
+        ("/data/texts.lance", LanceTable("/data/texts.lance")),
+        (IcebergTable("a.b.c"), IcebergTable("a.b.c")),
+        (LanceTable("/data/texts.lance"), LanceTable("/data/texts.lance")),
+    ],
+)
+def test_a_name_or_a_place_is_a_table(given: str | Target, meant: Target) -> None:
+    """A branch belongs to a name; a target brings its own."""
+    assert target_of(given, "b") == meant
+
+
+def test_another_librarys_table_is_refused_by_its_type() -> None:
+    """A PyIceberg table has a name, a catalog and a schema: it looks as if it could be written."""
+
+    class Table:
+        name = ("sales", "orders")
+
+    with pytest.raises(SettingsError, match=r"to= is a .*Table, not a table's name"):
+        target_of(Table())
