@@ -121,6 +121,7 @@ def lake(stack: Stack) -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": "tests.warm_daemon",
         **stack.spark_catalog_conf("cached"),
         **stack.spark_catalog_conf("lake"),
         "spark.sql.catalog.lake.cache-enabled": "false",

@@ -189,6 +189,7 @@ def connect(plan: Plan) -> Server:
     """Return a Spark Connect server that holds the catalog's credentials on its own side."""
     # The launcher takes a Connect server for a daemon: spark.driver.memory would be ignored.
     env = _spark_env() | {"SPARK_DAEMON_MEMORY": "1g", "SPARK_DAEMON_JAVA_OPTS": " ".join(_LIGHT)}
+    env["PYTHONPATH"] = str(locate.REPO)  # For the daemon below.
     port = plan.ports["connect"]
     settings_file = data_dir("connect") / "server.conf"
     settings = {
@@ -198,6 +199,7 @@ def connect(plan: Plan) -> Server:
         "spark.driver.extraClassPath": os.pathsep.join(map(str, locate.jars("spark-jars"))),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.python.daemon.module": "tests.warm_daemon",
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
         "spark.sql.warehouse.dir": str(data_dir("connect") / "warehouse"),
