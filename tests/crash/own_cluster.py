@@ -24,7 +24,7 @@ from tests.integration.process_jobs import QUIET
 MASTER_HOST = "127.0.0.1"
 WORKER_HOSTS = ("127.0.0.1", "127.0.0.2")
 _EXECUTOR = "CoarseGrainedExecutorBackend"
-_READY_TIMEOUT_S = 60.0
+_READY_TIMEOUT_S = 180.0
 _POLL_S = 0.1
 
 

@@ -51,7 +51,7 @@ class StartedJob:
         report: dict[str, Any] = json.loads((self.folder / "output").read_text())
         return report
 
-    def wait_until(self, what: Callable[[], bool], *, timeout_s: float = 90.0) -> None:
+    def wait_until(self, what: Callable[[], bool], *, timeout_s: float = 240.0) -> None:
         """Wait for something to happen while the job runs.
 
         Raises:
@@ -67,7 +67,7 @@ class StartedJob:
         """Wait until the transform has finished a batch."""
         self.wait_until(lambda: any((self.folder / "calls").iterdir()))
 
-    def ended(self, *, timeout_s: float = 200.0) -> int:
+    def ended(self, *, timeout_s: float = 400.0) -> int:
         """Wait for the end and return the exit code."""
         return self.process.wait(timeout=timeout_s)
 

@@ -20,7 +20,7 @@ EXPECTED = [(number, f"row {number}") for number in range(ROWS)]
 COLUMNS = "id BIGINT NOT NULL, label STRING, build STRING, executor BIGINT"
 # A script that is started anywhere finds neither this checkout nor the tests' session.
 _NOT_PASSED_ON = ("PYTHONPATH", "SPARK_HOME", "SPARK_REMOTE", "SPARK_CONF_DIR", "HOLDFAST_STORE")
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 300.0
 
 # What every session of these tests has in common. A fast start matters more than peak speed:
 # only Java's first compiler, and its small collector.

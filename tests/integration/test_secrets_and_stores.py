@@ -95,7 +95,7 @@ def test_no_credential_is_in_any_record_log_line_or_error(stack: Stack, tmp_path
         env={**os.environ, "PYTHONPATH": PYTHON_PATH, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

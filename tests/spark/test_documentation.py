@@ -14,7 +14,7 @@ from tests.markdown_pages import ROOT, blocks, name_of
 from tests.spark.documentation_scenes import BEFORE, NOT_RUN, PAGES, TUTORIALS, blocks_to_run
 
 STAND_INS = Path(__file__).parent / "stand_ins"
-TIMEOUT_S = 280.0
+TIMEOUT_S = 500.0
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROWS = 4000
 RECORDS_BEFORE_THE_KILL = 4
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 
 
 def quickstart() -> str:
