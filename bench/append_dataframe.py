@@ -29,11 +29,14 @@ def run() -> dict[str, Any]:
     options = stack.rest_catalog_properties()
 
     def append(name: str, *, verify_input: Literal["keys", False]) -> None:
-        run = hf.Run(f"bench-{name}", store="s3://lake/_holdfast", store_options=options)
-        target = hf.IcebergTable(name, catalog=options)
-        report = run.append(
-            df, to=target, key="id", transform=same_batch, verify_input=verify_input
+        run = hf.Run(
+            f"bench-{name}",
+            store="s3://lake/_holdfast",
+            store_options=options,
+            verify_input=verify_input,
         )
+        target = hf.IcebergTable(name, catalog=options)
+        report = run.append(df, to=target, key="id", transform=same_batch)
         if report.rows != ROWS:
             raise SystemExit(f"{report.rows} rows arrived of {ROWS}")
 

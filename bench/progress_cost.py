@@ -85,13 +85,15 @@ def run() -> dict[str, Any]:
     on_core_s: list[float] = []
 
     def append(name: str, *, progress: bool) -> None:
-        run = hf.Run(f"bench-{name}", store="s3://lake/_holdfast", store_options=options)
+        run = hf.Run(
+            f"bench-{name}", store="s3://lake/_holdfast", store_options=options, progress=progress
+        )
         target = hf.IcebergTable(name, catalog=options)
         with contextlib.ExitStack() as shown:
             if progress:
                 shown.enter_context(terminal(drawn))
                 shown.enter_context(counted_ticks(on_core_s))
-            report = run.append(df, to=target, key="id", transform=same_batch, progress=progress)
+            report = run.append(df, to=target, key="id", transform=same_batch)
         if report.rows != ROWS:
             raise SystemExit(f"{report.rows} rows arrived of {ROWS}")
 

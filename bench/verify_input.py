@@ -82,11 +82,14 @@ def run() -> dict[str, Any]:
 
         def append(name: str, *, verify_input: VerifyInput) -> None:
             before = _worked_s()
-            run = hf.Run(f"bench-{name}", store="s3://lake/_holdfast", store_options=options)
-            target = hf.IcebergTable(name, catalog=options)
-            report = run.append(
-                df, to=target, key="id", transform=transform, verify_input=verify_input
+            run = hf.Run(
+                f"bench-{name}",
+                store="s3://lake/_holdfast",
+                store_options=options,
+                verify_input=verify_input,
             )
+            target = hf.IcebergTable(name, catalog=options)
+            report = run.append(df, to=target, key="id", transform=transform)
             if report.rows != rows:
                 raise SystemExit(f"{report.rows} rows arrived of {rows}")
             worked.seconds[verify_input or "unchecked"].append(_worked_s() - before)

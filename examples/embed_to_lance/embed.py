@@ -112,13 +112,13 @@ def main() -> None:
     texts = lake / f"texts-{given.first}-{given.rows}"
     make_texts(texts, given.first, given.rows)
     open_session()
-    run = hf.Run(given.run, store=f"file://{lake}/ledger")
+    # A version, because vectors of two models must not meet in one run.
+    run = hf.Run(given.run, store=f"file://{lake}/ledger", version=given.model)
     report = run.append(
         hf.scan_parquet(f"file://{texts}"),
         to=hf.LanceTable(f"{lake}/texts.lance"),
         transform=hf.per_worker(Embed, given.model),
         checkpoint_every=given.checkpoint_every,
-        version=given.model,  # Vectors of two models must not meet in one run.
         create=hf.Create(schema=OUTPUT),
     )
     print(report)

@@ -39,8 +39,8 @@ from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
-from holdfast.worker.task import OnError, RowCount
-from holdfast.worker.transforms import PerRow, PerWorker, Transform
+from holdfast.worker.task import OnError
+from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 
 
 class Run:
@@ -53,23 +53,55 @@ class Run:
         store_options: Storage options for the store in Iceberg's names (`s3.endpoint`,
             `s3.access-key-id`, ...). By default the session's `spark.holdfast.store.*`, else
             the environment's credential chain.
+        version: Your own name for the version of the code. A run goes on only under the version
+            that it began with.
+        takeover: What a start does while another driver of the run is alive: "wait" until it
+            ends, take over "now", or fail ("never").
+        if_committed: What a start does if the run has been committed: "compare" the input with
+            what was committed, or "return" at once.
+        verify_input: What of a DataFrame is compared between starts. "keys" reads the key columns
+            before the job, and checks that every row is done, once. "rows" reads all columns,
+            and also notices other values under the same keys. False skips both. The files of a
+            scan are always compared.
+        strict_code: Refuse to resume when the transform's code has changed.
+        limits: How much memory a worker may use, as `hf.Limits`.
+        progress: Show progress on stderr. By default in a terminal and in a notebook; elsewhere
+            a log line each minute.
 
     Raises:
-        SettingsError: The id or the store cannot be used.
+        SettingsError: An argument cannot be used.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of the user's.
         self,
         run_id: str,
         *,
         store: str | None = None,
         store_options: Mapping[str, str] | None = None,
+        version: str = "",
+        takeover: Takeover = "wait",
+        if_committed: IfCommitted = "compare",
+        verify_input: VerifyInput = "keys",
+        strict_code: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+        progress: bool | None = None,
     ) -> None:
-        """Keep the arguments; nothing is read or written yet."""
+        """Check and keep the arguments; nothing is read or written yet."""
         encode_run_id(run_id)
         self._run_id = run_id
         self._store = normalise(store) if store is not None else None
         self._store_options = store_options
+        self._version = version
+        self._progress = progress
+        # What every write of this run has in common.
+        self._common: dict[str, Any] = {
+            "takeover": takeover,
+            "if_committed": if_committed,
+            "verify_input": verify_input,
+            "strict_code": strict_code,
+            "limits": limits,
+        }
+        Choices(**self._common)  # Refuses what cannot be used, here and not hours later.
         # What `remaining` has claimed and measured, for the write that follows.
         self._prepared: Prepared | None = None
         # The run whose failed rows this one tries again.
@@ -81,60 +113,49 @@ class Run:
 
     def append(  # noqa: PLR0913 - each is a choice of the user's.
         self,
-        df: SparkDataFrame | Scan | Materialized,
+        source: SparkDataFrame | Scan | Materialized,
         *,
         to: str | Target,
         key: str | Sequence[str] | None = None,
         transform: Transform | PerWorker | PerRow | None = None,
-        checkpoint_every: Duration | None = "30s",
+        batch_format: BatchFormat = "arrow",
         batch_rows: int | None = None,
-        rows: RowCount = "same",
-        missing_columns: MissingColumns = "error",
+        one_to_one: bool = True,
+        checkpoint_every: Duration | None = "30s",
         create: Create | None = None,
-        version: str = "",
-        verify_input: VerifyInput = "keys",
-        if_committed: IfCommitted = "compare",
-        takeover: Takeover = "wait",
+        missing_columns: MissingColumns = "error",
         retries: int = 2,
-        strict_code: bool = False,
         on_error: OnError = "raise",
         max_errors: float = 0.1,
         cost: float | Callable[[Any], float] = 0.0,
-        limits: Limits = DEFAULT_LIMITS,
-        progress: bool | None = None,
     ) -> Report:
-        """Transform rows and append them to the table in one atomic commit, once.
+        """Transform rows and append them to a table in one atomic commit, exactly once.
 
-        Runs on the driver; the transform runs on the executors. Safe to call again with the
-        same id: rows that are done are not computed again, and what has landed stays as it is.
+        Runs on the driver; the transform runs on the executors. Call it again with the same run
+        id to resume: rows that are done are not computed again, and a commit is never repeated.
 
         Args:
-            df: A Spark DataFrame, classic or Connect; a scan (`hf.scan_parquet`, ...); or
+            source: A Spark DataFrame, classic or Connect; a scan (`hf.scan_parquet`, ...); or
                 `hf.materialize(df)`.
             to: `catalog.namespace.table` through the session's settings, `hf.IcebergTable`, a
                 Lance dataset's URI, or `hf.LanceTable`.
-            key: The column or columns that tell a DataFrame's rows apart; none for a scan.
-            transform: Takes one pyarrow RecordBatch; returns a batch, a Table, a dict of
-                columns, or an iterable of these. See also `hf.per_worker` and `hf.per_row`.
-            checkpoint_every: How much work a kill may cost, per task; None for less safety.
-            batch_rows: How many rows the transform sees at a time; by default it adapts.
-            rows: "same": as many rows out as in, for every batch; "any": it may differ.
-            missing_columns: "error": output must have all columns; "null": fill what it lacks.
-            create: How to create the table if there is none; ignored if there is one.
-            version: The user's own word for the code; another word is another run.
-            verify_input: "keys": read the key columns before the job, and check that every row is
-                done, once. "rows": read all columns, and notice other values under the same keys
-                too. False: neither. Files of a scan are always compared.
-            if_committed: "compare" the input with what has landed, or "return" at once.
-            takeover: While another driver lives: "wait" for its end, take over "now", or "never".
-            retries: How many further passes a failing transform gets.
-            strict_code: Refuse to go on when the transform's code has changed.
+            key: The column or columns that identify a DataFrame's rows; none for a scan.
+            transform: A function of one batch, `hf.per_row(...)` or `hf.per_worker(...)`. It
+                returns a pyarrow RecordBatch or Table, a pandas or polars DataFrame, a dict of
+                columns, or an iterable of these.
+            batch_format: What the transform gets: a pyarrow RecordBatch ("arrow"), or a "pandas"
+                or "polars" DataFrame.
+            batch_rows: How many rows the transform gets at a time; by default it adapts.
+            one_to_one: The transform must return as many rows as it gets. False: it may drop
+                or multiply rows.
+            checkpoint_every: How much work of each task a kill may cost; None: only rows in
+                closed table files are kept.
+            create: How to create the table if it does not exist.
+            missing_columns: "error": the output must have all columns; "null": fill the others.
+            retries: How often rows whose transform failed are tried again.
             on_error: "raise": a failing row ends the job; "quarantine": it is set aside.
             max_errors: How many rows may be set aside: a number, or a share of the input.
             cost: What a row costs, or a function of its answer or output batch; the report sums it.
-            limits: How much a worker may hold in memory, as `hf.Limits`.
-            progress: Show the run while it is at work. By default where stderr is a terminal, and
-                in a notebook; elsewhere as a log line each minute.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -144,14 +165,11 @@ class Run:
             CommitError: The table could not be written; staged files are kept.
         """
         given = locals()  # Most arguments are choices, of the same name.
-        choices = Choices(**{one.name: given[one.name] for one in fields(Choices)})
-        return self._write(
-            "append", df, to, key, choices, create=create, version=version, progress=progress
-        )
+        names = {field.name for field in fields(Choices)} - self._common.keys()
+        choices = Choices(**self._common, **{name: given[name] for name in names})
+        return self._write("append", source, to, key, choices, create)
 
-    def remaining(
-        self, df: SparkDataFrame, *, key: str | Sequence[str], takeover: Takeover = "wait"
-    ) -> SparkDataFrame:
+    def remaining(self, source: SparkDataFrame, *, key: str | Sequence[str]) -> SparkDataFrame:
         """Return the rows that are still to do, for jobs whose costly step is in the DataFrame.
 
         Runs on the driver. Claims the run first, so what is finished cannot change any more; other
@@ -160,9 +178,8 @@ class Run:
         its key must arrive there: the sums of this input are the ones that are checked.
 
         Args:
-            df: The whole input.
-            key: The column or columns that tell the rows apart.
-            takeover: While another driver lives: "wait" for its end, take over "now", or "never".
+            source: The whole input.
+            key: The column or columns that identify the rows.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -174,16 +191,16 @@ class Run:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
         from holdfast.spark.dataframe import DataFrameSubmitter, without_finished  # noqa: PLC0415
 
-        session, key = spark.session_of(df), spark.checked_key(df, key)
-        ledger, choices = self._ledger(session), Choices(takeover=takeover)
+        session, key = spark.session_of(source), spark.checked_key(source, key)
+        ledger, choices = self._ledger(session), Choices(**self._common)
         try:
-            self._prepared = prepare(ledger, DataFrameSubmitter(df, key), key, choices)
+            self._prepared = prepare(ledger, DataFrameSubmitter(source, key), key, choices)
         except RunAbortedError:
             refuse_doubt(ledger, self._open_sink(None))
             raise
         if self._prepared.has_landed:
-            return df.limit(0)
-        return without_finished(df, key, self._prepared.book.finished)
+            return source.limit(0)
+        return without_finished(source, key, self._prepared.book.finished)
 
     def quarantined(self) -> SparkDataFrame:
         """Return the rows that failed, as a DataFrame.
@@ -219,7 +236,8 @@ class Run:
         Args:
             transform: As for `append`.
             to: The table, if the session's settings do not lead to it.
-            **options: Any other argument of `append`, apart from the key and the DataFrame.
+            **options: Any other argument of `append`, apart from the source and the key. What
+                `Run` was given holds for this run too.
 
         Raises:
             RunUnfinishedError: This run has not landed: which rows fail is not settled.
@@ -237,7 +255,14 @@ class Run:
                 cure="look at report.quarantined_rows before calling retry_quarantined",
             )
         identity = run_file.identity
-        again = Run(f"{self._run_id}+retry", store=ledger.store, store_options=self._store_options)
+        again = Run(
+            f"{self._run_id}+retry",
+            store=ledger.store,
+            store_options=self._store_options,
+            version=self._version,
+            progress=self._progress,
+            **self._common,
+        )
         again._retry_of = self._run_id
         rows = self.quarantined().select("input.*")
         return again.append(
@@ -313,24 +338,19 @@ class Run:
 
         return open_sink
 
-    def _write(  # noqa: PLR0913 - what the verbs do not put into the choices.
+    def _write(  # noqa: PLR0913, PLR0917 - what the verbs do not put into the choices.
         self,
         mode: Mode,
-        rows: SparkDataFrame | Scan | Materialized,
+        source: SparkDataFrame | Scan | Materialized,
         to: str | Target,
         key: str | Sequence[str] | None,
         choices: Choices,
-        *,
         create: Create | None,
-        version: str,
-        progress: bool | None,
     ) -> Report:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
         started, target = time.monotonic(), target_of(to)
-        if self._prepared is not None:
-            self._prepared.check(choices)
-        given = open_input(rows, key)
+        given = open_input(source, key)
         if given.identity:  # To compare the files of a scan costs next to nothing.
             choices = replace(choices, verify_input="keys")
         spark.refuse_wap(given.session)
@@ -341,7 +361,7 @@ class Run:
             branch=target.branch,
             mode=mode,
             key=given.key,
-            version=version,
+            version=self._version,
             retry_of=self._retry_of,
             input=given.identity,
             **spark.semantics(given.session),
@@ -363,7 +383,7 @@ class Run:
             check_output=check_output,
         )
         identity = identity_on(table=sink.name, table_uuid=view.uuid)
-        with shown(ledger, sink.name, wanted=progress):
+        with shown(ledger, sink.name, wanted=self._progress):
             report = driver.write(view, identity, choices)
         spark.forget_cached_table(given.session, target)
         warn_of_doubts(report)

@@ -96,7 +96,7 @@ def test_a_worker_killed_between_the_files_of_one_row_loses_neither(
             rows=rows,
             tasks=2,
             transform=["tests.crash.two_partitions:TwoHalves", {"row_s": 1e-3}],
-            options={"checkpoint_every": every, "rows": "any", "batch_rows": 250},
+            options={"checkpoint_every": every, "one_to_one": False, "batch_rows": 250},
         ),
         folder=tmp_path,
     )

@@ -46,8 +46,8 @@ INPUT_GUARDS = (
     Guard(
         name="rows of run.remaining are not compared by values",
         file="engine/claim.py",
-        before="        if choices.compares_rows:\n",
-        after="        if False:\n",
+        before="    if choices.compares_rows:\n",
+        after="    if False:\n",
         test=_ROWS,
     ),
     Guard(

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast.storage.objects import ObjectStorage
 from tests.integration.process_local_lake import ledger_kinds
+from tests.run_options import run_wide
 from tests.stack_access import S3Endpoint
 
 ROWS, TASKS = 20, 2
@@ -108,16 +109,16 @@ class LanceDesk:
         """Write rows with Lance, as others do."""
         lance.write_dataset(rows, self.uri, storage_options=self.options, **options)
 
-    def run(self, run_id: str = RUN) -> hf.Run:
+    def run(self, run_id: str = RUN, **options: Any) -> hf.Run:  # noqa: ANN401 - those of `Run`.
         """Return the run."""
-        return hf.Run(run_id, store=self.store, store_options=self.store_options)
+        return hf.Run(run_id, store=self.store, store_options=self.store_options, **options)
 
     def append(
         self,
         df: DataFrame | None = None,
         *,
         run_id: str = RUN,
-        **options: Any,  # noqa: ANN401 - those of `Run.append`.
+        **options: Any,  # noqa: ANN401 - those of `Run` and `append`.
     ) -> hf.Report:
         """Append, two rows a batch and without retries; options replace what is usual."""
         usual: dict[str, Any] = {
@@ -133,7 +134,7 @@ class LanceDesk:
             "retries": 0,
         }
         rows = self.ids() if df is None else df
-        return self.run(run_id).append(rows, **{**usual, **options})
+        return self.run(run_id, **run_wide(options)).append(rows, **{**usual, **options})
 
     def dataset(self, version: int | None = None) -> Any:  # noqa: ANN401 - half of it is untyped.
         """Open the dataset as others do."""

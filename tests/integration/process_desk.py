@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from tests.integration.process_local_lake import ledger_kinds
+from tests.run_options import run_wide
 
 ROWS = 6
 COUNTRIES = [(number, f"c{number}") for number in range(ROWS)]
@@ -42,7 +43,7 @@ class Desk:
 
     def append(self, df: DataFrame | None = None, **options: Any) -> hf.Report:  # noqa: ANN401
         """Append to the table under one run id; options replace what is usual."""
-        run = hf.Run(options.pop("run_id", "nightly"), **self.ledger)
+        run = hf.Run(options.pop("run_id", "nightly"), **self.ledger, **run_wide(options))
         usual: dict[str, Any] = {"to": self.table, "key": "id"}
         return run.append(df if df is not None else self.ids(), **{**usual, **options})
 

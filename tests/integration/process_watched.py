@@ -20,6 +20,7 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.sources.scans import Scan
 from holdfast.storage.objects import ObjectStorage
 from tests.integration.process_local_lake import ledger_kinds
+from tests.run_options import run_wide
 
 ROWS = 20
 TASKS = 2
@@ -62,9 +63,9 @@ class WatchedTable:
         numbers = self.lake.range(0, rows, 1, tasks).withColumnRenamed("id", "n")
         return numbers.selectExpr(*columns, "n")
 
-    def run(self, run_id: str = RUN) -> hf.Run:
+    def run(self, run_id: str = RUN, **options: Any) -> hf.Run:  # noqa: ANN401 - those of `Run`.
         """Return the run."""
-        return hf.Run(run_id, **self.ledger)
+        return hf.Run(run_id, **self.ledger, **options)
 
     def append(
         self,
@@ -72,7 +73,7 @@ class WatchedTable:
         *,
         run_id: str = RUN,
         fails_at: Collection[int] = (),
-        **options: Any,  # noqa: ANN401 - those of `Run.append`.
+        **options: Any,  # noqa: ANN401 - those of `Run` and `append`.
     ) -> hf.Report:
         """Append, two rows a batch and without retries; options replace what is usual."""
         usual: dict[str, Any] = {
@@ -84,7 +85,7 @@ class WatchedTable:
             "retries": 0,
         }
         rows = self.input() if df is None else df
-        return self.run(run_id).append(rows, **{**usual, **options})
+        return self.run(run_id, **run_wide(options)).append(rows, **{**usual, **options})
 
     def computed(self) -> list[int]:
         """Return the numbers of all rows that the transform has done, as often as it did them."""

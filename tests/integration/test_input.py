@@ -62,9 +62,9 @@ def test_an_input_that_is_not_verified_is_said_to_be_so(
 ) -> None:
     """Nothing is compared, and neither the report nor a warning keeps silent about it."""
     df = lake.range(50).selectExpr("id as n")
-    run = hf.Run("unverified", **ledger)
+    run = hf.Run("unverified", **ledger, verify_input=False)
     for outcome in ("committed", "already_committed"):
         with pytest.warns(UserWarning, match="was not compared"):
-            report = run.append(df, to=table, key="n", verify_input=False)
+            report = run.append(df, to=table, key="n")
         assert (report.outcome, report.input_compared) == (outcome, None)
     assert lake.table(table).count() == 50

@@ -73,16 +73,8 @@ def append(
     verify_input: VerifyInput = "keys",
 ) -> hf.Report:
     """Append the rows, up to one that fails."""
-    return hf.Run("nightly", **ledger).append(
-        df,
-        to=table,
-        key="k",
-        transform=UpTo(end),
-        batch_rows=10,
-        retries=0,
-        takeover="now",
-        verify_input=verify_input,
-    )
+    run = hf.Run("nightly", **ledger, takeover="now", verify_input=verify_input)
+    return run.append(df, to=table, key="k", transform=UpTo(end), batch_rows=10, retries=0)
 
 
 @BOTH
@@ -177,10 +169,10 @@ def test_rows_of_remaining_are_compared_by_keys_only(
     lake: SparkSession, table: str, ledger: dict[str, Any]
 ) -> None:
     """What arrives is not the input's rows: said at once, and the same run goes on by keys."""
+    with pytest.raises(SettingsError, match=r"with run\.remaining\(\)"):
+        hf.Run("remaining", **ledger, verify_input="rows").remaining(balances(lake), key="k")
     run = hf.Run("remaining", **ledger)
     left = run.remaining(balances(lake), key="k")
-    with pytest.raises(SettingsError, match=r"with run\.remaining\(\)"):
-        run.append(left, to=table, key="k", transform=UpTo(ROWS), verify_input="rows")
     assert run.append(left, to=table, key="k", transform=UpTo(ROWS)).rows == ROWS
 
 
@@ -292,10 +284,10 @@ def test_rows_of_every_type_land_and_are_known_again(
             raise LookupError(batch.schema.names)
         return batch.select(["n", "balance"])
 
-    run = hf.Run("types", **ledger)
-    report = run.append(df, to=table, key="k", transform=checked, verify_input="rows")
+    run = hf.Run("types", **ledger, verify_input="rows")
+    report = run.append(df, to=table, key="k", transform=checked)
     assert (report.outcome, report.input_compared) == ("committed", "rows")
-    again = run.append(df.repartition(4), to=table, key="k", transform=checked, verify_input="rows")
+    again = run.append(df.repartition(4), to=table, key="k", transform=checked)
     assert (again.outcome, again.input_compared) == ("already_committed", "rows")
 
 

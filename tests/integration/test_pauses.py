@@ -49,13 +49,13 @@ class Paused:
 
     def run(self) -> hf.Run:
         """Return the run, as another process would make it."""
-        return hf.Run("r", **self.ledger)
+        return hf.Run("r", **self.ledger, takeover="now")
 
     def append(self, table: hf.IcebergTable) -> hf.Report:
         """Start the run; whoever comes second must not wait for the one that is paused."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.run().append(self.session.range(ROWS), to=table, key="id", takeover="now")
+            return self.run().append(self.session.range(ROWS), to=table, key="id")
 
     def append_while(self, others: Callable[[], None]) -> str:
         """Start the run, let the others do their work during its first post; say how it ended."""

@@ -159,10 +159,10 @@ def test_a_transform_behind_remaining_has_its_own_code(watched: WatchedTable) ->
     failing = Watched(watched.notes, fails_at=[ROWS - 1])
     with pytest.raises(TransformError):
         run.append(left, to=watched.name, key="n", transform=failing, create=hf.Create())
-    run = watched.run()
+    run = watched.run(strict_code=True)
     left = run.remaining(watched.input(tasks=TASKS), key="n")
     with pytest.raises(RunMismatchError, match="the transform's code has changed"):
-        run.append(left, to=watched.name, key="n", transform=None, strict_code=True)
+        run.append(left, to=watched.name, key="n", transform=None)
 
 
 @pytest.mark.connect

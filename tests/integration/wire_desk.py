@@ -16,6 +16,7 @@ import holdfast as hf
 from holdfast.errors import HoldfastError
 from holdfast.sinks.iceberg.catalog import open_catalog
 from tests.fault_proxy import Fault, FaultProxy, Rule, Seen, fault_proxy
+from tests.run_options import run_wide
 from tests.stack_access import Stack
 
 RUN = "r"
@@ -100,9 +101,14 @@ class WireDesk:
         df = numbers.selectExpr("id", "concat('row ', id) AS text")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "run 'r': the transform's code has changed")
-            return hf.Run(RUN, store=self.store, store_options=self._s3).append(
-                df, to=self.target, key="id", takeover="now", **{**usual, **options}
+            run = hf.Run(
+                RUN,
+                store=self.store,
+                store_options=self._s3,
+                takeover="now",
+                **run_wide(options),
             )
+            return run.append(df, to=self.target, key="id", **{**usual, **options})
 
     def on(self, proxy: FaultProxy, matches: Callable[[Seen], bool], *faults: Fault) -> Rule:
         """Let requests meet faults; they end with the first start."""

@@ -37,7 +37,7 @@ def slow(batch):
 
 
 session = SparkSession.builder.master("local[2]").getOrCreate()
-report = hf.Run("shown", store=f"file://{lake}/ledger").append(
+report = hf.Run("shown", store=f"file://{lake}/ledger", progress=True).append(
     session.range(0, 1000, numPartitions=2),
     to=hf.IcebergTable("db.t", catalog=catalog),
     key="id",
@@ -45,7 +45,6 @@ report = hf.Run("shown", store=f"file://{lake}/ledger").append(
     batch_rows=25,
     checkpoint_every="500ms",
     create=hf.Create(),
-    progress=True,
 )
 assert report.rows == 1000
 left = [one.name for one in threading.enumerate() if one.name.startswith("holdfast-progress")]

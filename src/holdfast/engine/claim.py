@@ -124,20 +124,6 @@ class Prepared:
     # Tells other starts that the run has a driver, as long as this object is kept.
     heartbeat: Heartbeat
 
-    @staticmethod
-    def check(choices: Choices) -> None:
-        """Refuse what cannot be done with rows that were made from those that remained.
-
-        Raises:
-            SettingsError: Whole rows are to be compared: those at hand are not the input's.
-        """
-        if choices.compares_rows:
-            raise SettingsError(
-                what='verify_input="rows" with run.remaining(): the rows that arrive are not '
-                "those of its input",
-                cure='leave it out ("keys" is the default), or append hf.materialize(df)',
-            )
-
 
 def refuse_new_table(ledger: Ledger, identity_on: Callable[..., Identity], sink: Sink) -> None:
     """Refuse to create a table for a run that exists: it was started with one.
@@ -169,10 +155,18 @@ def prepare(
     """Claim the run, seal what earlier drivers have left, and measure the whole input.
 
     Raises:
+        SettingsError: Whole rows are to be compared: those that will be written are not the
+            input's.
         RunMismatchError: The run was started with another key.
         NullKeyError: Some rows have no key.
         HoldfastError: Any other; what is durable stays so.
     """
+    if choices.compares_rows:
+        raise SettingsError(
+            what='verify_input="rows" with run.remaining(): the rows that are appended are not '
+            "those of its input",
+            cure='leave it out ("keys" is the default), or append hf.materialize(df)',
+        )
     ledger.probe()
     found = ledger.run_file()
     if found is not None and found.identity.key != key:

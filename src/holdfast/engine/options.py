@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from holdfast.errors import SettingsError
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.text import seconds_of
-from holdfast.worker.task import OnError, RowCount
-from holdfast.worker.transforms import PerRow, PerWorker, Transform
+from holdfast.worker.task import OnError
+from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 
 # What a write does to the table.
 Mode = Literal["append"]
@@ -30,8 +30,11 @@ class Choices:
     """The arguments of a write that are the engine's to follow."""
 
     transform: Transform | PerWorker | PerRow | None = None
+    # What a transform of batches is called with.
+    batch_format: BatchFormat = "arrow"
     batch_rows: int | None = None
-    rows: RowCount = "same"
+    # Whether the transform must return as many rows as it gets, for every batch.
+    one_to_one: bool = True
     missing_columns: MissingColumns = "error"
     verify_input: VerifyInput = "keys"
     # How much work may be lost; None: only what is in closed table files is kept.
@@ -55,7 +58,9 @@ class Choices:
         """
         _whole_number("batch_rows", self.batch_rows, least=1, optional=True)
         _whole_number("retries", self.retries, least=0, optional=False)
-        _one_of("rows", self.rows, RowCount)
+        _one_of("batch_format", self.batch_format, BatchFormat)
+        _true_or_false("one_to_one", self.one_to_one)
+        _true_or_false("strict_code", self.strict_code)
         _one_of("missing_columns", self.missing_columns, MissingColumns)
         _one_of("on_error", self.on_error, OnError)
         _one_of("takeover", self.takeover, Takeover)
@@ -76,10 +81,13 @@ class Choices:
             raise SettingsError(
                 what=f"limits={self.limits!r}", cure="give hf.Limits(batch_bytes=…, open_files=…)"
             )
-        if isinstance(self.transform, PerRow) and self.batch_rows is not None:
-            raise SettingsError(
-                what="batch_rows with per_row", cure="leave it out; see per_row(concurrency=…)"
-            )
+        if isinstance(self.transform, PerRow):
+            if self.batch_rows is not None:
+                cure = "leave it out; see per_row(concurrency=…)"
+                raise SettingsError(what="batch_rows with per_row", cure=cure)
+            if self.batch_format != "arrow":
+                cure = "leave it out: a function of one row gets a dict"
+                raise SettingsError(what="batch_format with per_row", cure=cure)
 
     def errors_max(self, rows: int) -> int:
         """Return how many rows may be set aside, of so many in all."""
@@ -123,6 +131,11 @@ def _whole_number(name: str, value: int | None, *, least: int, optional: bool) -
     if type(value) is not int or value < least:
         cure = f"give a whole number of at least {least}{', or None' if optional else ''}"
         raise SettingsError(what=f"{name}={value!r}", cure=cure)
+
+
+def _true_or_false(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise SettingsError(what=f"{name}={value!r}", cure="give True or False")
 
 
 def _number(name: str, value: float, wanted: str) -> None:

@@ -22,9 +22,11 @@ from holdfast.sinks.conform import ValueMisfitError
 from holdfast.worker.coverage import split_tag
 from holdfast.worker.reports import TransformFailedError
 from holdfast.worker.transforms import (
+    BatchFormat,
     PerWorker,
     Transform,
     TransformOutputError,
+    converted,
     output_batches,
     ready,
 )
@@ -248,29 +250,34 @@ Apply = Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
 
 
 def apply_to(
-    transform: Transform | PerWorker | None, batch: pa.RecordBatch, *, same: bool
+    transform: Transform | PerWorker | None,
+    batch: pa.RecordBatch,
+    *,
+    one_to_one: bool,
+    batch_format: BatchFormat = "arrow",
 ) -> Iterator[pa.RecordBatch]:
     """Call the transform, and hand its output on piece by piece: it is never held as a whole.
 
     Args:
         transform: The user's function; built here, at its first batch, if it is to be built.
         batch: Its input.
-        same: Whether there must be as many rows out as in.
+        one_to_one: Whether there must be as many rows out as in.
+        batch_format: What the transform is called with.
 
     Raises:
         TransformFailedError: It raised, or returned what is no rows, or too many or too few.
     """
     rows_out = 0
     try:
-        for output in output_batches(ready(transform)(batch)):
+        for output in output_batches(ready(transform)(converted(batch, batch_format))):
             rows_out += output.num_rows
             yield output
     except Exception as error:  # A transform may raise anything.
         raise TransformFailedError(error) from error
-    if same and batch.num_rows != rows_out:
+    if one_to_one and batch.num_rows != rows_out:
         complaint = (
             f"it returned {rows_out} rows for a batch of {batch.num_rows}; "
-            'if it is meant to drop or multiply rows, pass rows="any"'
+            "if it is meant to drop or multiply rows, pass one_to_one=False"
         )
         raise TransformFailedError(TransformOutputError(complaint))
 

@@ -32,25 +32,25 @@ from holdfast.worker.transforms import TransformOutputError
 _PAIR = 2
 
 
-def rows_of(answer: object, *, same: bool) -> list[Mapping[str, Any]]:
+def rows_of(answer: object, *, one_to_one: bool) -> list[Mapping[str, Any]]:
     """Return the output rows that one answer holds.
 
     Args:
         answer: What the function returned.
-        same: Whether it must be exactly one row.
+        one_to_one: Whether it must be exactly one row.
 
     Raises:
         TransformOutputError: It is no row.
     """
     if isinstance(answer, Mapping) and answer:
         return [answer]
-    if not same:
+    if not one_to_one:
         if answer is None:
             return []
         if isinstance(answer, list | tuple) and all(isinstance(one, Mapping) for one in answer):
             return list(answer)
     kind = "an empty dict" if isinstance(answer, Mapping) else type(answer).__name__
-    wanted = "a dict of columns" if same else "a dict of columns, a list of them, or None"
+    wanted = "a dict of columns" if one_to_one else "a dict of columns, a list of them, or None"
     raise TransformOutputError(f"it returned {kind} for a row, not {wanted}")
 
 
@@ -377,7 +377,7 @@ class RowSteps:
         *,
         spec: WriterSpec,
         fit: Callable[[pa.RecordBatch], pa.RecordBatch],
-        same: bool,
+        one_to_one: bool,
         is_strict: bool = True,
         judges: bool = True,
         cost_of: Callable[[Any], float] | None = None,
@@ -388,7 +388,7 @@ class RowSteps:
             window: The rows at work.
             spec: What the table wants.
             fit: Raises where output rows do not fit the table.
-            same: Whether each row makes exactly one.
+            one_to_one: Whether each row makes exactly one.
             is_strict: Whether the first failing row ends the task.
             judges: Whether answers that all lack a column are taken for the function's failure.
             cost_of: What an answer has cost.
@@ -400,7 +400,7 @@ class RowSteps:
         self._lacking_max = 1 if is_strict else _LACKING_ROWS_MAX
         window.is_eager = True
         self._fit = fit
-        self._same = same
+        self._one_to_one = one_to_one
         self._cost_of = cost_of
         self._began = time.monotonic()
 
@@ -439,7 +439,7 @@ class RowSteps:
                 failed.append(_failed(slot, answer.error))
                 continue
             try:
-                rows = rows_of(answer.value, same=self._same)
+                rows = rows_of(answer.value, one_to_one=self._one_to_one)
                 cost += 0.0 if self._cost_of is None else checked_cost(self._cost_of(answer.value))
             except Exception as error:  # noqa: BLE001 - the user's functions may raise anything.
                 failed.append(_failed(slot, error))

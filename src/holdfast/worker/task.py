@@ -53,7 +53,7 @@ from holdfast.worker.reports import (
     transform_example,
 )
 from holdfast.worker.row_steps import RowSteps, RowWindow
-from holdfast.worker.transforms import PerRow, PerWorker, Transform
+from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 from holdfast.worker.twins import reason_to_do_nothing, twin_is_at_work, wait_for_twin
 
 # ---- The input of a task that reads its rows itself
@@ -93,7 +93,6 @@ class ScanTask:
 
 # ---- The plan, and how one task carries it out
 
-RowCount = Literal["same", "any"]
 # "raise": a failing row ends its task. "quarantine": it is set aside.
 OnError = Literal["raise", "quarantine"]
 
@@ -118,8 +117,10 @@ class TaskPlan:
     job_nonce: str
     # How much work may be lost, in seconds; None: only what is in closed table files is kept.
     checkpoint_every_s: float | None = None
-    # "same": as many rows out as in, for every batch; anything else is the transform's error.
-    rows: RowCount = "same"
+    # Whether the transform must return as many rows as it gets, for every batch.
+    one_to_one: bool = True
+    # What a transform of batches is called with.
+    batch_format: BatchFormat = "arrow"
     on_error: OnError = "raise"
     # How many rows of one task may be set aside; None: any number.
     errors_max: int | None = None
@@ -262,7 +263,12 @@ class Attempt:
             self._rows = self._row_steps(plan.transform)
             return self._rows.all(_with_keys(batches, plan.key))
         pace = Pace(plan.checkpoint_every_s, plan.limits.batch_bytes)
-        apply = partial(apply_to, plan.transform, same=plan.rows == "same")
+        apply = partial(
+            apply_to,
+            plan.transform,
+            batch_format=plan.batch_format,
+            one_to_one=plan.one_to_one,
+        )
         if plan.on_error == "quarantine":
             keyed = _with_keys(batches, plan.key)
             fitting = partial(fitting_to, apply, self._writer.fit, plan.limits.batch_bytes)
@@ -281,7 +287,7 @@ class Attempt:
             window,
             spec=plan.writer,
             fit=self._writer.fit,
-            same=plan.rows == "same",
+            one_to_one=plan.one_to_one,
             is_strict=plan.on_error == "raise",
             judges=plan.judges_answers,
             cost_of=plan.cost if callable(plan.cost) else None,

@@ -7,6 +7,7 @@ plain function or an object that is built once in each worker process.
 from __future__ import annotations
 
 import random
+import sys
 import time
 import uuid
 from collections import OrderedDict
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
@@ -24,7 +25,9 @@ from holdfast.text import seconds_of
 
 # ---- Transforms: the user's expensive step, one batch at a time
 
-Transform = Callable[[pa.RecordBatch], Any]
+# Called with a batch in the format that the user chose.
+Transform = Callable[[Any], Any]
+BatchFormat = Literal["arrow", "pandas", "polars"]
 
 # Built objects of this worker process, most recently used last. PySpark reuses its worker
 # processes over many tasks, and each task unpickles a copy of its own.
@@ -81,11 +84,40 @@ def ready(transform: Transform | PerWorker | None) -> Transform:
     return transform.build() if isinstance(transform, PerWorker) else transform
 
 
+def converted(batch: pa.RecordBatch, batch_format: BatchFormat) -> Any:  # noqa: ANN401 - by format.
+    """Return a batch in the format that the transform wants. Runs on an executor.
+
+    A pandas frame gets Arrow's types: NumPy has no NULL for whole numbers, and would make large
+    ones inexact.
+    """
+    if batch_format == "pandas":
+        import pandas as pd  # noqa: PLC0415 - only for those who use it.
+
+        return batch.to_pandas(types_mapper=pd.ArrowDtype)
+    if batch_format == "polars":
+        import polars as pl  # noqa: PLC0415 - only for those who use it.
+
+        return pl.from_arrow(batch)
+    return batch
+
+
+def _is_frame(output: object, library: str) -> bool:
+    """Whether it is a DataFrame of a library, which is imported only if its user has done so."""
+    module = sys.modules.get(library)
+    return module is not None and isinstance(output, module.DataFrame)
+
+
+def _is_rows(output: object) -> bool:
+    plain = isinstance(output, pa.RecordBatch | pa.Table | Mapping)
+    return plain or _is_frame(output, "pandas") or _is_frame(output, "polars")
+
+
 def output_batches(output: object) -> Iterator[pa.RecordBatch]:
     """Yield what a transform returned as record batches.
 
     Args:
-        output: A RecordBatch, a Table, a dict of columns, or an iterable of these.
+        output: A RecordBatch, a Table, a pandas or polars DataFrame, a dict of columns, or an
+            iterable of these.
 
     Raises:
         TransformOutputError: It is none of them.
@@ -94,25 +126,30 @@ def output_batches(output: object) -> Iterator[pa.RecordBatch]:
         yield output
     elif isinstance(output, pa.Table):
         yield from output.to_batches()
+    elif _is_frame(output, "pandas"):
+        table = pa.Table.from_pandas(output, preserve_index=False)
+        yield from table.replace_schema_metadata(None).to_batches()
+    elif _is_frame(output, "polars"):
+        yield from cast("Any", output).to_arrow().to_batches()
     elif isinstance(output, Mapping):
         if not output:
             raise TransformOutputError("it returned a dict without columns")
         yield from pa.table(dict(output)).to_batches()
     elif isinstance(output, Iterable) and not isinstance(output, str | bytes):
-        for one in output:
-            if not isinstance(one, pa.RecordBatch | pa.Table | Mapping):
-                # A DataFrame or an array can be iterated over, but not for rows: name it whole.
+        for part in output:
+            if not _is_rows(part):
+                # A Series or an array can be iterated over, but not for rows: name it whole.
                 container = isinstance(output, list | tuple | Iterator)
-                raise TransformOutputError(_complaint(one if container else output))
-            yield from output_batches(one)
+                raise TransformOutputError(_complaint(part if container else output))
+            yield from output_batches(part)
     else:
         raise TransformOutputError(_complaint(output))
 
 
 def _complaint(output: object) -> str:
     return (
-        f"it returned {type(output).__name__}, not a pyarrow RecordBatch, a Table, a dict of "
-        "columns, or an iterable of these"
+        f"it returned {type(output).__name__}, not a pyarrow RecordBatch or Table, a "
+        "pandas or polars DataFrame, a dict of columns, or an iterable of these"
     )
 
 
@@ -273,8 +310,8 @@ def per_row(
 
     Args:
         function: Takes a row as a dict; returns the output row as a dict, or, with
-            `rows="any"`, a list of them or None. An `async def` is best; a plain function gets
-            threads. `hf.per_worker(Class, ...)` builds a client once in each worker process.
+            `one_to_one=False`, a list of them or None. An `async def` is best; a plain function
+            runs in threads. `hf.per_worker(Class, ...)` builds a client once per worker process.
         concurrency: How many rows each task works on at a time.
         retry: Which errors are worth another call; `hf.Retry()` by default.
         timeout: How long one call may take. It then counts as an error.

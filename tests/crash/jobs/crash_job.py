@@ -43,13 +43,19 @@ def main(settings: dict[str, Any]) -> None:
     if "upstream" in settings:
         df = named(settings["upstream"])(df, settings["tasks"])
     transform, arguments = settings["transform"]
-    run = hf.Run("nightly", store=settings["store"], store_options=settings["store_options"])
+    options = settings["options"]
+    run = hf.Run(
+        "nightly",
+        store=settings["store"],
+        store_options=settings["store_options"],
+        takeover=options.pop("takeover", "wait"),
+    )
     report = run.append(
         df,
         to=target(settings),
         key="id",
         transform=named(transform)(**arguments),
-        **settings["options"],
+        **options,
     )
     sys.stdout.write(json.dumps(dataclasses.asdict(report)) + "\n")
     spark.stop()

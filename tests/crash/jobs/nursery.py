@@ -54,7 +54,12 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         resolve._OLD_AFTER_S = 0.0  # noqa: SLF001 - a process of its own, which cannot wait for days.
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(order["remote"]).create()
-    run = hf.Run(order["run_id"], store=order["store"], store_options=order["store_options"])
+    run = hf.Run(
+        order["run_id"],
+        store=order["store"],
+        store_options=order["store_options"],
+        takeover="now",
+    )
     to = target(order)
     if order["act"] == "abort":
         run.abort(to=to)
@@ -74,7 +79,6 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         max_errors=2,
         cost=1.0,
         create=hf.Create(schema=pa.schema([("id", pa.int64()), ("y", pa.int64())])),
-        takeover="now",
     )
     return {
         "outcome": report.outcome,

@@ -57,13 +57,13 @@ def main(settings: dict[str, Any]) -> None:
             settings["run_id"],
             store=settings.get("store"),
             store_options=settings.get("store_options"),
+            verify_input=settings.get("verify_input", "keys"),
         )
         report = run.append(
             rows.selectExpr("id", settings.get("label", "concat('row ', id) AS label")),
             to=to,
             key="id",
             transform=hf.per_worker(Stamp, settings.get("pause_s", 0.0)),
-            verify_input=settings.get("verify_input", "keys"),
         )
         sys.stdout.write(f"{report}\n")
     finally:

@@ -57,7 +57,10 @@ def drive(settings: dict[str, Any], driver: str) -> None:
     for number, one in enumerate(settings["rounds"]):
         ended: dict[str, Any] = {"round": number, "driver": driver, "outcome": "", "error": ""}
         run = hf.Run(
-            one["run_id"], store=settings["store"], store_options=settings["store_options"]
+            one["run_id"],
+            store=settings["store"],
+            store_options=settings["store_options"],
+            takeover="now",
         )
         meet(settings, number, driver)
         time.sleep(one["delays"][driver])
@@ -70,7 +73,6 @@ def drive(settings: dict[str, Any], driver: str) -> None:
                 batch_rows=2,
                 checkpoint_every=one["checkpoint_every"],
                 create=hf.Create(),
-                takeover="now",
             )
             ended |= {"outcome": report.outcome, "snapshot_id": report.snapshot_id}
         except Exception as error:  # noqa: BLE001 - whatever it is, the test is to see it.

@@ -241,10 +241,11 @@ def test_each_way_of_working_sums_each_row_once(how: str) -> None:
 
 def test_rows_of_remaining_cannot_be_compared_by_values() -> None:
     """What arrives is made of the input's rows, and is not them: this is said at once."""
-    prepared = prepare(Rig().ledger(), customers(), ("id",), Choices())
-    prepared.check(Choices())
+    rig = Rig()
     with pytest.raises(SettingsError, match=r'verify_input="rows" with run\.remaining'):
-        prepared.check(Choices(verify_input="rows"))
+        prepare(rig.ledger(), customers(), ("id",), Choices(verify_input="rows"))
+    assert rig.storage.objects == {}  # The run is not claimed.
+    prepare(rig.ledger(), customers(), ("id",), Choices())
 
 
 def test_work_knows_the_sums_of_rows_only_if_every_record_does() -> None:

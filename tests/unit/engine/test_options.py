@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+import holdfast as hf
 from holdfast.engine.options import Choices
 from holdfast.errors import SettingsError
 from tests.fakes.rig import Rig, two_partitions
@@ -22,7 +23,8 @@ from tests.fakes.rig import Rig, two_partitions
         ("retries", -1),
         ("retries", None),
         ("retries", 1.0),
-        ("rows", "some"),
+        ("one_to_one", "any"),
+        ("batch_format", "numpy"),
         ("takeover", "later"),
         ("takeover", None),
         ("if_committed", "ignore"),
@@ -59,7 +61,11 @@ def test_a_checkpoint_is_a_duration_in_any_form(every: Any, seconds: float | Non
 def test_by_default_nothing_is_left_out() -> None:
     """The input is checked and compared, checkpoints are made, and nobody is overrun."""
     choices = Choices()
-    assert (choices.verify_input, choices.if_committed, choices.rows) == ("keys", "compare", "same")
+    assert (choices.verify_input, choices.if_committed, choices.one_to_one) == (
+        "keys",
+        "compare",
+        True,
+    )
     assert (choices.checkpoint_every_s, choices.takeover, choices.retries) == (30.0, "wait", 2)
 
 
@@ -81,16 +87,25 @@ def test_a_batch_size_of_at_least_one_is_taken(batch_rows: int | None) -> None:
     assert [plan.batch_rows for plan in submitter.plans] == [batch_rows]
 
 
-@pytest.mark.parametrize("rows", ["some", "", None, True])
-def test_a_row_rule_that_does_not_exist_is_refused(rows: Any) -> None:  # noqa: ANN401
-    """A typing error must not switch the check off."""
-    with pytest.raises(SettingsError, match="rows="):
-        Rig().start(rows=rows)
+@pytest.mark.parametrize("name", ["one_to_one", "strict_code"])
+@pytest.mark.parametrize("value", ["same", "", None, 1])
+def test_a_switch_is_true_or_false(name: str, value: object) -> None:
+    """What only looks like False must not switch a check off."""
+    with pytest.raises(SettingsError, match=f"{name}={value!r}"):
+        Choices(**cast("Any", {name: value}))
+
+
+def test_a_batch_format_must_be_a_known_one() -> None:
+    """A function of one row gets a dict whatever the format."""
+    with pytest.raises(SettingsError, match='give "arrow", "pandas" or "polars"'):
+        Choices(batch_format=cast("Any", "numpy"))
+    with pytest.raises(SettingsError, match="batch_format with per_row"):
+        Choices(transform=hf.per_row(dict), batch_format="pandas")
 
 
 def test_the_row_rule_reaches_the_tasks() -> None:
     """By default a transform keeps the number of rows."""
     default, changed = two_partitions(), two_partitions()
     Rig().start(default)
-    Rig().start(changed, rows="any")
-    assert [plan.rows for plan in (*default.plans, *changed.plans)] == ["same", "any"]
+    Rig().start(changed, one_to_one=False)
+    assert [plan.one_to_one for plan in (*default.plans, *changed.plans)] == [True, False]

@@ -33,10 +33,14 @@ EXTRA_OF = {
     "sinks/lance/": "lance",
     "sources/lance": "lance",
     "spark/": "spark",
+    "worker/transforms": "spark",
 }
 PACKAGE_OF = {"IPython": "ipython", "lance": "pylance"}
 # Not installed by Holdfast, and looked for only where it is.
-BROUGHT_BY_OTHERS = {"ipython": "a notebook runs on it"}
+BROUGHT_BY_OTHERS = {
+    "ipython": "a notebook runs on it",
+    "polars": "a transform asks for its frames, or returns them",
+}
 # Installed by `make example-envs`, into environments of their own.
 OF_EXAMPLES = {"airflow", "dagster", "safetensors", "tokenizers"}
 
@@ -126,9 +130,9 @@ def test_each_import_is_declared_where_it_is_needed() -> None:
 
 
 def test_each_declared_package_is_imported() -> None:
-    """What nothing imports is not installed at a user's, save for what PySpark asks for."""
+    """What nothing imports is not installed at a user's."""
     imported = {package for file, _ in source_files() for package in packages_of(file)}
-    assert set(DECLARED) - imported == {"pandas"}
+    assert set(DECLARED) - imported == set()
 
 
 def test_developers_get_each_package_that_a_file_imports() -> None:

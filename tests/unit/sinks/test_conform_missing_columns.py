@@ -264,7 +264,7 @@ def test_output_without_rows_need_not_have_columns(priced: Rig) -> None:
     for on_error in ("raise", "quarantine"):
         rig = Rig()
         rig.table.schema = dict(priced.table.schema)
-        rig.start(transform=none_of_the_first, rows="any", on_error=on_error)
+        rig.start(transform=none_of_the_first, one_to_one=False, on_error=on_error)
         rows = [row for file in rig.table.files.values() for row in file.to_pylist()]
         assert sorted(row["id"] for row in rows) == list(range(10, 20))
 

@@ -216,10 +216,10 @@ def steps_of(
     *batches: pa.RecordBatch,
     batch_rows: int | None = 1024,
     pace: Pace | None = None,
-    same: bool = True,
+    one_to_one: bool = True,
 ) -> list[Step]:
     """Return all steps."""
-    apply = partial(apply_to, transform, same=same)
+    apply = partial(apply_to, transform, one_to_one=one_to_one)
     return list(halving_steps(batches, apply, batch_rows=batch_rows, pace=pace or Pace(None)))
 
 
@@ -301,7 +301,7 @@ def test_a_batch_with_too_few_rows_out_is_halved_as_one_that_raises() -> None:
     assert outputs(steps) == [0, 1, 2, 3, 4, 6, 7]
     (failed,) = [one for step in steps for one in step.failed]
     assert "it returned 0 rows for a batch of 1" in str(failed.error)
-    assert outputs(steps_of(drops_five, batch(range(8)), same=False)) == [0, 1, 2, 3, 4, 6, 7]
+    assert outputs(steps_of(drops_five, batch(range(8)), one_to_one=False)) == [0, 1, 2, 3, 4, 6, 7]
 
 
 def test_sparks_own_hash_is_halved_with_its_rows() -> None:
@@ -330,7 +330,7 @@ def test_the_pace_learns_from_all_calls_of_a_batch_together() -> None:
 
     steps = halving_steps(
         [batch(range(4)), batch(range(4, 8))],
-        partial(apply_to, slow_to_fail, same=True),
+        partial(apply_to, slow_to_fail, one_to_one=True),
         batch_rows=4,
         pace=Watched(None),
     )

@@ -290,7 +290,7 @@ def test_rows_that_wait_do_not_hold_the_batch_that_they_came_from(
         large_batches(),
         writer=ListWriterSpec(table),
         transform=lambda batch: batch.slice(0, 1),
-        rows="any",
+        one_to_one=False,
         batch_rows=100,
         checkpoint_every_s=NEVER_DUE_S,
     )

@@ -34,33 +34,33 @@ SCHEMA = pa.schema(
 
 def test_one_dict_is_one_row() -> None:
     """With either promise about the number of rows."""
-    assert rows_of({"id": 1}, same=True) == [{"id": 1}]
-    assert rows_of({"id": 1}, same=False) == [{"id": 1}]
+    assert rows_of({"id": 1}, one_to_one=True) == [{"id": 1}]
+    assert rows_of({"id": 1}, one_to_one=False) == [{"id": 1}]
 
 
 def test_where_the_number_may_differ_a_list_is_its_rows_and_none_is_no_row() -> None:
     """An empty list is no row either."""
-    assert rows_of([{"id": 1}, {"id": 2}], same=False) == [{"id": 1}, {"id": 2}]
-    assert rows_of(({"id": 1},), same=False) == [{"id": 1}]
-    assert rows_of(None, same=False) == rows_of([], same=False) == []
+    assert rows_of([{"id": 1}, {"id": 2}], one_to_one=False) == [{"id": 1}, {"id": 2}]
+    assert rows_of(({"id": 1},), one_to_one=False) == [{"id": 1}]
+    assert rows_of(None, one_to_one=False) == rows_of([], one_to_one=False) == []
 
 
 @pytest.mark.parametrize(
     ("answer", "kind"), [("text", "str"), (7, "int"), ({}, "an empty dict"), ([{}, "x"], "list")]
 )
-@pytest.mark.parametrize("same", [True, False])
-def test_anything_else_is_no_row(answer: object, kind: str, *, same: bool) -> None:
+@pytest.mark.parametrize("one_to_one", [True, False])
+def test_anything_else_is_no_row(answer: object, kind: str, *, one_to_one: bool) -> None:
     """The message says what came and what was wanted."""
     with pytest.raises(TransformOutputError, match=f"returned {kind} for a row") as caught:
-        rows_of(answer, same=same)
-    assert ("a list of them, or None" in str(caught.value)) is not same
+        rows_of(answer, one_to_one=one_to_one)
+    assert ("a list of them, or None" in str(caught.value)) is not one_to_one
 
 
 @pytest.mark.parametrize("answer", [None, [], [{"id": 1}]])
 def test_where_the_number_is_the_same_only_a_dict_is_a_row(answer: object) -> None:
     """Even a list of one: whoever returns lists means to return many."""
     with pytest.raises(TransformOutputError, match=r"not a dict of columns$"):
-        rows_of(answer, same=True)
+        rows_of(answer, one_to_one=True)
 
 
 def test_values_get_the_tables_types() -> None:
@@ -179,7 +179,7 @@ def slot(position: int, value: Any = None, error: Exception | None = None) -> Sl
 
 
 def steps_of(
-    *slots: Slot, same: bool = True, cost_of: Callable[[Any], float] | None = None
+    *slots: Slot, one_to_one: bool = True, cost_of: Callable[[Any], float] | None = None
 ) -> RowSteps:
     """Return the steps of one group."""
     window = HandWindow(list(slots)) if slots else HandWindow()
@@ -187,7 +187,7 @@ def steps_of(
         cast("RowWindow", window),
         spec=MemoryWriterSpec(TABLE, may_lack=None),
         fit=lambda rows: Conformer("t", rows.schema, TABLE, may_lack=None)(rows),
-        same=same,
+        one_to_one=one_to_one,
         cost_of=cost_of,
     )
 
@@ -254,14 +254,14 @@ def test_a_group_in_which_all_rows_failed_covers_nothing() -> None:
 def test_where_the_number_may_differ_a_row_may_become_many_or_none() -> None:
     """The input row is covered either way."""
     answers: list[Any] = [None, [], [{"id": 1}, {"id": 2}], {"id": 3}]
-    step = step_of(*[slot(number, one) for number, one in enumerate(answers)], same=False)
+    step = step_of(*[slot(number, one) for number, one in enumerate(answers)], one_to_one=False)
     assert step.rows["id"].to_pylist() == [0, 1, 2, 3]
     assert [row["id"] for row in written(step)] == [1, 2, 3]
 
 
 def test_rows_that_become_nothing_at_all_are_covered() -> None:
     """Else they were called again in every pass."""
-    step = step_of(slot(1), slot(2), same=False)
+    step = step_of(slot(1), slot(2), one_to_one=False)
     assert (step.rows.num_rows, list(step.outputs), step.failed) == (2, [], [])
 
 
@@ -302,7 +302,7 @@ def test_a_nested_value_that_does_not_fit_fails_only_its_row() -> None:
 def test_one_bad_row_of_many_that_a_row_becomes_fails_them_all() -> None:
     """An input row is done with all its output or not at all."""
     answers: list[Any] = [[{"id": 1}, {"id": "x"}], [{"id": 2}, {"id": 3}]]
-    step = step_of(slot(1, answers[0]), slot(2, answers[1]), same=False)
+    step = step_of(slot(1, answers[0]), slot(2, answers[1]), one_to_one=False)
     assert failed_ids(step) == [1]
     assert [row["id"] for row in written(step)] == [2, 3]
 
@@ -329,8 +329,10 @@ def test_the_cost_is_asked_once_for_each_row_that_was_answered() -> None:
 
 
 def test_a_cost_function_gets_the_whole_answer() -> None:
-    """With `rows="any"` that is the list, not each of its rows."""
-    step = step_of(slot(1, [{"id": 1}, {"id": 2}]), same=False, cost_of=lambda rows: len(rows) * 2)
+    """With `one_to_one=False` that is the list, not each of its rows."""
+    step = step_of(
+        slot(1, [{"id": 1}, {"id": 2}]), one_to_one=False, cost_of=lambda rows: len(rows) * 2
+    )
     assert step.cost == 4.0
 
 

@@ -6,7 +6,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -75,7 +75,7 @@ def test_rows_are_transformed_written_and_counted(
         return [rows, rows]
 
     batches = [batch(1, 2), batch(3)]
-    report = run(writer, twice, batches, rows="any", ledger=job_ledger(storage))
+    report = run(writer, twice, batches, one_to_one=False, ledger=job_ledger(storage))
     (opened,) = writer.opened
     assert (report.place, report.end, report.rows_in, report.problem) == (3, "complete", 3, None)
     assert [one.num_rows for one in opened.batches] == [2, 2, 1, 1]
@@ -242,7 +242,7 @@ def test_a_plan_survives_pickle(writer: MemoryWriterSpec) -> None:
         ledger=job_ledger(),
         job_nonce="j",
         checkpoint_every_s=30.0,
-        rows="any",
+        one_to_one=False,
     )
     copy: TaskPlan = pickle.loads(pickle.dumps(plan))  # noqa: S301 - ours.
     ledger = replace(copy.ledger, storage=plan.ledger.storage)  # A copy that is equal to no other.
@@ -252,11 +252,13 @@ def test_a_plan_survives_pickle(writer: MemoryWriterSpec) -> None:
 # ---- One task's output: as many rows as went in, piece by piece, and errors that stay short
 ONE_COLUMN = pa.schema([("id", pa.int64())])
 SEVEN = pa.RecordBatch.from_pydict({"id": list(range(7))})
-Rule = Literal["same", "any"]
 
 
 def plan(
-    transform: Callable[[pa.RecordBatch], Any], rows: Rule = "same", batch_rows: int | None = None
+    transform: Callable[[pa.RecordBatch], Any],
+    *,
+    one_to_one: bool = True,
+    batch_rows: int | None = None,
 ) -> TaskPlan:
     """Return a plan over a table of one column."""
     return TaskPlan(
@@ -266,7 +268,7 @@ def plan(
         writer=MemoryWriterSpec(ONE_COLUMN),
         ledger=job_ledger(),
         job_nonce="job",
-        rows=rows,
+        one_to_one=one_to_one,
     )
 
 
@@ -305,7 +307,7 @@ def test_another_number_of_rows_is_the_transforms_problem(
     error = report.problem.facts["error"]
     assert error.startswith("TransformOutputError")
     assert {int(number) for number in re.findall(r"\d+", error)} == {count, 7}
-    assert 'rows="any"' in error
+    assert "one_to_one=False" in error
     assert (writer.cuts, writer.abandoned) == (0, True)
     with pytest.raises(TransformError, match=f"{count} rows for a batch of 7"):
         raise_problems([report])
@@ -315,8 +317,8 @@ def test_another_number_of_rows_is_the_transforms_problem(
 def test_a_transform_that_may_drop_and_multiply_rows_does(
     transform: Callable[[pa.RecordBatch], Any], count: int
 ) -> None:
-    """Filters and exploders say so with `rows="any"`."""
-    the_plan = plan(transform, "any")
+    """Filters and exploders say so with `one_to_one=False`."""
+    the_plan = plan(transform, one_to_one=False)
     report, _ = run_plan(the_plan)
     assert (report.problem, report.end, report.rows_in) == (None, "complete", 7)
     assert sum(staged_rows(the_plan)) == count
@@ -341,23 +343,23 @@ def test_the_same_rows_in_other_pieces_are_fine() -> None:
     assert (report.problem, report.rows_in, staged_rows(the_plan)) == (None, 7, [7])
 
 
-@pytest.mark.parametrize("rows", ["same", "any"])
+@pytest.mark.parametrize("one_to_one", [True, False])
 @pytest.mark.parametrize("output", [{}, [{}]], ids=str)
-def test_a_dict_without_columns_is_always_refused(output: object, rows: Rule) -> None:
+def test_a_dict_without_columns_is_always_refused(output: object, *, one_to_one: bool) -> None:
     """It has no rows because it has no columns: that is a mistake, never a filter."""
     with pytest.raises(TransformOutputError, match="dict without columns"):
         list(output_batches(output))
-    report, writer = run_plan(plan(lambda _: output, rows))
+    report, writer = run_plan(plan(lambda _: output, one_to_one=one_to_one))
     assert report.problem is not None
     error = report.problem.facts["error"]
     assert error == "TransformOutputError: it returned a dict without columns"
     assert writer.abandoned
 
 
-@pytest.mark.parametrize("rows", ["same", "any"])
-def test_a_generators_output_is_written_piece_by_piece(rows: Rule) -> None:
+@pytest.mark.parametrize("one_to_one", [True, False])
+def test_a_generators_output_is_written_piece_by_piece(*, one_to_one: bool) -> None:
     """At most one piece is held: each is written before the next one is asked for."""
-    the_plan = plan(lambda _: None, rows)
+    the_plan = plan(lambda _: None, one_to_one=one_to_one)
     assert isinstance(the_plan.writer, MemoryWriterSpec)
     written: list[int] = []
     opened = the_plan.writer.opened

@@ -62,7 +62,7 @@ def test_a_row_may_become_none_or_many_where_that_is_meant(storage: WatchedStora
     """And its input row is covered."""
     spec, function = ListWriterSpec(TABLE), RowFunction()
     function.returns = {0: None, 1: [{"id": 10}, {"id": 11}], 2: []}
-    options = {"writer": spec, "batch_rows": None, "rows": "any"}
+    options = {"writer": spec, "batch_rows": None, "one_to_one": False}
     run_task(storage, batch(range(4)), transform=rows_with(function), **options)
     (one,) = logged(job_ledger(storage))
     assert [row["id"] for row in spec.rows_in(one)] == [10, 11, 3]

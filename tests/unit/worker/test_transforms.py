@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from holdfast import per_worker
+from holdfast.sinks.conform import Conformer
 from holdfast.worker import transforms
-from holdfast.worker.transforms import TransformOutputError, output_batches, ready
+from holdfast.worker.batch_steps import apply_to
+from holdfast.worker.transforms import (
+    BatchFormat,
+    TransformOutputError,
+    converted,
+    output_batches,
+    ready,
+)
 
 BATCH = pa.RecordBatch.from_pydict({"id": [1, 2]})
 ROWS = [{"id": 1}, {"id": 2}]
@@ -40,10 +51,14 @@ def generated() -> Iterator[Any]:
         ((BATCH,), ROWS),
         ([], []),
         (pa.table({"id": pa.array([], pa.int64())}), []),
+        (pd.DataFrame({"id": [1, 2]}), ROWS),
+        (pd.DataFrame({"id": [0, 1, 2]}).query("id > 0"), ROWS),
+        (pl.DataFrame({"id": [1, 2]}), ROWS),
+        ([pl.DataFrame({"id": [1]}), pd.DataFrame({"id": [2]})], ROWS),
     ],
 )
 def test_each_kind_of_output_becomes_its_rows(output: object, expected: list[Any]) -> None:
-    """A batch, a Table, a dict of columns, or several of these."""
+    """A batch, a Table, a DataFrame, a dict of columns, or several of these."""
     assert [row for batch in output_batches(output) for row in batch.to_pylist()] == expected
 
 
@@ -63,7 +78,9 @@ def test_a_generator_may_mix_the_kinds() -> None:
         ([BATCH, None], "NoneType"),
         ([[BATCH]], "list"),
         (["id"], "str"),
-        (pd.DataFrame({"id": [1]}), "DataFrame"),
+        (pd.Series([1], name="id"), "Series"),
+        (pl.Series("id", [1]), "Series"),
+        (pl.LazyFrame({"id": [1]}), "LazyFrame"),
         (pa.array([1]), "Array"),
     ],
 )
@@ -71,6 +88,62 @@ def test_anything_else_is_named_in_the_complaint(output: object, named: str) -> 
     """The message names the type that the user's own function returned."""
     with pytest.raises(TransformOutputError, match=rf"it returned \w*{named},"):
         list(output_batches(output))
+
+
+# ---- Formats: what a transform is called with
+VALUES = pa.RecordBatch.from_pydict(
+    {
+        "whole": pa.array([2**53 + 1, None], pa.int64()),
+        "unsigned": pa.array([2**64 - 1, None], pa.uint64()),
+        "real": pa.array([0.1, None], pa.float64()),
+        "text": pa.array(["a", None], pa.string()),
+        "bytes": pa.array([b"a", None], pa.binary()),
+        "fixed": pa.array([b"0123456789abcdef", None], pa.binary(16)),
+        "flag": pa.array([True, None], pa.bool_()),
+        "moment": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc), None]),
+        "local": pa.array([253402300799999999, None], pa.timestamp("us")),
+        "day": pa.array([dt.date(1, 1, 1), None], pa.date32()),
+        "time": pa.array([dt.time(23, 59, 59, 999999), None], pa.time64("us")),
+        "money": pa.array([Decimal("1.10"), None], pa.decimal128(38, 10)),
+        "list": pa.array([[1, None], None], pa.list_(pa.int32())),
+        "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
+        "struct": pa.array([{"a": 1, "b": "x"}, None]),
+        "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+    }
+)
+
+
+@pytest.mark.parametrize("batch_format", ["arrow", "pandas", "polars"])
+def test_a_value_survives_the_way_to_a_transform_and_back(batch_format: BatchFormat) -> None:
+    """NULL beside a whole number must not make it a float, nor a large one another number."""
+    (output,) = output_batches(converted(VALUES, batch_format))
+    table = VALUES.schema
+    assert Conformer("t", output.schema, table, may_lack=None)(output).equals(VALUES)
+
+
+def test_nan_of_a_transform_is_no_null() -> None:
+    """In a column of the frame that the transform got; NumPy's own has no other NULL than NaN."""
+    frame = converted(pa.RecordBatch.from_pydict({"x": [0.0, None]}), "pandas")
+    frame["y"] = frame["x"] / frame["x"]
+    (output,) = output_batches(frame)
+    assert [str(value) for value in output["y"].to_pylist()] == ["nan", "None"]
+
+
+@pytest.mark.parametrize(
+    ("batch_format", "kind"),
+    [("arrow", pa.RecordBatch), ("pandas", pd.DataFrame), ("polars", pl.DataFrame)],
+)
+def test_a_transform_gets_the_format_that_was_chosen(batch_format: BatchFormat, kind: type) -> None:
+    """And may return another one."""
+    got: list[object] = []
+
+    def transform(batch: object) -> pa.RecordBatch:
+        got.append(batch)
+        return BATCH
+
+    outputs = apply_to(transform, BATCH, one_to_one=True, batch_format=batch_format)
+    assert [row for batch in outputs for row in batch.to_pylist()] == ROWS
+    assert [type(batch) for batch in got] == [kind]
 
 
 class Counted:

@@ -1,0 +1,15 @@
+"""Which of the options that a test passes belong to `hf.Run`, and which to the write."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import holdfast as hf
+
+RUN_WIDE = frozenset(inspect.signature(hf.Run).parameters) - {"run_id", "store", "store_options"}
+
+
+def run_wide(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of `hf.Run` out of a test's, and return them."""
+    return {name: options.pop(name) for name in sorted(RUN_WIDE & options.keys())}

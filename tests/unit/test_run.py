@@ -1,0 +1,56 @@
+"""The front door: which arguments a run and its writes have, and what is refused at once."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import SettingsError
+
+RUN = (
+    *("run_id", "store", "store_options", "version", "takeover", "if_committed", "verify_input"),
+    *("strict_code", "limits", "progress"),
+)
+APPEND = (
+    *("source", "to", "key", "transform", "batch_format", "batch_rows", "one_to_one"),
+    *("checkpoint_every", "create", "missing_columns", "retries", "on_error", "max_errors", "cost"),
+)
+
+
+def test_what_concerns_the_run_is_given_once_and_what_concerns_rows_with_each_write() -> None:
+    """The order is that of the documentation; only the id and the source have no name."""
+    assert tuple(inspect.signature(hf.Run).parameters) == RUN
+    append = inspect.signature(hf.Run.append).parameters
+    assert tuple(append)[1:] == APPEND
+    assert [name for name, one in append.items() if one.kind is not one.KEYWORD_ONLY] == [
+        "self",
+        "source",
+    ]
+
+
+def test_the_help_of_append_fits_two_screens() -> None:
+    """Of 24 lines each, at 100 columns."""
+    text = pydoc.plain(pydoc.render_doc(hf.Run.append))
+    lines = sum(max(1, -(-len(line) // 100)) for line in text.splitlines())
+    assert lines <= 48, text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("takeover", "later"),
+        ("if_committed", True),
+        ("verify_input", True),
+        ("strict_code", None),
+        ("limits", {"open_files": 4}),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_where_it_is_made(name: str, value: object) -> None:
+    """Not at its first write, which may be hours of Spark away."""
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(SettingsError, match=f"{name}="):
+        hf.Run("r", store="file:///nowhere", **options)
