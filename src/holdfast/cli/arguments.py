@@ -32,7 +32,10 @@ def open_named_store(given: argparse.Namespace) -> tuple[str, ObjectStorage]:
     Raises:
         SettingsError: No store is named, or an option is not NAME=VALUE.
     """
-    return open_store(given.store, named_values(given.option) or None, None)
+    store = given.store
+    if store and "://" not in store and not store.startswith(("/", "file:")):
+        store = str(Path(store).absolute())  # As a shell means it.
+    return open_store(store, named_values(given.option) or None, None)
 
 
 def open_ledger(given: argparse.Namespace) -> Ledger:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict, dataclass
+from typing import get_args
 
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_named_store
@@ -13,7 +14,7 @@ from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.store import answers
-from holdfast.model.history import RunStatus, starts_of, unix_seconds
+from holdfast.model.history import RunState, RunStatus, starts_of, unix_seconds
 from holdfast.model.records import decode_run_id, is_run_folder
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.runtime import io_runtime
@@ -27,6 +28,8 @@ _ID_MIN, _TABLE_MIN = 16, 10
 _BETWEEN = 2
 _REASON_MAX = 300
 _INCOMPLETE = 1
+# As `Line.state` has them.
+_STATES = (*get_args(RunState), "unreadable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,11 @@ class Line:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes besides the store."""
     parser.add_argument(
-        "--state", action="append", metavar="STATE", help="only runs in this state; may be repeated"
+        "--state",
+        action="append",
+        choices=_STATES,
+        metavar="STATE",
+        help=f"only runs in this state: {', '.join(_STATES)}; may be repeated",
     )
 
 

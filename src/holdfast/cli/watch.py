@@ -8,7 +8,7 @@ import sys
 import time
 
 from holdfast.cli import plain
-from holdfast.cli.arguments import open_ledger
+from holdfast.cli.arguments import open_known_ledger, open_ledger
 from holdfast.engine.watch import Watcher
 from holdfast.errors import SettingsError
 from holdfast.progress.display import Display, LineDisplay, is_terminal
@@ -31,12 +31,12 @@ def run(given: argparse.Namespace) -> int:
     """Look until the run has ended; returns 0 if it is committed, 3 if it has stopped.
 
     Raises:
-        SettingsError: No store is named, or the duration is none.
+        SettingsError: No store is named, the duration is none, or with --once there is no such run.
         StoreError: The ledger is damaged or does not answer.
     """
     every_s = _every_s(given.every)
-    # It need not be there yet: who watches may have come first.
-    watcher = Watcher(ledger=open_ledger(given))
+    # Without --once the run need not exist yet: it may be about to start.
+    watcher = Watcher(ledger=open_known_ledger(given) if given.once else open_ledger(given))
     if given.once and not given.json:
         frame = frame_of(watcher.look(), time.time())
         for name, value in _lines(frame):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from holdfast.errors import SettingsError
@@ -103,7 +104,7 @@ def target_of(table: object, branch: str = "main") -> Target:
         branch: Of an Iceberg table that is given by its name.
 
     Raises:
-        SettingsError: It is none of these.
+        SettingsError: It is none of these, or a relative path.
     """
     if isinstance(table, IcebergTable | LanceTable):
         return table
@@ -116,4 +117,10 @@ def target_of(table: object, branch: str = "main") -> Target:
         )
     if "://" in table or table.startswith("/"):
         return LanceTable(table)
+    if "/" in table or table.endswith(".lance"):
+        raise SettingsError(
+            what=f"to={table!r} is a relative path",
+            cure=f'give the whole path ("{Path(table).absolute()}") or a URI; executors may run in '
+            "other folders. For an Iceberg table of that name, pass hf.IcebergTable",
+        )
     return IcebergTable(table, branch=branch)

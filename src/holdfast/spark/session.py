@@ -30,9 +30,13 @@ def session_of(df: SparkDataFrame) -> SparkSession:
         SettingsError: It is no Spark DataFrame.
     """
     if not hasattr(df, "mapInArrow") or not hasattr(df, "sparkSession"):
+        kind = type(df)
+        cure = "pass a pyspark.sql.DataFrame, or a scan such as hf.scan_parquet(path)"
+        if kind.__module__.partition(".")[0] == "pandas":
+            cure = "pass spark.createDataFrame(df)"
         raise SettingsError(
-            what=f"the input is a {type(df).__name__}, not a Spark DataFrame",
-            cure="pass a pyspark.sql.DataFrame",
+            what=f"the source is a {kind.__module__}.{kind.__qualname__}, not a Spark DataFrame",
+            cure=cure,
         )
     if df.isStreaming:
         raise SettingsError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
@@ -65,8 +66,9 @@ def normalise(uri: str) -> str:
             uri = f"file://{uri}"
         else:
             raise SettingsError(
-                what=f"{uri!r} is no absolute location",
-                cure="give a URI such as s3://bucket/folder or file:///folder",
+                what=f"{uri!r} is neither a URI nor a whole path",
+                cure="give a URI such as s3://bucket/folder, or a whole path such as "
+                f"{Path(uri).absolute()}",
             )
     if has_password(uri):
         # The ledger, messages and reports name locations.

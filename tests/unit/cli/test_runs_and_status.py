@@ -7,6 +7,7 @@ import json
 import pytest
 
 from holdfast.cli import runs as looks
+from holdfast.cli.main import main
 from holdfast.engine.watch import status
 from holdfast.errors import HoldfastError
 from holdfast.ledger.ledger import Ledger
@@ -158,6 +159,9 @@ def test_runs_can_be_chosen_by_state(lake: CliLake, capsys: pytest.CaptureFixtur
     found = facts(lake, capsys, "runs", "--state", "stopped")["runs"]
     assert [one["run_id"] for one in found] == ["a"]
     assert "holds no such run" in said(lake, capsys, "runs", "--state", "aborted")
+    with pytest.raises(SystemExit):
+        main(["runs", "--store", "file:///nowhere", "--state", "bogus"])
+    assert "invalid choice: 'bogus'" in capsys.readouterr().err
 
 
 def test_rows_that_no_seal_counts_are_listed_too(

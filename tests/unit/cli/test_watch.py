@@ -118,6 +118,24 @@ def test_a_pause_that_is_none_is_refused(
     assert "--every: 'often' is no duration" in capsys.readouterr().err
 
 
+def test_one_look_at_a_run_that_is_not_there_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error must not look like a run that has not started."""
+    start(tmp_path)
+    assert main(["watch", "rr", "--store", f"file://{tmp_path}", "--once"]) == 1
+    assert "there is no run 'rr'" in capsys.readouterr().err
+
+
+def test_a_relative_store_is_below_the_shells_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command line is typed in a folder; a job's settings are read in many."""
+    start(tmp_path / "ledger")
+    monkeypatch.chdir(tmp_path)
+    assert main(["watch", "r", "--store", "ledger", "--once"]) == 0
+
+
 def test_watching_writes_nothing(tmp_path: Path) -> None:
     """Whoever may read the store may watch."""
     start(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.errors import SettingsError
@@ -21,6 +23,14 @@ from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of
 def test_a_name_or_a_place_is_a_table(given: str | Target, meant: Target) -> None:
     """A branch belongs to a name; a target brings its own."""
     assert target_of(given, "b") == meant
+
+
+@pytest.mark.parametrize("path", ["texts.lance", "data/texts", "./texts.lance"])
+def test_a_relative_path_is_refused_with_the_whole_one(path: str) -> None:
+    """It would be taken for a table of Iceberg's, or be another folder on each executor."""
+    with pytest.raises(SettingsError, match="relative path") as caught:
+        target_of(path)
+    assert str(Path(path).absolute()) in str(caught.value)
 
 
 def test_another_librarys_table_is_refused_by_its_type() -> None:

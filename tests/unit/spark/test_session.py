@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.spark.session import settings_under
+import pandas as pd
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.spark.session import session_of, settings_under
 
 SETTINGS = {"spark.holdfast.store.a": "1", "spark.holdfast.store.b": "2", "spark.other": "3"}
 
@@ -42,3 +46,13 @@ def test_all_settings_are_listed_once() -> None:
     session: Any = Session()
     assert settings_under(session, "spark.holdfast.store.") == {"a": "1", "b": "2"}
     assert session.conf.listings == 1
+
+
+def test_a_frame_of_pandas_is_refused_with_what_makes_it_sparks() -> None:
+    """It has rows and columns, and is what a notebook has at hand."""
+    with pytest.raises(SettingsError, match=r"pandas\..*DataFrame, not a Spark") as caught:
+        session_of(pd.DataFrame({"id": [1]}))
+    assert "spark.createDataFrame(df)" in str(caught.value)
+    with pytest.raises(SettingsError, match=r"builtins\.list") as caught:
+        session_of([1])
+    assert "hf.scan_parquet(path)" in str(caught.value)
