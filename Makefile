@@ -106,7 +106,7 @@ test: setup ## What `make check` leaves out, but no test that crashes processes 
 
 crash: setup ## Kill drivers and workers at named points, run again, compare
 	@if compgen -G 'tests/crash/test_*.py' >/dev/null; then \
-		$(PYSPARK) $(BIN)/python -m pytest -m crash tests/crash $(ARGS); \
+		$(PYSPARK) $(BIN)/python -m pytest -n $(LANES) --dist worksteal -m crash tests/crash $(ARGS); \
 	else \
 		echo "crash: nothing was run: tests/crash holds no test yet"; \
 	fi

@@ -124,7 +124,7 @@ class MissingExtraError(SettingsError):
     """An optional package is needed and not installed."""
 
     happened = "{what} needs the package {package!r}, which is not installed"
-    advice = 'install it with: pip install "holdfast[{extra}]"'
+    advice = 'install Holdfast with its extra {extra}; in a checkout: pip install ".[{extra}]"'
 
     package: str
     extra: str
@@ -438,9 +438,10 @@ class TableMissingError(CommitError):
 
     happened = "{table}: {what}"
     retry_safe = False
-    advice = "create it first, or pass create=hf.Create(schema=...)"
+    advice = "{cure}"
 
     what: str
+    cure: str = "create it first, or pass create=hf.Create(schema=...)"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -1,4 +1,4 @@
-"""Fixtures of the crash tests: an empty table, and the seed of what happens at random."""
+"""Fixtures of the crash tests, and the page of results of the crash matrix."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import SEED_VARIABLE
 from tests.crash.crash_table import CrashTable
+from tests.crash.failpoint_cells import CELLS, FAULTS, Cell
 from tests.crash.lance_crash_table import AnyCrashTable, LanceCrashTable
 from tests.crash.own_cluster import OwnCluster
+from tests.crash.started_jobs import ROOT
 from tests.stack_access import Stack
+
+PAGE = ROOT / "docs" / "reference" / "failpoints.md"
+# How the cells that have passed went, by name.
+_FOUND: dict[str, str] = {}
 
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
     """Return a source of random moments, others for each test; print how to have them again."""
     seed, name = os.environ[SEED_VARIABLE], request.node.name
-    print(f"\n{name}: again with {SEED_VARIABLE}={seed} make crash ARGS='-s -k {name}'")
+    print(f"\n{name}: again with {SEED_VARIABLE}={seed} make crash ARGS='-n 0 -s -k {name}'")
     return random.Random(f"{seed} {name}")
 
 
@@ -50,3 +56,49 @@ def cluster(tmp_path: Path) -> Iterator[OwnCluster]:
     """Start a standalone cluster whose executors a test may kill."""
     with OwnCluster.started(tmp_path / "cluster") as cluster:
         yield cluster
+
+
+# ---- The page of the crash matrix, from what the cells of all processes have reported
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep what a cell says of itself."""
+    if report.when == "call" and report.passed and "test_failpoints.py" in report.nodeid:
+        _FOUND.update({name: str(value) for name, value in report.user_properties})
+
+
+def pytest_sessionfinish() -> None:
+    """Write the page if all cells have passed in this session."""
+    found = {cell: _FOUND[cell.name] for cell in CELLS if cell.name in _FOUND}
+    if len(found) == len(CELLS) and "PYTEST_XDIST_WORKER" not in os.environ:
+        PAGE.write_text(page(found), encoding="utf-8")
+
+
+def page(found: dict[Cell, str]) -> str:
+    """Return the page with the table of results."""
+    lines = [
+        "# Failpoints",
+        "",
+        "Named steps in drivers and tasks. They are off unless `HOLDFAST_FAILPOINTS` names a",
+        "folder when a process starts, and cost nothing then. A file in that folder, called as a",
+        "step is and holding `kill`, `stop` or `error`, arms it for the first process that comes.",
+        "",
+        "Steps between two effects, where a process was killed, stopped or made to fail, in real",
+        "processes: drivers are clients of a Spark Connect server, tasks run on its two executors,",
+        "the ledger and the table are on S3, behind a REST catalog if it is not one of Lance's.",
+        "This page is written by",
+        '`make crash ARGS="-k test_failpoints"` when every cell has passed.',
+        "",
+        "A cell says how the process that met the fault ended, for *stop* how its rival ended",
+        "meanwhile, and at which start the script was done. Then Iceberg's own reader, or Lance,",
+        "found each row once, in one snapshot, and one more start said so. Of a step of a *task*",
+        "the driver's end is told.",
+        "",
+        "| step | of a | " + " | ".join(FAULTS) + " |",
+        "|---|---|" + "---|" * len(FAULTS),
+    ]
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for cell, went in found.items():
+        rows.setdefault((cell.row, cell.of), {})[cell.fault] = went
+    for (step, of), by_fault in rows.items():
+        cells = " | ".join(by_fault.get(fault, "") for fault in FAULTS)
+        lines.append(f"| `{step}` | {of} | {cells} |")
+    return "\n".join([*lines, "", f"{len(rows)} steps, {len(found)} cells.", ""])

@@ -9,12 +9,12 @@ passed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.crash.failpoint_cells import CELLS, FAULTS, Cell
+from tests.crash.failpoint_cells import CELLS, Cell
 from tests.crash.failpoint_desk import Desk
 from tests.crash.failpoint_fixtures import desk  # noqa: F401 - a fixture.
 from tests.crash.started_jobs import ROOT
@@ -28,24 +28,19 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-PAGE = ROOT / "docs" / "reference" / "failpoints.md"
 SOURCE = ROOT / "src" / "holdfast"
 
 
-@pytest.fixture(scope="module")
-def results() -> Iterator[dict[Cell, str]]:
-    """Collect how the cells went, and write the page if all of them did."""
-    found: dict[Cell, str] = {}
-    yield found
-    if len(found) == len(CELLS):
-        PAGE.write_text(page(found), encoding="utf-8")
-
-
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_a_run_survives(cell: Cell, desk: Desk, results: dict[Cell, str]) -> None:  # noqa: F811
+def test_a_run_survives(
+    cell: Cell,
+    desk: Desk,  # noqa: F811
+    record_property: Callable[[str, str], None],
+) -> None:
     """Whatever happens at the step, the rows land once, and the script says so."""
-    results[cell] = desk.play(cell)
-    print(f"\n{cell.of} {cell.name}: {results[cell]}")
+    went = desk.play(cell)
+    record_property(cell.name, went)  # For the page, which tests/crash/conftest.py writes.
+    print(f"\n{cell.of} {cell.name}: {went}")
 
 
 def test_every_step_of_the_code_is_in_the_matrix() -> None:
@@ -59,35 +54,3 @@ def test_every_step_of_the_code_is_in_the_matrix() -> None:
             assert found, (Path(path).name, step)
             tried |= found
     assert tried == known  # And the matrix tries no step that the code has no more.
-
-
-def page(found: dict[Cell, str]) -> str:
-    """Return the page with the table of results."""
-    lines = [
-        "# Failpoints",
-        "",
-        "Named steps in drivers and tasks. They are off unless `HOLDFAST_FAILPOINTS` names a",
-        "folder when a process starts, and cost nothing then. A file in that folder, called as a",
-        "step is and holding `kill`, `stop` or `error`, arms it for the first process that comes.",
-        "",
-        "Steps between two effects, where a process was killed, stopped or made to fail, in real",
-        "processes: drivers are clients of a Spark Connect server, tasks run on its two executors,",
-        "the ledger and the table are on S3, behind a REST catalog if it is not one of Lance's.",
-        "This page is written by",
-        '`make crash ARGS="-k test_failpoints"` when every cell has passed.',
-        "",
-        "A cell says how the process that met the fault ended, for *stop* how its rival ended",
-        "meanwhile, and at which start the script was done. Then Iceberg's own reader, or Lance,",
-        "found each row once, in one snapshot, and one more start said so. Of a step of a *task*",
-        "the driver's end is told.",
-        "",
-        "| step | of a | " + " | ".join(FAULTS) + " |",
-        "|---|---|" + "---|" * len(FAULTS),
-    ]
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for cell, went in found.items():
-        rows.setdefault((cell.row, cell.of), {})[cell.fault] = went
-    for (step, of), by_fault in rows.items():
-        cells = " | ".join(by_fault.get(fault, "") for fault in FAULTS)
-        lines.append(f"| `{step}` | {of} | {cells} |")
-    return "\n".join([*lines, "", f"{len(rows)} steps, {len(found)} cells.", ""])

@@ -32,7 +32,7 @@ TASKS = 2
 ATTEMPTS = TASKS + (TASKS + 1)
 # With a transform, keys are compared before it: another pass over them.
 COMPARED = ATTEMPTS + (TASKS + 1)
-CURE = f'pip install "holdfast=={__version__}"'
+CURE = f"install holdfast {__version__} there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

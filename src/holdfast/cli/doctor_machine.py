@@ -98,7 +98,7 @@ def check_packages() -> Iterator[Finding]:
     yield ok("packages", ", ".join(fine) or "holdfast is not installed, so none is known")
     for extra, names in missing.items():
         use = _EXTRAS.get(extra, extra)
-        fix = f'for {use}: pip install "holdfast[{extra}]"'
+        fix = f'for {use}, in a checkout of Holdfast: pip install ".[{extra}]"'
         yield warning(f"extra {extra}", f"not installed: {', '.join(names)}", fix)
 
 
@@ -270,7 +270,7 @@ def check_executors(url: str, store: str | None, storage: Storage | None) -> Ite
         yield failed_by("spark job", error)
     except ImportError as error:
         seen = f"PySpark cannot be imported ({error})"
-        yield failed("spark job", seen, 'pip install "holdfast[spark]"')
+        yield failed("spark job", seen, 'in a checkout of Holdfast: pip install ".[spark]"')
 
 
 def _silence(url: str) -> Finding | None:

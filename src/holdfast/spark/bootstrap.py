@@ -30,7 +30,7 @@ def bootstrap(
         import importlib
         import pickle
 
-        install = f'install it there: pip install "holdfast=={version}"'
+        install = f"install holdfast {version} there, as on the driver"
         try:
             installed = importlib.import_module("holdfast").__version__
         except ImportError as error:
@@ -45,8 +45,10 @@ def bootstrap(
             return pickle.loads(payload), "", ""
         except Exception as error:
             what = f"the job cannot be loaded ({type(error).__name__}: {error})"
-            extra = f'pip install "holdfast[iceberg]=={version}"'
-            cure = f"install the packages that it needs there (Holdfast's own: {extra})"
+            cure = (
+                "install the packages that it needs there (Holdfast's own come with its extras "
+                "iceberg and lance)"
+            )
             return None, what, cure
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:

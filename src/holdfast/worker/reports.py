@@ -15,8 +15,9 @@ import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from holdfast.model.lasting import code_lasts
 from holdfast.sinks.conform import ValueMisfitError
 from holdfast.text import code_without_secrets, error_chain, printable
 from holdfast.worker.coverage import NullKeysError
+from holdfast.worker.transforms import PerRow, PerWorker, TransformOutputError
 
 # ---- What a task tells the driver: one JSON text per task, through Spark's own result
 
@@ -136,6 +138,7 @@ def problem_of(
     key: tuple[str, ...],
     batch: pa.RecordBatch,
     rows_before: int,
+    transform: object = None,
 ) -> TaskProblem:
     """Say what is wrong with a batch, in plain values.
 
@@ -144,6 +147,7 @@ def problem_of(
         key: The key columns.
         batch: The input batch.
         rows_before: How many rows the task had done before it.
+        transform: The user's; what it returned may be wrong where none of its lines failed.
     """
     host = socket.gethostname()
     rows = (
@@ -167,7 +171,7 @@ def problem_of(
         "rows": rows,
         "keys": _key_range(key, batch),
         "error": error_text(cause),
-        "where": _where(cause),
+        "where": _where(cause, transform),
         "lasts": "yes" if code_lasts(cause) else "",
         "traceback": _traceback_text(cause),
     }
@@ -188,11 +192,14 @@ def _storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _where(error: BaseException) -> str:
+def _where(error: BaseException, transform: object) -> str:
     """Return the innermost line of the user's own code, as far as it can be told from others'."""
     stacks = [list(traceback.walk_tb(one.__traceback__)) for one in error_chain(error)]
-    # A job that is itself an installed package stands among the libraries.
+    code = _code_of(transform) if isinstance(error, TransformOutputError) else None
+    # A job that is itself an installed package is among the libraries.
     for is_chosen in (_is_users, _is_not_ours, bool):
+        if is_chosen is not _is_users and code is not None:  # It has returned: no line is left.
+            return _line_text(code, code.co_firstlineno, {})
         for stack in stacks:
             for frame, line in reversed(stack):
                 if is_chosen(frame.f_code.co_filename):
@@ -200,9 +207,25 @@ def _where(error: BaseException) -> str:
     return "unknown"
 
 
+def _code_of(transform: object) -> CodeType | None:
+    """Return the code of the user's function, or of the method that is called in its place."""
+    while isinstance(transform, PerRow | PerWorker | partial):
+        if isinstance(transform, PerWorker):
+            transform = transform.factory
+        else:
+            transform = transform.function if isinstance(transform, PerRow) else transform.func
+    if not hasattr(transform, "__code__"):
+        transform = getattr(transform, "__call__", None)  # noqa: B004 - an object or a class.
+    code = getattr(transform, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
 def _frame_text(frame: FrameType, line: int) -> str:
-    code = frame.f_code
-    source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
+    return _line_text(frame.f_code, line, frame.f_globals)
+
+
+def _line_text(code: CodeType, line: int, names: dict[str, Any]) -> str:
+    source = linecache.getline(code.co_filename, line, names).strip()
     text = f"{code.co_filename}:{line} in {code.co_name}"
     if source:  # A worker may lack the driver's files.
         text += f", `{code_without_secrets(source)[:_SOURCE_LENGTH_MAX]}`"

@@ -238,7 +238,9 @@ class Attempt:
         ) as error:
             # Nothing of the rows that it is about has been taken.
             checkpoints.stop()
-            problem = problem_of(error, self._plan.key, _NO_ROWS, self._rows_in)
+            problem = problem_of(
+                error, self._plan.key, _NO_ROWS, self._rows_in, self._plan.transform
+            )
         except _RowsFailedError as error:
             self._drain(None)
             checkpoints.stop()
@@ -306,7 +308,7 @@ class Attempt:
                 self._checkpoints.hold(output)
                 step.cost += self._cost_of_batch(output)
         except (TransformFailedError, SchemaMismatchError, NullKeysError) as error:
-            problem = problem_of(error, plan.key, step.rows, self._rows_in)
+            problem = problem_of(error, plan.key, step.rows, self._rows_in, plan.transform)
             raise _BatchFailedError(problem) from error
         if not callable(plan.cost):
             step.cost = plan.cost * step.rows.num_rows
@@ -342,7 +344,7 @@ class Attempt:
         first = TransformFailedError(failed[0].error)
         position = failed[0].position
         before = self._rows_in - 1 if position is None else position
-        problem = problem_of(first, self._plan.key, failed[0].row, before)
+        problem = problem_of(first, self._plan.key, failed[0].row, before, self._plan.transform)
         self._example = self._example or transform_example(problem)
         self._traceback = self._traceback or problem.facts["traceback"]
         self._may_pass = self._may_pass or not all(code_lasts(one.error) for one in failed)

@@ -81,7 +81,7 @@ def test_an_extra_that_is_not_installed(
     installed(monkeypatch, pylance=None)
     one = found(lake, capsys, code=0)["extra lance"]
     assert one["level"] == "warning"
-    assert 'pip install "holdfast[lance]"' in one["fix"]
+    assert 'pip install ".[lance]"' in one["fix"]
 
 
 def test_a_package_that_every_job_needs(

@@ -112,7 +112,7 @@ def test_a_missing_package_names_the_extra(
         monkeypatch.delattr(cli, name.removeprefix("holdfast.cli."), raising=False)
     monkeypatch.setattr(builtins, "__import__", without_rich)
     assert lake.call("runs") == 1
-    assert 'pip install "holdfast[cli]"' in capsys.readouterr().err
+    assert 'pip install ".[cli]"' in capsys.readouterr().err
 
 
 def test_a_broken_module_of_our_own_is_no_missing_package(

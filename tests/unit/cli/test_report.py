@@ -98,5 +98,5 @@ def test_a_missing_package_is_named_with_the_cure(
     assert command() == 1
     said = capsys.readouterr().err
     assert package in said
-    assert 'pip install "holdfast[cli]"' in said
+    assert 'pip install ".[cli]"' in said
     assert command("--json") == 0

@@ -107,4 +107,4 @@ def test_the_wheel_knows_its_version(installed: Installed) -> None:
 def test_a_missing_extra_names_its_cure(installed: Installed) -> None:
     """Without the engines an append fails with the command that installs what it lacks."""
     message = json.loads(installed.run(APPEND))
-    assert re.search(r'pip install "holdfast\[[a-z,]*(iceberg|spark)[a-z,]*\]"', message)
+    assert re.search(r'pip install "\.\[[a-z,]*(iceberg|spark)[a-z,]*\]"', message)

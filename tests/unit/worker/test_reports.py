@@ -6,6 +6,7 @@ import json
 import runpy
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def ending_row(row):
 
 def factory():
     return parsed("no JSON")
+
+
+def nothing(_):
+    pass
+
+
+class Nothing:
+    def __call__(self, _):
+        pass
 """
 OWN_LINE = "job.py:7 in parsed, `return json.loads(text)  # The user's own line.`"
 
@@ -102,6 +112,26 @@ def test_a_call_that_ends_the_process_names_its_line_too(job: dict[str, Any]) ->
     error = failure(transform=per_row(job["ending_row"]))
     assert "job.py:24 in ending_row, `raise SystemExit(3)  # The user's own line.`" in str(error)
     assert "The above exception was the direct cause" in str(error.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda job: job["nothing"], "job.py:31 in nothing, `def nothing(_):`"),
+        (lambda job: partial(job["nothing"]), "job.py:31 in nothing"),
+        (lambda job: per_row(job["nothing"]), "job.py:31 in nothing"),
+        (lambda job: job["Nothing"](), "job.py:36 in __call__, `def __call__(self, _):`"),
+        (lambda job: per_worker(job["Nothing"]), "job.py:36 in __call__"),
+    ],
+    ids=["function", "partial", "row function", "object", "per worker"],
+)
+def test_a_wrong_answer_names_the_function_that_returned_it(
+    job: dict[str, Any], made: Callable[[dict[str, Any]], Any], named: str
+) -> None:
+    """A forgotten `return` raises nothing in the user's own lines."""
+    error = str(failure(transform=made(job)))
+    assert named in error
+    assert "returned NoneType" in error
 
 
 def problem(error: Exception) -> dict[str, str]:

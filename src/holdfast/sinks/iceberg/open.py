@@ -92,7 +92,13 @@ def create_table(
         return
     except NoSuchNamespaceError as error:
         _, cause = told(error, catalog.properties)
-        raise TableMissingError(table=name, what="its namespace does not exist") from cause
+        namespace = identifier.rpartition(".")[0]
+        raise TableMissingError(
+            table=name,
+            what=f"its namespace {namespace!r} does not exist",
+            cure=f"create the namespace: CREATE NAMESPACE {catalog.name}.{namespace} in Spark, or "
+            f"catalog.create_namespace({namespace!r}) in PyIceberg",
+        ) from cause
     except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
         reason, cause = told(error, catalog.properties)
         raise CommitRefusedError(table=name, reason=reason, retry_safe=not lasts(error)) from cause
