@@ -251,9 +251,10 @@ def test_a_table_that_is_not_there_is_named(empty_desk: Desk) -> None:
     local = LocalLake(folder=desk.folder)
     target = hf.IcebergTable("nowhere.rows", catalog=local.catalog)
     with pytest.raises(
-        TableMissingError, match=r"nowhere\.rows: its namespace '.*nowhere' does not exist"
-    ):
+        TableMissingError, match=r"nowhere\.rows: its namespace 'nowhere' does not exist"
+    ) as no:
         desk.append(to=target, create=hf.Create())
+    assert "catalog.create_namespace('nowhere')" in str(no.value)
 
 
 @pytest.mark.parametrize(
