@@ -8,17 +8,25 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from holdfast.cli import console, plain
-from holdfast.cli.arguments import add_table_arguments, open_known_ledger, sink_opener
+from holdfast.cli.arguments import (
+    add_table_arguments,
+    open_known_ledger,
+    open_named_store,
+    sink_opener,
+)
 from holdfast.engine.cleanup import SweepPlan, carry_out, plan_sweep
-from holdfast.errors import SettingsError
+from holdfast.engine.watch import run_folders, status
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
 from holdfast.ledger.store import answers
-from holdfast.model.records import Identity
+from holdfast.model.records import Identity, decode_run_id, is_run_folder
 from holdfast.model.report import counted, readable_size
 from holdfast.sinks.base import Outcome, Sink, TableView
 from holdfast.text import command
 
 _DATA_FILES = "staged files, with manifests, that are not in the table"
+_ENDED = ("committed", "aborted")
 # By how an object's name ends.
 _KINDS = {
     ".chunk": "chunks of output rows",
@@ -42,7 +50,12 @@ class Kind:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes besides the store."""
-    parser.add_argument("run", metavar="RUN", help="the run's id")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="the run's id")
+    parser.add_argument(
+        "--all-ended",
+        action="store_true",
+        help="all runs of the store that are committed or aborted, instead of one",
+    )
     parser.add_argument("--yes", action="store_true", help="delete; without it nothing is changed")
     add_table_arguments(parser, of_run=True)
 
@@ -50,12 +63,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Show what would be deleted and why that is safe, or delete it.
 
+    Returns 1 if one of all ended runs could not be swept; the others are.
+
     Raises:
         SettingsError: There is no such run, or it is not known how its table is reached.
         RunUnfinishedError: The run may still go on.
         HoldfastError: The store or the catalog did not answer; call again.
     """
-    ledger, open_sink = open_known_ledger(given), sink_opener(given)
+    if given.all_ended == (given.run is not None):
+        raise SettingsError(
+            what="sweep takes a run's id or --all-ended", cure="give one of the two"
+        )
+    if not given.all_ended:
+        found = _sweep(given, open_known_ledger(given))
+        if given.json:
+            plain.print_json(found)
+        return 0
+    store, storage = open_named_store(given)
+    documents: list[dict[str, Any]] = []
+    code = 0
+    for run_id in map(decode_run_id, filter(is_run_folder, run_folders(storage, store))):
+        ledger = Ledger.open(run_id, store, storage, Ports())
+        try:
+            if status(ledger, with_tasks=False).state in _ENDED:
+                documents.append(_sweep(given, ledger))
+        except HoldfastError as error:
+            plain.print_error(error)
+            code = 1
+    if given.json:
+        plain.print_json({"store": store, "runs": documents})
+    elif not documents:
+        plain.print_line(f"No run of {store} that has ended")
+    return code
+
+
+def _sweep(given: argparse.Namespace, ledger: Ledger) -> dict[str, Any]:
+    """Sweep one run, or say what would go; print it unless JSON is wanted, and return that."""
+    open_sink = sink_opener(given)
     looks = open_sink if given.yes else _looking_only(ledger, open_sink)
     plan = plan_sweep(ledger, looks)
     sizes = _ledger_sizes(ledger)
@@ -71,11 +115,9 @@ def run(given: argparse.Namespace) -> int:
             files = counted(swept.out_of_reach, "staged file")
             kept.append(f"{files}, and what lists them: {swept.reason}")
     kinds = kinds_of(plan, sizes)
-    if given.json:
-        plain.print_json(_json(ledger, kinds, safe, kept, deleted=given.yes))
-    else:
+    if not given.json:
         _print(ledger, kinds, safe, kept, deleted=given.yes)
-    return 0
+    return _json(ledger, kinds, safe, kept, deleted=given.yes)
 
 
 def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:

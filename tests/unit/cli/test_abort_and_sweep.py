@@ -193,6 +193,37 @@ def test_a_sweep_keeps_failed_rows(lake: CliLake, capsys: pytest.CaptureFixture[
     assert [one for one in files_of(lake) if one.suffix == ".failed"]
 
 
+def test_all_ended_runs_are_swept_and_no_other(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store of years is cleaned by one command; one that is damaged stops no other."""
+    for run_id in ("a", "b", "damaged"):
+        lake.start(run_id, MemorySubmitter(range(5), range(5, 10)))
+    killed(lake, "going")
+    folder = lake.folder / "store"
+    going = [one for one in files_of(lake) if "going" in str(one)]
+    next(folder.rglob("damaged/log/00000001.json")).write_bytes(b"{}")
+    assert lake.call("sweep", "--all-ended", "--json") == 1
+    printed = capsys.readouterr()
+    assert [one["run_id"] for one in json.loads(printed.out)["runs"]] == ["a", "b"]
+    assert "damaged" in printed.err
+    assert lake.call("sweep", "--all-ended", "--yes") == 1
+    capsys.readouterr()
+    for run_id in ("a", "b"):
+        lake.call("sweep", run_id)
+        assert f"Nothing of run {run_id} is left to delete" in capsys.readouterr().out
+    assert [one for one in files_of(lake) if "going" in str(one)] == going
+
+
+@pytest.mark.parametrize("words", [(), ("r", "--all-ended")])
+def test_a_sweep_is_of_one_run_or_of_all(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """Neither by accident."""
+    assert lake.call("sweep", *words) == 1
+    assert "a run's id or --all-ended" in capsys.readouterr().err
+
+
 def test_a_run_that_may_go_on_is_not_swept(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
