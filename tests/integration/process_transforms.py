@@ -68,9 +68,9 @@ def text(_batch: pa.RecordBatch) -> str:
     return "done"
 
 
-def frame(batch: pa.RecordBatch) -> pd.DataFrame:
-    """Return what other libraries would take."""
-    return pd.DataFrame(countries(batch))
+def series(batch: pa.RecordBatch) -> pd.Series[Any]:
+    """Return one column without its name."""
+    return pd.Series(batch["id"].to_pylist())
 
 
 def extra_column(batch: pa.RecordBatch) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def test_a_ledger_that_refuses_the_key_is_not_worth_a_retry(desk: Desk) -> None:
     [
         (transforms.nothing, "NoneType"),
         (transforms.text, "str"),
-        (transforms.frame, "DataFrame"),
+        (transforms.series, "Series"),
     ],
 )
 def test_a_transform_that_returns_no_rows_is_told_what_it_returned(

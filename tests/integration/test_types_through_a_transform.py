@@ -15,6 +15,7 @@ from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.worker.transforms import BatchFormat
 from tests.stack_access import Stack
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
@@ -103,6 +104,31 @@ def test_spark_reads_uuid_and_fixed_that_it_cannot_make(
     # A filter on a UUID is left out: with Iceberg 1.12 Spark finds no row by it, in tables that
     # its own writer has made as well.
     assert len(rows) == 30
+
+
+@pytest.mark.parametrize("batch_format", ["pandas", "polars"])
+def test_values_survive_a_transform_of_frames(
+    lake: SparkSession, namespace: str, ledger: dict[str, Any], batch_format: BatchFormat
+) -> None:
+    """NULL beside whole numbers that a float cannot hold, through Spark and into the table."""
+    large = "if(id % 3 = 0, NULL, id + 9007199254740993) AS large"
+    df = lake.range(0, 30, 1, 2).selectExpr("id", large, "concat('row ', id) AS text")
+
+    def checked(frame: Any) -> Any:  # noqa: ANN401 - of pandas or polars.
+        assert type(frame).__module__.startswith(batch_format)
+        return frame
+
+    table = f"lake.{namespace}.frames"
+    report = hf.Run(batch_format, **ledger).append(
+        df,
+        to=table,
+        key="id",
+        transform=checked,
+        batch_format=batch_format,
+        create=hf.Create(),
+    )
+    assert report.rows == 30
+    assert lake.table(table).orderBy("id").collect() == df.orderBy("id").collect()
 
 
 def as_bytes(value: uuid.UUID | bytes) -> bytes:
