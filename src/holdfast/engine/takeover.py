@@ -119,7 +119,7 @@ def _beat(ledger: Ledger, every_s: float, until: float) -> Callable[[], float | 
                     printable(without_passwords(str(error))),
                     extra={"holdfast_run": log.run_id},
                 )
-            return _BEAT_S_MIN  # Retry soon: a single lost beat must not look like a dead driver.
+            return _BEAT_S_MIN  # Soon again: a single lost beat must not look like an end.
         return every_s
 
     return beat
