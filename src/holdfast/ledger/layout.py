@@ -48,7 +48,7 @@ class RunLayout:
 
     @property
     def files_nonce(self) -> str:
-        """The prefix of the run's table file names; empty if they have no prefix of their run."""
+        """The prefix of the run's table file names; empty if they do not carry its nonce."""
         return "" if self.has_unnamed else self.nonce
 
     def file_names(self, nonce: str) -> str:

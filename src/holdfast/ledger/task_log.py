@@ -25,7 +25,7 @@ from holdfast.storage.port import Storage
 JobEnd = Literal["", "stopped", "fenced"]
 
 _NUMBERS_MAX = 1_000_000
-# Before this, no task can have found its job hopeless: one batch takes at least this long.
+# A job younger than this cannot have been found hopeless yet: one batch takes time.
 _HOPEFUL_S = 2.0
 _PORTS = TaskPorts()
 
