@@ -205,7 +205,7 @@ def prepare(
 
 
 def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, choices: Choices) -> None:
-    """Measure the whole input; if no row is finished, also check that its keys are unique.
+    """Measure the whole input; if no row is finished, also check that its keys differ.
 
     Raises:
         NullKeyError: Some rows have no key.

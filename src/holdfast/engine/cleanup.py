@@ -302,7 +302,7 @@ def _live(
     open_sink: Callable[[Identity], Sink],
     paths: Sequence[str],
 ) -> tuple[AbstractSet[str] | None, str]:
-    """Return the files that the table reaches, and why it cannot be proved to be the run's, if so.
+    """Return the files that the table reaches; if it may not be the run's, return the reason.
 
     The files are None if the table's catalog settings are not known: a plan is shown anyway.
 
@@ -326,7 +326,7 @@ def _live(
 
 
 def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity], Sink]) -> str:
-    """Delete staged files; if the table cannot be proved to be the run's, return why not."""
+    """Delete staged files; if the table may not be the run's, keep them and return the reason."""
     if plan.run_file is None or not plan.data_files or plan.out_of_reach:
         return plan.out_of_reach
     try:

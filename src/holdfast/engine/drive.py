@@ -66,7 +66,7 @@ class Driver:
         try:
             return self._write(view, identity, choices)
         finally:
-            if self.prepared is not None:  # A notebook's traceback would keep it beating.
+            if self.prepared is not None:  # A kept traceback would keep the heartbeat running.
                 self.prepared.heartbeat.stop()
 
     def _write(self, view: TableView, identity: Identity, choices: Choices) -> Report:

@@ -83,7 +83,7 @@ def own_table(
 
     Raises:
         UnsupportedTableError: The table is reachable, but cannot be used.
-        SettingsError: The catalog's settings are missing or wrong.
+        SettingsError: The catalog's settings are not known.
         CatalogUnavailableError: The catalog does not answer.
         StoreUnavailableError: The dataset's store does not answer.
     """
@@ -123,7 +123,7 @@ def mark_in_view(
 
 
 def in_one_line(error: HoldfastError) -> str:
-    """Return what happened, without the advice, which fits another call."""
+    """Return what happened, without the error's advice, which applies to another call."""
     if isinstance(error, CommitUnknownError):
         return error.reason
     return str(error).partition("\n")[0]

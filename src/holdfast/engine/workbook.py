@@ -179,7 +179,7 @@ def accept(work: Work, claims: Iterable[Sequence[TaskRecord]]) -> Gathered:
 
 
 def _worth(log: Sequence[TaskRecord]) -> tuple[bool, int, int]:
-    """Rank a log: a complete one, then the most rows, then the most chunks put into files."""
+    """Rank a log: a complete one, then the most rows, then the most chunks written into files."""
     complete = any(record.end == "complete" for record in log)
     return complete, _rows(log), sum(len(record.supersedes) for record in log)
 
@@ -191,7 +191,7 @@ def _rows(log: Sequence[TaskRecord]) -> int:
 # ---- The workbook: what counts so far, and the seal that makes it durable
 @dataclass(slots=True)
 class Tally:
-    """What happened on the way, for the report."""
+    """Counters of one start, for the report."""
 
     tasks: int = 0
     passes: int = 0

@@ -11,7 +11,7 @@
   tasks/<claim>-<nonce>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt
     0000.keys         the keys of the input rows that it covers, as Parquet
-    0000.chunk        finished output rows that are in no table file yet, as Arrow IPC
+    0000.chunk        finished output rows that are not in a table file yet, as Arrow IPC
     0000.failed       input rows for which the transform gave no output, as Arrow IPC
 """
 

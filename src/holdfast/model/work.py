@@ -138,7 +138,7 @@ class StagedGroup:
         """Read back what `to_json` gave.
 
         Raises:
-            RecordDamagedError: It is something else.
+            RecordDamagedError: The value is not a group.
         """
         return typed(value, GroupJson).group()
 
@@ -155,7 +155,7 @@ class GroupJson(msgspec.Struct):
         """Return the group.
 
         Raises:
-            RecordDamagedError: What only the sink understands is nested too deeply.
+            RecordDamagedError: The sink's JSON is nested too deeply.
         """
         refuse_deep(self.detail)
         return StagedGroup(
@@ -213,7 +213,7 @@ TaskEnd = Literal["", "complete", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """The input rows that one record adds: how many, and what their keys are."""
+    """The input rows that one record adds: how many, and their keys."""
 
     rows: int
     # Sums over the 64-bit hashes of the keys, by halves: see `InputSums`.
@@ -308,7 +308,7 @@ class TaskRecord:
         """Read back what `to_json` gave.
 
         Raises:
-            RecordDamagedError: It is something else.
+            RecordDamagedError: The value is not a task record.
         """
         return typed(value, _TaskJson).record()
 
@@ -317,7 +317,7 @@ class TaskRecord:
         """Read back what `to_json` gave, from text, in one step: a long run has very many.
 
         Raises:
-            RecordDamagedError: It is something else.
+            RecordDamagedError: The value is not a task record.
         """
         return parse_typed(text, _TaskJson).record()
 
@@ -349,7 +349,7 @@ class _TaskJson(msgspec.Struct):
         """Return the record.
 
         Raises:
-            RecordDamagedError: What only the sink understands is nested too deeply.
+            RecordDamagedError: The sink's JSON is nested too deeply.
         """
         return TaskRecord(
             name=self.name,

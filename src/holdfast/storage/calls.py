@@ -29,7 +29,7 @@ from holdfast.text import without_passwords
 
 _Result = TypeVar("_Result")
 
-# What S3 answers to an expired token, with status 400; versitygw to an old key, even with 404.
+# What S3 answers to an expired token, with status 400; versitygw to an expired key, even with 404.
 _STALE = re.compile(
     "<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|RequestExpired|XAdminUserNotFound)"
 )

@@ -4,7 +4,7 @@ There is one per process, created on first use: PySpark forks its workers, and t
 not survive a fork. Encoding and decoding stay in the caller's thread.
 
 Work comes in bursts: rows pass quickly until a row group is full, and then it is encoded. A reader
-that fetches several items meanwhile keeps the store busy, and need not wait for the next one.
+that fetches several items meanwhile keeps the store busy, and never waits for the next one.
 """
 
 from __future__ import annotations
