@@ -1,1 +1,1 @@
-"""The ledger: create-once records in the user's store that hold all state of a run."""
+"""The ledger: create-once records in the user's store, the source of truth for a run."""
