@@ -1,1 +1,1 @@
-"""The driver's steps, a file each. Clock, nonces, sleep, store, table and Spark are passed in."""
+"""The driver's steps. Clock, nonces, sleep, store, table and Spark are passed in."""

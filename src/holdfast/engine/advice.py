@@ -1,4 +1,4 @@
-"""A run in words: its log record by record, what a start would do next, and what to do."""
+"""A run in words: its log record by record, what a start would do next, and advice for the user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.model.records import (
 from holdfast.model.report import counted, readable_size, readable_time
 from holdfast.text import age, command
 
-# ---- What the next start of a run would do, and what a person is to do about it
+# ---- What the next start of a run would do, and what the user should do
 
 _GO_ON = "run the same script again, with the same run id"
 
@@ -48,7 +48,7 @@ def next_step(seen: Observation, ports: Ports) -> NextStep:
     """Say what comes next.
 
     Args:
-        seen: All that the ledger tells.
+        seen: What the ledger shows.
         ports: The time, and which processes run on this machine.
     """
     run_id, state = seen.progress.run_id, seen.progress.state
@@ -73,10 +73,10 @@ def next_step(seen: Observation, ports: Ports) -> NextStep:
 
 
 def after_abort(seen: Observation) -> NextStep:
-    """Say what comes after an abort. Who is told to start over must not get rows twice.
+    """Say what comes after an abort; starting over must not write rows twice.
 
     Args:
-        seen: All that the ledger tells of a run that was given up.
+        seen: What the ledger shows of an aborted run.
     """
     run_id = seen.progress.run_id
     refuses = "refuse, as the run was given up, which is final"
@@ -96,7 +96,7 @@ def after_abort(seen: Observation) -> NextStep:
 
 
 def driver_alive(seen: Observation, ports: Ports) -> str | None:
-    """Say why the last driver may be at work; None if it has ended, or seems to."""
+    """Say why the last driver may still be running; None if it has ended, or seems to have."""
     start = seen.starts[-1] if seen.starts else None
     if start is None or start.end:
         return None
@@ -154,18 +154,18 @@ def _work_left(seen: Observation) -> list[str]:
     return found
 
 
-# ---- Where a run stands, in a word and a sentence
+# ---- The state of a run, as a short label and a sentence
 
-# What a colour says: all is well, at work, a person should act, given up, nothing to see.
+# What a colour means: all is well, running, the user should act, aborted, nothing yet.
 Tone = Literal["good", "busy", "act", "ended", "none"]
 
 
 def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, Tone, str]:
-    """Return where a run stands: a word, its colour, and what to do next in a sentence.
+    """Return the state of a run: a label, its colour, and a sentence on what to do next.
 
     Args:
-        seen: All that the ledger tells.
-        heard_at: When its driver or a task of it has written last, in Unix seconds.
+        seen: What the ledger shows.
+        heard_at: When its driver or one of its tasks last wrote, in Unix seconds.
         now: Unix seconds.
     """
     state, failed = seen.progress.state, seen.progress.quarantined_rows
@@ -218,8 +218,8 @@ def doing(progress: Progress | None, reason: str) -> str:
     """Say what a run is doing, or how it has ended, in a few words.
 
     Args:
-        progress: How far it has come; None while it is opened.
-        reason: Why its last start has ended, if it has.
+        progress: How far it has come; None while the run is being opened.
+        reason: Why its last start ended, if it has.
     """
     if progress is None:
         return "opening"
@@ -241,7 +241,7 @@ def doing(progress: Progress | None, reason: str) -> str:
 
 # ---- The records of a run log in words
 def words_of_log(records: Iterable[Record]) -> list[str]:
-    """Say what each record of a log says; a driver that claims again begins its next pass."""
+    """Describe each record of a log; a driver that claims again begins its next pass."""
     found, last = [], None
     for record in records:
         body = record.body
@@ -262,10 +262,10 @@ def _process(claim: Claim) -> tuple[str, int, str]:
 
 @singledispatch
 def words_of(body: Body) -> str:
-    """Say what a record says.
+    """Describe a record in words.
 
     Raises:
-        TypeError: It is of a kind that nobody knows.
+        TypeError: The record's kind is unknown.
     """
     raise TypeError(f"no words for {type(body).__name__}")
 

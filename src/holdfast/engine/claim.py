@@ -29,28 +29,28 @@ from holdfast.worker.code_digest import code_digest
 # ---- Prepare: open a run's log and claim the run, before anything else is done
 
 _CLAIMS_MAX = 100
-# How long others wait for a driver that has asked what remains, and does not write.
+# How long others wait for a driver that asked for the remaining rows but has not started to write.
 _PREPARED_FOR_S = 3600.0
 
 
 def claim_run(
     ledger: Ledger, choices: Choices, *, compare_code: bool = True, is_new: bool = False
 ) -> Claim:
-    """Take the run, unless it has landed; wait for a driver that may be alive.
+    """Claim the run, unless it has landed; wait for a driver that may be alive.
 
     Args:
         ledger: The run's ledger.
-        choices: What the user wants of this start.
-        compare_code: Whether the transform is known, and to be compared with the last one.
-        is_new: Whether this start has just made the run: then there is no log to read, and
-            if there is one after all, the claim's own create will tell.
+        choices: The user's options for this start.
+        compare_code: Whether the transform is known and is compared with the last one.
+        is_new: Whether this start has just created the run: then there is no log to read, and
+            if there is one after all, creating the claim fails.
 
     Raises:
-        RunBusyError: Another driver seems alive, and is not to be taken over.
-        RunMismatchError: The code has changed, and the user wants that refused.
-        RunAbortedError: The run was given up.
+        RunBusyError: Another driver seems alive, and the user forbids a takeover.
+        RunMismatchError: The code has changed, and `strict_code` refuses that.
+        RunAbortedError: The run was aborted.
         StoreError: The ledger is damaged or does not answer.
-        StoreUnavailableError: Other starts have claimed the run again and again.
+        StoreUnavailableError: Other starts took every record number.
     """
     claim = _our_claim(ledger, choices)
     if not is_new:
@@ -61,7 +61,7 @@ def claim_run(
             return claim
         if compare_code:
             _compare_code(ledger, claim, choices)
-        # Where another start was quicker, it lives: it is waited for in its turn.
+        # A start that claimed before us is alive: the next round waits for it.
         with at_work(ledger):
             if ledger.log.try_claim(claim) is not None:
                 return claim
@@ -69,10 +69,10 @@ def claim_run(
 
 
 def claim_again(ledger: Ledger, choices: Choices) -> Claim:
-    """Say what is known now: the first claim was made before the transform was.
+    """Claim again with the transform's code, which the first claim did not know yet.
 
     Raises:
-        RunMismatchError: The code has changed, and the user wants that refused.
+        RunMismatchError: The code has changed, and `strict_code` refuses that.
         RunFencedError: Another driver has claimed the run.
     """
     claim = _our_claim(ledger, choices)
@@ -94,10 +94,10 @@ def _our_claim(ledger: Ledger, choices: Choices) -> Claim:
 
 
 def _compare_code(ledger: Ledger, claim: Claim, choices: Choices) -> None:
-    """Say so when the transform is another than the one that has made rows last.
+    """Warn if the transform's code differs from the code that last produced rows.
 
     Raises:
-        RunMismatchError: It is, and the user wants that refused.
+        RunMismatchError: It differs, and `strict_code` refuses that.
     """
     worked = ledger.log.plans
     if not worked or ledger.log.claims[max(worked)].code == claim.code:
@@ -114,24 +114,24 @@ def _compare_code(ledger: Ledger, claim: Claim, choices: Choices) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A run that was claimed before the DataFrame of its rows was built."""
+    """A run that was claimed before its DataFrame was built."""
 
     ledger: Ledger
     book: Workbook
     has_landed: bool
-    # The whole input, which knows more keys than what is made of its remaining rows.
+    # The whole input; what the user derives from the remaining rows holds fewer keys.
     source: Submitter
-    # Tells other starts that the run has a driver, as long as this object is kept.
+    # Shows other starts that the run has a driver, as long as this object is referenced.
     heartbeat: Heartbeat
 
 
 def refuse_new_table(ledger: Ledger, identity_on: Callable[..., Identity], sink: Sink) -> None:
-    """Refuse to create a table for a run that exists: it was started with one.
+    """Refuse to create a table for an existing run: it was started with one.
 
     Args:
         ledger: The run's ledger.
-        identity_on: Returns what this start wants the run to be, for `table` and `table_uuid`.
-        sink: The table, which was not there a moment ago.
+        identity_on: Returns the identity that this start expects, given `table` and `table_uuid`.
+        sink: The table, which did not exist a moment ago.
 
     Raises:
         RunMismatchError: The run writes another table, or its table was dropped.
@@ -142,7 +142,7 @@ def refuse_new_table(ledger: Ledger, identity_on: Callable[..., Identity], sink:
     if found is None:
         return
     try:
-        sink.load()  # Another start of the run may have created it since, and then run.json.
+        sink.load()  # Another start may have created the table since, and then run.json.
     except TableMissingError:
         wanted = identity_on(table=sink.name, table_uuid="")
         differences = "; ".join(wanted.differences(found.identity))
@@ -152,14 +152,14 @@ def refuse_new_table(ledger: Ledger, identity_on: Callable[..., Identity], sink:
 def prepare(
     ledger: Ledger, submitter: Submitter, key: tuple[str, ...], choices: Choices
 ) -> Prepared:
-    """Claim the run, seal what earlier drivers have left, and measure the whole input.
+    """Claim the run, seal the work of earlier drivers, and measure the whole input.
 
     Raises:
-        SettingsError: Whole rows are to be compared: those that will be written are not the
+        SettingsError: Whole rows are to be compared, but the rows to be written are not the
             input's.
         RunMismatchError: The run was started with another key.
         NullKeyError: Some rows have no key.
-        HoldfastError: Any other; what is durable stays so.
+        HoldfastError: Any other error; durable work is kept.
     """
     if choices.compares_rows:
         raise SettingsError(
@@ -179,21 +179,21 @@ def prepare(
         claim_run(ledger, choices, compare_code=False)
         heartbeat = Heartbeat(ledger, choices.checkpoint_every_s, for_s=_PREPARED_FOR_S)
         if found is None and ledger.log.names_a_run:
-            ledger.run_file()  # Another driver has made it since, or it was lost.
+            ledger.run_file()  # Another driver has created it since, or it was lost.
         book = Workbook(ledger)
         has_landed = ledger.log.receipt is not None
         if not has_landed:
             book.inherit()
-            # Which failed rows this start would tolerate is not known yet: all are tried again.
+            # Retry all failed rows: how many this start tolerates is not known yet.
             book.release(book.work.without(one.name for one in book.work.quarantined))
-            # Finished rows are told by their keys: those of a lost file remain to be done.
+            # Finished rows are known by their keys: if a key file is lost, its rows are redone.
             kept = without_lost_objects(ledger, book.work)
             if kept is not book.work:
                 book.withdraw(kept)
         _measure(ledger, book, submitter, choices)
         book.seal_changes()
     except BaseException as error:
-        # A traceback that a notebook keeps would keep the heartbeat, too.
+        # A traceback that a notebook keeps would keep the heartbeat running, too.
         if heartbeat is not None:
             heartbeat.stop()
         if isinstance(error, HoldfastError):
@@ -205,7 +205,7 @@ def prepare(
 
 
 def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, choices: Choices) -> None:
-    """Measure the whole input; where no row is finished, look whether its keys differ.
+    """Measure the whole input; if no row is finished, also check that its keys differ.
 
     Raises:
         NullKeyError: Some rows have no key.
@@ -218,22 +218,22 @@ def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, choices: Choi
         measure_and_compare(book, submitter, choices, ledger.ports)
 
 
-# ---- What the engine asks of an input, beyond what it asks of Spark
+# ---- What the engine needs from an input, beyond what it needs from Spark
 class SettledInput(Protocol):
     """Rows to be read, by Spark or by the workers themselves."""
 
     @property
     def submitter(self) -> Submitter:
-        """What reads it, once it is settled."""
+        """What submits the jobs that read the input, once it is settled."""
 
     def settle(self, ledger: Ledger, *, compare: bool) -> None:
-        """Settle what is read, once for the whole run.
+        """Fix what is read, once for the whole run.
 
         Args:
-            ledger: The run's ledger; claimed, if nothing is settled yet.
-            compare: Whether this start must name the same.
+            ledger: The run's ledger; already claimed, if nothing is settled yet.
+            compare: Whether this start must name the same input.
 
         Raises:
-            RunMismatchError: It names other files than the first start.
+            RunMismatchError: It names other files than the first start did.
             InputChangedError: A pinned file was changed or deleted.
         """

@@ -1,10 +1,10 @@
 """Abort and sweep: give a run up, and delete what an ended run no longer needs.
 
-Works only after a receipt or an abort, and deletes only what this run's own records list. Data
-files stay if the intent that landed lists them, or one of which it is in doubt; and all of them do
-while the table is not provably the run's. Whatever the log says, a file that the table itself
-reaches stays: the ledger may be a copy, restored from a backup, or have lost its end. The whole log
-stays: it is small, and says what happened.
+A sweep works only after a receipt or an abort, and deletes only what this run's own records list.
+It keeps data files listed by the intent that landed or by one in doubt, and keeps all of them if
+the table cannot be proved to be the run's. Whatever the log says, a file that the table itself
+reaches is kept: the ledger may be a copy, restored from a backup, or have lost its last records.
+The whole log is kept: it is small, and records what happened.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from holdfast.sinks.base import MarkFound, Sink
 from holdfast.text import warn_caller
 
 
-# ---- Abort: give a run up, for good. The record fences every driver, like a claim
+# ---- Abort: give a run up, permanently. The record fences every driver, like a claim
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aborted:
-    """A run was given up."""
+    """The result of an abort."""
 
     # How many posts the run has made, or was about to make.
     posts: int
-    # The intents of which it cannot be told whether they have landed or still can, and why.
-    # Their files are kept.
+    # The intents that may have landed or may still land, and why that is unknown. Their files are
+    # kept.
     in_doubt: Sequence[int] = ()
     reason: str = ""
 
@@ -66,20 +66,20 @@ def abort(
     *,
     table_is_gone: bool = False,
 ) -> Aborted:
-    """Give the run up, and make posts that are under way fail, as far as the table lets us.
+    """Abort the run, and make posts that are under way fail, as far as the table allows.
 
-    Calling again is safe. Nothing is deleted here. With the table in view it always ends: where
-    the table's history no longer tells what became of a post, it says so, with a warning.
+    Calling again is safe. Nothing is deleted here. If the table is reachable, the abort always
+    completes: it warns if the table's history no longer shows the outcome of a post.
 
     Args:
         ledger: The run's ledger.
-        open_sink: Opens the table that the run is said to write.
-        reason: Why, for whoever reads the log.
-        table_is_gone: The user's own word that table or branch are gone for good.
+        open_sink: Opens the table that the run writes.
+        reason: The reason, recorded in the run log.
+        table_is_gone: The user states that the table or branch is gone permanently.
 
     Raises:
         RunCommittedError: The run has landed.
-        TableOutOfSightError: A post is in doubt, and the table is not provably the run's.
+        TableOutOfSightError: A post is in doubt, and the table cannot be proved to be the run's.
         CommitError: The catalog gave no clear answer; call again.
     """
     log = ledger.log
@@ -87,8 +87,8 @@ def abort(
     run_file = ledger.run_file()  # Before a receipt is believed: it may be another run's.
     if log.receipt is not None:
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=log.receipt.snapshot_id)
-    # First: a run that landed without living to say so is not given up, it is found. And what
-    # cannot be judged is not given up either: the record is final.
+    # Look first: a run that landed and died before its receipt must not be aborted. Nor may a run
+    # whose table cannot be judged: the abort record is final.
     if run_file is not None and log.doubtful:
         sight = resolve(ledger, run_file, open_sink, may_post=False, is_gone=table_is_gone)
         if sight.landed is not None:
@@ -131,42 +131,42 @@ def _posts(sight: Sight) -> str:
 # ---- Sweep: delete what a finished or aborted run no longer needs
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What a sweep has deleted."""
+    """What a sweep has deleted, and what it has kept."""
 
     data_files: int
     ledger_objects: int
-    # Staged files that may be part of a snapshot: what became of their post is in doubt.
+    # Staged files that may be part of a snapshot: the outcome of their post is in doubt.
     in_doubt: int = 0
-    # Staged files that are left because the table is not provably the run's, and why.
+    # Staged files that are kept because the table cannot be proved to be the run's, and why.
     out_of_reach: int = 0
     reason: str = ""
-    # Files that this ledger knows nothing of having landed, and that the table reaches.
+    # Files that the table reaches, though this ledger does not know that they landed.
     live: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What a sweep deletes, and what it leaves. Nothing is deleted by planning."""
+    """What a sweep will delete and keep; planning deletes nothing."""
 
-    # What the run is; None if no driver got as far as to say so.
+    # The run's run.json; None if no driver has written it.
     run_file: RunFile | None
     # Staged files that did not become part of the table, with their sizes, in order.
     data_files: Mapping[str, int]
     ledger_objects: Sequence[str]
-    # Staged files that have landed, or of which it is in doubt; objects that are still of use.
+    # Staged files that have landed or may have; ledger objects that are still needed.
     kept_files: AbstractSet[str]
     kept_objects: AbstractSet[str]
-    # The post that was found in the table though the run was given up.
+    # The mark that was found in the table although the run was aborted.
     landed: MarkFound | None = None
     # How many of the kept files are in doubt, and why.
     in_doubt: int = 0
     reason: str = ""
-    # Lists of staged files: they stay as long as the files do.
+    # Lists of staged files: they are kept as long as the files are.
     listings: AbstractSet[str] = frozenset()
-    # Why staged files cannot be deleted now: the table is not provably the run's.
+    # Why the table cannot be proved to be the run's: then staged files cannot be deleted now.
     out_of_reach: str = ""
-    # How many of the kept files are in the table, and not by this ledger; None if it was not asked,
-    # because it is not known how it is reached.
+    # How many of the kept files are in the table though not by this ledger; None if the table was
+    # not asked, because its catalog settings are not known.
     live: int | None = None
 
 
@@ -177,10 +177,10 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
 
     Args:
         ledger: The run's ledger.
-        open_sink: Opens the table that the run is said to write; called only if it is needed.
+        open_sink: Opens the table that the run writes; called only if it is needed.
 
     Raises:
-        RunUnfinishedError: The run may still go on.
+        RunUnfinishedError: The run has not ended.
         CatalogUnavailableError: The catalog does not answer; call again.
         StoreUnavailableError: The store did not answer.
         StoreError: The ledger is damaged.
@@ -189,16 +189,16 @@ def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
 
 
 def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPlan:
-    """Find out what a sweep is to delete. Of a run that was given up, it looks at the table.
+    """Find out what a sweep would delete; for an aborted run, look at the table.
 
     Args:
         ledger: The run's ledger.
-        open_sink: Opens the table that the run is said to write; called only if it is needed.
+        open_sink: Opens the table that the run writes; called only if it is needed.
 
     Raises:
-        RunUnfinishedError: The run may still go on.
+        RunUnfinishedError: The run has not ended.
         CatalogUnavailableError: The catalog does not answer; call again.
-        CommitUnknownError: The log lacks the intent that has landed.
+        CommitUnknownError: The intent that landed is not in the log.
         StoreUnavailableError: The store did not answer.
         StoreError: The ledger is damaged.
     """
@@ -207,7 +207,7 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     given_up = log.receipt is None
     if given_up and not log.is_aborted:
         raise RunUnfinishedError(run_id=ledger.run_id)
-    # Only now: before the run has ended, a driver may still come and say what it is.
+    # Only now: before the run has ended, a driver may still write run.json.
     run_file, layout = ledger.run_file(), ledger.layout
     sight = _sight(ledger, run_file, open_sink)
     references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
@@ -218,14 +218,14 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     staged = [
         group for record in read_task_records(storage, layout, tasks) for group in record.groups
     ]
-    # Copies that were planned. Where their list is gone, a sweep has deleted them before it.
+    # Planned copies. If their list is gone, an earlier sweep deleted them first.
     staged += [
         group
         for reference in log.renewals
         if layout.part(reference.name) in parts
         for group in read_work(storage, layout, reference).groups
     ]
-    # Files that an earlier sweep has kept as in doubt: no task's records list them any more.
+    # Files that an earlier sweep kept as in doubt: no task record lists them any more.
     intents = log.intents.values() if given_up else ()
     doubted = {intent.staged.name: intent.staged for intent in intents}
     staged += [
@@ -239,10 +239,10 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     sizes = {path: size for path, size in sizes_of(staged).items() if path not in landed}
     live, out_of_reach = _live(ledger, run_file, open_sink, list(sizes))
     sizes = {path: size for path, size in sizes.items() if path not in (live or ())}
-    # What has failed for good stays readable: it may be all that is left of a row.
+    # Rows that failed permanently stay readable: this may be the only copy left.
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
-    if log.pinned is not None:  # A later start is compared with it.
+    if log.pinned is not None:  # A later start compares its input with the pins.
         kept.add(layout.part(log.pinned.pins.name))
     renewed = {layout.part(reference.name) for reference in log.renewals}
     return SweepPlan(
@@ -265,8 +265,8 @@ def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: Sweep
 
     Args:
         ledger: The run's ledger.
-        open_sink: Opens the table that the run is said to write; called only if it is needed.
-        plan: What `plan_sweep` has found.
+        open_sink: Opens the table that the run writes; called only if it is needed.
+        plan: The result of `plan_sweep`.
 
     Raises:
         StoreUnavailableError: The store did not answer; call again.
@@ -280,7 +280,7 @@ def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: Sweep
     objects = plan.ledger_objects
     if out_of_reach:
         objects = [uri for uri in objects if uri not in plan.listings]
-    # Only now: as long as the task logs stand, a sweep that was cut short can be repeated.
+    # Only now: as long as the task logs exist, an interrupted sweep can be repeated.
     failpoint("after-files-are-swept")
     refuse_links(layout.folder, objects)
     with answers(layout.folder):
@@ -302,9 +302,9 @@ def _live(
     open_sink: Callable[[Identity], Sink],
     paths: Sequence[str],
 ) -> tuple[AbstractSet[str] | None, str]:
-    """Ask the table which files it reaches; where it is not provably the run's, say why.
+    """Return the files that the table reaches; if it may not be the run's, return the reason.
 
-    None where it is not known how the table is reached: a plan is shown all the same.
+    The files are None if the table's catalog settings are not known: a plan is shown anyway.
 
     Raises:
         LedgerDamagedError: A path is outside the table, or not one of the run's.
@@ -326,7 +326,7 @@ def _live(
 
 
 def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity], Sink]) -> str:
-    """Delete staged files; where the table is not provably the run's, leave them and say why."""
+    """Delete staged files; if the table may not be the run's, keep them and return the reason."""
     if plan.run_file is None or not plan.data_files or plan.out_of_reach:
         return plan.out_of_reach
     try:
@@ -352,24 +352,24 @@ def _is_gone(ledger: Ledger) -> bool:
 def _sight(
     ledger: Ledger, run_file: RunFile | None, open_sink: Callable[[Identity], Sink]
 ) -> Sight:
-    """Ask the table what became of the posts of a run that was given up."""
+    """Look up the outcome of an aborted run's posts in the table."""
     if ledger.log.receipt is not None or run_file is None or not ledger.log.doubtful:
         return Sight(doubtful={})
     return resolve(ledger, run_file, open_sink, is_gone=_is_gone(ledger))
 
 
 def _to_keep(ledger: Ledger, sight: Sight, table: str) -> Sequence[PartReference]:
-    """Return the lists of the files that have landed, or of which it is in doubt.
+    """Return the parts that list the files that have landed, or may have.
 
     Raises:
-        CommitUnknownError: The log lacks the intent that has landed.
+        CommitUnknownError: The intent that landed is not in the log.
     """
     log = ledger.log
     if log.receipt is not None:
         return [log.receipt.staged]
     if sight.landed is not None:
         landed = landed_intent(log, sight.landed.mark)
-        if landed is None:  # Another copy of this ledger has landed; which files is not known here.
+        if landed is None:  # Another copy of this ledger landed: its files are not known here.
             raise CommitUnknownError(
                 table=table,
                 run_id=ledger.run_id,
@@ -377,6 +377,6 @@ def _to_keep(ledger: Ledger, sight: Sight, table: str) -> Sequence[PartReference
                 "lacks it",
             )
         return [landed.staged]
-    # A table that is out of sight can come back, with the post in it.
+    # A table that is unreachable now can come back, with the post in it.
     doubtful = sight.doubtful.values()
     return list({intent.staged.name: intent.staged for intent in doubtful}.values())

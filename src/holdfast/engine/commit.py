@@ -1,7 +1,7 @@
 """Commit: publish the staged groups of one run as one table snapshot, once.
 
-One loop for every table format. Look for the mark first, post once per intent, and after
-anything but success look again: a lost answer can hide a commit that landed, and a second
+One loop serves every table format. It looks for the mark first, posts once per intent, and looks
+again after anything but success: a lost answer can hide a commit that landed, and a second
 append would put every row of the run into the table twice. Nothing is deleted here.
 """
 
@@ -29,7 +29,7 @@ from holdfast.model.work import StagedTotals
 from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView
 
 _ATTEMPTS_MAX = 100
-# A catalog that never answers clearly is given up sooner than one that is merely busy.
+# Give up sooner on a catalog that never answers clearly than on one that is merely busy.
 _UNKNOWN_MAX = 20
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 5.0
@@ -40,25 +40,25 @@ class Landed:
     """The run is in the table."""
 
     receipt: Receipt
-    # How often this start has posted to the table.
+    # How many times this start posted to the table.
     posts: int
-    # None where the table's history no longer tells whether the rows are still there.
+    # None if the table's history no longer shows whether the rows are still there.
     present: bool | None
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What became of this start's posts."""
+    """Outcomes of this start's posts."""
 
     posts: int = 0
     unknown: int = 0
-    # The intent that was answered with a conflict, until a look at the table has confirmed it.
+    # The intent whose post got a conflict, until a look at the table confirms it.
     conflict: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One run's commit step: who, where, and by which means."""
+    """One run's commit step: its ledger, its run.json and its table."""
 
     ledger: Ledger
     run_file: RunFile
@@ -66,7 +66,7 @@ class Commit:
 
     @property
     def run_id(self) -> str:
-        """The user's id."""
+        """The user's run id."""
         return self.ledger.run_id
 
     @property
@@ -75,10 +75,10 @@ class Commit:
         return self.ledger.log
 
     def load(self) -> TableView:
-        """Look at the table afresh.
+        """Load a fresh view of the table.
 
         Raises:
-            TableChangedError: It is another table than the run's.
+            TableChangedError: It is not the run's table.
             CatalogUnavailableError: The catalog does not answer.
         """
         view = self.sink.load()
@@ -93,9 +93,9 @@ class Commit:
         """Find out whether the run has landed, and write the receipt if it is missing.
 
         Raises:
-            TableChangedError: It is another table than the run's.
-            CommittedThenRemovedError: It landed and was rolled back or replaced.
-            CommitUnknownError: Nobody can tell.
+            TableChangedError: It is not the run's table.
+            CommittedThenRemovedError: The run landed and was rolled back or replaced.
+            CommitUnknownError: The table does not show whether the run landed.
         """
         view = view or self.load()
         known = self.log.receipt
@@ -104,7 +104,7 @@ class Commit:
         except CommitUnknownError:
             if known is None:
                 raise
-            found = None  # With a receipt a mark that was dropped as too old is no riddle.
+            found = None  # The receipt settles it, even if the mark was dropped as too old.
         if found is None and known is not None:
             if known.sequence_number >= view.next_sequence_number:
                 raise TableChangedError(
@@ -130,15 +130,15 @@ class Commit:
         """Post until the run has landed.
 
         Args:
-            change: What is staged, and what becomes of the table.
-            reference: Where the ledger keeps the list of it.
-            schemas: Every schema of the table that it was written for.
+            change: What is staged, and how it changes the table.
+            reference: The ledger part that lists the staged work.
+            schemas: Every table schema that the staged files were written for.
 
         Raises:
             CommitConflictError: Other writers won every attempt.
             CommitUnknownError: The catalog never gave a clear answer.
-            CommitRefusedError: The catalog refused for good.
-            TableChangedError: The table no longer fits what is staged.
+            CommitRefusedError: The catalog refused, and will refuse again.
+            TableChangedError: The staged files no longer fit the table.
             StagedFileMissingError: A staged file is gone.
             CatalogUnavailableError: The catalog does not answer.
         """
@@ -149,7 +149,7 @@ class Commit:
             except CatalogUnavailableError:
                 if not tally.posts:
                     raise
-                landed = None  # A post is out: give the catalog time to come back.
+                landed = None  # A post is under way: give the catalog time to come back.
             if landed is not None:
                 return replace(landed, posts=tally.posts)
             if tally.unknown >= _UNKNOWN_MAX:
@@ -177,15 +177,15 @@ class Commit:
         """Look, check, write an intent and post; None if nothing is known to have landed.
 
         Raises:
-            CommitRefusedError: The catalog refused for good.
+            CommitRefusedError: The catalog refused, and will refuse again.
         """
         view = self.load()
         landed = self.look(view)
         if landed is None:
             self._record_refusal(tally, view)
         if landed is None and view.parent_snapshot_id is None:
-            # A first commit has no parent, and only a parent's sequence number refuses a post
-            # that was delayed. The data intent must have one.
+            # A delayed post is refused only by its parent's sequence number, and a first commit
+            # has no parent. So post an empty snapshot first, as the parent of the data intent.
             failpoint("before-first-snapshot")
             tally.unknown += self.sink.post_empty(view) is Outcome.UNKNOWN
             failpoint("after-first-snapshot")
@@ -208,7 +208,7 @@ class Commit:
         try:
             outcome = self.sink.post(view, self.run_id, mark, change)
         except CommitRefusedError:
-            with contextlib.suppress(HoldfastError):  # The refusal says more than what follows it.
+            with contextlib.suppress(HoldfastError):  # The refusal is the error worth raising.
                 tally.conflict = number
                 view = self.load()
                 if (landed := self.look(view)) is not None:
@@ -230,12 +230,12 @@ class Commit:
     def _record_refusal(self, tally: _Tally, view: TableView) -> None:
         """Record that the last post was refused, if a look after it proves that it cannot land.
 
-        That no mark is there is no proof: the request may have been sent twice on its way, and one
-        copy be refused while the other is still to arrive. The table must have moved past it.
+        A missing mark is not proof: the request may have been duplicated on its way, with one
+        copy refused and the other yet to arrive. The table must have moved past it.
 
         Args:
-            tally: Which post it was.
-            view: A look at the table that is later than the answer, and shows no mark.
+            tally: Names the post.
+            view: A view of the table, taken after the answer, that shows no mark.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
@@ -268,13 +268,13 @@ class Commit:
         return self.log.append(intent).number, intent
 
     def _write_receipt(self, found: MarkFound) -> Receipt:
-        """Copy the intent that the mark names, whoever wrote it.
+        """Write a receipt for the intent that the mark names, even if another driver wrote it.
 
         Raises:
-            CommitUnknownError: The ledger lacks that intent.
+            CommitUnknownError: The intent is not in the ledger.
         """
         if found.mark.intent_number not in self.log.intents:
-            self.log.refresh()  # Another driver's: then our next append is fenced.
+            self.log.refresh()  # If another driver wrote it, our next append is fenced.
         intent = landed_intent(self.log, found.mark)
         if intent is None:
             raise self._unknown(
@@ -287,7 +287,7 @@ class Commit:
 
 
 def landed_intent(log: RunLog, mark: RunMark) -> Intent | None:
-    """Return the intent that a mark names; None if the log lacks it."""
+    """Return the intent that a mark names; None if it is not in the log."""
     return intent_named(
         log.intents,
         mark.intent_number,
@@ -311,6 +311,6 @@ def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
 
 
 def _pause_s(attempt: int, jitter: Callable[[], float]) -> float:
-    """Return a pause that grows to a bound, spread so that rivals do not meet again."""
+    """Return a pause with bounded exponential backoff, and jitter to spread rival writers."""
     longest = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * float(2 ** min(attempt, 10)))
     return longest * (0.5 + jitter() / 2)

@@ -26,9 +26,9 @@ from holdfast.model.work import Work
 from holdfast.sinks.base import Change, MayLack, Sink, TableView, WriterSpec
 from holdfast.text import warn_caller
 
-# Somebody may remove staged files between the last pass and the post, again and again.
+# An orphan removal may delete staged files between the last pass and the post, repeatedly.
 _STAGINGS_MAX = 3
-# How old a look at the table may be when the work begins.
+# Maximum age of the table view when the work begins.
 _VIEW_S_MAX = 30.0
 
 
@@ -39,10 +39,10 @@ class Driver:
     Args:
         ledger: The run's ledger.
         sink: The table.
-        input: What is read.
-        prepared: What `prepare` has done already; None to do it here.
-        check_output: Stops if what the job will give does not fit the table, as far as that is
-            known before it runs. Not asked of a run that has landed.
+        input: The input to read.
+        prepared: The result of `prepare`; None to claim the run here.
+        check_output: Raises if the job's output will not fit the table, as far as that is known
+            before it runs. Not called for a run that has landed.
     """
 
     ledger: Ledger
@@ -52,28 +52,28 @@ class Driver:
     check_output: Callable[[WriterSpec], object] = lambda _spec: None
 
     def write(self, view: TableView, identity: Identity, choices: Choices) -> Report:
-        """Write the transformed input to the table in the mode of the run, once.
+        """Write the transformed input to the table once, in the run's mode.
 
         Args:
-            view: A fresh look at the table.
-            identity: What this start wants the run to be.
-            choices: How.
+            view: A fresh view of the table.
+            identity: The identity that this start expects the run to have.
+            choices: The user's options.
 
         Raises:
-            RunAbortedError: The run was given up, and nothing of it has landed.
-            HoldfastError: Any other; what is durable stays so.
+            RunAbortedError: The run was aborted, and none of it has landed.
+            HoldfastError: Any other error; durable work is kept.
         """
         try:
             return self._write(view, identity, choices)
         finally:
-            if self.prepared is not None:  # Whatever ended it: a notebook keeps the traceback.
+            if self.prepared is not None:  # A kept traceback would keep the heartbeat running.
                 self.prepared.heartbeat.stop()
 
     def _write(self, view: TableView, identity: Identity, choices: Choices) -> Report:
         ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
-        # Before the claim: a start that is another job must not end the work of this one.
+        # Before the claim: a start of a different job must not fence this run's driver.
         nonce = ledger.ports.new_nonce()
         run_file = open_run_file(
             ledger.storage,
@@ -94,13 +94,13 @@ class Driver:
             heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)
             try:
                 if ledger.ports.now() - began > _VIEW_S_MAX:
-                    view = commit.load()  # It has waited: the table may be another by now.
+                    view = commit.load()  # The claim waited: the table may have changed.
                 return self._drive(commit, view, choices, claim, book)
             finally:
                 heartbeat.stop()
         except RunAbortedError:
-            # The abort may have come when a post was under way. Who is told "aborted" starts over
-            # under another id: then the rows must not be in the table.
+            # The abort may have come while a post was under way. A user who sees "aborted" starts
+            # over under another run id, so none of the rows may be in the table.
             refuse_doubt(ledger, lambda _identity: self.sink)
             log_step(ledger.run_id, "stopped: the run was given up")
             raise
@@ -112,10 +112,10 @@ class Driver:
         self, commit: Commit, view: TableView, choices: Choices, claim: Claim, book: Workbook
     ) -> Report:
         identity = commit.run_file.identity
-        # The files of a scan are pinned.
+        # A scan has no key: its files are pinned.
         by: Compared = (choices.verify_input or None) if identity.key else "files"
-        # Before any work: an earlier start may have landed without living to say so. Where it
-        # got as far as an intent, only a look later than our claim counts.
+        # Before any work: an earlier start may have landed and died before its receipt. If it
+        # wrote an intent, only a view loaded after our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
             log_step(commit.run_id, f"had landed as snapshot {landed.receipt.snapshot_id}")
@@ -153,10 +153,10 @@ class Driver:
         passes.withdraw_lost()
         kept = book.work
         if book.is_complete and choices.verify_input and self._has_changed(book, choices):
-            book.reopen()  # The next pass takes the new rows, or says what is wrong.
+            book.reopen()  # The next pass takes the new rows, or raises.
         landed = self._publish(commit, passes, book)
         if choices.verify_input and landed.receipt.staged.name != book.seal().name:
-            # A post of an earlier start has arrived meanwhile. It knows no row that came since.
+            # An earlier start's post landed in the meantime, without the rows added since.
             self._compare(book, landed.receipt.staged, choices)
         kept = kept.only(book.work)
         tally = book.tally
@@ -178,7 +178,7 @@ class Driver:
         )
 
     def _report(self, landed: Landed, outcome: Outcome, compared: Compared) -> Report:
-        """Return what is known of every start that ends well."""
+        """Return the part of the report that every successful start has."""
         receipt = landed.receipt
         return Report(
             run_id=self.ledger.run_id,
@@ -194,10 +194,10 @@ class Driver:
         )
 
     def _may_lack(self, view: TableView, choices: Choices) -> MayLack:
-        """Return which columns the output need not have: those that have come since the run began.
+        """Return the columns that the output may lack: those added since the run began.
 
         Raises:
-            LedgerDamagedError: The run's first plan names no schema of a table.
+            LedgerDamagedError: The run's first plan does not hold a table schema.
         """
         if choices.missing_columns == "null":
             return None
@@ -210,8 +210,8 @@ class Driver:
             try:
                 return self._publish_once(commit, book)
             except StagedFileMissingError:
-                # Somebody's clean-up took a file: its rows are computed again, which costs, but
-                # ends well. Publishing the rest would lose rows.
+                # A clean-up deleted a staged file. Computing its rows again costs time and money;
+                # publishing without them would lose rows.
                 passes.withdraw_lost()
         passes.run()
         return self._publish_once(commit, book)
@@ -221,7 +221,7 @@ class Driver:
         return commit.publish(Change(adds=book.work.groups), book.seal(), book.schemas)
 
     def _has_changed(self, book: Workbook, choices: Choices) -> bool:
-        """Whether the input is another than what the run has covered, or cannot be compared."""
+        """Whether the input differs from what the run has covered, or cannot be compared."""
         if book.input_sums is None:
             nothing, whole_rows = KeyFiles(storage=self.ledger.storage), choices.compares_rows
             book.input_sums = self.input.submitter.measure(nothing, whole_rows=whole_rows)
@@ -233,8 +233,8 @@ class Driver:
         """Compare the input with what the run has covered.
 
         Raises:
-            RunMismatchError: It is another input: its rows would be dropped without a word. Or its
-                values are to be compared, and cannot be.
+            RunMismatchError: The input differs, and its rows would be dropped silently; or whole
+                rows are to be compared, and cannot be.
         """
         seal = self._seal_of(reference)
         if seal is None:
@@ -254,7 +254,7 @@ class Driver:
         return True
 
     def _seal_of(self, reference: PartReference) -> Seal | None:
-        """Return the seal that has accepted the work, if the log still tells."""
+        """Return the seal that accepted the work, if it is in the log."""
         seals = self.ledger.log.seals.values()
         return next((seal for seal in seals if seal.work.name == reference.name), None)
 
@@ -276,14 +276,14 @@ def _cost_by_epoch(work: Work) -> dict[int, float]:
 
 
 def _lost_cost(book: Workbook) -> float:
-    """Return what was left out, and what tasks that died had paid at the rate of all others."""
+    """Return the cost of dropped work, plus killed tasks' seconds at the average rate."""
     seconds, tally = book.work.seconds, book.tally
     rate = book.work.cost / seconds if seconds else 0.0
     return tally.dropped_cost + tally.killed_seconds * rate
 
 
 def warn_of_doubts(report: Report) -> None:
-    """Warn of what a start could not find out."""
+    """Warn about what a start could not find out."""
     if not report.input_compared:
         warn_caller(
             f"run {report.run_id!r}: the input was not compared with what an earlier start "

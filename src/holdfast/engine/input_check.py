@@ -1,9 +1,9 @@
-"""Input check: keys are unique, and what is covered is disjoint and adds up to the input.
+"""Input check: keys are unique, and covered rows are disjoint and add up to the input.
 
-Whole numbers are compared as they are. Of other keys the hashes are: equal keys have equal
-hashes, so hashes that all differ prove it. Sorting twelve million of them took 0.3 s (ADR 0006).
-Spark is asked for more than sixteen million, for keys whose hash is not computed here, and when
-two are equal: two different keys may have one hash.
+Integer keys are compared directly, other keys by hash: equal keys have equal hashes, so if all
+hashes differ, all keys do. Sorting twelve million of them took 0.3 s (ADR 0006). Spark compares
+the keys if there are more than sixteen million, if their hash is not computed here, or if two
+hashes are equal: two different keys may share a hash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _READS_AT_ONCE = 8
 
 
 def all_differ(work: Work, finished: KeyFiles) -> bool:
-    """Whether it is proven that no key is covered twice; False if that is not known.
+    """Whether it is proved that no key is covered twice; False if that is not known.
 
     Raises:
         LedgerDamagedError: A key file is not as it was written.
@@ -68,7 +68,7 @@ def all_differ(work: Work, finished: KeyFiles) -> bool:
 
 
 def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray | None:
-    """Return one record's keys as numbers that differ if the keys do; None if there are none.
+    """Return one record's keys, or their hashes, as numbers; None if they cannot be hashed here.
 
     Raises:
         LedgerDamagedError: The key file is not as it was written.
@@ -90,16 +90,15 @@ def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray 
     return hashes
 
 
-# ---- Input check: what is covered must be disjoint, and add up to the input
+# ---- Input check: covered rows must be disjoint, and add up to the input
 
-# An input that differs each time it is read may settle; one that does not must not be paid for
-# again and again.
+# An input that differs each time it is read may settle; if it does not, stop paying for it.
 _DROPS_MAX = 5
-# So few keys, read so quickly, are all compared before the first row is computed: that costs
-# about as much again. Of larger inputs a sample is.
+# Up to this many keys, read within this time, are all compared before the first row is computed,
+# which costs about as much again. For larger inputs a sample is compared.
 _COMPARED_ROWS_MAX = 1_000_000
 _COMPARED_SECONDS_MAX = 10.0
-# A job that runs for longer has all keys compared beside it.
+# If a job runs longer than this, all keys are compared while it runs.
 _COMPARED_AFTER_S = 60.0
 _NOT_ALL_ARRIVED = (
     "not every row of run.remaining() has arrived here; the steps between must keep each row "
@@ -108,7 +107,7 @@ _NOT_ALL_ARRIVED = (
 
 
 class InputCheck:
-    """Compares what one start of a run has covered with its input."""
+    """Compares the rows that one start has covered with its input."""
 
     def __init__(
         self,
@@ -121,12 +120,12 @@ class InputCheck:
         """Take the parts; nothing is read yet.
 
         Args:
-            book: What counts.
+            book: The accepted work.
             submitter: The input.
-            source: Where the input is *derived* from: it was made from the rows that `remaining`
-                gave, and does not hold the finished ones.
+            source: The whole input, if `submitter` reads a *derived* one: made from the rows that
+                `remaining` returned, and so without the finished rows.
             choices: Whether to check at all, and whether rows have a price.
-            ports: Time, and what lets a check happen beside the job.
+            ports: Time, and how to run a check during the job.
         """
         self._book = book
         self._submitter = submitter
@@ -134,25 +133,25 @@ class InputCheck:
         self._source = source or submitter
         self._choices = choices
         self._ports = ports
-        # What a check beside the job has found.
+        # What a check during the job has found.
         self._found: DuplicateKeyError | None = None
         # The records whose rows a derived input lacks.
         self._counted_on = {one.name for one in book.work.with_keys} if source else set()
         self._drops = 0
 
     def errors_max(self, rows_seen: int) -> int:
-        """Return how many rows may fail: of the input, or else of those that were seen."""
+        """Return how many rows may fail, based on the input's rows or else on those seen."""
         rows = self.measured().rows if self._choices.verify_input else rows_seen
         return self._choices.errors_max(rows)
 
     def rows_are_missing(self) -> bool:
-        """Whether input rows are not covered; leave out what is covered twice.
+        """Whether some input rows are not covered; records that cover a row twice are dropped.
 
         Raises:
             NullKeyError: Some rows have no key.
             DuplicateKeyError: Some rows share a key.
             InputChangedError: Finished and remaining rows do not add up to the input.
-            RunMismatchError: Values are to be compared, and were not noted for finished rows.
+            RunMismatchError: Whole rows are to be compared, but finished rows have no row sums.
         """
         book = self._book
         if not self._choices.verify_input and not book.all_rows_seen:
@@ -173,7 +172,7 @@ class InputCheck:
         """Return how many rows are left; together with the finished ones they are the input.
 
         Raises:
-            InputChangedError: They are not.
+            InputChangedError: Finished and remaining rows do not add up to the input.
             DuplicateKeyError: Rows have a price, and some share a key.
         """
         book = self._book
@@ -186,10 +185,10 @@ class InputCheck:
         return self._rest_rows()
 
     def _rest_rows(self) -> int:
-        """Return how many rows the input itself holds that are not finished.
+        """Return how many unfinished rows the input itself holds.
 
         Raises:
-            InputChangedError: Together with the finished ones they are not the input.
+            InputChangedError: Finished and remaining rows do not add up to the input.
         """
         book = self._book
         remaining = self._measure(book.finished)
@@ -207,21 +206,21 @@ class InputCheck:
         return remaining.rows
 
     def stop_if_rows_are_gone(self) -> None:
-        """Stop if a job went through the whole input, and missing rows are not in it.
+        """Stop if a job read the whole input, and missing rows are not in it.
 
-        A first job is planned from what was measured: of an input that is derived, the source.
+        A first job is planned from what was measured, which for a derived input is its source.
 
         Raises:
-            InputChangedError: They are not.
+            InputChangedError: Missing rows are not in the input.
         """
         if self._choices.verify_input and self._book.all_rows_seen:
             self._rest_rows()
 
     def _drop(self, clean: Work) -> None:
-        """Leave out what is covered twice, and compute it again.
+        """Leave out records that cover a row twice, so that their rows are computed again.
 
         Raises:
-            InputChangedError: It keeps happening.
+            InputChangedError: This has happened too often.
         """
         self._drops += 1
         if self._drops > _DROPS_MAX:
@@ -230,21 +229,21 @@ class InputCheck:
         self.stop_if_out_of_reach()
 
     def stop_if_out_of_reach(self) -> None:
-        """Stop if rows have to be computed again that the input does not hold.
+        """Stop if rows must be computed again that a derived input does not hold.
 
         Raises:
-            JobFailedError: It was made from `remaining` when they counted as finished.
+            JobFailedError: The input was made from `remaining` when they counted as finished.
         """
         gone = self._counted_on - {record.name for record in self._book.work.with_keys}
         if gone:
-            self._book.seal_changes()  # So the next `remaining` gives their rows.
+            self._book.seal_changes()  # So that the next `remaining` returns their rows.
             raise JobFailedError(
                 reason=f"{len(gone)} parts of the finished work do not count any more, and "
                 "run.remaining() did not know it; run the same script again"
             )
 
     def measured(self) -> InputSums:
-        """Read the input's keys, once, before any row is paid for.
+        """Read the input's keys once, before any row is paid for, and return their sums.
 
         Raises:
             NullKeyError: Some rows have no key.
@@ -258,10 +257,10 @@ class InputCheck:
         return book.input_sums
 
     def compare_beside(self, ask_to_stop: Callable[[str], object]) -> Callable[[], None]:
-        """Compare all keys beside a job, if it takes long and that is not done: return its end.
+        """Compare all keys during a long job, unless that is done; return what ends the check.
 
         Args:
-            ask_to_stop: Lets the tasks end in good order; gets the reason.
+            ask_to_stop: Asks the tasks to end in good order; takes the reason.
         """
         book, source = self._book, self._source
         if not self._choices.verify_input or book.keys_differ:
@@ -287,10 +286,10 @@ class InputCheck:
         return end_both
 
     def refuse_found(self) -> None:
-        """Stop if a check beside the job has found a key in two rows.
+        """Stop if a check during the job has found a key in two rows.
 
         Raises:
-            DuplicateKeyError: It has.
+            DuplicateKeyError: A key is in two rows.
         """
         if self._found is not None:
             raise self._found
@@ -299,7 +298,7 @@ class InputCheck:
         return self._submitter.measure(finished, whole_rows=self._choices.compares_rows)
 
     def _changed_values(self) -> str:
-        """Say what has changed where finished and remaining rows have the input's keys."""
+        """Say what has changed if finished and remaining rows together have the input's keys."""
         if changed := changed_columns(self._book.planned_columns, self.measured().columns):
             return changed
         return (
@@ -319,8 +318,8 @@ def without_row_sums(rows: int) -> str:
 def without_overlaps(work: Work, submitter: Submitter, finished: KeyFiles) -> Work:
     """Return the work with no key covered twice.
 
-    Of two records that share a key the earlier one stays. This happens when the input gives other
-    rows each time it is read; a key that stands in two rows of the input is the user's to mend.
+    Of two records that share a key the earlier one is kept. This happens when the input returns
+    different rows each time it is read; a key in two input rows is the user's to fix.
 
     Raises:
         DuplicateKeyError: The input has a key twice.
@@ -343,7 +342,7 @@ def refuse_mismatch(work: Work, submitter: Submitter, finished: KeyFiles) -> NoR
 
     Raises:
         DuplicateKeyError: The input has a key twice, and one of its rows is done.
-        InputChangedError: Anything else.
+        InputChangedError: The input has changed, or returns different rows at each read.
     """
     refuse_duplicates(submitter)
     gone = submitter.gone(finished)
@@ -358,10 +357,10 @@ def refuse_mismatch(work: Work, submitter: Submitter, finished: KeyFiles) -> NoR
 def measure_and_compare(
     book: Workbook, submitter: Submitter, choices: Choices, ports: Ports
 ) -> None:
-    """Measure an input before any row of it is computed, and look whether its keys differ.
+    """Measure an input before any of its rows is computed, and check that its keys differ.
 
-    All keys are compared if a sample of them shows a double, or if they are few; else the sample
-    is all that is known.
+    All keys are compared if a sample shows a duplicate, or if they are few; otherwise only the
+    sample is compared.
 
     Raises:
         NullKeyError: Some rows have no key.
@@ -377,10 +376,10 @@ def measure_and_compare(
 
 
 def refuse_null_keys(sums: InputSums) -> None:
-    """Stop if rows have no key. Before keys are compared: NULL would count as doubled.
+    """Stop if rows have no key; called before keys are compared, as NULLs look like duplicates.
 
     Raises:
-        NullKeyError: Some have none.
+        NullKeyError: Some rows have no key.
     """
     if sums.null_keys:
         raise NullKeyError(rows=sums.null_keys)
@@ -394,7 +393,7 @@ def refuse_duplicates(submitter: Submitter, *, beside: bool = False) -> None:
         beside: Whether a job runs at the same time.
 
     Raises:
-        DuplicateKeyError: One does.
+        DuplicateKeyError: A key appears in two rows.
     """
     found = submitter.duplicates(beside=beside)
     if found.keys:

@@ -1,8 +1,8 @@
 """Interrupts: Ctrl-C and SIGTERM while a job runs.
 
-The first signal asks the tasks to end in good order, through the run's log, and waits for them: so
-calls that are being made come to their end, and what is paid for is kept. A second signal, or too
-long a wait, is handled as if Holdfast were not there.
+The first signal asks the tasks, through the run log, to end in good order, and waits for them, so
+that calls in flight complete and paid work is kept. A second signal, or too long a wait, is
+handled as if Holdfast were not there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 from holdfast.errors import HoldfastError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Tasks that make calls look every second, give them five more, and have their records to write.
-# Others look every three seconds, between two batches: what a longer batch makes is lost.
+# Tasks that make calls check every second, allow calls five more, and then write their records.
+# Others check every three seconds, between two batches: the output of a longer batch is lost.
 _WAIT_S = 8.5
 
 _log = logging.getLogger(__name__)
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 def interruptible(ask_to_stop: Callable[[str], object]) -> Iterator[None]:
     """Run a job so that a signal lets its tasks end in good order first.
 
-    Whatever handled the signal before handles it afterwards. Signals reach the main thread only:
-    in any other thread nothing is changed.
+    Afterwards the signal goes to the handler that was installed before. Signals reach the main
+    thread only: in any other thread nothing is changed.
 
     Args:
-        ask_to_stop: Tells the tasks; gets the signal's name.
+        ask_to_stop: Asks the tasks to stop; takes the signal's name.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -71,7 +71,7 @@ class _Interruptible:
         self.end()
 
     def end(self) -> None:
-        """Hand the signal on, if there was one."""
+        """Pass the signal on, if there was one."""
         if self._timer is not None:
             self._timer.cancel()
         received, self._received = self._received, None
@@ -81,5 +81,5 @@ class _Interruptible:
 
 def _restore(before: dict[signal.Signals, Any]) -> None:
     for number, handler in before.items():
-        # None: it was not set from Python, and cannot be set back from here.
+        # None: the handler was not set from Python, and cannot be restored from here.
         signal.signal(number, handler if handler is not None else signal.SIG_DFL)

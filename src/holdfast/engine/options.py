@@ -1,4 +1,4 @@
-"""What a user chooses for one start, checked before anything is touched."""
+"""The user's options for one start, checked before anything is touched."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 Mode = Literal["append"]
 Takeover = Literal["wait", "now", "never"]
 IfCommitted = Literal["compare", "return"]
-# What of a DataFrame's input is compared: "keys" reads the key columns, "rows" all of them.
+# What is compared of a DataFrame's input: "keys" reads the key columns, "rows" all columns.
 VerifyInput = Literal["keys", "rows", False]
-# What a column of the table that the output lacks is: an error, or NULL in every row.
+# If the output lacks a column of the table: an error, or NULL in every row.
 MissingColumns = Literal["error", "null"]
 Duration = str | float | timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The arguments of a write that are the engine's to follow."""
+    """The arguments of a write that the engine uses."""
 
     transform: Transform | PerWorker | PerRow | None = None
-    # What a transform of batches is called with.
+    # The type of batch that a transform is called with.
     batch_format: BatchFormat = "arrow"
     batch_rows: int | None = None
-    # Whether the transform must return as many rows as it gets, for every batch.
+    # Whether the transform must return as many rows as it gets in every batch.
     one_to_one: bool = True
     missing_columns: MissingColumns = "error"
     verify_input: VerifyInput = "keys"
-    # How much work may be lost; None: only what is in closed table files is kept.
+    # How much work may be lost; None: only rows in closed table files are kept.
     checkpoint_every: Duration | None = "30s"
-    # How many further passes a failing transform gets, as long as they add something.
+    # How many further passes a failing transform gets, as long as they make progress.
     retries: int = 2
     takeover: Takeover = "wait"
     if_committed: IfCommitted = "compare"
     strict_code: bool = False
     on_error: OnError = "raise"
-    # How many rows may be set aside: a number of rows, or a share of the input.
+    # How many rows may be quarantined: a number of rows, or a share of the input.
     max_errors: float = 0.1
     cost: float | Callable[[Any], float] = 0.0
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be followed.
+        """Refuse invalid options.
 
         Raises:
-            SettingsError: A choice cannot be used.
+            SettingsError: An option is invalid, or options do not go together.
         """
         _whole_number("batch_rows", self.batch_rows, least=1, optional=True)
         _whole_number("retries", self.retries, least=0, optional=False)
@@ -90,7 +90,7 @@ class Choices:
                 raise SettingsError(what="batch_format with per_row", cure=cure)
 
     def errors_max(self, rows: int) -> int:
-        """Return how many rows may be set aside, of so many in all."""
+        """Return how many of `rows` rows may be quarantined."""
         if self.on_error == "raise":
             return 0
         if isinstance(self.max_errors, int):
@@ -104,7 +104,7 @@ class Choices:
 
     @property
     def is_priced(self) -> bool:
-        """Whether it is known that a row costs more than a look at its key."""
+        """Whether a row is known to cost more than reading its key."""
         return bool(self.cost) or isinstance(self.transform, PerRow)
 
     @property
@@ -112,7 +112,7 @@ class Choices:
         """How much work may be lost, in seconds.
 
         Raises:
-            SettingsError: It is no duration.
+            SettingsError: It is not a duration.
         """
         if self.checkpoint_every is None:
             return None

@@ -1,8 +1,8 @@
-"""Passes: run jobs until everything of the run is in table files, or an error ends it.
+"""Passes: run jobs until all rows of the run are in table files, or an error ends it.
 
-Each pass is one claim and one job. A job of *rows* transforms what is missing. When nothing is
-missing, a job of *replay* puts the chunks of tasks that died into table files. After each job a
-seal says what counts; when nothing is left it says complete, and only the commit is left to do.
+Each pass is one claim and one job. A *rows* job transforms the missing rows. When none are
+missing, a *replay* job writes the chunks of tasks that died into table files. After each job a
+seal records what counts; once it says complete, only the commit is left to do.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from holdfast.worker.reports import TaskProblem, TaskReport, WorkerTraceback, tr
 from holdfast.worker.task import TaskPlan
 
 
-# ---- Problems: turn what tasks reported into the one error that the user sees
+# ---- Problems: turn the tasks' reports into the one error that the user sees
 def raise_problems(reports: Sequence[TaskReport]) -> None:
-    """Raise the gravest problem of all tasks, if there is one.
+    """Raise the most serious problem that tasks reported, if there is one.
 
     Raises:
         ExecutorSetupError: An executor cannot run this job.
@@ -66,7 +66,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
     if null_keys := by_kind.get("null key"):
         raise NullKeyError(rows=sum(int(problem.facts["rows"]) for problem in null_keys))
     if transform := by_kind.get("transform"):
-        # What lasts has to be mended before the job can end well: it is the one to show.
+        # Show a permanent failure first: it must be fixed before the job can succeed.
         first = next((one for one in transform if one.facts.get("lasts")), transform[0])
         raise TransformError(
             failed_tasks=len(transform),
@@ -75,23 +75,23 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
             retry_safe=not first.facts.get("lasts"),
         ) from WorkerTraceback.of(first.facts.get("traceback", ""))
     for problem in problems:
-        # Whatever it is, its task has not done its rows: they must not be missed.
+        # Whatever the kind, the task's rows are not done, and must not be lost.
         raise JobFailedError(reason=f"a task reported {problem.kind!r}: {problem.facts}")
     if len(set(places)) != len(places):
         raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")
 
 
-# ---- Failed rows: which of them are tried again, and when there are too many
+# ---- Failed rows: which of them are retried, and when there are too many
 def to_keep(work: Work, claims: Mapping[int, Claim], code: str, limit: int) -> Work:
-    """Return the work without the failed rows that a new start tries again.
+    """Return the work without the failed rows that a new start retries.
 
-    Rows that failed with other code may work now. And where more have failed than may, all of
-    them are tried again: or the next start could only fail as the last one did.
+    Rows that failed with other code may work now. If more rows have failed than the limit allows,
+    all of them are retried: otherwise the next start could only fail as the last one did.
 
     Args:
-        work: What counts so far.
+        work: The work accepted so far.
         claims: All claims of the run, by number.
-        code: The digest of the transform's code now.
+        code: The digest of the transform's current code.
         limit: How many rows may fail.
     """
     others = [one.name for one in work.quarantined if claims[one.claim].code != code]
@@ -102,10 +102,10 @@ def to_keep(work: Work, claims: Mapping[int, Claim], code: str, limit: int) -> W
 
 
 def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> None:
-    """Stop where more rows have failed than may.
+    """Stop if more rows have failed than the limit allows.
 
     Raises:
-        TooManyErrorsError: More rows have failed than may.
+        TooManyErrorsError: More rows have failed than the limit allows.
     """
     if work.quarantined_rows <= limit:
         return
@@ -118,19 +118,19 @@ def refuse_too_many(work: Work, limit: int, reports: Sequence[TaskReport]) -> No
     ) from (WorkerTraceback.of(first.failed_traceback) if first else None)
 
 
-# ---- Stages: the kinds of jobs of a run, and when each is due
+# ---- Stages: a run's kinds of jobs, and when each is due
 
 Job = Literal["rows", "replay"]
 
-# Chunks of this size together make table files of a good size, whatever their compression. Smaller
-# ones are shared out over all that can work at a time, as long as files do not get too small.
+# One replay task takes chunks of up to this size: a good file size, whatever the compression.
+# Less is spread over all task slots, as long as the files do not get too small.
 _REPLAY_ITEM_BYTES = 512 * 1024 * 1024
 _REPLAY_ITEM_BYTES_MIN = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The parts of one start of a run that its passes share; the run is claimed already."""
+    """What all passes of one start share; the run is already claimed."""
 
     ledger: Ledger
     book: Workbook
@@ -141,8 +141,8 @@ class Start:
     view: TableView
     writer: WriterSpec
     submitter: Submitter
-    # The whole input, where the one at hand is *derived*: made from the rows that `remaining`
-    # gave. Then it does not hold the finished ones.
+    # The whole input, if `submitter` reads a *derived* one: made from the rows that `remaining`
+    # returned, and so without the finished rows.
     source: Submitter | None = None
 
 
@@ -151,10 +151,10 @@ class Stage(Protocol):
 
     @property
     def job(self) -> Job:
-        """What plans and task logs call it."""
+        """The name of the job in plans and task logs."""
 
     def is_due(self) -> bool:
-        """Whether there is something for it to do."""
+        """Whether it has anything to do."""
 
     def run(
         self, ledger: JobLedger, files: str, ask_to_stop: Callable[[str], None]
@@ -162,9 +162,9 @@ class Stage(Protocol):
         """Run one job.
 
         Args:
-            ledger: What its tasks write to.
-            files: What the names of its files begin with; no other job uses it.
-            ask_to_stop: Asks all tasks of the job to stop, with the reason.
+            ledger: The ledger that its tasks write to.
+            files: The prefix of its file names; no other job uses it.
+            ask_to_stop: Asks all tasks of the job to stop; takes the reason.
 
         Raises:
             JobError: The job could not be run at all.
@@ -172,7 +172,7 @@ class Stage(Protocol):
 
 
 class RowsStage:
-    """Transforms the rows that are missing."""
+    """Transforms the missing rows."""
 
     job: Job = "rows"
 
@@ -182,13 +182,13 @@ class RowsStage:
         self._check = check
 
     def is_due(self) -> bool:
-        """Whether rows of the input are not done."""
+        """Whether some input rows are not done."""
         return self._check.rows_are_missing()
 
     def run(
         self, ledger: JobLedger, files: str, ask_to_stop: Callable[[str], None]
     ) -> list[TaskReport]:
-        """Run one job over the rows that are missing; their keys may be compared beside it.
+        """Run one job over the missing rows; their keys may be compared at the same time.
 
         Raises:
             JobError: The job could not be run at all.
@@ -209,7 +209,7 @@ class RowsStage:
             cost=choices.cost,
             limits=choices.limits,
             whole_rows=choices.compares_rows,
-            # Of rows that have failed before, all may lack a column again.
+            # Rows that failed before may all lack a column again.
             judges_answers=not start.identity.retry_of and not book.work.records,
         )
         with contextlib.ExitStack() as beside:
@@ -217,7 +217,7 @@ class RowsStage:
             return start.submitter.submit(plan, book.finished)
 
     def _errors_of_a_task(self) -> int | None:
-        """Return how many rows one task may set aside; None where only the whole tells."""
+        """Return how many rows one task may quarantine; None if that depends on all tasks."""
         choices = self._start.choices
         if not choices.verify_input and isinstance(choices.max_errors, float):
             return None
@@ -225,7 +225,7 @@ class RowsStage:
 
 
 class ReplayStage:
-    """Puts the chunks of tasks that died into table files."""
+    """Writes the chunks of tasks that died into table files."""
 
     job: Job = "replay"
 
@@ -234,7 +234,7 @@ class ReplayStage:
         self._start = start
 
     def is_due(self) -> bool:
-        """Whether finished rows are in no table file."""
+        """Whether some finished rows are not in a table file yet."""
         return bool(self._start.book.work.waiting)
 
     def run(
@@ -256,11 +256,11 @@ class ReplayStage:
         return start.submitter.items(plan, work_items(waiting, self._item_bytes(waiting)))
 
     def _item_bytes(self, waiting: Sequence[TaskRecord]) -> int:
-        """Return how many bytes of chunks one task puts into files."""
+        """Return how many bytes of chunks one task writes into files."""
         sizes = [record.chunk.size_bytes for record in waiting if record.chunk is not None]
         if sum(sizes) <= _REPLAY_ITEM_BYTES_MIN:
             return _REPLAY_ITEM_BYTES
-        # With room for one more chunk than its share, no item is left over for another round.
+        # With room for one chunk more than its share, all items fit into one round of tasks.
         share = sum(sizes) // self._start.submitter.slots + max(sizes)
         return min(_REPLAY_ITEM_BYTES, max(_REPLAY_ITEM_BYTES_MIN, share))
 
@@ -274,7 +274,7 @@ class Passes:
     """All passes of one start of a run."""
 
     def __init__(self, start: Start) -> None:
-        """Take the parts; the stages are those of an append."""
+        """Take the parts, and set up the stages of an append."""
         self._start = start
         self._book = start.book
         self._log = start.ledger.log
@@ -285,17 +285,17 @@ class Passes:
         )
         self._stages: tuple[Stage, ...] = (RowsStage(start, self._input), ReplayStage(start))
         self._retries_left = start.choices.retries
-        # Tasks are asked to stop by a signal or by a check beside them: once, and while they run.
+        # A signal or a concurrent check may ask tasks to stop: once, and only while they run.
         self._asking = self._ports.new_lock()
         self._may_ask = False
 
     def withdraw_lost(self) -> None:
-        """Leave out the work that has lost an object, and seal what counts now.
+        """Leave out work that has lost an object, and seal what still counts.
 
         Raises:
             StoreError: The ledger does not answer.
             RunFencedError: Another driver has claimed the run.
-            JobFailedError: The input lacks the rows that are to be computed again.
+            JobFailedError: The input lacks the rows to compute again.
         """
         start = self._start
         kept = without_lost(start.ledger, self._book.work, start.sink, start.view)
@@ -306,17 +306,17 @@ class Passes:
         self._input.stop_if_out_of_reach()
 
     def run(self) -> PartReference:
-        """Run passes until nothing is left, and return where the accepted work is listed.
+        """Run passes until nothing is left, and return the part that lists the accepted work.
 
         Raises:
-            JobError: The work could not be done; what is durable stays so.
+            JobError: The work could not be done; durable work is kept.
             JobFailedError: A pass added nothing.
-            DuplicateKeyError: A check beside a job has found a key in two rows.
-            InputChangedError: The input does not hold the rows that are missing.
+            DuplicateKeyError: A check that ran during a job found a key in two rows.
+            InputChangedError: The input does not hold the missing rows.
             RunFencedError: Another driver has claimed the run.
         """
         book, claim = self._book, self._start.claim
-        # A derived input holds no finished rows, and so none of those that have failed.
+        # A derived input holds no finished rows, and so no failed ones to retry.
         if book.work.quarantined and not book.is_complete and self._start.source is None:
             limit = self._input.errors_max(book.work.sums.rows)
             book.release(to_keep(book.work, self._log.claims, claim.code, limit))
@@ -336,7 +336,7 @@ class Passes:
             self._input.refuse_found()
             refuse_too_many(book.work, self._input.errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
-            # Without an input check a job over rows that are all finished adds nothing.
+            # Without an input check, a job over rows that are all finished adds nothing.
             done = stage.job == "rows" and book.all_rows_seen and not self._choices.verify_input
             if book.progress == before and not done:
                 self._input.stop_if_rows_are_gone()
@@ -347,12 +347,12 @@ class Passes:
         return next((stage for stage in self._stages if stage.is_due()), None)
 
     def _take(self, job: Job, reports: Sequence[TaskReport]) -> None:
-        """Accept what the tasks of a job have left, but for what has lost an object.
+        """Accept what a job's tasks wrote, except records that have lost an object.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
             LedgerDamagedError: A task's record is damaged, or was not found.
-            JobFailedError: The input lacks the rows that are to be computed again.
+            JobFailedError: The input lacks the rows to compute again.
         """
         book = self._book
         if any(report.end == "fenced" for report in reports):
@@ -360,7 +360,7 @@ class Passes:
         try:
             book.take_tasks(reports)
         except LedgerDamagedError:
-            # Another driver may have landed meanwhile, and a sweep have deleted the task logs.
+            # Another driver may have landed meanwhile, and a sweep may have deleted the task logs.
             self._log.stop_if_taken_over()
             raise
         book.tally.tasks += len(reports)
@@ -404,7 +404,7 @@ class Passes:
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Let tasks be asked to stop while a job runs, and not afterwards."""
+        """Allow asking tasks to stop while a job runs, and not afterwards."""
         self._may_ask = True
         try:
             with interruptible(self._ask_to_stop):

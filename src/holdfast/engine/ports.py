@@ -1,4 +1,4 @@
-"""What the engine asks of Spark, so that a simulation can stand in for it."""
+"""What the engine needs from Spark, as protocols that a simulation can implement."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from holdfast.worker.task import ItemPlan, TaskPlan
 
 
 class Jobs(Protocol):
-    """Runs plans over work items that are known by number."""
+    """Runs plans over numbered work items."""
 
     @property
     def slots(self) -> int:
         """How many tasks run at a time."""
 
     def run(self, plan: TaskPlan, items: int) -> list[TaskReport]:
-        """Run a plan over so many items; return one report per task.
+        """Run a plan over `items` items; return one report per task.
 
         Raises:
             JobError: The job could not be run at all.
@@ -41,15 +41,15 @@ class Submitter(Protocol):
         """How many tasks run at a time.
 
         Raises:
-            JobError: Nobody tells.
+            JobError: Spark does not report its parallelism.
         """
 
     def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:
-        """Read the input once and return the sums of the rows that are not finished.
+        """Read the input once and return the sums of the unfinished rows.
 
         Args:
             finished: The keys of rows to leave out.
-            whole_rows: Sum whole rows as well; else only the key columns are read.
+            whole_rows: Also sum whole rows; otherwise only the key columns are read.
 
         Raises:
             JobError: The input could not be read.
@@ -59,14 +59,14 @@ class Submitter(Protocol):
         """Return the sums of the whole input, and how many keys of a sample appear in two rows.
 
         Args:
-            whole_rows: Sum whole rows as well; else only the key columns are read.
+            whole_rows: Also sum whole rows; otherwise only the key columns are read.
 
         Raises:
             JobError: The input could not be read.
         """
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
-        """Run the plan over the rows that are not finished; return one report per task.
+        """Run the plan over the unfinished rows; return one report per task.
 
         Raises:
             JobError: The job could not be run at all.
@@ -83,17 +83,17 @@ class Submitter(Protocol):
         """Return the keys that appear in more than one input row.
 
         Args:
-            beside: Whether it is asked by another thread, while a plan runs.
+            beside: Whether another thread calls this while a plan runs.
 
         Raises:
             JobError: The input could not be read.
         """
 
     def cancel_beside(self) -> None:
-        """End what was asked by another thread and is still running."""
+        """Cancel what another thread has asked for and is still running."""
 
     def gone(self, finished: KeyFiles) -> KeyExamples:
         """Return the finished keys that the input no longer has."""
 
     def overlaps(self, finished: KeyFiles) -> Mapping[tuple[str, ...], int]:
-        """Return which records share keys, and how many; a single name has a key twice."""
+        """Return which records share keys, and how many; a single name means a key twice in it."""

@@ -1,16 +1,16 @@
-"""Resolve: find out for good whether an intent has landed; renew files that waited long.
+"""Resolve: settle whether an intent has landed; renew staged files that have waited long.
 
 A driver may be paused between its intent and its post. Before anything is deleted, that post
-must be shown to have landed, or be made to fail: the table's sequence number, once it has reached
-the intent's, refuses it for ever. Only the run's own table can show it. One that is missing, has
-another UUID or lacks the branch proves nothing: the catalog may be the wrong one.
+must be shown to have landed, or be made to fail: once the table's sequence number has reached
+the intent's, the table refuses the post for ever. Only the run's own table can show this. A table
+that is missing, has another UUID or lacks the branch proves nothing: the catalog may be wrong.
 
-Somebody's orphan removal reads which files the table refers to, and deletes the others hours
-later, if they are some days old. A file that is published between the two would be taken, and its
-rows with it. A copy is young: nobody takes it.
+An orphan removal reads which files the table refers to and, hours later, deletes the others that
+are some days old. It would delete a file published in between, and its rows with it. A fresh copy
+is too young to be deleted.
 
-Which copies are to be made stands in the log before the first of them does, so a sweep finds them
-wherever this ends. They count from the next seal on; until then the old names do.
+The copies to make are listed in the log before the first is made, so a sweep finds them wherever
+this stops. They count from the next seal on; until then the old names do.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from holdfast.model.records import Identity, Intent, Renewal
 from holdfast.model.work import StagedGroup, Work
 from holdfast.sinks.base import MarkFound, Sink, TableView
 
-# ---- Resolve: find out for good whether an intent of the run has landed, or ever can
+# ---- Resolve: settle whether an intent of the run has landed, or ever can
 
-# The branch that a table always has, once something was written to it.
+# The branch that every table has once something was written to it.
 _MAIN = "main"
-# The table is in view, but does not tell what became of a post: its history is gone, it was
-# rewound, or nothing can be posted to it that would settle the question.
+# The table is reachable, but does not show what happened to a post: its history is gone, it was
+# rewound, or no post to it can settle the question.
 _SAYS_NOTHING = (
     CommitUnknownError,
     CommitRefusedError,
@@ -61,29 +61,29 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What the table shows of a run's posts. Without doubt and mark: none landed, none can."""
+    """What the table shows of a run's posts; with no doubt and no mark, none landed or can."""
 
     landed: MarkFound | None = None
-    # The intents of which it cannot be told, and why.
+    # The intents whose outcome is unknown, and why.
     doubtful: Mapping[int, Intent]
     reason: str = ""
-    # Whether the reason is that the table is not provably the run's.
+    # Whether the reason is that the table cannot be proved to be the run's.
     out_of_sight: bool = False
 
 
 def own_table(
     run_file: RunFile, open_sink: Callable[[Identity], Sink], *, is_gone: bool = False
 ) -> tuple[Sink, TableView] | str:
-    """Look at the run's table; where it is not provably the run's, say why.
+    """Load the run's table; if it cannot be proved to be the run's, return the reason.
 
     Args:
-        run_file: What the run is.
-        open_sink: Opens the table that it is said to write.
+        run_file: The run's run.json.
+        open_sink: Opens the table named there.
         is_gone: Whether the user says that the table is gone: then its catalog may be, too.
 
     Raises:
-        UnsupportedTableError: The table is in view, but cannot be used.
-        SettingsError: It is not known how the catalog is reached.
+        UnsupportedTableError: The table is reachable, but cannot be used.
+        SettingsError: The catalog's settings are not known.
         CatalogUnavailableError: The catalog does not answer.
         StoreUnavailableError: The dataset's store does not answer.
     """
@@ -109,10 +109,10 @@ def own_table(
 def mark_in_view(
     ledger: Ledger, run_file: RunFile, open_sink: Callable[[Identity], Sink]
 ) -> MarkFound | None:
-    """Return what the table shows of a run whose log has no post in doubt, if it is in view.
+    """Return the mark of a run whose log has no post in doubt, if the table is reachable.
 
-    A ledger that was restored or has lost its end does not know that the run has landed. Nothing
-    depends on the answer otherwise, so a table that cannot be reached is no error.
+    A ledger that was restored or has lost its last records does not know that the run landed.
+    Nothing else depends on the answer, so an unreachable table is not an error.
     """
     with contextlib.suppress(HoldfastError):
         own = own_table(run_file, open_sink)
@@ -123,7 +123,7 @@ def mark_in_view(
 
 
 def in_one_line(error: HoldfastError) -> str:
-    """Return what happened, without the advice: that is for another call."""
+    """Return what happened, without the error's advice, which applies to another call."""
     if isinstance(error, CommitUnknownError):
         return error.reason
     return str(error).partition("\n")[0]
@@ -137,12 +137,12 @@ def resolve(
     may_post: bool = True,
     is_gone: bool = False,
 ) -> Sight:
-    """Find out what became of the run's posts, and make those fail that are still under way.
+    """Find out the outcome of the run's posts, and make those still under way fail.
 
     Args:
         ledger: The run's ledger, freshly read.
-        run_file: What the run is.
-        open_sink: Opens the table that it is said to write.
+        run_file: The run's run.json.
+        open_sink: Opens the table named there.
         may_post: Whether empty snapshots may be posted, which make an older post fail.
         is_gone: Whether the user says that the table is gone.
 
@@ -174,7 +174,7 @@ def resolve(
 
 
 def _shown(ledger: Ledger, run_file: RunFile, sink: Sink, view: TableView) -> Sight | None:
-    """Return what one look at the table shows; None if a post may still be under way."""
+    """Return what one view of the table shows; None if a post may still be under way."""
     doubtful, branch = ledger.log.doubtful, run_file.identity.branch
     found = sink.find_mark(view, ledger.run_id, run_file.nonce, doubtful)
     if found is not None:
@@ -182,7 +182,7 @@ def _shown(ledger: Ledger, run_file: RunFile, sink: Sink, view: TableView) -> Si
     if view.settled_below > max(intent.sequence_number for intent in doubtful.values()):
         return Sight(doubtful={})
     if view.parent_snapshot_id is None and branch != _MAIN:
-        # A post asserts the branch's head, so none lands now; but a branch can come back.
+        # A post asserts the branch's head, so none can land now; but the branch can come back.
         reason = f"{sink.name} has no branch {branch!r}"
         return Sight(doubtful=doubtful, reason=reason, out_of_sight=True)
     return None
@@ -191,26 +191,26 @@ def _shown(ledger: Ledger, run_file: RunFile, sink: Sink, view: TableView) -> Si
 def refuse_landed(
     ledger: Ledger, open_sink: Callable[[Identity], Sink], *, is_gone: bool = False
 ) -> Sight:
-    """Stop if a run that was given up has landed all the same, and record that it has.
+    """Stop if an aborted run has landed all the same, and record that it has.
 
-    Called after the record that gives it up: before, a driver may still come, make the run and
-    land. From there on none can.
+    Called after the abort record is written: until then a driver may still create the run and
+    land it. After it none can.
 
     Args:
         ledger: The run's ledger.
-        open_sink: Opens the table that the run is said to write.
+        open_sink: Opens the table that the run writes.
         is_gone: Whether the user says that the table is gone.
 
     Returns:
-        What the table shows otherwise: there may be doubt.
+        What the table shows otherwise; posts may still be in doubt.
 
     Raises:
-        RunCommittedError: It has.
+        RunCommittedError: The run has landed.
         CommitError: The catalog does not answer.
     """
     receipt = ledger.log.receipt
     if receipt is not None:
-        # It came before the record that was to give the run up. The table may be gone since.
+        # The receipt came before the abort record. The table may be gone since.
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=receipt.snapshot_id)
     run_file = ledger.run_file()
     if run_file is None:
@@ -227,7 +227,7 @@ def refuse_landed(
 
 
 def record_landing(ledger: Ledger, found: MarkFound) -> None:
-    """Record that a run has landed though it was given up, if the log lists what was posted.
+    """Record that an aborted run has landed, if the log has the intent that was posted.
 
     Raises:
         StoreError: The ledger is damaged or does not answer.
@@ -238,13 +238,13 @@ def record_landing(ledger: Ledger, found: MarkFound) -> None:
 
 
 def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
-    """Stop a start of a run that was given up from saying "aborted" while a post is in doubt.
+    """Keep a start of an aborted run from reporting "aborted" while a post is in doubt.
 
-    A user who reads "aborted" starts over under another id: then no row may be in the table.
+    A user who reads "aborted" starts over under another run id, so no row may be in the table.
 
     Raises:
-        RunCommittedError: It has landed.
-        CommitUnknownError: It may have landed, or may still land.
+        RunCommittedError: The run has landed.
+        CommitUnknownError: The run may have landed, or may still land.
     """
     is_gone = ledger.log.abort is not None and ledger.log.abort.table_is_gone
     sight = refuse_landed(ledger, open_sink, is_gone=is_gone)
@@ -257,15 +257,14 @@ def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
         )
 
 
-# ---- Renew: copy staged files that have waited for long to new names, right before they are
-# published
+# ---- Renew: copy staged files that have waited long to new names, right before they are published
 
-# Orphan removals take nothing younger than a day, and by default nothing younger than three.
+# Orphan removals delete nothing younger than a day, and by default nothing younger than three.
 _OLD_AFTER_S = 48 * 3600.0
 
 
 def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
-    """Copy what is old among the staged files, and seal the work under its new names.
+    """Copy the old ones among the staged files, and seal the work under the new names.
 
     A young run makes no request. Nothing is deleted here: an intent with the old names may be
     about to land. Calling again is safe.
@@ -273,11 +272,11 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
     Args:
         ledger: The run's ledger.
         commit: The run's commit step.
-        book: What is to be published; it is complete.
+        book: The work to publish; it is complete.
 
     Raises:
         StagedFileMissingError: A staged file is gone.
-        TableChangedError: The table no longer fits what is staged.
+        TableChangedError: The staged files no longer fit the table.
         RunFencedError: Another driver has claimed the run.
         StoreError: The ledger or the table's storage does not answer.
     """
@@ -286,7 +285,7 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
         return
     view = commit.load()
     if commit.look(view) is not None:
-        return  # A post of an earlier start has arrived meanwhile; who publishes finds it too.
+        return  # A post of an earlier start landed in the meantime; the commit will find it too.
     commit.sink.check(view, book.schemas, [])
     old = commit.sink.old_groups(view, book.work.groups, before)
     if not old:
@@ -309,7 +308,7 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
 
 
 def _only(work: Work, new: Mapping[str, StagedGroup]) -> Work:
-    """Return the records with nothing but their new groups: what a sweep has to know."""
+    """Return the records with only their new groups, which is what a sweep needs."""
     found = [
         replace(one, groups=tuple(new[group.path] for group in one.groups if group.path in new))
         for one in work.records

@@ -1,4 +1,4 @@
-"""A scan as the engine sees it: its files are pinned once, its rows are ranges."""
+"""A scan as the engine sees it: its files are pinned once, and its rows are ranges."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import ItemPlan, ScanTask, TaskPlan
 
 
-# ---- Pin: settle which files a scan reads, once for the whole run
+# ---- Pin: fix which files a scan reads, once for the whole run
 def pin(ledger: Ledger, scan: PinnedScan, *, compare: bool, found: Pins | None = None) -> Pins:
-    """Return the files that the run reads: those of its first start, whatever came since.
+    """Return the files that the run reads: those of its first start, whatever was added since.
 
     Args:
-        ledger: The run's ledger; claimed, if nothing is pinned yet.
-        scan: What this start names.
+        ledger: The run's ledger; already claimed, if nothing is pinned yet.
+        scan: The scan of this start.
         compare: Whether it must name the same files.
-        found: What the scan has found already; None to look now.
+        found: The files that the scan has already found; None to look now.
 
     Raises:
-        RunMismatchError: It names other files: their rows would be left out without a word.
+        RunMismatchError: It names other files, whose rows would be left out silently.
         InputChangedError: A pinned file was changed or deleted.
         SettingsError: There are no files, or they do not fit together.
         StoreError: The ledger is damaged or does not answer.
@@ -49,10 +49,10 @@ def pin(ledger: Ledger, scan: PinnedScan, *, compare: bool, found: Pins | None =
     return pins
 
 
-# ---- The rows of a scan, as the engine asks for them: all but the jobs is arithmetic on ranges
+# ---- The rows of a scan for the engine: everything except the jobs is arithmetic on ranges
 
 # Stored bytes that one task reads at most. A task begins without rows to encode and ends without
-# any to read, so many small ones leave cores idle; and a large one loses no more when it is killed.
+# any to read, so many small tasks leave cores idle; a large one loses no more when it is killed.
 _ITEM_BYTES = 1024 * 1024 * 1024
 _EXAMPLES = 3
 
@@ -72,15 +72,15 @@ class ScanRows:
         return self._jobs.slots
 
     def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:  # noqa: ARG002
-        """Return how many rows are not finished: the pins tell, and pin the values too."""
+        """Return how many rows are unfinished, from the pins, which fix the values too."""
         return InputSums(rows=self._left(finished).rows, null_keys=0, low=0, high=0)
 
     def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:  # noqa: ARG002
-        """Return how many rows there are: no two of them have one number."""
+        """Return how many rows there are, and no duplicates: row numbers are unique."""
         return InputSums(rows=self._pins.whole.rows, null_keys=0, low=0, high=0), 0
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
-        """Run the plan over the rows that are not finished, shared out anew; wait for all.
+        """Run the plan over the unfinished rows, split anew among tasks; wait for all.
 
         Raises:
             JobError: The job could not be run at all.
@@ -98,11 +98,11 @@ class ScanRows:
         return self._jobs.items(plan, items)
 
     def duplicates(self, *, beside: bool = False) -> KeyExamples:  # noqa: ARG002
-        """Return none: no two rows of pinned files have one number."""
+        """Return none: the row numbers of pinned files are unique."""
         return KeyExamples(keys=0, examples="")
 
     def cancel_beside(self) -> None:
-        """Nothing runs beside the job."""
+        """Do nothing: no check runs during the job."""
 
     def gone(self, finished: KeyFiles) -> KeyExamples:
         """Return the finished rows that are not in the pinned files."""

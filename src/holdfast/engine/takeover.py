@@ -1,11 +1,11 @@
-"""Heartbeats and take-over: a driver that lives is waited for, one that does not is followed.
+"""Heartbeats and takeover: wait for a live driver, take over from a dead one.
 
-While a driver has claimed a run, a thread of it writes one small object again and again. Another
-start of the same run looks for signs of life before it claims: records of the driver and its
-heartbeat. It waits as long as they come, and goes on where the other one stopped when they end.
+While a driver holds a run, one of its threads rewrites a small heartbeat object. Another start of
+the same run looks for signs of life before it claims: the driver's records and its heartbeat. It
+waits as long as they keep coming, and resumes the work when they end.
 
-Correctness does not depend on any of this: the last claim owns the run. The wait keeps a start
-by mistake, or a scheduler's retry, from stopping a healthy driver and paying for its work again.
+Correctness does not depend on any of this: the last claim owns the run. The wait keeps an
+accidental start, or a scheduler's retry, from fencing a healthy driver and redoing its work.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from holdfast.ledger.store import answers
 from holdfast.model.records import Abort, Claim, Receipt, Stop
 from holdfast.text import printable, warn_caller, without_passwords
 
-# How often a driver without checkpoints gives a sign of life.
+# The heartbeat interval of a driver without checkpoints.
 _EVERY_S = 30.0
-# Below these, one slow request would look like the end of a driver; above, a dead one would be
-# waited for all day.
+# With shorter limits one slow request would look like a dead driver; with longer ones a start
+# would wait all day for a dead one.
 _BEAT_S_MIN, _BEAT_S_MAX = 5.0, 300.0
 _QUIET_S_MIN = 30.0
 _SILENT_S_MIN = 60.0
-# A waiting start looks often at first: most waits are short.
+# A waiting start polls often at first: most waits are short.
 _POLL_S = 1.0
 _LATER_POLL_S = 5.0
 _LATER_AFTER = 120
@@ -45,7 +45,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Heartbeat:
-    """One driver's signs of life, from its claim to its end, or until this object is dropped."""
+    """One driver's heartbeat, from its claim to its end, or until this object is dropped."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Heartbeat:
         checkpoint_every_s: float | None,
         for_s: float = float("inf"),
     ) -> None:
-        """Begin, if the driver has claimed the run: the first beat comes after one interval.
+        """Start beating if the driver has claimed the run; the first beat is one interval away.
 
         Args:
-            ledger: The driver's own.
-            checkpoint_every_s: How often it beats.
-            for_s: How long it beats at most.
+            ledger: The driver's ledger.
+            checkpoint_every_s: The checkpoint interval, which sets the heartbeat's.
+            for_s: How long to beat at most.
         """
         log, ports = ledger.log, ledger.ports
         self._driver = log, threading.get_ident()
@@ -71,21 +71,21 @@ class Heartbeat:
             self._end = ports.beside("heartbeat", every_s, _beat(ledger, every_s, until))
 
     def stop(self) -> None:
-        """Give no further sign of life."""
+        """Stop the heartbeat."""
         end, self._end = self._end, None
         if end is not None:
             end()
             self._drivers.remove(self._driver)
 
     def __del__(self) -> None:
-        """Stop: a run that was prepared and dropped has no driver any more."""
+        """Stop: a run that was prepared and then dropped no longer has a driver."""
         with contextlib.suppress(Exception):
             self.stop()
 
 
 @contextlib.contextmanager
 def at_work(ledger: Ledger) -> Iterator[None]:
-    """Let other threads of this process see that a claim is being made here."""
+    """Show other threads of this process that a claim is being made here."""
     driver, drivers = (ledger.log, threading.get_ident()), ledger.ports.drivers
     drivers.append(driver)
     try:
@@ -95,7 +95,7 @@ def at_work(ledger: Ledger) -> Iterator[None]:
 
 
 def _beat(ledger: Ledger, every_s: float, until: float) -> Callable[[], float | None]:
-    """Return what writes one beat, and says after how many seconds the next one is due."""
+    """Return a function that writes one beat and returns the seconds until the next one."""
     log, storage, ports = ledger.log, ledger.storage, ledger.ports
     is_said = False
 
@@ -105,7 +105,7 @@ def _beat(ledger: Ledger, every_s: float, until: float) -> Callable[[], float | 
             return None
         claim = log.own_claim
         at = datetime.fromtimestamp(ports.now(), tz=timezone.utc).isoformat()
-        # Only when it was written counts; the content is for people.
+        # Only the object's write time counts; the content is for people.
         facts = {"host": ports.host, "process_id": ports.process_id, "claim": claim, "at": at}
         try:
             storage.put(log.layout.beat(claim), json.dumps(facts).encode())
@@ -126,10 +126,10 @@ def _beat(ledger: Ledger, every_s: float, until: float) -> Callable[[], float | 
 
 
 def wait_for_other_driver(ledger: Ledger, takeover: Takeover) -> None:
-    """Wait as long as the last driver of the run gives signs of life, unless told otherwise.
+    """Wait while the run's last driver gives signs of life, unless `takeover` says otherwise.
 
     Raises:
-        RunBusyError: It seems alive, and is not to be taken over.
+        RunBusyError: The driver seems alive, and `takeover` is "never".
         StoreUnavailableError: The store did not answer.
     """
     log, ports = ledger.log, ledger.ports
@@ -163,8 +163,8 @@ def wait_for_other_driver(ledger: Ledger, takeover: Takeover) -> None:
 class _OtherDriver:
     """The driver of the last claim, as far as the store shows it.
 
-    No clock is compared with another: how old the last sign is when the wait begins tells the
-    store's own clock, and from then on a sign is an object that has changed between two looks.
+    Clocks are not compared with each other: the store's own clock gives the age of the last sign
+    when the wait begins, and from then on a sign is an object that changed between two looks.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -176,7 +176,7 @@ class _OtherDriver:
         self._beat = self._written(log.layout.beat(self._number))
         self._tasks = self._newest_of_tasks()
         now, recorded = self._store_now(), self._newest(log.layout.log)
-        # How long ago it gave a sign of life, and how long ago work was recorded.
+        # Seconds since work was last recorded, and since the last sign of life.
         self._progress_s = _age(now, recorded, self._tasks)
         self._quiet_s = _age(now, recorded, self._beat or self._tasks)
         written = datetime.fromisoformat(log.records[-1].written_at).timestamp()
@@ -191,7 +191,7 @@ class _OtherDriver:
         return self._log.claims[self._number]
 
     def look(self, passed_s: float) -> None:
-        """Look for a new sign of life, so many seconds after the last look.
+        """Look for a new sign of life, `passed_s` seconds after the last look.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -203,21 +203,21 @@ class _OtherDriver:
         self._progress_s = 0.0 if has_recorded else self._progress_s + passed_s
 
     def is_dead_in_s(self) -> float:
-        """Return after how long without a further sign it counts as dead; 0 if it does now.
+        """Return after how many seconds without a sign it counts as dead; 0 if it does now.
 
         Raises:
             StoreUnavailableError: The store did not answer.
         """
         left_s = quiet_after_s(self._claim.checkpoint_every_s) - self._quiet_s
         if left_s <= 0 and self._beat is None and self._look_at_tasks():
-            # A driver of an earlier version has no heartbeat, and writes nothing while its job
-            # runs: its tasks do.
+            # A driver of an earlier version has no heartbeat, and while its job runs only its
+            # tasks write.
             self._quiet_s = 0.0
             return quiet_after_s(self._claim.checkpoint_every_s)
         return max(0.0, left_s)
 
     def busy(self) -> RunBusyError:
-        """Return the error that names it."""
+        """Return the error that names this driver."""
         claim = self._claim
         return RunBusyError(
             run_id=self._log.run_id,
@@ -227,7 +227,7 @@ class _OtherDriver:
         )
 
     def line(self, left_s: float) -> str:
-        """Say for whom the start waits, and until when.
+        """Return a message that says which driver the start waits for, and until when.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -244,7 +244,7 @@ class _OtherDriver:
         )
 
     def _look_at_tasks(self) -> bool:
-        """Whether its tasks have written since the last look at them: many objects are listed."""
+        """Whether its tasks have written since the last look; costly, as it lists many objects."""
         before, self._tasks = self._tasks, self._newest_of_tasks()
         if self._tasks in (None, before):
             return False
@@ -264,7 +264,7 @@ class _OtherDriver:
             return self._storage.last_written([uri])[0]
 
     def _store_now(self) -> float | None:
-        """Return the moment by the store's clock: when it has written an object just now."""
+        """Return the time by the store's clock, taken from an object written just now."""
         uri = f"{self._log.layout.beats}/now-{self._ports.new_nonce()}"
         with answers(uri):
             self._storage.put(uri, b"")
@@ -274,22 +274,22 @@ class _OtherDriver:
 
 
 def beat_every_s(checkpoint_every_s: float | None) -> float:
-    """Return how often a driver gives a sign of life."""
+    """Return a driver's heartbeat interval."""
     return min(_BEAT_S_MAX, max(_BEAT_S_MIN, checkpoint_every_s or _EVERY_S))
 
 
 def quiet_after_s(checkpoint_every_s: float | None) -> float:
-    """Return how long a driver that lives may give no sign of life."""
+    """Return how long a live driver may go without a sign of life."""
     return max(_QUIET_S_MIN, 2 * beat_every_s(checkpoint_every_s))
 
 
 def silent_after_s(checkpoint_every_s: float | None) -> float:
-    """Return after how long without progress a person is warned; a minute is common."""
+    """Return after how long without progress the user is warned; a minute is common."""
     return max(_SILENT_S_MIN, quiet_after_s(checkpoint_every_s))
 
 
 def _age(now: float | None, *written: float | None) -> float:
-    """Return how long ago the youngest was written; without end if none was."""
+    """Return the age of the newest write; infinity if there was none."""
     moments = [one for one in written if one is not None]
     return max(0.0, now - max(moments)) if moments and now is not None else float("inf")
 
@@ -308,7 +308,8 @@ def _has_ended(log: RunLog, ports: Ports) -> bool:
         return False
     if claim.process_id != ports.process_id:
         return not ports.is_running(claim.process_id)
-    # This very process: another thread may be at work. This one is not: a notebook starts again.
+    # The claim is this process's: another thread may be at work. This thread is not: a notebook
+    # has started the run again.
     here, folder = threading.get_ident(), log.layout.folder
     return not any(
         one.layout.folder == folder and thread != here for one, thread in tuple(ports.drivers)

@@ -1,4 +1,4 @@
-"""What a run's ledger says, for people: status, quarantined rows, a watch. Reads only."""
+"""What a run's ledger says, for people: status, quarantined rows, a watch; read-only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from holdfast.model.work import Chunk, TaskRecord, Work
 from holdfast.storage.port import Storage
 
 
-# ---- Status: what a run's ledger says, for people. Reads only
+# ---- Status: what a run's ledger says, for people; read-only
 def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
-    """Return what is known of a run.
+    """Return the status of a run.
 
     Args:
         ledger: The run's ledger.
-        with_tasks: Also read the logs of tasks that no seal has accepted yet.
+        with_tasks: Also read task logs that no seal has accepted yet.
 
     Raises:
         StoreError: The ledger is damaged or does not answer.
@@ -58,7 +58,7 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
 
 
 def accepted_work(ledger: Ledger) -> Work:
-    """Return what counts now: what has landed, or what the next driver would begin with.
+    """Return the work that counts now: what has landed, or what the next driver would start with.
 
     Args:
         ledger: The run's ledger, freshly read.
@@ -77,7 +77,7 @@ def accepted_work(ledger: Ledger) -> Work:
 
 
 def last_seal(log: RunLog) -> Seal | None:
-    """Return the seal that stands for all earlier ones."""
+    """Return the last seal, which replaces all earlier ones."""
     return log.seals[max(log.seals)] if log.seals else None
 
 
@@ -92,14 +92,14 @@ def run_folders(storage: Storage, store: str) -> list[str]:
 
 
 def state_of(log: RunLog, last: Seal | None) -> RunState:
-    """Say in a word where a run stands.
+    """Return the state of a run.
 
     Args:
         log: Its log, freshly read.
         last: The last seal in it.
     """
     if log.receipt is not None:
-        return "committed"  # Also where it was found after the run was given up.
+        return "committed"  # Also if the receipt was written after an abort.
     if log.is_aborted:
         return "aborted"
     if not log.records:
@@ -110,16 +110,16 @@ def state_of(log: RunLog, last: Seal | None) -> RunState:
 
 
 def last_input(log: RunLog) -> InputSums | None:
-    """Return what the input was when somebody last measured it."""
+    """Return the sums of the input when it was last measured."""
     for record in reversed(log.records):
         if isinstance(record.body, Plan | Seal) and record.body.input is not None:
             return record.body.input
     return None
 
 
-# ---- Quarantined: where the failed rows of a run stand
+# ---- Quarantined: where the failed rows of a run are
 def quarantine_chunks(ledger: Ledger) -> dict[str, Chunk]:
-    """Return the objects with the failed rows that count now, by URI.
+    """Return the chunks of failed rows that count now, by URI.
 
     Raises:
         StoreError: The ledger is damaged or does not answer.
@@ -133,40 +133,40 @@ def quarantine_chunks(ledger: Ledger) -> dict[str, Chunk]:
     }
 
 
-# ---- Watch a run: read its ledger again and again, and of it only what is new. Writes nothing
+# ---- Watch a run: read its ledger repeatedly, and only what is new; write nothing
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """All that a run's ledger tells at one moment."""
+    """What a run's ledger shows at one moment."""
 
-    # None before the first start has said what the run is.
+    # None before the first start has written run.json.
     identity: Identity | None
     log: tuple[Record, ...]
     starts: list[Start]
-    # What counts now, and what was found of it in the task logs of claims that no seal names yet.
+    # The work that counts now, with what was found in task logs of claims not sealed yet.
     gathered: Gathered
     progress: Progress
-    # When the driver of the last start gave its last sign of life beside its records.
+    # When the driver of the last start last wrote its heartbeat.
     beat_at: float | None = None
 
     @property
     def receipt(self) -> Receipt | None:
-        """What landed, if the log says so."""
+        """The receipt, if the log has one."""
         return next((one.body for one in reversed(self.log) if isinstance(one.body, Receipt)), None)
 
 
 @dataclass(kw_only=True)
 class Watcher:
-    """Looks at one run. Use it in one thread only."""
+    """Watches one run; use it in one thread only."""
 
     ledger: Ledger
     _identity: Identity | None = field(default=None, init=False)
     # The work of the last seal, or of the receipt, by the part that lists it.
     _sealed: tuple[PartReference, Work] | None = field(default=None, init=False)
-    # The records of each claim that was looked at, by their names.
+    # The task records read so far, by claim and by name.
     _records: dict[int, dict[str, TaskRecord]] = field(default_factory=dict, init=False)
 
     def look(self) -> Observation:
-        """Read what is new, and return what is known.
+        """Read what is new, and return an observation of the whole run.
 
         Raises:
             LedgerDamagedError: A record is not as it was written.
@@ -206,7 +206,7 @@ class Watcher:
         )
 
     def _beat_at(self, starts: Sequence[Start]) -> float | None:
-        """Look for the heartbeat of a start that may be at work, once it is old enough for one."""
+        """Return the last heartbeat of a start that may be running and is old enough for one."""
         ledger, log = self.ledger, self.ledger.log
         if not starts or starts[-1].end:
             return None
@@ -218,7 +218,7 @@ class Watcher:
             return ledger.storage.last_written([uri])[0]
 
     def _is_swept(self, reference: PartReference) -> bool:
-        """Whether a sweep has taken the list of a run that was given up: then nothing is left."""
+        """Whether a sweep has deleted an aborted run's list of work: then nothing is left."""
         ledger = self.ledger
         if not ledger.log.is_aborted:
             return False
@@ -242,9 +242,9 @@ class Watcher:
 
 
 def _lengthen(starts: Sequence[Start], records: Iterable[TaskRecord]) -> None:
-    """Let a start that has not said its end last as long as its tasks have written.
+    """Extend a start without a recorded end to the last record that its tasks wrote.
 
-    Clocks differ: it is never longer than until the next one began.
+    Clocks differ, so it never extends past the beginning of the next start.
     """
     last: dict[int, float] = {}
     for one in records:

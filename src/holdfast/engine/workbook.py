@@ -1,10 +1,10 @@
 """The workbook: which task records count, what is left out, and the seal that makes it durable.
 
-Somebody's orphan removal may take files that no snapshot refers to yet. Their rows are computed
-again, which costs but ends well; committing the rest would lose rows.
+An orphan removal may delete files that no snapshot refers to yet. Their rows are computed again,
+which costs time and money; committing without them would lose rows.
 
-Per place the log of a complete attempt counts, else the one that covers most. What a task writes
-after its claim is sealed never counts, so a task that nobody can stop does no harm.
+For each place the log of a complete attempt counts, or else the one that covers most rows. What a
+task writes after its claim is sealed never counts, so a task that cannot be stopped does no harm.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from holdfast.worker.reports import TaskReport
 
 # ---- Withdraw: leave out inherited work whose objects are gone
 def without_lost(ledger: Ledger, work: Work, sink: Sink, view: TableView) -> Work:
-    """Return the work without the records that have lost a file, or an object of the ledger.
+    """Return the work without the records that have lost a file or a ledger object.
 
-    Chunks that a lost file had replaced stand again, as long as they are there themselves.
+    Chunks that a lost file had replaced count again, as long as they still exist.
 
     Raises:
         StoreUnavailableError: The store did not answer.
@@ -53,7 +53,7 @@ def without_lost(ledger: Ledger, work: Work, sink: Sink, view: TableView) -> Wor
 
 
 def without_lost_objects(ledger: Ledger, work: Work) -> Work:
-    """Return the work without the records that have lost an object of the ledger.
+    """Return the work without the records that have lost a ledger object.
 
     For a start that does not know the table yet.
 
@@ -66,7 +66,7 @@ def without_lost_objects(ledger: Ledger, work: Work) -> Work:
 
 
 def _without_objects(ledger: Ledger, work: Work) -> set[str]:
-    """Return the records whose keys, waiting chunk or failed rows are not there in full.
+    """Return the records whose keys, waiting chunk or failed rows are missing or incomplete.
 
     Raises:
         StoreUnavailableError: The store did not answer.
@@ -96,15 +96,15 @@ def _without_objects(ledger: Ledger, work: Work) -> set[str]:
     }
 
 
-# ---- Seal: decide which task records count. One procedure for a live and a dead epoch alike
+# ---- Seal: decide which task records count; the same procedure for live and dead claims
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """The work with what was found under more claims, and the rows that were left out."""
+    """The work, with what was found under further claims, and the rows that were left out."""
 
     work: Work
     dropped_rows: int = 0
     dropped_cost: float = 0.0
-    # All logs, by name, and those accepted ones whose tasks did not live to end them.
+    # All logs by name, and the accepted logs whose tasks died before their last record.
     logs: Mapping[str, Sequence[TaskRecord]] = field(default_factory=dict)
     open_logs: Sequence[Sequence[TaskRecord]] = ()
 
@@ -120,13 +120,13 @@ def gather(
 
     Args:
         storage: How the store is reached.
-        layout: Where the run stands.
-        work: What earlier seals have accepted.
-        folders: What the folders of the task logs to read are called, in order.
-        reports: What the tasks themselves say, where they lived to say it.
+        layout: Where the run's objects are.
+        work: The work that earlier seals have accepted.
+        folders: The names of the task log folders to read, in order.
+        reports: The reports of the tasks that lived to return one.
 
     Raises:
-        LedgerDamagedError: A record is damaged, or a reported one is not to be found.
+        LedgerDamagedError: A record is damaged, or a reported one is missing.
         StoreUnavailableError: The store did not answer.
     """
     gathered = accept(
@@ -137,7 +137,7 @@ def gather(
         ),
     )
     for report in reports:
-        # Tasks that live say how much they wrote: a listing that misses some must not pass.
+        # A task's report says how many records it wrote: an incomplete listing must not pass.
         if len(gathered.logs.get(report.log, ())) < report.records:
             raise LedgerDamagedError(
                 uri=f"{layout.tasks}/{report.log}",
@@ -150,8 +150,8 @@ def accept(work: Work, claims: Iterable[Sequence[TaskRecord]]) -> Gathered:
     """Decide which records count.
 
     Args:
-        work: What earlier seals have accepted.
-        claims: The records of each claim that is not sealed yet, the oldest claim first.
+        work: The work that earlier seals have accepted.
+        claims: The records of each claim that is not sealed yet, oldest claim first.
     """
     dropped: list[TaskRecord] = []
     open_logs: list[Sequence[TaskRecord]] = []
@@ -179,7 +179,7 @@ def accept(work: Work, claims: Iterable[Sequence[TaskRecord]]) -> Gathered:
 
 
 def _worth(log: Sequence[TaskRecord]) -> tuple[bool, int, int]:
-    """Rank a log: a complete one, then the most rows, then the most chunks put into files."""
+    """Rank a log: a complete one, then the most rows, then the most chunks written into files."""
     complete = any(record.end == "complete" for record in log)
     return complete, _rows(log), sum(len(record.supersedes) for record in log)
 
@@ -191,13 +191,13 @@ def _rows(log: Sequence[TaskRecord]) -> int:
 # ---- The workbook: what counts so far, and the seal that makes it durable
 @dataclass(slots=True)
 class Tally:
-    """What happened on the way, for the report."""
+    """Counters of one start, for the report."""
 
     tasks: int = 0
     passes: int = 0
     dropped_rows: int = 0
     withdrawn_rows: int = 0
-    # What tasks have asked of storage: see `IoCounters`.
+    # The tasks' use of storage: see `IoCounters`.
     io: Counter[str] = field(default_factory=Counter)
     copied_files: int = 0
     # Since the run began: see `Seal`.
@@ -209,18 +209,18 @@ class Workbook:
     """All accepted work of a run. Changes are durable once they are sealed."""
 
     def __init__(self, ledger: Ledger) -> None:
-        """Start empty; the run is claimed already."""
+        """Start empty; the run is already claimed."""
         self._log = ledger.log
         self._storage = ledger.storage
         self._new_nonce = ledger.ports.new_nonce
         self.work = Work()
         self.tally = Tally()
-        # What the input was when it was planned; None until somebody has measured it.
+        # The sums of the input when it was planned; None until it is measured.
         self.input_sums: InputSums | None = None
-        # Whether all keys of the input were compared, and none appears in two rows.
+        # Whether all input keys were compared, and none appears in two rows.
         self.keys_differ = False
         self.is_complete = False
-        # Whether tasks went through the whole input, and nothing was left out since.
+        # Whether tasks have read the whole input, and no record was left out since.
         self.all_rows_seen = False
         self._through_claim = 0
         self._reference: PartReference | None = None
@@ -228,7 +228,7 @@ class Workbook:
 
     @property
     def finished(self) -> KeyFiles:
-        """Where the keys of all finished rows stand, or which rows of a scan are finished."""
+        """The key files of all finished rows, or which rows of a scan are finished."""
         uris: dict[str, str] = {}
         ranges: dict[str, Sequence[Span]] = {}
         for record in self.work.with_keys:
@@ -240,7 +240,7 @@ class Workbook:
 
     @property
     def run_id(self) -> str:
-        """Whose work it is."""
+        """The id of the run."""
         return self._log.run_id
 
     @property
@@ -251,18 +251,18 @@ class Workbook:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """What a pass must change to be worth anything."""
+        """What a pass must change to count as progress."""
         return self.work.sums.rows, len(self.work.waiting)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Every schema of the table that accepted files and waiting chunks were written for.
+        """Every table schema that accepted files and waiting chunks were written for.
 
         Each start writes for the schema that it found, so there may be several. A table that fits
-        the oldest need not fit the others: a column that came in between may be gone again.
+        the oldest need not fit the others: a column added in between may be gone again.
 
         Raises:
-            LedgerDamagedError: The log lacks the plan that rows were written under.
+            LedgerDamagedError: The log lacks a plan that rows were written under.
         """
         claims = {record.claim for record in self.work.records if record.groups}
         claims |= {record.claim for record in self.work.waiting}
@@ -276,7 +276,7 @@ class Workbook:
         return list(found.values())
 
     def inherit(self) -> None:
-        """Take what earlier drivers have left: the last seal, and the tasks of later claims.
+        """Take over earlier drivers' work: the last seal, and the tasks of later claims.
 
         Raises:
             StoreError: The ledger is damaged or does not answer.
@@ -296,7 +296,7 @@ class Workbook:
         """Accept what tasks have written under all claims that are not sealed yet.
 
         Args:
-            reports: What the tasks themselves say, where they lived to say it.
+            reports: The reports of the tasks that lived to return one.
 
         Raises:
             StoreError: The ledger is damaged or does not answer.
@@ -314,7 +314,7 @@ class Workbook:
         self._replace(found.work)
 
     def drop(self, kept: Work) -> None:
-        """Leave out records that cover what others cover."""
+        """Leave out records that cover rows that others cover."""
         self.tally.dropped_rows += self.work.sums.rows - kept.sums.rows
         self.tally.dropped_cost += self.work.cost - kept.cost
         self._leave_out(kept)
@@ -326,22 +326,22 @@ class Workbook:
         self._leave_out(kept)
 
     def release(self, kept: Work) -> None:
-        """Let go of rows that have failed: they are tried again."""
+        """Leave out rows that have failed, so that they are retried."""
         if kept is not self.work:
             self._leave_out(kept)
 
     def rename(self, work: Work) -> None:
-        """Take the same work under new names: nothing more is missing than was."""
+        """Replace the work by the same work under new names; completeness does not change."""
         is_complete = self.is_complete
         self._replace(work)
         self.is_complete = is_complete
 
     def reopen(self) -> None:
-        """Take back that nothing is left to do: the input has got rows since."""
+        """Mark the work as incomplete: the input has gained rows since."""
         self.is_complete = self.all_rows_seen = False
 
     def complete(self) -> PartReference:
-        """Say that nothing is left to do, and return where the work is listed.
+        """Mark the work as complete, and return the part that lists it.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
@@ -352,7 +352,7 @@ class Workbook:
         return self.seal()
 
     def seal(self) -> PartReference:
-        """Make what counts now durable, if it has changed; return where it is listed.
+        """Make the accepted work durable, if it has changed; return the part that lists it.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
@@ -386,7 +386,7 @@ class Workbook:
         return reference
 
     def seal_changes(self) -> None:
-        """Seal, unless there is nothing to seal yet.
+        """Seal the work, if it has changed.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
@@ -398,7 +398,7 @@ class Workbook:
     def _killed_seconds(self, open_logs: Sequence[Sequence[TaskRecord]]) -> float:
         """Return about how long tasks without an end had worked since their last record.
 
-        Between two checkpoints the moment of a kill is anywhere: half the time, on average.
+        A kill comes at any moment between two checkpoints: on average half an interval is lost.
         """
         claims = self._log.claims
         return sum((claims[log[0].claim].checkpoint_every_s or 0.0) / 2 for log in open_logs)

@@ -1,1 +1,1 @@
-"""Where a run's truth lives: create-once records in the user's store."""
+"""The ledger: create-once records in the user's store, the source of truth for a run."""

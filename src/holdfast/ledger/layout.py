@@ -1,17 +1,17 @@
-"""Where everything of one run stands in the store.
+"""Where the objects of one run are in the store.
 
 <store>/<run id>/
   run.json            identity; created once
   log/00000001.json   claim, plan, seal, renewal, stop, intent, receipt, abort
   parts/...           large bodies that those records point to
-  beats/00000001      written again and again while the driver of that claim lives; advisory
+  beats/00000001      heartbeat, rewritten while the driver of that claim lives; advisory
   input/<nonce>/...   the rows of a materialized input, as Parquet
   tasks/<claim>-<nonce>/<job>/hopeless
-                      there if the job cannot end well: tasks that have not begun pay for nothing
+                      exists if the job cannot succeed: tasks that have not begun do no work
   tasks/<claim>-<nonce>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt
     0000.keys         the keys of the input rows that it covers, as Parquet
-    0000.chunk        finished output rows that are in no table file yet, as Arrow IPC
+    0000.chunk        finished output rows that are not in a table file yet, as Arrow IPC
     0000.failed       input rows for which the transform gave no output, as Arrow IPC
 """
 
@@ -27,11 +27,11 @@ RECORD_SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
-    """The names of one run's objects, and whose they are."""
+    """The names of one run's objects, and the nonce that its records carry."""
 
     folder: str
-    # The run's own nonce, once run.json was read: every record carries it. A ledger that was begun
-    # in format 1 has records that carry none.
+    # The run's own nonce, once run.json was read: every record carries it. A ledger begun in
+    # format 1 has records without one.
     nonce: str = ""
     has_unnamed: bool = False
 
@@ -41,27 +41,27 @@ class RunLayout:
         return cls(folder=f"{normalise(store)}/{encode_run_id(run_id)}")
 
     def owns(self, run: str) -> bool:
-        """Whether a record that carries this nonce is the run's; not known without run.json."""
+        """Whether a record that carries this nonce is the run's; True if run.json is unread."""
         if not self.nonce:
             return True
         return run == self.nonce if run else self.has_unnamed
 
     @property
     def files_nonce(self) -> str:
-        """What the names of the run's table files begin with; empty if they do not tell."""
+        """The prefix of the run's table file names; empty if they do not carry its nonce."""
         return "" if self.has_unnamed else self.nonce
 
     def file_names(self, nonce: str) -> str:
-        """What the names of a job's table files begin with.
+        """Return the prefix of a job's table file names.
 
         Args:
-            nonce: The job's.
+            nonce: The job's nonce.
         """
         return f"{self.files_nonce}-{nonce[:12]}" if self.files_nonce else nonce
 
     @property
     def identity(self) -> str:
-        """The object that says what the run is."""
+        """The object that holds the run's identity."""
         return f"{self.folder}/run.json"
 
     @property
@@ -79,7 +79,7 @@ class RunLayout:
         return f"{self.folder}/beats"
 
     def beat(self, claim: int) -> str:
-        """The object that the driver of a claim writes again and again."""
+        """The heartbeat object of a claim's driver."""
         return f"{self.beats}/{claim:08d}"
 
     @property
@@ -93,11 +93,11 @@ class RunLayout:
 
     @property
     def inputs(self) -> str:
-        """The folder of all that starts have written of the input's rows."""
+        """The folder of all materialized input rows, from every start."""
         return f"{self.folder}/input"
 
     def input_files(self, nonce: str) -> str:
-        """The folder of the input's rows, as one start has written them."""
+        """The folder of the input rows that one start has written."""
         return f"{self.inputs}/{nonce}"
 
     @property
@@ -106,7 +106,7 @@ class RunLayout:
         return f"{self.folder}/tasks"
 
     def job_tasks(self, tasks: str) -> str:
-        """The folder of the task logs of one job, by the name that its plan gives it."""
+        """The folder of one job's task logs, by the name that its plan gives it."""
         return f"{self.tasks}/{tasks}"
 
     def place(self, tasks: str, job: str, place: int) -> str:
@@ -114,7 +114,7 @@ class RunLayout:
         return f"{self.job_tasks(tasks)}/{job}/{place:06d}"
 
     def hopeless(self, tasks: str, job: str) -> str:
-        """The object that says that a job cannot end well."""
+        """The object that marks a job as unable to succeed."""
         return f"{self.job_tasks(tasks)}/{job}/hopeless"
 
     def task_record(self, name: str) -> str:
@@ -134,7 +134,7 @@ class RunLayout:
         return f"{self.tasks}/{name}.failed"
 
     def task_record_name(self, uri: str) -> str | None:
-        """Return the name of the task record that an object is, or None if it is no record."""
+        """Return the name of the task record at a URI, or None if it is not a task record."""
         inside = uri.removeprefix(f"{self.tasks}/")
         if inside == uri or not inside.endswith(RECORD_SUFFIX):
             return None
@@ -142,12 +142,12 @@ class RunLayout:
 
 
 def tasks_name(claim: int, nonce: str = "") -> str:
-    """Return what the folder of a job's task logs is called; without a nonce, as in format 1."""
+    """Return the name of a job's folder of task logs; without a nonce, as in format 1."""
     return f"{claim:08d}-{nonce[:12]}" if nonce else f"{claim:08d}"
 
 
 def task_log_name(tasks: str, job: str, place: int, attempt: int) -> str:
-    """Return the name of one attempt's log: sorted by age of the claim."""
+    """Return the name of one attempt's log; names sort by the age of the claim."""
     return f"{tasks}/{job}/{place:06d}/{attempt:012d}"
 
 

@@ -1,8 +1,8 @@
-"""One run's ledger: its log, its run.json, the store that holds them, and how a driver works on it.
+"""One run's ledger: its log, its run.json, the store that holds them, and the driver's ports.
 
-Its steps go to the logger `holdfast` as ids, names and numbers, and nothing else. That logger has
-no handler of ours: who wants to read it sets its level to INFO. What a user must know is a warning
-or an error, and not there.
+Steps are logged to the logger `holdfast` as ids, names and numbers, and nothing else. Holdfast
+adds no handler to it: to read the steps, set its level to INFO. What a user must know is a warning
+or an error instead.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def log_step(run_id: str, text: str) -> None:
     """Log one step.
 
     Args:
-        run_id: Whose; also, as it is, in the record's field `holdfast_run`.
-        text: What was done. No value of a setting may be in it: it could be a secret.
+        run_id: The run's id; also set, unescaped, as the record's field `holdfast_run`.
+        text: What was done. It must not hold the value of a setting, which could be a secret.
     """
-    # One step is one line: an id with a line break must not write a second one.
+    # One step is one line: an id with a line break must not start a second one.
     told = printable(without_passwords(text))
     extra = {"holdfast_run": run_id}
     _log.info("run %s: %s", printable(run_id), told, extra=extra, stacklevel=2)
@@ -38,7 +38,7 @@ def log_step(run_id: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """One run's ledger, and how this driver works on it."""
+    """One run's ledger, and the ports that this driver uses on it."""
 
     run_id: str
     store: str
@@ -61,20 +61,20 @@ class Ledger:
 
     @property
     def layout(self) -> RunLayout:
-        """Where the run stands."""
+        """Where the run's objects are."""
         return self.log.layout
 
     def run_file(self) -> RunFile | None:
-        """Read what the run is, if any driver has got so far; records must then name it.
+        """Read run.json, if a driver has written it; from then on records must name the run.
 
         Raises:
-            LedgerDamagedError: run.json is damaged or was lost, or a record is another run's.
+            LedgerDamagedError: run.json is damaged or lost, or a record is another run's.
             StoreUnavailableError: The store did not answer.
         """
         found = read_run_file(self.storage, self.layout)
         if found is not None:
             self.log.belongs_to(found)
-        elif self.log.names_a_run:  # And run.json alone says which it is.
+        elif self.log.names_a_run:  # Only run.json says which run that is.
             raise LedgerDamagedError(
                 uri=self.layout.identity, reason="missing, though records name a run"
             )
@@ -84,15 +84,15 @@ class Ledger:
         """Refuse a store that cannot hold a ledger.
 
         Raises:
-            StoreError: It cannot.
+            StoreError: The store is unsafe or unavailable.
         """
         probe_store(self.storage, self.store, self.ports.new_nonce(), sleep=self.ports.sleep)
 
     def stop(self, error: HoldfastError) -> None:
-        """Say that this driver gives up, as far as that can be said: nobody needs to wait."""
+        """Record that this driver stops, if the store allows it, so that no start waits for it."""
         stop = Stop(reason=type(error).__name__, message=error.summary)
-        log_step(self.run_id, f"stopped: {stop.reason}")  # Its message may hold values of a row.
+        log_step(self.run_id, f"stopped: {stop.reason}")  # The message may hold values of a row.
         if not self.log.own_claim:
-            return  # Nothing of this driver is in the log that another would wait for.
+            return  # This driver has no claim that another start would wait for.
         with contextlib.suppress(HoldfastError):
             self.log.append(stop)

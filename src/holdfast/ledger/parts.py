@@ -23,15 +23,15 @@ from holdfast.storage.port import Storage
 
 # ---- Parts: large bodies that a record points to, as Parquet, checked by digest when read back
 
-# What is encoded at a time: Arrow needs several times as much to do it.
+# How much is encoded at a time: Arrow needs several times as much memory for it.
 _PORTION_BYTES = 1 << 20
-# What is decoded at a time.
+# How many rows are decoded at a time.
 _READ_ROWS = 1024
 _SCHEMA = pa.schema([("record", pa.string())])
 
 
 def write_work(storage: Storage, layout: RunLayout, name: str, work: Work) -> PartReference:
-    """Write the accepted records as one part and return what a seal needs to name it.
+    """Write the accepted records as one part and return the reference for a seal.
 
     Raises:
         StoreUnavailableError: The store did not take it.
@@ -68,7 +68,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[TaskRecord]:
     """Yield the task records in some rows of a part.
 
     Raises:
-        RecordDamagedError: They are no task records.
+        RecordDamagedError: The rows are not task records.
     """
     if batch.schema != _SCHEMA:
         raise RecordDamagedError(f"it has other columns: {', '.join(batch.schema.names)}")
@@ -77,7 +77,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[TaskRecord]:
 
 
 def _portions(work: Work) -> Iterator[list[str]]:
-    """Yield the records as texts: some at a time, for one that lists many files is large."""
+    """Yield the records as texts, in portions: a record that lists many files is large."""
     texts: list[str] = []
     size = 0
     for record in work.records:
@@ -107,7 +107,7 @@ _PIN_SCHEMA = pa.schema(
 
 
 def write_pins(storage: Storage, layout: RunLayout, name: str, pins: Pins) -> PartReference:
-    """Write the pins as one part and return what a record needs to name it.
+    """Write the pins as one part and return the reference for a record.
 
     Raises:
         StoreUnavailableError: The store did not take it.

@@ -1,6 +1,6 @@
-"""What a driver and a task are given from outside: time, chance, who they are, what they use.
+"""Ports of a driver and a task: time, randomness, process identity and resource usage.
 
-Passed in, so that a simulation can drive the whole protocol.
+They are passed in so that a simulation can drive the whole protocol.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def _is_running(process_id: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # It is there, and not ours.
+        return True  # It exists, and belongs to another user.
     return True
 
 
 def _machine() -> str:
-    """Name this boot of this machine and its process space; empty where the system does not tell.
+    """Return an id for this boot and PID namespace; empty if the system does not provide one.
 
-    Host names do not do: containers share them, and a process id means nothing outside its own.
+    Host names do not suffice: containers share them, and a process id is valid only in its own.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -56,21 +56,21 @@ def _machine() -> str:
 
 
 class Beside(Protocol):
-    """Lets something happen beside the driver while that works."""
+    """Runs a function concurrently with the driver."""
 
     def __call__(
         self, name: str, after_s: float, act: Callable[[], float | None], /
     ) -> Callable[[], None]:
-        """Call `act` after so many seconds, and again after as many as it returns; None ends it.
+        """Call `act` after `after_s` seconds, then after as many as it returns, until None.
 
-        Returns what ends it. A call that is under way is not waited for.
+        Returns a function that ends this, without waiting for a call that is under way.
         """
 
 
 def in_a_thread(
     name: str, after_s: float, act: Callable[[], float | None], /
 ) -> Callable[[], None]:
-    """Call `act` beside the driver, in a thread that ends with the process."""
+    """Call `act` in a daemon thread, which ends with the process."""
     is_over = threading.Event()
 
     def run() -> None:
@@ -90,7 +90,7 @@ _MEMORY_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def _usage() -> Usage:
-    """Return what this process has used since it began."""
+    """Return what this process has used since it started."""
     counters = io_runtime().counters
     return Usage(
         at=time.time(),
@@ -104,9 +104,9 @@ def _usage() -> Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPorts:
-    """Time, chance and usage as a task sees them. Pickled with the task, never stored."""
+    """Time, randomness and usage as a task sees them. Pickled with the task, never stored."""
 
-    # Unix seconds; seconds that only grow.
+    # Unix seconds; monotonic seconds.
     now: Callable[[], float] = field(default=time.time)
     monotonic: Callable[[], float] = field(default=time.monotonic)
     sleep: Callable[[float], None] = field(default=time.sleep)
@@ -116,22 +116,22 @@ class TaskPorts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Time, chance, and who we are."""
+    """Time, randomness and process identity as a driver sees them."""
 
     now: Callable[[], float] = field(default=time.time)
     sleep: Callable[[float], None] = field(default=time.sleep)
     new_nonce: Callable[[], str] = field(default=_new_nonce)
-    # Between 0 and 1: spreads the retries of rival writers; nothing secret hangs on it.
+    # Between 0 and 1: spreads the retries of rival writers; not used for secrets.
     jitter: Callable[[], float] = field(default=random.random)  # noqa: S311
     host: str = field(default_factory=socket.gethostname)
     process_id: int = field(default_factory=os.getpid)
     machine: str = field(default_factory=_machine)
-    # What the tasks of a job are given in their turn.
+    # The ports of the job's tasks.
     tasks: TaskPorts = field(default_factory=TaskPorts)
-    # Whether a process of this machine runs.
+    # Whether a process of this machine is running.
     is_running: Callable[[int], bool] = field(default=_is_running)
     beside: Beside = field(default=in_a_thread)
-    # For what happens beside the driver and must not happen at the same time.
+    # Guards what concurrent threads of the driver must not do at the same time.
     new_lock: Callable[[], AbstractContextManager[object]] = field(default=threading.RLock)
     # The logs of the drivers that have a heartbeat in this process, each with its thread.
     drivers: list[tuple[RunLog, int]] = field(default_factory=lambda: _DRIVERS)

@@ -1,11 +1,11 @@
-"""Rows in a ledger: key files and chunks, checked before anything is done with them.
+"""Rows in a ledger: key files and chunks, checked before they are used.
 
-Arrow takes the offsets inside a buffer as they are, so a crafted object could make it read outside
-of its memory; and some kilobytes can unpack into more than any machine has. Digests do not help:
-who can write the object can write the record that names it.
+Arrow trusts the offsets inside a buffer, so a crafted object could make it read out of bounds; and
+a few kilobytes can unpack into more memory than any machine has. Digests do not help: an attacker
+who can write the object can also write the record that names it.
 
-Raw and unsorted, because that is cheap for the tasks and exact for the join that leaves finished
-rows out: ADR 0006 has the figures. A file is written piece by piece, so its size costs no memory.
+Keys are stored raw and unsorted, which is cheap for the tasks and exact for the join that leaves
+finished rows out: ADR 0006 has the figures. Files are streamed, so their size costs no memory.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from holdfast.model.work import Chunk
 from holdfast.storage.port import Storage
 from holdfast.storage.upload import ArrowFile, DigestingArrowFile
 
-# ---- Decoded objects: Arrow and Parquet of a ledger, checked before anything is done with them
+# ---- Decoded objects: a ledger's Arrow and Parquet data, checked before it is used
 
 _ROW_BYTES = 8
-# Below that, handing columns to threads takes three times as long as decoding them.
+# Below this size, handing columns to threads takes three times as long as decoding them.
 _THREADS_FROM_BYTES = 1024 * 1024
 
 
 @contextlib.contextmanager
 def damage_at(uri: str) -> Iterator[None]:
-    """Name the object whose bytes cannot be decoded.
+    """Turn a decoding error into one that names the object.
 
     Raises:
-        LedgerDamagedError: It is damaged.
+        LedgerDamagedError: The object is damaged.
     """
     try:
         yield
     # Parquet reports a damaged page header as an OSError; Arrow asks for absurd amounts of memory
-    # where a length is damaged.
+    # if a length is damaged.
     except (RecordDamagedError, pa.ArrowException, OSError) as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
 
@@ -54,13 +54,13 @@ def arrow_batches(uri: str, data: bytes, rows: int) -> list[pa.RecordBatch]:
     """Return the batches of an Arrow stream.
 
     Args:
-        uri: Which object, for errors.
+        uri: The object's URI, for errors.
         data: Its bytes.
         rows: How many rows it must have.
 
     Raises:
-        LedgerDamagedError: It is no such stream, has no batch, or unpacks into more than can have
-            been written.
+        LedgerDamagedError: It is not such a stream, has no batch, or unpacks into more than can
+            have been written.
     """
     batches, found, size = [], 0, 0
     size_max = len(data) * DECODED_RATIO_MAX + DECODED_BYTES_FREE
@@ -84,13 +84,13 @@ def parquet_batches(
     """Yield the batches of a Parquet object, each with the file's schema.
 
     Args:
-        uri: Which object, for errors.
+        uri: The object's URI, for errors.
         data: Its bytes.
         rows: How many rows it must have; None if that is not known.
         batch_rows: How many rows are decoded at a time.
 
     Raises:
-        LedgerDamagedError: It is no such object, or unpacks into too much.
+        LedgerDamagedError: It is not such an object, or unpacks into too much.
     """
     found = 0
     with (
@@ -102,11 +102,11 @@ def parquet_batches(
             _refuse_other(facts.num_rows, rows)
         groups = (facts.row_group(number) for number in range(facts.num_row_groups))
         promised = sum(group.total_byte_size for group in groups)
-        # Numbers can be packed into next to nothing.
+        # Numbers can compress to almost nothing.
         _refuse_over(DECODED_BYTES_MAX, max(promised, facts.num_rows * _ROW_BYTES))
         # An empty file has a schema, too.
         yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
-        # The footer may promise little, and the pages hold much.
+        # The footer may promise little while the pages hold much.
         use_threads = len(data) >= _THREADS_FROM_BYTES
         for batch in file.iter_batches(batch_size=batch_rows, use_threads=use_threads):
             found += batch.nbytes
@@ -126,12 +126,12 @@ def _refuse_other(rows: int, written: int) -> None:
 
 
 def _refuse_other_codecs(data: bytes) -> None:
-    """Refuse a stream that is packed by another codec than ours, before it is unpacked.
+    """Refuse a stream compressed with a codec other than ours, before it is decompressed.
 
-    A batch of zstd can be ten thousand times its size, and only unpacking it tells. pyarrow does
-    not say what a batch is packed with; the message does: `header` is the third field
-    of a Message, `compression` the fourth of a RecordBatch, which is the second of a
-    DictionaryBatch, and `codec` the first of that; 0, and no field, is LZ4.
+    A zstd batch can unpack to ten thousand times its size, and only unpacking it shows that.
+    pyarrow does not expose a batch's codec, so it is read from the message: `header` is the third
+    field of a Message, `compression` the fourth of a RecordBatch (which is the second of a
+    DictionaryBatch), and `codec` the first of that; 0, or no field, is LZ4.
 
     Raises:
         RecordDamagedError: Another codec is named, or a message is cut short.
@@ -149,7 +149,7 @@ def _refuse_other_codecs(data: bytes) -> None:
 
 
 def _byte_at(data: bytes, path: Sequence[int]) -> int:
-    """Follow tables of a flatbuffer by the numbers of fields; return the last one's first field."""
+    """Follow flatbuffer tables by field number; return the first field of the last table."""
     (table,) = struct.unpack_from("<I", data)
     for number in (*path, None):
         vtable = table - struct.unpack_from("<i", data, table)[0]
@@ -165,12 +165,12 @@ def _byte_at(data: bytes, path: Sequence[int]) -> int:
 
 
 def _own_bytes(column: pa.Array) -> int:
-    # A dictionary is stored once, and all batches share it.
+    # A dictionary is stored once and shared by all batches.
     is_packed = pa.types.is_dictionary(column.type)
     return int((column.indices if is_packed else column).nbytes)
 
 
-# ---- Key files: the keys of the input rows that a task record covers, as they came, in Parquet
+# ---- Key files: the keys of the input rows that a task record covers, unsorted, in Parquet
 
 _ROW_GROUP_BYTES = 8 * 1024 * 1024
 
@@ -180,20 +180,20 @@ class KeyFiles:
     """The keys of finished rows, and how executors reach them. Pickled with a task."""
 
     storage: Storage
-    # The object of each task record's keys, by the record's name.
+    # The URI of each task record's key file, by the record's name.
     uris: Mapping[str, str] = field(default_factory=dict)
-    # How many keys there are in all.
+    # The total number of keys.
     rows: int = 0
     # For a scan instead: the row numbers that each record covers.
     ranges: Mapping[str, Sequence[Span]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any finished rows."""
         return bool(self.uris or self.ranges)
 
 
 class KeyFile:
-    """One key file on its way."""
+    """One key file that is being written."""
 
     def __init__(self, storage: Storage, uri: str) -> None:
         """Open nothing yet: a record that covers nothing has no key file."""
@@ -205,7 +205,7 @@ class KeyFile:
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
-        """Take the keys of more rows."""
+        """Add the keys of more rows."""
         # Copied: a column from Spark holds the memory of its whole batch.
         copies = [pa.concat_arrays([column, column.slice(0, 0)]) for column in columns]
         batch = pa.RecordBatch.from_arrays(copies, names=list(names))
@@ -227,7 +227,7 @@ class KeyFile:
         return self._file.size_bytes
 
     def abandon(self) -> None:
-        """Give the file up."""
+        """Discard the file."""
         if self._writer is not None and self._file is not None:
             self._file.discard()
             self._writer.close()
@@ -244,7 +244,7 @@ class KeyFile:
                 use_dictionary=False,
                 write_statistics=False,
                 write_page_checksum=True,
-                # Numbers that grow from row to row nearly vanish; for the rest it costs nothing.
+                # Increasing numbers compress to almost nothing; for others it costs nothing.
                 column_encoding={
                     field.name: "DELTA_BINARY_PACKED"
                     for field in rows.schema
@@ -259,12 +259,12 @@ def read_key_table(uri: str, data: bytes, rows: int) -> pa.Table:
     """Return all keys of one file as they were written.
 
     Args:
-        uri: Which file, for errors.
+        uri: The file's URI, for errors.
         data: Its bytes.
         rows: How many keys it must have.
 
     Raises:
-        LedgerDamagedError: They are not as many as were written, or no keys at all.
+        LedgerDamagedError: The number of keys is not what was written, or these are not keys.
     """
     return pa.Table.from_batches(parquet_batches(uri, data, rows=rows))
 
@@ -274,7 +274,7 @@ def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.Reco
 
     Args:
         storage: How the store is reached.
-        uri: Which file.
+        uri: The file's URI.
         schema: The key columns' names and types as the session has them now.
 
     Raises:
@@ -287,7 +287,7 @@ def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.Reco
 
 # ---- Chunks: finished output rows as one Arrow IPC object, until they are in a table file
 class ChunkFile:
-    """One chunk on its way; written piece by piece, so its size costs no memory."""
+    """One chunk that is being written; it is streamed, so its size costs no memory."""
 
     def __init__(self, storage: Storage, uri: str, schema: pa.Schema) -> None:
         """Open the upload; nothing is visible before `finish`."""
@@ -299,13 +299,13 @@ class ChunkFile:
         self._rows = 0
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Pass rows on."""
+        """Write rows."""
         for batch in batches:
             self._writer.write_batch(batch)
             self._rows += batch.num_rows
 
     def finish(self) -> Chunk:
-        """Make the chunk visible, and say what a record needs to name it."""
+        """Make the chunk visible, and return the reference for a record."""
         self._writer.close()
         failpoint("before-chunk")
         self._file.finish()
@@ -313,7 +313,7 @@ class ChunkFile:
         return Chunk(rows=self._rows, size_bytes=self._file.size_bytes, digest=self._file.digest)
 
     def abandon(self) -> None:
-        """Give the chunk up."""
+        """Discard the chunk."""
         self._file.discard()
         self._writer.close()
 
@@ -332,6 +332,6 @@ def decode_chunk(uri: str, chunk: Chunk, data: bytes) -> list[pa.RecordBatch]:
     """Return a chunk's rows, from the bytes of its object.
 
     Raises:
-        LedgerDamagedError: They are not as many as were written, or no rows at all.
+        LedgerDamagedError: The number of rows is not what was written, or these are not rows.
     """
     return arrow_batches(uri, data, chunk.rows)

@@ -1,11 +1,12 @@
-"""run.json and the run log: what a run is, and its driver's gapless list of records.
+"""run.json and the run log: a run's identity, and its drivers' gapless list of records.
 
-Its nonce is the run's own. The mark inside the table carries it, so that the same run id from a
-second store is told apart, and so does every record. It names the run id too: a folder that was
-copied to another id is known as a copy.
+run.json holds the run's nonce. Every record carries it, and so does the mark inside the table,
+which distinguishes the same run id in another store. run.json names the run id too, so a folder
+that was copied to another id is recognised as a copy.
 
-One log decides. A driver appends at the next number; if another's claim or abort stands there,
-it is fenced. So a claim fixes everything before it, and a fenced driver can change nothing.
+The log decides who owns the run. A driver appends at the next number; if another driver's claim or
+an abort is already there, it is fenced. So a claim fixes everything before it, and a fenced driver
+can change nothing.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ from holdfast.model.stored import RecordDamagedError, Segment, typed, typed_whol
 from holdfast.storage.port import Storage, StorageError
 
 
-# ---- run.json: what a run is, created once by its first driver
+# ---- run.json: the run's identity, created once by its first driver
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """What stands in run.json."""
+    """The content of run.json."""
 
     nonce: str
     identity: Identity
-    # Whether it is of format 1, whose records carry no nonce of their run.
+    # Whether it has format 1, whose records do not carry their run's nonce.
     has_unnamed: bool = False
 
 
@@ -75,14 +76,14 @@ def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so tha
     nonce: str,
     sleep: Callable[[float], None],
 ) -> RunFile:
-    """Create run.json, or read the one that stands and compare it.
+    """Create run.json, or read the existing one and compare it.
 
     Args:
         storage: How the store is reached.
-        layout: Where the run stands.
+        layout: Where the run's objects are.
         run_id: The user's id, for errors.
-        identity: What this start wants the run to be.
-        nonce: Ours, if we are the first.
+        identity: The identity that this start expects the run to have.
+        nonce: The run's nonce, if this start creates it.
         sleep: How to pause between attempts.
 
     Raises:
@@ -99,7 +100,7 @@ def open_run_file(  # noqa: PLR0913 - the ports are passed in one by one, so tha
 
 
 def read_run_file(storage: Storage, layout: RunLayout) -> RunFile | None:
-    """Return what stands in run.json; None if no driver got that far.
+    """Return the content of run.json; None if no driver has written it.
 
     Raises:
         LedgerDamagedError: run.json is damaged.
@@ -147,7 +148,7 @@ def _decoded(layout: RunLayout, data: bytes) -> RunFile:
 # ---- The run log: the driver's gapless list of create-once records
 
 _CLAIM_ATTEMPTS_MAX = 100
-# What a driver may write before it is known which table the run writes. Such a seal is empty.
+# What a driver may write before the run's table is known. Such a seal is empty.
 _EARLY = (Claim, Seal, Stop, Abort)
 
 
@@ -173,26 +174,26 @@ class RunLog:
         self._sleep = sleep
         self._records: list[Record] = []
         self._own_claim = 0
-        # Which table the run writes, once run.json was read.
+        # The UUID of the run's table, once run.json was read.
         self._table_uuid = ""
-        # What made the log unreadable: then nothing is appended, which could hide the damage.
+        # What made the log unreadable: an append could hide the damage, so none is made.
         self._damage: LedgerDamagedError | None = None
 
     @property
     def run_id(self) -> str:
-        """Whose log it is."""
+        """The id of the log's run."""
         return self._run_id
 
     @property
     def layout(self) -> RunLayout:
-        """Where the run's objects are, and, once run.json was read, how they are told."""
+        """Where the run's objects are, and, once run.json was read, the nonce they carry."""
         return self._layout
 
     def belongs_to(self, run_file: RunFile) -> None:
-        """Take records for the run's only if they name it, those that were read before as well.
+        """Accept only records that name this run, including those already read.
 
         Raises:
-            LedgerDamagedError: One of them is another run's.
+            LedgerDamagedError: A record is another run's.
         """
         self._layout = replace(self._layout, nonce=run_file.nonce, has_unnamed=run_file.has_unnamed)
         self._table_uuid = run_file.identity.table_uuid
@@ -206,7 +207,7 @@ class RunLog:
 
     @property
     def receipt(self) -> Receipt | None:
-        """What landed, if a receipt stands in the log."""
+        """The receipt, if the log has one."""
         found = [record.body for record in self._records if isinstance(record.body, Receipt)]
         return found[-1] if found else None
 
@@ -221,7 +222,7 @@ class RunLog:
 
     @property
     def doubtful(self) -> dict[int, Intent]:
-        """The intents that may have landed, or may still land, as far as the log tells."""
+        """The intents that may have landed, or may still land, as far as the log shows."""
         return doubtful_intents(self._records)
 
     @property
@@ -233,12 +234,12 @@ class RunLog:
 
     @property
     def renewals(self) -> list[PartReference]:
-        """Where the copies are listed that drivers have made, or were about to make."""
+        """The parts that list copies that drivers have made, or were about to make."""
         return [record.body.work for record in self._records if isinstance(record.body, Renewal)]
 
     @property
     def began_at(self) -> float:
-        """When the first record was written, in Unix seconds; the run is claimed already."""
+        """When the first record was written, in Unix seconds; the run must be claimed."""
         return datetime.fromisoformat(self._records[0].written_at).timestamp()
 
     @property
@@ -255,7 +256,7 @@ class RunLog:
 
     @property
     def next_number(self) -> int:
-        """The number that the next record gets."""
+        """The number of the next record."""
         return len(self._records) + 1
 
     @property
@@ -271,17 +272,17 @@ class RunLog:
 
     @property
     def names_a_run(self) -> bool:
-        """Whether some record names its run: then run.json was there when it was written."""
+        """Whether a record names its run: then run.json existed when it was written."""
         return bool(_named_run(self._records))
 
     @property
     def task_folders(self) -> dict[int, str]:
-        """What the folder of each job's task logs is called, by the claim's number."""
+        """The name of each job's folder of task logs, by the claim's number."""
         return {claim: plan.tasks or tasks_name(claim) for claim, plan in self.plans.items()}
 
     @property
     def pinned(self) -> Pinned | None:
-        """Which files the run reads, once that is settled."""
+        """The files that the run reads, once they are pinned."""
         return next((one.body for one in self._records if isinstance(one.body, Pinned)), None)
 
     def refresh(self) -> None:
@@ -313,21 +314,21 @@ class RunLog:
 
     @property
     def abort(self) -> Abort | None:
-        """The record that gave the run up."""
+        """The record that aborted the run, if there is one."""
         bodies = (record.body for record in self._records)
         return next((body for body in bodies if isinstance(body, Abort)), None)
 
     @property
     def is_aborted(self) -> bool:
-        """Whether the run was given up."""
+        """Whether the run was aborted."""
         return self.abort is not None
 
     def claim(self, body: Claim | Abort) -> Record:
-        """Take the run over, or give it up: append behind whatever stands there.
+        """Take the run over, or abort it: append after the last record, whatever it is.
 
         Raises:
-            RunAbortedError: The run was given up.
-            StoreUnavailableError: Too many rivals, or no answer.
+            RunAbortedError: The run was aborted.
+            StoreUnavailableError: Other drivers took every number, or the store did not answer.
         """
         for _ in range(_CLAIM_ATTEMPTS_MAX):
             if (record := self.try_claim(body)) is not None:
@@ -335,14 +336,14 @@ class RunLog:
         raise StoreUnavailableError(uri=self._layout.log, reason="rivals took every number")
 
     def try_claim(self, body: Claim | Abort) -> Record | None:
-        """Claim right behind the last known record; None if another's record is there by now.
+        """Claim right after the last known record; None if another driver's is there by now.
 
         Raises:
-            RunAbortedError: The run was given up.
+            RunAbortedError: The run was aborted.
             StoreUnavailableError: The store did not answer.
         """
         self._stop_if_aborted()
-        # The create decides who is next, not a listing: list only after a loss.
+        # The create decides which driver is next, not a listing: list only after a loss.
         record, won = self._try_append(body)
         if not won:
             self.refresh()
@@ -351,33 +352,33 @@ class RunLog:
         return record
 
     def stop_if_taken_over(self) -> None:
-        """Look whether the run is still this driver's.
+        """Check that the run is still this driver's.
 
         Raises:
             RunFencedError: Another driver has claimed it.
-            RunAbortedError: It was given up.
+            RunAbortedError: It was aborted.
         """
         self.refresh()
         self._stop_if_fenced()
 
     def claim_next_pass(self, body: Claim) -> Record:
-        """Claim again as the driver that holds the run: this ends the tasks of the last pass.
+        """Claim again as the driver that holds the run, which ends the tasks of the last pass.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
-            RunAbortedError: The run was given up.
+            RunAbortedError: The run was aborted.
         """
         record = self.append(body)
         self._own_claim = record.number
         return record
 
     def append(self, body: Body) -> Record:
-        """Append a record of the current claim.
+        """Append a record under the current claim.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
-            RunAbortedError: The run was given up.
-            LedgerDamagedError: Something else stands at the next number.
+            RunAbortedError: The run was aborted.
+            LedgerDamagedError: The next number is taken by a record that no claim allows.
         """
         # A fenced driver stays fenced: it may have read the later claim before this call.
         self._stop_if_fenced()
@@ -390,10 +391,10 @@ class RunLog:
         )
 
     def append_late_receipt(self, receipt: Receipt) -> None:
-        """Record that a run has landed though it was given up; the first to find it does.
+        """Record that an aborted run has landed; the first driver to find out does this.
 
         Raises:
-            LedgerDamagedError: Something else stands behind the abort.
+            LedgerDamagedError: Another record follows the abort.
             StoreUnavailableError: The store did not answer.
         """
         if self.receipt is None and not self._try_append(receipt)[1] and self.receipt is None:
@@ -410,7 +411,7 @@ class RunLog:
             nonce=self._new_nonce(),
             written_at=datetime.fromtimestamp(self._now(), tz=timezone.utc).isoformat(),
             body=body,
-            # Another driver may have made run.json since this one has looked for it.
+            # Another driver may have created run.json since this one looked for it.
             run=self._layout.nonce or _named_run(self._records),
             previous=self._records[-1].nonce if self._records else "",
         )
@@ -444,7 +445,7 @@ class RunLog:
             raise LedgerDamagedError(uri=uri, reason=str(error)) from error
         if record.number != number:
             raise LedgerDamagedError(uri=uri, reason=f"it says number {record.number}")
-        # Earlier versions let a driver say that it stops before it had claimed the run.
+        # Earlier versions let a driver record a stop before it had claimed the run.
         if number == 1 and not isinstance(record.body, Claim | Abort | Stop):
             raise LedgerDamagedError(uri=uri, reason="the first record is no claim")
         self._check_owner(record, self._records)
@@ -454,10 +455,10 @@ class RunLog:
         """Refuse a record that is another run's, or that does not follow the one before.
 
         Raises:
-            LedgerDamagedError: It is.
+            LedgerDamagedError: It is another run's, or out of sequence.
         """
         uri, named = self._layout.record(record.number), _named_run(before)
-        # Before run.json there is no nonce. That may stay so until the first record that has one.
+        # Before run.json there is no nonce. Records may lack it until the first that has one.
         is_early = not record.run and not named and isinstance(record.body, _EARLY)
         is_own = self._layout.owns(record.run) and (not named or record.run in {named, ""})
         if not is_own and not is_early:
@@ -468,7 +469,7 @@ class RunLog:
         ):
             raise LedgerDamagedError(uri=uri, reason="it follows a record that is not there")
         body = record.body
-        # All that tells the log of another run where records carry no nonce, in format 1.
+        # In format 1 records carry no nonce: only this check can detect another run's log.
         if isinstance(body, Intent) and self._table_uuid not in {"", body.table_uuid}:
             raise LedgerDamagedError(uri=uri, reason="it is an intent for another table")
         if isinstance(body, Receipt | Refused):
@@ -481,5 +482,5 @@ class RunLog:
 
 
 def _named_run(records: Sequence[Record]) -> str:
-    """Return the nonce of the run that records carry; empty if none does."""
+    """Return the run nonce that the records carry; empty if none does."""
     return next((one.run for one in reversed(records) if one.run), "")

@@ -1,10 +1,10 @@
 """The ledger's store: create-once writes, their failures in the user's terms, and the probe.
 
-Clients retry inside, so "already exists" may be our own write, and a refused write may have
-stored nothing. After anything but success we therefore read back: our bytes mean won, other
-bytes mean lost, absent means try again. Bytes carry a nonce, so no two writers' are equal.
+Storage clients retry internally, so "already exists" may be our own write, and a refused write may
+have stored nothing. After anything but success we therefore read back: our bytes mean won, other
+bytes mean lost, absent means try again. The bytes carry a nonce, so no two writers' are equal.
 
-Such a store would let two drivers both believe that they own the run.
+The probe refuses a store that ignores create-if-absent: two drivers could both own a run there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from holdfast.ledger.layout import probe_uri
 from holdfast.storage.port import AlreadyThereError, Storage, StorageError
 
 
-# ---- Answers of the store: a failed call is told in the user's terms, wherever the ledger makes
-# it
+# ---- Answers of the store: a failed call is reported in the user's terms, wherever it is made
 @contextlib.contextmanager
 def answers(uri: str) -> Iterator[None]:
-    """Speak of the store where a call to it fails; a missing object stays `FileNotFoundError`.
+    """Turn a failed call into a store error; a missing object stays `FileNotFoundError`.
 
     Raises:
         StoreUnavailableError: The store did not answer.
@@ -48,17 +47,17 @@ def list_objects(storage: Storage, folder: str) -> list[str]:
 
 
 def refuse_links(folder: str, uris: Iterable[str]) -> None:
-    """Refuse objects that are reached through a link inside a run's folder, before they go.
+    """Refuse to delete objects that are reached through a link inside a run's folder.
 
-    A link leads anywhere: what stands behind it was not written by the run. Only folders of the
-    local file system can be links; a link to one file is deleted itself, not what it leads to.
+    A link can lead anywhere, to objects that the run did not write. Only folders of the local file
+    system can be links; deleting a link to a file removes the link, not its target.
 
     Raises:
         LedgerDamagedError: A folder is a link.
     """
     if not folder.startswith("file://"):
         return
-    # Sorted, so that each is looked at once and its parents before it.
+    # Sorted, so that each is checked once, and after its parents.
     inner = {parent for uri in uris for parent in _parents(uri, folder)}
     for uri in sorted(inner):
         if os.path.islink(uri.removeprefix("file://")):  # noqa: PTH114 - a path of a URI.
@@ -66,7 +65,7 @@ def refuse_links(folder: str, uris: Iterable[str]) -> None:
 
 
 def _parents(uri: str, folder: str) -> Iterator[str]:
-    """Yield the folders that hold an object, up to the one that is given."""
+    """Yield the folders that hold an object, up to but not including `folder`."""
     parent = uri.rpartition("/")[0]
     while len(parent) > len(folder):
         yield parent
@@ -74,7 +73,7 @@ def _parents(uri: str, folder: str) -> Iterator[str]:
 
 
 def read_whole(storage: Storage, uri: str, digest: str) -> bytes:
-    """Return an object's bytes, which must be those that the digest was made of.
+    """Return an object's bytes, which must match the digest.
 
     Raises:
         LedgerDamagedError: The object is gone, or not as it was written.
@@ -90,7 +89,7 @@ def read_whole(storage: Storage, uri: str, digest: str) -> bytes:
     return data
 
 
-# ---- Create-once: the one primitive that the whole protocol stands on
+# ---- Create-once: the one primitive that the whole protocol depends on
 
 _ATTEMPTS_MAX = 6
 _FIRST_PAUSE_S = 0.1
@@ -99,18 +98,18 @@ _FIRST_PAUSE_S = 0.1
 def create_once(
     storage: Storage, uri: str, data: bytes, *, sleep: Callable[[float], None]
 ) -> bytes:
-    """Create the object, or find out who did; return the bytes that stand there.
+    """Create the object, unless another writer did; return the bytes that are there.
 
-    Equal to `data`: we won. Anything else is another writer's object, whole or damaged.
+    If they equal `data`, we won. Anything else is another writer's object, whole or damaged.
 
     Args:
-        storage: Where.
-        uri: Which object.
-        data: Its content, with a nonce of ours inside.
+        storage: How the store is reached.
+        uri: The object's URI.
+        data: Its content, which holds a nonce of ours.
         sleep: How to pause between attempts.
 
     Raises:
-        StoreUnavailableError: No attempt ended in a certain answer.
+        StoreUnavailableError: No attempt got a definite answer.
     """
     refusal: StorageError | None = None
     for attempt in range(_ATTEMPTS_MAX):
@@ -150,7 +149,7 @@ def probe_store(
     Args:
         storage: How the store is reached.
         store: Its URI.
-        nonce: A name nobody else uses.
+        nonce: A unique name.
         sleep: How to pause between attempts.
 
     Raises:
@@ -187,7 +186,7 @@ def probe_store(
 
 
 def _is_refused(storage: Storage, uri: str, data: bytes) -> bool | None:
-    """Whether a create over an object is refused; None if no answer came, which proves nothing."""
+    """Whether a create over an object is refused; None without an answer, which proves nothing."""
     try:
         storage.create(uri, data)
     except AlreadyThereError:

@@ -1,7 +1,7 @@
-"""Task logs: the create-once records of one task attempt, and how all of a claim are read.
+"""Task logs: the create-once records of one task attempt, and how those of a claim are read.
 
 A record counts only with everything it names: keys, chunk and files are whole before the record
-is created. So a task that is killed anywhere leaves a prefix that is true.
+is created. So a task that is killed at any point leaves a valid prefix.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from holdfast.model.stored import RecordDamagedError, must_be_readable
 from holdfast.model.work import TaskRecord
 from holdfast.storage.port import Storage
 
-# "stopped": the job's own driver gives up, and what its tasks have done still counts. "fenced": the
-# run has gone on without the job, and nothing of it counts any more.
+# "stopped": the job's own driver has stopped, and its tasks' work still counts. "fenced": the run
+# has moved on without the job, and nothing it does counts any more.
 JobEnd = Literal["", "stopped", "fenced"]
 
 _NUMBERS_MAX = 1_000_000
-# How long no task of a job can have found out that it is hopeless: one batch takes its time.
+# A job younger than this cannot have been found hopeless yet: one batch takes time.
 _HOPEFUL_S = 2.0
 _PORTS = TaskPorts()
 
@@ -40,21 +40,21 @@ class JobLedger:
     # The folder of the job's logs: see `Plan.tasks`.
     tasks: str
     job: str
-    # The run log's next number when the job began: whatever stands there ends the job's tasks.
+    # The run log's next number when the job began: any record there ends the job's tasks.
     next_number: int
     # When that was, in Unix seconds.
     planned_at: float
     ports: TaskPorts = _PORTS
 
     def is_stale(self, after_s: float) -> bool:
-        """Whether the job began so long ago that somebody may have taken the run over.
+        """Whether the job began so long ago that another driver may have taken the run over.
 
         Asking the store costs a request, and a task that starts with its job need not ask.
         """
         return self.ports.now() - self.planned_at > after_s
 
     def end(self) -> JobEnd:
-        """Return whether the job's tasks are to end, and how.
+        """Return whether the job's tasks must end, and how.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -62,17 +62,17 @@ class JobLedger:
         uri = self.layout.record(self.next_number)
         try:
             with answers(uri):
-                # Mostly it is not there, and asking for the size tells that for less.
+                # It is usually absent, and asking for the size shows that more cheaply.
                 self.storage.size(uri)
                 body = decode_record(self.storage.get(uri)).body
         except FileNotFoundError:
             return ""
         except RecordDamagedError:
-            return "fenced"  # Whatever it is, the driver no longer waits for this job.
+            return "fenced"  # Whatever the record is, the driver no longer waits for this job.
         return "stopped" if isinstance(body, Stop) else "fenced"
 
     def say_hopeless(self) -> None:
-        """Say that the job cannot end well, for tasks that have not begun: they pay for no row.
+        """Mark the job as unable to succeed, so that tasks that have not begun do no work.
 
         Raises:
             StoreUnavailableError: The store did not take it.
@@ -82,7 +82,7 @@ class JobLedger:
             self.storage.put(uri, b"hopeless")
 
     def is_hopeless(self) -> bool:
-        """Whether a task has said so. Those that begin with the job save the request.
+        """Whether a task has marked the job hopeless; early tasks skip the request.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -130,15 +130,16 @@ class TaskLog:
 
     @property
     def next_name(self) -> str:
-        """The name of the record to come, which its keys and its chunk share."""
+        """The name of the next record, which its keys and its chunk share."""
         return f"{self._name}/{self._next:04d}"
 
     def append(self, record: TaskRecord) -> None:
         """Write the next record.
 
         Raises:
-            LedgerDamagedError: Another attempt writes under the same name, or there are too many.
-            SettingsError: A number or a text in it cannot be recorded.
+            LedgerDamagedError: Another attempt writes under the same name, or there are too many
+                records.
+            SettingsError: A number or text in the record cannot be stored.
             StoreUnavailableError: The store did not take it.
         """
         uri = self._layout.task_record(record.name)
@@ -177,7 +178,7 @@ def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) 
 
 
 def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
-    """Return each log's records, in order, up to the first number that is not there."""
+    """Return each log's records, in order, up to the first missing number."""
     by_log: dict[str, list[TaskRecord]] = {}
     for record in sorted(records, key=lambda record: (record.log, record.number)):
         log = by_log.setdefault(record.log, [])
@@ -187,7 +188,7 @@ def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]
 
 
 def _kind(record: TaskRecord) -> str:
-    """Say in a word what a record is about."""
+    """Return a short name for the record's kind."""
     if record.chunk is not None:
         return "chunk"
     if record.quarantine is not None:

@@ -1,1 +1,1 @@
-"""Values without IO: what the rest of Holdfast speaks about."""
+"""Values without IO, shared by the rest of Holdfast."""

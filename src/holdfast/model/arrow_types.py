@@ -1,4 +1,4 @@
-"""Which Arrow types become which others without loss."""
+"""Which Arrow types can be cast to which others without loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FLOAT_BITS = {"halffloat": 16, "float": 32, "double": 64}
 
 
 def widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a safe cast loses nothing, or fails for the value that would lose something."""
+    """Whether a safe cast loses nothing, or fails for a value that would be changed."""
     kind, wanted = str(source), str(target)
     if wanted in _INTEGER_BITS:
         signed = _INTEGER_BITS.get(kind, 0)
@@ -22,7 +22,7 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
         return 0 < signed <= bits or 0 < unsigned < bits
     if wanted in _FLOAT_BITS:
         bits = _FLOAT_BITS[wanted]
-        # A float of 32 bits holds every integer of 16, one of 64 every integer of 32.
+        # A 32-bit float holds every 16-bit integer, a 64-bit float every 32-bit integer.
         whole = {**_INTEGER_BITS, **_UNSIGNED_BITS}.get(kind, bits)
         return 0 < _FLOAT_BITS.get(kind, 0) <= bits or 2 * whole <= bits
     if pt.is_decimal(target):
@@ -48,17 +48,17 @@ def is_uuid(kind: pa.DataType) -> bool:
 
 
 def is_any_list(kind: pa.DataType) -> bool:
-    """Whether it is a list, however its offsets are kept."""
+    """Whether it is a list, whatever the type of its offsets."""
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def is_any_string(kind: pa.DataType) -> bool:
-    """Whether it is text, however its offsets are kept."""
+    """Whether it is text, whatever the type of its offsets."""
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
 def is_any_binary(kind: pa.DataType) -> bool:
-    """Whether it is bytes, of fixed or any length."""
+    """Whether it is bytes, of fixed or variable length."""
     return bool(
         pt.is_binary(kind)
         or pt.is_large_binary(kind)

@@ -1,12 +1,12 @@
 """What a run reads and has covered: row ranges, key examples, input sums, pinned files.
 
-A count alone is not enough: an input that changes may lose as many rows as it doubles. The sums
+A count alone is not enough: an input that changes may lose as many rows as it duplicates. The sums
 run over a 64-bit hash of each row's key, in halves, so that they neither overflow nor depend on
 the order of rows. The same keys may come with other values: two further sums, over a hash of each
-whole row, tell these apart. They are there only where a start was asked for them.
+whole row, detect this. They exist only if a start was asked for them.
 
 Rows are numbered through all files, in the order of the pins, so a range of numbers says which
-rows are done. That holds as long as each file is the very one that was pinned.
+rows are done. That holds as long as each file is the one that was pinned.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import pyarrow as pa
 
 from holdfast.model.stored import Count, Sum
 
-# ---- Ranges of row numbers: which rows of a scan, whose rows are numbered through all its files
+# ---- Ranges of row numbers: the rows of a scan are numbered through all its files
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Row numbers as spans `[start, stop)`: in order, disjoint, and never touching."""
+    """Row numbers as spans `[start, stop)`: sorted, disjoint and never adjacent."""
 
     spans: tuple[Span, ...] = ()
 
     @classmethod
     def of(cls, spans: Iterable[Span]) -> Ranges:
-        """Put spans in order and join those that touch or overlap."""
+        """Sort spans and join those that touch or overlap."""
         joined: list[Span] = []
         for start, stop in sorted(spans):
             if start >= stop:
@@ -47,11 +47,11 @@ class Ranges:
         return cls(tuple(joined))
 
     def __bool__(self) -> bool:
-        """Whether there is any row."""
+        """Whether there are any rows."""
         return bool(self.spans)
 
     def __iter__(self) -> Iterator[Span]:
-        """Give the spans in order."""
+        """Iterate over the spans in order."""
         return iter(self.spans)
 
     @property
@@ -60,7 +60,7 @@ class Ranges:
         return sum(stop - start for start, stop in self.spans)
 
     def plus(self, other: Ranges) -> Ranges:
-        """Return the rows of either."""
+        """Return the union."""
         return Ranges.of((*self.spans, *other.spans))
 
     def minus(self, other: Ranges) -> Ranges:
@@ -88,16 +88,16 @@ class Ranges:
         return self.minus(self.minus(other))
 
 
-# ---- Key examples: what an error shows of the keys that it speaks of
+# ---- Key examples: the keys that an error shows
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyExamples:
-    """How many keys there are of some kind, and a few of them for people."""
+    """How many keys of some kind there are, and a few of them as examples."""
 
     keys: int
     examples: str
 
 
-# ---- Input sums: what a start's input was, in a few numbers
+# ---- Input sums: a start's input, in a few numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSums:
     """The number of rows, how many have NULL in their key, and the sums of their keys' hashes."""
@@ -106,10 +106,10 @@ class InputSums:
     null_keys: Count
     low: Sum
     high: Sum
-    # Sums over the hashes of whole rows; None where they were not asked for.
+    # Sums over the hashes of whole rows; None if they were not asked for.
     row_low: Sum | None = None
     row_high: Sum | None = None
-    # The columns of these rows, each with its type: to say what has changed, not to compare.
+    # The columns of these rows, each with its type: for messages, not for comparison.
     columns: Sequence[str] = field(default=(), compare=False)
 
     @property
@@ -118,7 +118,7 @@ class InputSums:
         return self.row_low is not None
 
     def has_keys_of(self, other: InputSums) -> bool:
-        """Whether these are as many rows as the others, with the same keys."""
+        """Whether both have the same number of rows and the same keys."""
         return (self.rows, self.null_keys, self.low, self.high) == (
             other.rows,
             other.null_keys,
@@ -180,16 +180,16 @@ class PinnedFile:
 
     uri: str
     size_bytes: Count
-    # The store's own mark of this very object; empty where it gives none.
+    # The store's tag of this version of the object; empty if the store has none.
     tag: str
-    # Rows and stored bytes of each part that can be read by itself: a row group, or the file.
+    # Rows and stored bytes of each part that can be read separately: a row group, or the file.
     group_rows: tuple[Count, ...]
     group_bytes: tuple[Count, ...]
-    # The parts that cannot hold a row that is asked for.
+    # The parts that cannot hold a wanted row.
     left_out: tuple[Count, ...] = ()
-    # Columns that stand in the file's path, not in the file.
+    # Columns whose values are in the file's path, not in the file.
     values: Mapping[str, Any] = field(default_factory=dict)
-    # Files that say which rows of this one are deleted.
+    # Files that list the deleted rows of this one.
     deletes: tuple[str, ...] = ()
 
     @property
@@ -203,7 +203,7 @@ class FileSlice:
     """Some rows of one file. Pickled with a task."""
 
     file: PinnedFile
-    # The number of the file's first row, and which of its rows are meant, counted from it.
+    # The number of the file's first row, and the slice's rows, counted from it.
     base: int
     start: int
     stop: int
@@ -211,18 +211,18 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Which state of a table was pinned, for the comparison at a later start; of files, nothing."""
+    """Which state of a table was pinned, to compare at a later start; empty for plain files."""
 
-    # Of a Lance dataset.
+    # For a Lance dataset.
     version: Count | None = None
-    # Of an Iceberg table; one without rows has no snapshot.
+    # For an Iceberg table; one without rows has no snapshot.
     table_uuid: str = ""
     snapshot_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pins:
-    """All files of a scan, and what their rows look like."""
+    """All files of a scan, and the schema of their rows."""
 
     files: tuple[PinnedFile, ...]
     schema: pa.Schema
@@ -230,28 +230,28 @@ class Pins:
 
     @cached_property
     def bases(self) -> tuple[int, ...]:
-        """The number of each file's first row, and after the last file the number of rows."""
+        """The number of each file's first row, followed by the total number of rows."""
         return tuple(accumulate((file.rows for file in self.files), initial=0))
 
     @cached_property
     def whole(self) -> Ranges:
-        """All rows that are to be read."""
+        """All rows to be read."""
         return Ranges.of((base, base + rows) for base, rows, _ in self._groups())
 
     def items(self, left: Ranges, slots: int, item_bytes: int) -> list[tuple[FileSlice, ...]]:
-        """Share rows out into work items of about the same size, cut between groups if possible.
+        """Split rows into work items of about the same size, between groups if possible.
 
         Args:
-            left: Which rows.
-            slots: How many tasks run at a time: every one gets as much, as far as that goes.
-            item_bytes: How many stored bytes make an item at most.
+            left: The rows to split.
+            slots: How many tasks run at a time: each gets about the same share.
+            item_bytes: The most stored bytes in an item.
         """
         pieces = list(self._pieces(left))
         total = sum(size for _, _, size in pieces)
         if not pieces:
             return []
         count = slots * max(1, -(-total // (item_bytes * slots)))
-        # A group that is a little too large stays whole: cut, it would be read twice.
+        # A group that is a little too large stays whole: if split, it would be read twice.
         tolerance = total // count // 4
         items: list[list[Span]] = [[]]
         done = 0
@@ -276,7 +276,7 @@ class Pins:
         for first, stop in ranges:
             start = first
             while start < stop:
-                # Of files that begin at one number, the last is the one with rows.
+                # If several files begin at the same number, only the last of them has rows.
                 number = bisect_right(self.bases, start) - 1
                 base, end = self.bases[number], min(stop, self.bases[number + 1])
                 slices.append(
@@ -288,7 +288,7 @@ class Pins:
         return tuple(slices)
 
     def _groups(self) -> Iterable[tuple[int, int, int]]:
-        """Yield first row, rows and bytes of each group that is to be read."""
+        """Yield the first row, the number of rows and the bytes of each group to be read."""
         for file, base in zip(self.files, self.bases, strict=False):
             left_out, first = set(file.left_out), base
             sizes = zip(file.group_rows, file.group_bytes, strict=True)
@@ -298,7 +298,7 @@ class Pins:
                 first += rows
 
     def _pieces(self, left: Ranges) -> Iterable[tuple[int, int, int]]:
-        """Yield first row, last row and about how many bytes, group by group."""
+        """Yield the first row, the end and the approximate bytes of each piece, by group."""
         spans: Sequence[Span] = left.spans
         at = 0
         for first, rows, size in self._groups():

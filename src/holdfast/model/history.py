@@ -11,27 +11,27 @@ from holdfast.model.records import Abort, Body, Claim, Plan, Receipt, Record, St
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.text import printable
 
-# ---- Starts: the lives of a run's drivers, as the run log tells them
+# ---- Starts: driver starts, reconstructed from the run log
 
-# "": it is the last one, and nobody has said how it ended: it may be at work. "gone": another
-# start came after it, and it had said nothing: killed, or taken over.
+# "": the last start, without a recorded end: it may be running. "gone": another start came after
+# it, and it left no stop record: it was killed, or taken over.
 StartEnd = Literal["", "committed", "stopped", "aborted", "gone"]
 
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """One claim of a start, and the job that was run under it."""
+    """One claim of a start, and the job that ran under it."""
 
     claim: int
     # Unix seconds, by the driver's clock.
     began_at: float
-    # None as long as no job was planned under the claim.
+    # None until a job is planned under the claim.
     plan: Plan | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Start:
-    """One driver's life, from its first claim on."""
+    """One start of a run by one driver, from its first claim on."""
 
     number: int
     host: str
@@ -43,14 +43,14 @@ class Start:
     last_at: float
     passes: list[Pass] = field(default_factory=list)
     end: StartEnd = ""
-    # The name of the error or signal that a driver has left behind.
+    # The name of the error or signal in the driver's stop record.
     reason: str = ""
-    # What that error says has happened.
+    # The message of that error.
     message: str = ""
 
     @property
     def why(self) -> str:
-        """The reason and what it says, for people."""
+        """The reason with its message, for people."""
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
     @property
@@ -60,20 +60,20 @@ class Start:
 
     @property
     def jobs(self) -> list[Pass]:
-        """The passes under which a job was run."""
+        """The passes that ran a job."""
         return [one for one in self.passes if one.plan is not None]
 
 
 def unix_seconds(written_at: str) -> float:
-    """Return the moment that a record names."""
+    """Return a record's time in Unix seconds."""
     return datetime.fromisoformat(written_at).timestamp()
 
 
 def starts_of(records: Iterable[Record]) -> list[Start]:
     """Return all starts of a run, the first one first.
 
-    A process that claims again without having stopped goes on with its next pass. A receipt may be
-    written by whoever finds the mark, so it ends the last start.
+    A process that claims again without having stopped continues with its next pass. Any driver
+    that finds the mark may write the receipt, so a receipt ends the last start.
     """
     starts: list[Start] = []
     for record in records:
@@ -129,35 +129,35 @@ def _begun(number: int, claim: Claim, at: float) -> Start:
     )
 
 
-# ---- Status: what a run's ledger says, in a form that a person reads
+# ---- Status: what a run's ledger says, in readable form
 
-# "started": a driver has claimed it, alive or dead. "stopped": its driver gave up in good order.
-# "staged": everything is in table files, and only the commit is missing. "damaged": its ledger
-# cannot be read, and a list of runs goes on without it.
+# "started": a driver has claimed it, alive or dead. "stopped": its driver left a stop record.
+# "staged": all rows are in table files, and only the commit is missing. "damaged": its ledger
+# cannot be read; a list of runs continues with the next one.
 RunState = Literal["new", "started", "stopped", "staged", "committed", "aborted", "damaged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """Where a run stands. `print(status)` shows it as a small table."""
+    """The status of a run. `print(status)` shows it as a small table."""
 
     run_id: str
     state: RunState
     table: str
-    # None while nobody has measured the input.
+    # None until the input is measured.
     input_rows: int | None
     done_rows: int
-    # Those of them that have failed, as far as a seal has counted them.
+    # How many of them have failed, as counted by the last seal.
     quarantined_rows: int
-    # How many drivers have claimed it.
+    # How many drivers have claimed the run.
     starts: int
     host: str
     process_id: int
     last_record_at: str
     snapshot_id: int | None
-    # What is wrong with a ledger that is damaged.
+    # What is wrong with a damaged ledger.
     error: str = ""
-    # Which error or signal ended the last start of a run that is stopped, and what it says.
+    # The error or signal that ended the last start of a stopped run, with its message.
     stopped_by: str = ""
 
     @classmethod
@@ -201,36 +201,36 @@ class RunStatus:
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
 
 
-# ---- Progress: how far a run has come, added up from what its tasks have made durable
+# ---- Progress: how far a run has come, added up from its tasks' durable records
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a person wants to know while a job runs. Rows count once they are durable."""
+    """The progress of a run while a job runs; rows count once they are durable."""
 
     run_id: str
     state: RunState
-    # None where the input was not measured.
+    # None if the input was not measured.
     input_rows: int | None
     done_rows: int
-    # Of these: what earlier starts had done, and what has failed.
+    # Of these, the rows that earlier starts had done, and the rows that have failed.
     kept_rows: int = 0
     quarantined_rows: int = 0
-    # Task logs of the current job: how many were begun, and how many have ended.
+    # How many tasks of the current job have begun a log, and how many have ended it.
     tasks_begun: int = 0
     tasks_ended: int = 0
-    # Chunks that wait to be put into table files, and the files that are staged.
+    # Chunks that wait to be written into table files, and the staged files.
     waiting_chunks: int = 0
     files: int = 0
     size_bytes: int = 0
-    # How long tasks have worked for what counts, and how long of it they waited for storage.
+    # How long tasks worked on accepted rows, and how much of that they waited for storage.
     task_seconds: float = 0.0
     waited_s: float = 0.0
     kept_seconds: float = 0.0
     cost: float = 0.0
     kept_cost: float = 0.0
-    # The most that a worker process has held.
+    # The peak memory of a worker process.
     memory_bytes: int = 0
     start: int = 0
-    # Which job of this start is under way, and why it is run.
+    # The number of this start's current job, and why it runs.
     passes: int = 0
     reason: str = ""
     # When this start began, and when its last record was written, in Unix seconds.
@@ -239,12 +239,12 @@ class Progress:
 
     @property
     def remaining_rows(self) -> int | None:
-        """How many rows are left, as far as that is known."""
+        """How many rows are left; None if that is not known."""
         return None if self.input_rows is None else max(0, self.input_rows - self.done_rows)
 
     @property
     def share(self) -> float | None:
-        """Which part of the input is done."""
+        """The share of the input that is done; None if that is not known."""
         if self.input_rows is None:
             return None
         return min(1.0, self.done_rows / self.input_rows) if self.input_rows else 1.0
@@ -259,15 +259,15 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
     work: Work,
     logs: Sequence[Sequence[TaskRecord]],
 ) -> Progress:
-    """Add up what is known of a run.
+    """Add up the progress of a run.
 
     Args:
         run_id: The user's id.
-        state: Where the run stands.
-        input_rows: How many rows there are to do, if that is known.
+        state: The state of the run.
+        input_rows: How many rows the input has, if that is known.
         starts: All starts, the last one last.
         work: All records that count.
-        logs: The task logs of the job that is under way.
+        logs: The task logs of the current job.
     """
     start = starts[-1] if starts else None
     first = start.first_claim if start else 0
@@ -279,7 +279,7 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
         state=state,
         input_rows=input_rows,
         done_rows=work.sums.rows,
-        # As the report of a start counts them: of failed rows nothing was saved.
+        # Counted as in a start's report: failed rows saved no work.
         kept_rows=kept.sums.rows - kept.quarantined_rows,
         quarantined_rows=work.quarantined_rows,
         tasks_begun=len(logs),
@@ -302,7 +302,7 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
 
 
 def pass_reason(start: Start, one: Pass) -> str:
-    """Say why a job is run; nothing if there is none.
+    """Say why a job runs; empty if there is none.
 
     Args:
         start: The start that runs it.

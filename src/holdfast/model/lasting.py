@@ -1,11 +1,11 @@
-"""Lasting: which failures the same call would meet again, and which may pass.
+"""Lasting: which failures a retry would meet again, and which may pass.
 
-`retry_safe` of an error rests on it, and schedulers obey that. What is known to last (a refused
+An error's `retry_safe` depends on this, and schedulers obey it. A failure known to last (a refused
 login, a bucket that does not exist, a bug in the user's code) is not worth a retry. Everything
-else may pass: an error of an unknown kind is worth one, because finished rows are kept and a
-scheduler bounds its retries, while a job that is given up at a passing failure waits for a person.
+else may pass: an unknown error is worth a retry, because finished rows are kept and a scheduler
+bounds its retries, while a job that gives up on a passing failure waits for a person.
 
-Libraries are named by text: none has to be imported to name its errors.
+Library errors are named by text, so that no library has to be imported.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PASSING: tuple[Named, ...] = (
     "openai.APIConnectionError",
     "anthropic.APIConnectionError",
 )
-# Other answers of the 4xx kind that another call may not get: a conflict, a lock, too early.
+# 4xx answers that a retry may not get: for example a conflict, a lock, too early.
 _PASSING_REFUSALS = (408, 409, 421, 423, 425, RATE_LIMITED)
 _REFUSALS = range(400, 500)
 
-# What Python raises for mistakes in code, arguments and paths.
+# What Python raises for mistakes in code and arguments; bad paths are below.
 _MISTAKES: tuple[type[BaseException], ...] = (
     ArithmeticError,
     AssertionError,
@@ -59,14 +59,14 @@ _MISTAKES: tuple[type[BaseException], ...] = (
     ValueError,
 )
 _BAD_PATHS = (PermissionError, NotADirectoryError, IsADirectoryError)
-# A model's answer that cannot be parsed: the next one may be another.
+# A model's answer that cannot be parsed: the next one may be different.
 _UNSETTLED: tuple[Named, ...] = (
     json.JSONDecodeError,
     "pydantic_core._pydantic_core.ValidationError",
     "jsonschema.exceptions.ValidationError",
 )
 
-# Of catalogs and stores.
+# Lasting errors of catalogs and stores.
 _LASTING: tuple[Named, ...] = (
     "pyiceberg.exceptions.BadRequestError",
     "pyiceberg.exceptions.ForbiddenError",
@@ -85,7 +85,7 @@ _LASTING: tuple[Named, ...] = (
     "botocore.exceptions.ParamValidationError",
     "botocore.exceptions.ProfileNotFound",
 )
-# A token that is over is passing: the next process reads a new one.
+# An expired token is a passing failure: the next process reads a new one.
 _PASSING_TEXT = re.compile(
     "ExpiredToken|TokenRefreshRequired|RequestExpired|RequestTimeout|SlowDown|Throttl|"
     "TooManyRequests|RequestLimitExceeded|RequestTimeTooSkewed|"
@@ -109,7 +109,7 @@ _LASTING_TEXT = re.compile(
 
 
 def names(kinds: Iterable[Named], error: BaseException) -> bool:
-    """Whether a list of classes, HTTP status codes and dotted names has an error in it."""
+    """Whether an error matches a list of classes, HTTP status codes and dotted names."""
     status = status_of(error)
     classes = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
     for kind in kinds:
@@ -135,9 +135,9 @@ def status_of(error: BaseException) -> int | None:
 
 
 def lasts(error: BaseException) -> bool:
-    """Whether a store or a catalog would answer the same call in the same way later."""
+    """Whether a store or catalog would answer the same call in the same way later."""
     if isinstance(known := getattr(error, "lasts", None), bool):
-        return known  # A `StorageError`, which was told apart where it was raised.
+        return known  # A `StorageError`, which was classified where it was raised.
     if passes_by_text(str(error)):
         return False
     if names(_LASTING, error):
@@ -150,12 +150,12 @@ def lasts(error: BaseException) -> bool:
 
 
 def text_lasts(text: str) -> bool:
-    """Whether what a store or a catalog says is known to last."""
+    """Whether the message of a store or catalog is known to mean a lasting failure."""
     return not passes_by_text(text) and _LASTING_TEXT.search(text) is not None
 
 
 def passes_by_text(text: str) -> bool:
-    """Whether what a store, a catalog or a client says is known to pass."""
+    """Whether the message of a store, catalog or client is known to mean a passing failure."""
     return _PASSING_TEXT.search(text) is not None
 
 
@@ -169,8 +169,8 @@ def _text(error: BaseException) -> str:
 def code_lasts(error: BaseException) -> bool:
     """Whether the user's own code would fail in the same way if it ran again.
 
-    It would where it raised what Python raises for mistakes, or a client's refusal (HTTP 4xx), or
-    raised another error from one of these. Not where a passing error led to it.
+    It would if it raised what Python raises for mistakes, or a client's refusal (HTTP 4xx), or
+    raised another error from one of these. It would not if a passing error led to it.
     """
     if any(names(PASSING, one) for one in error_chain(error)):
         return False

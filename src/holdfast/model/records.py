@@ -1,15 +1,15 @@
-"""What is written down of a run: its id and identity, and the records of its log.
+"""What is stored of a run: its id and identity, and the records of its log.
 
-An id may be anything a scheduler makes (`scheduled__2026-11-14T00:00:00+00:00`). Where it
-becomes part of an object's name it is encoded, reversibly and readably.
+An id may be anything a scheduler makes (`scheduled__2026-11-14T00:00:00+00:00`). As part of an
+object's name it is encoded, reversibly and readably.
 
 The same run id with another table, mode, key or version is an error that says what differs;
-a reused id must never drop data without a word.
+a reused id must never drop data silently.
 
 A record is one JSON object: a format version, a number, a kind, a nonce, a body and a digest
-over all of these. The nonce tells one writer's record from another's; the digest tells a whole
-record from a damaged one. Which run it belongs to and which record it follows stand in it too: a
-ledger that was restored, cut or copied can hold records that no longer belong together.
+over all of these. The nonce distinguishes one writer's record from another's; the digest detects
+damage. A record also names its run and the record it follows: a ledger that was restored,
+truncated or copied can hold records that no longer belong together.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from holdfast.model.stored import (
 
 # ---- Run ids: the user's own name for one write, stable across retries
 
-# Object stores and file systems agree on these characters only.
+# All object stores and file systems allow these characters.
 _PLAIN = re.compile(r"[A-Za-z0-9._-]")
 
-# Local file systems end a name at 255 bytes.
+# Local file systems limit a name to 255 bytes.
 _ENCODED_LENGTH_MAX = 240
 
 
 def encode_run_id(run_id: str) -> str:
-    """Return the run id as one path segment; other ids never give the same segment.
+    """Return the run id as one path segment; different ids give different segments.
 
     Characters outside `A-Z a-z 0-9 . _ -` become `=XX` for each of their UTF-8 bytes.
 
@@ -88,12 +88,12 @@ def encode_run_id(run_id: str) -> str:
 
 
 def decode_run_id(folder: str) -> str:
-    """Return the id that `encode_run_id` made a folder's name of."""
+    """Return the id that `encode_run_id` turned into a folder's name."""
     return unquote(folder.replace("=", "%"))
 
 
 def is_run_folder(folder: str) -> bool:
-    """Whether a folder's name is one that `encode_run_id` makes: others are not runs."""
+    """Whether `encode_run_id` can have made a folder's name; other folders are not runs."""
     try:
         return encode_run_id(decode_run_id(folder)) == folder
     except SettingsError:
@@ -102,7 +102,7 @@ def is_run_folder(folder: str) -> bool:
 
 # ---- Identity: what makes two starts the same run
 
-# What a fact is called where a person reads it.
+# The names of the facts in messages.
 _WORDS = {
     "branch": "its branch",
     "mode": "its mode",
@@ -114,14 +114,14 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a run was started as. Written once, compared at every later start.
+    """What a run was started as; written once, compared at every later start.
 
-    The table's schema is kept beside it, not in it: optional columns may be added to a table
-    while a run is under way, so schemas are compared by the sink, not for equality.
+    The table's schema is not part of it: optional columns may be added to a table while a run is
+    under way, so the sink compares schemas, and not for equality.
     """
 
     table: str
-    # Empty for a table that does not exist: what a start wants that would have to create it.
+    # Empty in the identity of a start that would have to create its table.
     table_uuid: str
     branch: str
     mode: str
@@ -129,13 +129,13 @@ class Identity:
     session_time_zone: str
     ansi_mode: str
     version: str
-    # The run whose failed rows this one tries again. Not in ledgers of 0.1.
+    # The run whose failed rows this one retries. Not in ledgers of 0.1.
     retry_of: str = ""
-    # What a scan reads of its files. Not in ledgers of 0.1.
+    # What a scan reads from its files. Not in ledgers of 0.1.
     input: str = ""
 
     def differences(self, started: Identity) -> list[str]:
-        """Say in words each fact in which this start differs from the one the run began with."""
+        """Describe each fact in which this start differs from the run's first start."""
         found = []
         for field in fields(self):
             now, then = getattr(self, field.name), getattr(started, field.name)
@@ -191,7 +191,7 @@ def _rows_of(retried: str) -> str:
 
 
 def _input_differences(then: str, now: str) -> list[str]:
-    """Say what a scan reads that it did not read when the run was started, or the reverse."""
+    """Describe how the scan's input differs from what it was when the run was started."""
     old, new = _facts(then), _facts(now)
     if (was := old.pop("scan")) != (is_now := new.pop("scan")):
         return [f"it read {was}, and now is to read {is_now}"]
@@ -200,12 +200,12 @@ def _input_differences(then: str, now: str) -> list[str]:
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
-    # The texts differ: that must not pass because the same facts were found in both.
+    # The texts differ, so report a difference even if the parsed facts are the same.
     return found or [f"its input was {then}, and now is {now}"]
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """Return what an identity says of its input, with its kind in words under `scan`."""
+    """Return an identity's facts about its input, with its kind in words under `scan`."""
     if not text:
         return {"scan": "the rows of a DataFrame"}
     try:
@@ -225,21 +225,21 @@ def _value(value: object) -> str:
     return str(value)
 
 
-# ---- The records of a run log, and how they are written down
+# ---- The records of a run log, and how they are encoded
 
-# Format 1 had no `run`, `previous` and `tasks`, and its intents no nonce: such ledgers are read.
+# Format 1 had no `run`, `previous` or `tasks`, and its intents no nonce; it can still be read.
 FORMAT_VERSION = 2
 _FORMATS_READ = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A driver takes the run; every earlier driver is fenced from here on."""
+    """A driver claims the run; every earlier driver is fenced from here on."""
 
     holdfast_version: str
     host: str
     process_id: Count
-    # Names the one machine and process space in which the process id means something.
+    # Identifies the boot and PID namespace in which the process id is valid.
     machine: str
     # A digest of the transform's code: rows of another claim may come from other code.
     code: str
@@ -250,23 +250,23 @@ class Claim:
 class Plan:
     """What a claim's job is about to do."""
 
-    # "rows": transform what is missing. "replay": put waiting chunks into table files.
+    # "rows": transform the missing rows. "replay": write waiting chunks into table files.
     job: str
-    # None where the input was not measured.
+    # None if the input was not measured.
     input: InputSums | None
-    # Below 0 where rows of an unsteady input are covered twice, which a check finds afterwards.
+    # Negative if rows of an unstable input are covered twice, which a check finds afterwards.
     remaining_rows: Id | None
     chunks: Count
-    # The table's schema that the job's files are written for, in the sink's own JSON.
+    # The table schema that the job's files are written for, in the sink's own JSON.
     schema: dict[str, Any]
-    # The folder of its task logs, a name that no other job gets: after the log has lost its end,
-    # numbers are given a second time. Empty in format 1, where the claim's number was the name.
+    # The folder of its task logs. The name is unique, as the claim's number need not be: if the log
+    # loses its last records, numbers are reused. Empty in format 1, which used the number alone.
     tasks: TasksFolder = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReference:
-    """A large body that stands in an object of its own, and its digest."""
+    """A large body that is stored in a separate object, and its digest."""
 
     name: Segment
     digest: str
@@ -275,24 +275,24 @@ class PartReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """Which task records are accepted. A later seal stands for all earlier ones."""
+    """Which task records are accepted; a later seal replaces all earlier ones."""
 
-    # The last claim whose task logs were read; whatever they get from now on does not count.
+    # The last claim whose task logs were read; later additions to these logs do not count.
     through_claim: Count
     work: PartReference
-    # Which input rows are done: see `InputSums`.
+    # The input rows that are done: see `InputSums`.
     covered: InputSums
     waiting_chunks: Count
-    # What this seal has left out: by the duplicate check, or because an object was lost.
+    # Rows that this seal leaves out: by the duplicate check, or because an object was lost.
     dropped_rows: Count
     withdrawn_rows: Count
-    # Complete: nothing is missing, and all of it is in table files.
+    # Whether no row is missing, and all of them are in table files.
     complete: bool
-    # What the input was when it was planned; None where it was not measured.
+    # The sums of the input when it was planned; None if it was not measured.
     input: InputSums | None
-    # How many of the covered rows have failed. What was paid for rows that were left out, and about
-    # how long tasks had worked when they died after their last record, both since the run began.
-    # None of them is in ledgers of 0.1.
+    # How many of the covered rows have failed; what was paid for rows that were left out; and about
+    # how long killed tasks had worked since their last record. The last two count from the run's
+    # first start. Not in ledgers of 0.1.
     quarantined_rows: Count = 0
     dropped_cost: Cost = 0.0
     killed_seconds: Seconds = 0.0
@@ -300,30 +300,30 @@ class Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """Staged files are about to be copied to new names. They count once a later seal says so."""
+    """Staged files are about to be copied to new names, which count from the next seal on."""
 
-    # The groups under their new names; how large a group's own object will be is not known yet.
+    # The groups under their new names; the size of a group's own object is not known yet.
     work: PartReference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The driver gave its start up in good order; nobody needs to wait for it."""
+    """The driver stopped in good order; no other start needs to wait for it."""
 
     # The name of the error or the signal.
     reason: str
-    # What the error says has happened. Not in older ledgers.
+    # The error's message. Not in older ledgers.
     message: str = ""
 
     @property
     def why(self) -> str:
-        """The reason and what it says, for people."""
+        """The reason with its message, for people."""
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What is about to be posted to the table. Every post has one of its own."""
+    """What is about to be posted to the table; every post has its own intent."""
 
     table_uuid: str
     branch: str
@@ -334,7 +334,7 @@ class Intent:
     rows: Count
     files: Count
     size_bytes: Count
-    # Tells it from an intent of the same number in another copy of the ledger.
+    # Distinguishes it from an intent of the same number in another copy of the ledger.
     nonce: str = ""
 
 
@@ -347,7 +347,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What landed: the intent that the table's mark names, whoever wrote it."""
+    """What landed: the intent that the table's mark names, from any driver."""
 
     intent_number: Count
     snapshot_id: Id
@@ -360,16 +360,16 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """The run is given up. Final, and fences like a claim; only a receipt can follow it."""
+    """The run is aborted: final, and fences like a claim; only a receipt can follow it."""
 
     reason: str
-    # The user's own word that the table is gone: nothing in it shows what became of a post.
+    # The user states that the table is gone, so it cannot show the outcome of a post.
     table_is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """Which files a scan reads: all of them, for the whole run."""
+    """The files that a scan reads: all of them, for the whole run."""
 
     pins: PartReference
     rows: Count
@@ -398,14 +398,14 @@ class Record:
     nonce: str
     written_at: str
     body: Body
-    # The nonce of the run, as run.json has it; empty as long as there is none.
+    # The run's nonce from run.json; empty before run.json exists.
     run: str = ""
-    # The nonce of the record before; None in format 1.
+    # The nonce of the previous record; None in format 1.
     previous: str | None = None
 
 
 def doubtful_intents(records: Iterable[Record]) -> dict[int, Intent]:
-    """Return the intents, by number, of which no record says that they were refused."""
+    """Return the intents, by number, that no record marks as refused."""
     found: dict[int, Intent] = {}
     for record in records:
         if isinstance(record.body, Intent):
@@ -423,21 +423,21 @@ def intent_named(
     snapshot_id: int,
     sequence_number: int,
 ) -> Intent | None:
-    """Return the intent that a mark in the table names; None if the log holds another there.
+    """Return the intent that a mark in the table names; None if the log lacks it.
 
-    A ledger that was copied or restored goes on with numbers that its other copy has used too.
+    A ledger that was copied or restored reuses numbers that its other copy has used too.
 
     Args:
         intents: All intents of the log, by number.
-        number: Which one the mark names.
-        nonce: The intent's, as the mark has it.
+        number: The number in the mark.
+        nonce: The intent's nonce in the mark.
         snapshot_id: The snapshot that landed.
         sequence_number: Its sequence number.
     """
     intent = intents.get(number)
     if intent is None or (intent.nonce, intent.sequence_number) != (nonce, sequence_number):
         return None
-    # Where versions are counted (Lance), settings in between may have used the planned one up.
+    # Lance counts its versions: a change of settings may have used up the planned one.
     is_counted = intent.snapshot_id == intent.sequence_number
     return intent if is_counted or intent.snapshot_id == snapshot_id else None
 
@@ -445,17 +445,17 @@ def intent_named(
 def seal_json(content: dict[str, Any]) -> bytes:
     """Return the content as JSON bytes with format version and, last, the digest of all before.
 
-    A content that names its format keeps it.
+    If the content names a format, that is kept.
     """
     text = _text({"format": FORMAT_VERSION, **content})
     return text[:-1] + _last(_digest(text))
 
 
 def open_json(data: bytes) -> dict[str, Any]:
-    """Return the content of what `seal_json` wrote, its format among it.
+    """Return the content that `seal_json` wrote, including its format.
 
     Raises:
-        RecordDamagedError: The bytes are not JSON, of another format, or not as written.
+        RecordDamagedError: The bytes are not JSON, have another format, or are not as written.
     """
     content = parse_json(data)
     try:
@@ -470,7 +470,7 @@ def open_json(data: bytes) -> dict[str, Any]:
 
 
 def kind_of(body: Body) -> str:
-    """Return what a record says that it is."""
+    """Return the name of a body's kind."""
     return next(kind for kind, cls in _KINDS.items() if isinstance(body, cls))
 
 
@@ -478,7 +478,7 @@ def encode_record(record: Record) -> bytes:
     """Return the record's bytes.
 
     Raises:
-        SettingsError: They could not be read back: a text or a number in it cannot be recorded.
+        SettingsError: A text or number in the record could not be read back.
     """
     data = seal_json(
         {
@@ -500,7 +500,7 @@ def decode_record(data: bytes) -> Record:
     """Read back what `encode_record` wrote.
 
     Raises:
-        RecordDamagedError: The bytes are no whole record that this version understands.
+        RecordDamagedError: The bytes are not a whole record that this version understands.
     """
     found = typed(open_json(data), _RecordJson)
     if found.kind not in _KINDS:
@@ -551,6 +551,6 @@ def _last(digest: str) -> bytes:
 
 
 def _is_of(digest: str, data: bytes) -> bool:
-    """Whether it stands last, and fits all before: else the text has to be made anew."""
+    """Whether the digest comes last and matches all before it; if not, it must be recomputed."""
     last = _last(digest)
     return data.endswith(last) and digest == _digest(data[: -len(last)] + b"}")

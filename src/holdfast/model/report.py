@@ -10,7 +10,7 @@ from holdfast.text import printable
 
 Outcome = Literal["committed", "already_committed"]
 Presence = Literal["yes", "unknown"]
-# "keys" and "rows": see `verify_input=`. "files": those of a scan are pinned.
+# "keys" and "rows": see `verify_input=`. "files": the files of a scan, which are pinned.
 Compared = Literal["keys", "rows", "files"] | None
 
 _COMPARED: Mapping[Compared, str] = {
@@ -22,7 +22,7 @@ _COMPARED: Mapping[Compared, str] = {
 _KILO = 1000
 _MINUTE_S = 60
 _SHORT_S = 10
-# Many small files, of tasks that wrote many: not those of a small job.
+# When to advise on small files: many files, and many per task, so that a small job is left alone.
 _MANY_FILES = 100
 _MANY_FILES_A_TASK = 8
 _SMALL_FILE_BYTES = 16 * 1024 * 1024
@@ -43,42 +43,42 @@ class Report:
     tasks: int = 0
     passes: int = 0
     seconds: float = 0.0
-    # Rows that earlier starts had done, which were not computed again, and the time that tasks
-    # had spent on them.
+    # Rows of earlier starts, which were not computed again, and the time that tasks had spent on
+    # them.
     kept_rows: int = 0
     kept_seconds: float = 0.0
-    # Rows that were done and had to be left out: covered twice, or their files were removed.
+    # Rows that were done but had to be left out: covered twice, or their files were removed.
     dropped_rows: int = 0
     withdrawn_rows: int = 0
-    # What tasks have asked of storage: bytes_read, bytes_written, requests, busy_s (over all calls,
-    # many at a time) and waited_s (how long computing stood still for it).
+    # The tasks' use of storage: bytes_read, bytes_written, requests, busy_s (summed over concurrent
+    # calls) and waited_s (how long computing waited for storage).
     io: Mapping[str, float] = field(default_factory=dict)
-    # Files that had waited for long, and were copied to new names before they were published.
+    # Files that had waited long, and were copied to new names before they were published.
     copied_files: int = 0
-    # How many rows each version of the transform's code has made, by its digest.
+    # How many rows each version of the transform's code has produced, by its digest.
     rows_by_code: Mapping[str, int] = field(default_factory=dict)
-    # Rows that failed, and stand in the quarantine instead of the table.
+    # Rows that failed, and are in the quarantine instead of the table.
     quarantined_rows: int = 0
-    # What the answers have cost, in the unit of `cost=`: those that count, by the claim under which
-    # they were paid for; of these, what earlier starts had paid; and about what was paid for rows
-    # that were lost to kills, or left out.
+    # The cost of the answers, in the unit of `cost=`: of those that count, by the claim under which
+    # they were paid for; of these, what earlier starts had paid; and approximately what was paid
+    # for rows that were lost to kills, or left out.
     cost_by_epoch: Mapping[int, float] = field(default_factory=dict)
     kept_cost: float = 0.0
     lost_cost: float = 0.0
-    # How many rows each index of the table does not know yet, by its name.
+    # How many rows each index of the table lacks, by its name.
     unindexed_rows: Mapping[str, int] = field(default_factory=dict)
-    # By what the input was compared with what an earlier start has read; None if it was not.
+    # How the input was compared with what an earlier start read; None if it was not.
     input_compared: Compared = "keys"
     still_in_table: Presence = "yes"
 
     @property
     def cost(self) -> float:
-        """What was paid in all, as far as the run knows."""
+        """The total cost, as far as the run knows."""
         return sum(self.cost_by_epoch.values()) + self.lost_cost
 
     @property
     def advice(self) -> str:
-        """What would make the table better, if something would."""
+        """Advice on improving the table; empty if there is none."""
         size = self.size_bytes / max(1, self.files)
         if self.files < _MANY_FILES or self.files < _MANY_FILES_A_TASK * self.tasks:
             return ""
@@ -95,7 +95,7 @@ class Report:
             ("run", self.run_id),
             ("table", self.table),
             ("outcome", self.outcome.replace("_", " ")),
-            # A Lance dataset is known by its place, and counts its versions.
+            # A Lance dataset is named by its location, and counts its versions.
             ("version" if "://" in self.table else "snapshot", str(self.snapshot_id)),
             ("rows", f"{self.rows:,}"),
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
@@ -145,7 +145,7 @@ class Report:
 
 
 def readable_size(size_bytes: int) -> str:
-    """Return a size as people write it: `1.4 GB`."""
+    """Return a size in readable form: `1.4 GB`."""
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < _KILO:
@@ -155,7 +155,7 @@ def readable_size(size_bytes: int) -> str:
 
 
 def readable_time(seconds: float) -> str:
-    """Return a time as people say it: `2 h 5 min`."""
+    """Return a duration in readable form: `2 h 5 min`."""
     whole = round(seconds)
     if whole < _MINUTE_S:
         return f"{seconds:.1f} s" if seconds < _SHORT_S else f"{whole} s"

@@ -1,8 +1,8 @@
 """Stored values: the types and bounds that a ledger's JSON must have, and how it is read.
 
-Objects in a store may have been damaged, or written by a stranger. So nothing of them is used
-before it has the declared type: a count is not negative, a time can be shown, a name cannot lead
-out of its folder. Whatever misfits is a `RecordDamagedError`; the ledger adds where it was found.
+Objects in a store may be damaged, or written by an attacker. So no value is used before it has the
+declared type: a count is not negative, a time can be shown, a name cannot lead out of its folder.
+Anything else is a `RecordDamagedError`; the ledger adds where it was found.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _INT64_MAX = 2**63 - 1
 # In the year 9892: a margin for local times, which must not pass the year 9999.
 _UNIX_SECONDS_MAX = 250_000_000_000.0
 
-# How many there are of something, or its number.
+# A number of things, or an ordinal.
 Count = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
-# What another system calls something: of a snapshot, for example, which may be negative.
+# Another system's id of something: a snapshot's, for example, may be negative.
 Id = Annotated[int, msgspec.Meta(ge=-_INT64_MAX - 1, le=_INT64_MAX)]
-# A sum over 32-bit halves of hashes: of 2**31 rows or more it does not fit into 64 bits.
+# A sum over 32-bit halves of hashes: for 2**31 rows or more it does not fit into 64 bits.
 Sum = Annotated[int, msgspec.Meta(ge=0)]
-# A duration. The bound is far above all that is measured, and below what dates can add.
+# A duration. The bound is far above any measured time, and small enough to be added to a date.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 UnixSeconds = Annotated[float, msgspec.Meta(ge=0, le=_UNIX_SECONDS_MAX)]
 # In the user's own unit. Differences of sums may be a little below 0.
 Cost = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
-# Of one answer: sums of it stay within that bound.
+# The cost of one answer: sums stay within the bound of `Cost`.
 _ANSWER_COST_MAX = 1e15
-# A name that stands for one object or folder, and one of a task record: see `TaskRecord.name`.
+# The name of one object or folder, and the name of a task record: see `TaskRecord.name`.
 Segment = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")]
 TaskName = Annotated[
     str,
@@ -47,20 +47,20 @@ TaskName = Annotated[
         max_length=500,
     ),
 ]
-# The folder of a job's task logs; empty where the claim's number is its name.
+# The folder of a job's task logs; empty if the claim's number is its name.
 TasksFolder = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,18}(-[A-Za-z0-9._-]*)?)?\Z")]
 
 
 class RecordDamagedError(ValueError):
-    """The bytes are no record of this format. The ledger adds where they stand."""
+    """The bytes are not a record of this format; the ledger adds where they were found."""
 
 
 @contextlib.contextmanager
 def must_be_readable() -> Iterator[None]:
-    """Read what is about to be written: what no start can read would end the run for good.
+    """Read back what is about to be written: an unreadable record would end the run for good.
 
     Raises:
-        SettingsError: It cannot be read back.
+        SettingsError: The record cannot be read back.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def parse_json(data: bytes | str) -> Any:  # noqa: ANN401 - any JSON value; `typ
     """Return a JSON value of a ledger, not checked yet.
 
     Raises:
-        RecordDamagedError: It is too large, nested too deeply, or no JSON.
+        RecordDamagedError: It is too large, nested too deeply, or not JSON.
     """
     _refuse_large(data)
     try:
@@ -84,7 +84,7 @@ def parse_json(data: bytes | str) -> Any:  # noqa: ANN401 - any JSON value; `typ
 
 
 def typed(value: object, kind: type[_T]) -> _T:
-    """Return a parsed value as the type that it must have.
+    """Convert a parsed value to the type that it must have.
 
     Raises:
         RecordDamagedError: A part of it is missing, of another type, or out of bounds.
@@ -96,10 +96,10 @@ def typed(value: object, kind: type[_T]) -> _T:
 
 
 def parse_typed(data: bytes | str, kind: type[_T]) -> _T:
-    """Return a JSON value of a ledger as the type that it must have, in one step.
+    """Parse a JSON value of a ledger as the type that it must have, in one step.
 
     Raises:
-        RecordDamagedError: It is no JSON, or misfits.
+        RecordDamagedError: It is not JSON, or does not fit the type.
     """
     _refuse_large(data)
     try:
@@ -109,12 +109,12 @@ def parse_typed(data: bytes | str, kind: type[_T]) -> _T:
 
 
 def typed_whole(value: object, kind: type[_T]) -> _T:
-    """Return a parsed value as a dataclass, which must have a field for each part of it.
+    """Convert a parsed value to a dataclass, which must have a field for each part of it.
 
-    A record with more in it than this version knows may mean more than this version does.
+    A record with parts that this version does not know may mean more than this version does.
 
     Raises:
-        RecordDamagedError: It has unknown parts, or misfits in another way.
+        RecordDamagedError: It has unknown parts, or does not fit the type.
     """
     found = typed(value, kind)
     _refuse_unknown(found, value)
@@ -122,9 +122,9 @@ def typed_whole(value: object, kind: type[_T]) -> _T:
 
 
 def refuse_deep(value: object, depth: int = JSON_DEPTH_MAX) -> None:
-    """Refuse what has no declared shape if it is nested deeply, or has a number out of all bounds.
+    """Refuse a value without a declared type if it is nested deeply, or has too large a number.
 
-    Only a sink knows what its own JSON means; here it is made sure that it can be walked through.
+    Only a sink knows what its own JSON means; this makes sure that the JSON can be traversed.
 
     Raises:
         RecordDamagedError: It is nested too deeply, or a number has more than 64 bits.
@@ -140,10 +140,10 @@ def refuse_deep(value: object, depth: int = JSON_DEPTH_MAX) -> None:
 
 
 def refuse_no_moment(written_at: str) -> None:
-    """Refuse what is no moment in ISO 8601, or one that cannot be shown.
+    """Refuse a text that is not an ISO 8601 time, or a time that cannot be shown.
 
     Raises:
-        RecordDamagedError: It is not.
+        RecordDamagedError: It is not a time, or cannot be shown.
     """
     try:
         moment = datetime.fromisoformat(written_at)
@@ -155,13 +155,13 @@ def refuse_no_moment(written_at: str) -> None:
 
 
 def checked_cost(value: Any) -> float:  # noqa: ANN401 - a user's function may return anything.
-    """Return what a user's function says that an answer has cost.
+    """Return the cost of an answer, as a user's function gave it.
 
     Raises:
-        ValueError: It is no number that can be recorded and added up.
+        ValueError: It is not a number that can be recorded and added up.
     """
     cost = float(value)
-    if not abs(cost) <= _ANSWER_COST_MAX:  # NaN is not, either.
+    if not abs(cost) <= _ANSWER_COST_MAX:  # Also refuses NaN.
         raise ValueError(f"a cost of {cost} cannot be added up: return a finite number")
     return cost
 

@@ -1,12 +1,12 @@
-"""Work: what tasks have durably done, what it has staged, and which of it counts.
+"""Work: what tasks have durably done, what they have staged, and which of it counts.
 
-It is for people who look at a run, while it is at work or the morning after. Nothing is decided by
-it, and no two clocks are compared.
+A task record covers input rows and says where their output is: in table files, in a chunk, or, for
+rows that failed, in a quarantine. A record that writes chunks into table files names the records
+of these chunks; their coverage moves to it. Nothing here depends on order or position, so dropping
+a record restores exactly what it replaced.
 
-A task record covers input rows and says where their output stands: in table files, in a chunk,
-or, for rows that failed, in a quarantine. A record that puts chunks into table files names the
-records of these chunks; their coverage moves to it. Nothing here depends on order or position,
-so a record that is dropped gives back exactly what it replaced.
+Usage is for people who look at a run, while it runs or the morning after. Nothing is decided by it,
+and no two clocks are compared.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Usage:
     # Unix seconds, by the clock of the task's machine.
     at: UnixSeconds = 0.0
     host: str = ""
-    # How long computing stood still for storage.
+    # How long computing waited for storage.
     waited_s: Seconds = 0.0
     bytes_read: Count = 0
     bytes_written: Count = 0
-    # The most that the process has ever held.
+    # The peak memory of the process.
     memory_bytes: Count = 0
 
     def since(self, earlier: Usage) -> Usage:
-        """Return what was added since an earlier reading; time and memory are those of now."""
+        """Return the difference from an earlier reading; time and memory are the current ones."""
         return Usage(
             at=self.at,
             host=self.host,
@@ -74,7 +74,7 @@ class Usage:
 NO_USAGE = Usage()
 
 
-# ---- Staged output: what executors have written and no snapshot refers to yet
+# ---- Staged output: files that executors have written and no snapshot refers to yet
 
 _COPY = "-copy-"
 
@@ -92,13 +92,13 @@ class StagedFile:
 class StagedGroup:
     """Files that enter the table together: an Iceberg manifest and what it lists, a Lance fragment.
 
-    `path` names the group, and is an object of its own or the first of its files.
+    `path` names the group: either a separate object, or the first of its files.
     """
 
     path: str
     size_bytes: int
     files: tuple[StagedFile, ...]
-    # What only the sink understands, as JSON values (for Iceberg: spec and partition bounds).
+    # JSON values that only the sink understands (for Iceberg: spec and partition bounds).
     detail: Mapping[str, Any]
 
     @property
@@ -107,15 +107,15 @@ class StagedGroup:
         return tuple(dict.fromkeys((self.path, *(file.path for file in self.files))))
 
     def renamed(self, tag: str) -> StagedGroup:
-        """Return the group under names that nobody has yet, each in the folder of the old one.
+        """Return the group under new names, each in the folder of the old one.
 
         Args:
-            tag: What no other name has. That of an earlier copy gives way to it.
+            tag: A tag that no other name has. It replaces the tag of an earlier copy.
         """
         path = _tagged(self.path, tag)
         folder, new_folder = f"{_without_suffix(self.path)}/", f"{_without_suffix(path)}/"
         names = [
-            # What stands in a folder of the group's name moves with it.
+            # Files in a folder with the group's name move with it.
             new_folder + file.path.removeprefix(folder)
             if file.path.startswith(folder)
             else _tagged(file.path, tag)
@@ -138,7 +138,7 @@ class StagedGroup:
         """Read back what `to_json` gave.
 
         Raises:
-            RecordDamagedError: It is something else.
+            RecordDamagedError: The value is not a group.
         """
         return typed(value, GroupJson).group()
 
@@ -155,7 +155,7 @@ class GroupJson(msgspec.Struct):
         """Return the group.
 
         Raises:
-            RecordDamagedError: What only the sink understands is nested too deeply.
+            RecordDamagedError: The sink's JSON is nested too deeply.
         """
         refuse_deep(self.detail)
         return StagedGroup(
@@ -206,28 +206,28 @@ def _without_suffix(path: str) -> str:
 
 # ---- Work: what tasks have durably done, and which of it counts
 
-# "complete": the task's whole input is covered. "failed" and "stopped": it went no further, and
-# nobody needs to wait for it.
+# "complete": the task's whole input is covered. "failed" and "stopped": the task ended before
+# that, and need not be waited for.
 TaskEnd = Literal["", "complete", "failed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """The input rows that one record adds: how many, and what their keys are."""
+    """The input rows that one record adds: how many, and their keys."""
 
     rows: int
     # Sums over the 64-bit hashes of the keys, by halves: see `InputSums`.
     low: int
     high: int
-    # The size of the object with the keys; 0 when there is none.
+    # The size of the key file; 0 if there is none.
     keys_bytes: int
-    # The same over the hashes of whole rows; None where these are not compared.
+    # The same over the hashes of whole rows; None if these are not compared.
     row_low: int | None = None
     row_high: int | None = None
-    # First and last key, if it is one whole number that grows from row to row: then no key is
-    # there twice, and disjoint spans share none.
+    # First and last key, if the key is one integer that increases from row to row: then no key
+    # is there twice, and disjoint spans share none.
     span: tuple[int, int] | None = None
-    # The row numbers, for rows of a scan: they have no keys, and their sums are 0.
+    # The row numbers, for rows of a scan, which have no keys; their sums are 0.
     ranges: tuple[Span, ...] | None = None
 
 
@@ -236,7 +236,7 @@ NOTHING = Coverage(rows=0, low=0, high=0, keys_bytes=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Rows that stand in an object of the ledger: output for the table, or failed input."""
+    """Rows in an object of the ledger: output for the table, or failed input."""
 
     rows: int
     size_bytes: int
@@ -251,18 +251,18 @@ class TaskRecord:
     # whose number is the first part of the folder's name: see `Plan.tasks`.
     name: str
     coverage: Coverage
-    # What it cost to compute the rows that it covers, and is saved by not doing it again.
+    # How long it took to compute the covered rows, which is saved by not doing it again.
     seconds: float
     groups: tuple[StagedGroup, ...] = ()
     chunk: Chunk | None = None
     # The records whose chunks are in this record's files.
     supersedes: tuple[str, ...] = ()
     end: TaskEnd = ""
-    # The covered rows have failed, and stand there instead of output.
+    # If the covered rows have failed: the input rows, in place of output.
     quarantine: Chunk | None = None
-    # What the answers for the covered rows have cost, in the user's own unit.
+    # The cost of the answers for the covered rows, in the user's own unit.
     cost: float = 0.0
-    # No part of what the record says: two that differ only in it are the same.
+    # Not compared: two records that differ only in usage are equal.
     usage: Usage = field(default=NO_USAGE, compare=False)
 
     @property
@@ -272,7 +272,7 @@ class TaskRecord:
 
     @property
     def log(self) -> str:
-        """The task log that it stands in."""
+        """The name of the task log that holds it."""
         return self.name.rsplit("/", 1)[0]
 
     @property
@@ -308,29 +308,29 @@ class TaskRecord:
         """Read back what `to_json` gave.
 
         Raises:
-            RecordDamagedError: It is something else.
+            RecordDamagedError: The value is not a task record.
         """
         return typed(value, _TaskJson).record()
 
     @classmethod
     def from_text(cls, text: str) -> TaskRecord:
-        """Read back what `to_json` gave, as text: a long run has very many of them.
+        """Read back what `to_json` gave, from text, in one step: a long run has very many.
 
         Raises:
-            RecordDamagedError: It is something else.
+            RecordDamagedError: The value is not a task record.
         """
         return parse_typed(text, _TaskJson).record()
 
 
 class _TaskJson(msgspec.Struct):
-    """A task record as it is stored: flat, with lists in the place of small objects."""
+    """A task record as it is stored: flat, with lists instead of small objects."""
 
     name: TaskName
     rows: Count
     low: Sum
     high: Sum
     keys_bytes: Count
-    # A key may be of any whole type.
+    # A key may have any integer type.
     span: tuple[int, int] | None
     seconds: Seconds
     groups: tuple[GroupJson, ...]
@@ -349,7 +349,7 @@ class _TaskJson(msgspec.Struct):
         """Return the record.
 
         Raises:
-            RecordDamagedError: What only the sink understands is nested too deeply.
+            RecordDamagedError: The sink's JSON is nested too deeply.
         """
         return TaskRecord(
             name=self.name,
@@ -394,17 +394,17 @@ class Work:
 
     @cached_property
     def superseded(self) -> frozenset[str]:
-        """The names of records whose chunk another accepted record has put into table files."""
+        """The names of records whose chunk another accepted record has written to table files."""
         return frozenset(name for record in self.records for name in record.supersedes)
 
     @cached_property
     def groups(self) -> tuple[StagedGroup, ...]:
-        """What is staged for the table."""
+        """All groups staged for the table."""
         return tuple(group for record in self.records for group in record.groups)
 
     @cached_property
     def waiting(self) -> tuple[TaskRecord, ...]:
-        """Records whose chunk is in no table file yet."""
+        """Records whose chunk is not in a table file yet."""
         return tuple(
             record
             for record in self.records
@@ -423,7 +423,7 @@ class Work:
 
     @cached_property
     def sums(self) -> InputSums:
-        """All input rows that are done. Superseded records count: their coverage has moved."""
+        """The sums of all input rows that are done, including those of superseded records."""
         parts = [record.coverage for record in self.records]
         is_known = not self.rows_without_sums
         return InputSums(
@@ -437,18 +437,18 @@ class Work:
 
     @property
     def rows_without_sums(self) -> int:
-        """How many input rows are done whose values nothing was noted of."""
+        """How many input rows are done without row sums."""
         parts = (record.coverage for record in self.records)
         return sum(part.rows for part in parts if part.row_low is None)
 
     @property
     def seconds(self) -> float:
-        """How long tasks have computed for it."""
+        """How long tasks have computed for this work."""
         return sum(record.seconds for record in self.records)
 
     @property
     def cost(self) -> float:
-        """What the answers for it have cost."""
+        """The cost of the answers for this work."""
         return sum(record.cost for record in self.records)
 
     @property
@@ -472,8 +472,8 @@ class Work:
     def plus(self, records: Iterable[TaskRecord]) -> tuple[Work, tuple[str, ...]]:
         """Accept more records; return the work and the names of those that were refused.
 
-        A record that supersedes what is no known chunk, or what another has superseded, would put
-        rows into the table twice.
+        A record that supersedes something other than a known chunk, or a chunk that is already
+        superseded, would put rows into the table twice.
         """
         known = {record.name for record in self.records}
         chunks = {record.name for record in self.records if record.chunk is not None}
@@ -492,10 +492,10 @@ class Work:
         return Work(records=tuple(accepted)), tuple(refused)
 
     def with_groups(self, new: Mapping[str, StagedGroup]) -> Work:
-        """Return the same work, with other groups in the place of some.
+        """Return the same work, with some groups replaced.
 
         Args:
-            new: What stands for a group from now on, by the path that the group has had.
+            new: The replacement of each group, by the old group's path.
         """
         return replace(
             self,
@@ -506,14 +506,14 @@ class Work:
         )
 
     def only(self, counted: Work) -> Work:
-        """Return what of this work is still counted in another."""
+        """Return the part of this work that still counts in another."""
         names = {record.name for record in counted.records}
         return replace(self, records=tuple(r for r in self.records if r.name in names))
 
     def without(self, names: Iterable[str]) -> Work:
-        """Drop records whole; what they had superseded stands again.
+        """Drop whole records; what they had superseded counts again.
 
-        Whoever has superseded a dropped record holds its rows, and is dropped as well.
+        A record that has superseded a dropped one holds its rows, and is dropped as well.
         """
         gone = set(names)
         while True:

@@ -1,1 +1,1 @@
-"""Objects in stores: the only way in which Holdfast reads and writes storage."""
+"""Objects in stores: all storage that Holdfast reads and writes goes through here."""

@@ -1,4 +1,4 @@
-"""One call to obstore: counted, repeated with new credentials, its failures in our terms."""
+"""One call to obstore: counted, retried with new credentials, its failures in our terms."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from holdfast.storage.port import AlreadyThereError, ObjectChangedError, ObjectF
 from holdfast.storage.runtime import io_runtime
 from holdfast.text import without_passwords
 
-# ---- One call to obstore: counted, repeated with new credentials, and its failures in our terms
+# ---- One call to obstore: counted, retried with new credentials, its failures in our terms
 
 _Result = TypeVar("_Result")
 
-# What S3 says of a token that is over, with status 400; versitygw of a key, even with 404.
+# What S3 answers to an expired token, with status 400; versitygw to an expired key, even with 404.
 _STALE = re.compile(
     "<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired|RequestExpired|XAdminUserNotFound)"
 )
-# obstore has a type for these, but not when it lists.
+# obstore has an error type for these, but does not use it for listings.
 _REFUSED = re.compile(r"\b(?:401 Unauthorized|403 Forbidden)\b")
 _MISUSES = (InvalidPathError, NotSupportedError, UnknownConfigurationKeyError, ValueError)
-# The same as an answer to HEAD, which has no body.
+# The same for HEAD, whose answer has no body.
 _BAD_REQUEST = re.compile(r"\b400 Bad Request\b")
 
 
 def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool = True) -> _Result:
-    """Run one obstore call and speak of its failures in our own terms.
+    """Run one obstore call and translate its failures into our own errors.
 
     Args:
-        uri: What it is about, for messages.
+        uri: The object or folder, for messages.
         action: The call.
         size: How many bytes it sends.
-        renews: Whether it may be run again with new credentials after it was refused.
+        renews: Whether a refused call may be retried with new credentials.
 
     Raises:
         FileNotFoundError: There is no such object.
-        AlreadyThereError: A create found one.
-        StorageError: Anything else; whether the call took effect is unknown.
+        AlreadyThereError: A create found an object.
+        StorageError: The call failed otherwise; whether it took effect is unknown.
     """
     try:
         return _run(action, size, renews=renews)
@@ -64,17 +64,17 @@ def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool
     except (AlreadyExistsError, PreconditionError):
         raise AlreadyThereError(uri) from None
     except (BaseError, OSError, ValueError) as error:
-        # Without the cause: a store's answer may repeat the credentials that it did not accept.
+        # Without the cause: a store's answer may repeat the credentials that it refused.
         why = _why() if _is_refusal(error) else ""
         said = f"{type(error).__name__}: {_in_short(str(error))}"
         raise StorageError(f"{uri}: {said}{why}", lasts=_lasts(error)) from None
 
 
 def write(uri: str, action: Callable[[], object], *, size: int = 0, renews: bool = True) -> None:
-    """Run a call that writes: here "not found" speaks of the bucket, not of the object.
+    """Run a call that writes: here "not found" means the bucket, not the object.
 
     Raises:
-        StorageError: It failed; whether it took effect is unknown.
+        StorageError: The call failed; whether it took effect is unknown.
     """
     try:
         call(uri, action, size=size, renews=renews)
@@ -88,7 +88,7 @@ def _run(action: Callable[[], _Result], size: int, *, renews: bool) -> _Result:
     try:
         return io_runtime().request(action, written=size)
     except (BaseError, FileNotFoundError) as error:
-        # Also where this call cannot be run again: the abort of its upload needs them.
+        # Renew even if this call cannot be retried: aborting its upload needs new credentials.
         if not (_is_refusal(error) and credentials.renew(started) and renews):
             raise
     return io_runtime().request(action, written=size)
@@ -105,11 +105,11 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _lasts(error: Exception) -> bool:
-    """Whether the store would refuse the same call later, as far as it says so."""
+    """Whether the store would refuse the same call later, as far as its answer shows."""
     if credentials.trouble():
-        return False  # It was called with old credentials, because new ones were not to be had.
+        return False  # The call used old credentials, because new ones were not available.
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        # The text may still say that a token is over, of which the next process reads a new one.
+        # The text may still say that a token has expired; the next process reads a new one.
         return text_lasts(f"403 Forbidden {error}")
     return isinstance(error, _MISUSES) or lasts(error)
 
@@ -120,15 +120,15 @@ def _why() -> str:
 
 
 def _in_short(text: str) -> str:
-    """Return an obstore error's first line; of a store's XML only the code and the message."""
+    """Return an obstore error's first line; from a store's XML only the code and message."""
     # Cut at the first tag, whatever it is: only these two elements are known to hold no secret.
     line = text.strip().partition("\n")[0].partition("<")[0].strip(" :")
     found = [re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message")]
     said = ": ".join([line, *(" ".join(one[1].split()) for one in found if one)])
-    return without_passwords(said)  # It names the endpoint, as it was given.
+    return without_passwords(said)  # The text names the endpoint as the user gave it.
 
 
-# ---- Reading a part of an object that was pinned, and telling what objects are there
+# ---- Reading a part of a pinned object, and listing objects
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -141,11 +141,11 @@ def read_range(
     """Return the bytes from the first bound up to the second, without a copy.
 
     Args:
-        store: Where.
-        key: Which object.
-        uri: Its name in messages.
+        store: The store.
+        key: The object's key.
+        uri: The object's URI, for messages.
         bounds: The first byte, and the one after the last.
-        tag: What the object's tag must be; empty for whatever stands there now.
+        tag: The tag that the object must have; empty for any.
 
     Raises:
         ObjectChangedError: The object has another tag now, or ends too early.
@@ -153,7 +153,7 @@ def read_range(
     """
     start, stop = bounds
     if start >= stop:
-        return b""  # A store refuses to be asked for nothing.
+        return b""  # A store refuses an empty range.
     options: GetOptions = {"range": (start, stop)}
     if tag:
         options["if_match"] = tag
@@ -168,12 +168,12 @@ def read_range(
 
 
 def facts_below(store: ObjectStore, root: str, key: str) -> list[ObjectFacts]:
-    """Return what is known of the objects in a folder, or of the one object that has the name.
+    """Return the facts of all objects in a folder, or of the one object with that name.
 
     Args:
-        store: Where.
-        root: What the store serves, as the beginning of a URI.
-        key: The folder, or the object.
+        store: The store.
+        root: The root that the store serves, as the beginning of a URI.
+        key: The key of the folder or object.
     """
     pages = obstore.list(store, prefix=f"{key}/" if key else None)
     found = [_fact(root, meta) for page in pages for meta in page]

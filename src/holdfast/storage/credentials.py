@@ -1,11 +1,11 @@
 """Where credentials come from, and how they are renewed before they expire.
 
 Without keys in the options, S3's own chain is used: the client reads keys from the environment
-and renews those of a web identity, a container or a machine by itself. The shared credentials
-file, which it does not know, is read here. The option `holdfast.credentials` names a function of
-the user's, `module:function`, for everything else; so does HOLDFAST_CREDENTIALS in the environment
-where the options hold no keys. It is called on the driver and on each worker. A catalog that vends
-keys for a table is a `Vendor`, and comes before all of these.
+and itself renews those of a web identity, a container or a machine. It does not read the shared
+credentials file, so that is read here. For everything else the option `holdfast.credentials` names
+a function of the user's as `module:function`; so does HOLDFAST_CREDENTIALS in the environment, if
+the options hold no keys. It is called on the driver and on each worker. A catalog that vends keys
+for a table is a `Vendor`, and takes precedence over all of these.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.errors import SettingsError
 from holdfast.storage.port import StorageError
 
-# ---- Credentials from one origin, which is asked again before they expire
+# ---- Credentials from one origin, renewed before they expire
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 Ask = Callable[[], Mapping[str, Any]]
 
-# Asked for again so long before they expire: a request may wait, and be sent again.
+# How long before expiry credentials are renewed: a request may wait, and be retried.
 _MARGIN_S = 120.0
-# Nothing says how long these are good for: a file is replaced at any time.
+# How long credentials without an expiry are used: a file can be replaced at any time.
 _UNTOLD_S = 60.0
-# Of the time that is left each process uses another share: a thousand workers that were given the
-# same keys do not ask for new ones in one second.
+# Each process uses a random share of the time that is left, so that a thousand workers with the
+# same keys do not ask for new ones in the same second.
 _SHARE_MIN = 0.8
-# obstore keeps what has not expired. What is kept here can be thrown away when it is refused.
+# obstore caches credentials that have not expired. Ours must be replaceable when they are refused,
+# so obstore gets them as expired and they are cached here.
 _EXPIRED = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
@@ -53,17 +54,17 @@ class Credentials:
         first: Mapping[str, Any] | None = None,
         untold_s: float = _UNTOLD_S,
     ) -> None:
-        """Ask for nothing yet.
+        """Keep the parts; nothing is asked for yet.
 
         Args:
-            origin: Where they come from, for messages.
-            ask: Gives `access_key_id`, `secret_access_key` and, if there are, `token` and
+            origin: Where the credentials come from, for messages.
+            ask: Returns `access_key_id`, `secret_access_key` and, if they exist, `token` and
                 `expires_at`.
-            first: What it gave already.
-            untold_s: How long those are used that do not say when they expire.
+            first: What `ask` has already returned.
+            untold_s: How long credentials without an expiry are used.
 
         Raises:
-            SettingsError: The first are no credentials.
+            SettingsError: `first` does not hold credentials.
         """
         self._origin = origin
         self._ask = ask
@@ -72,21 +73,21 @@ class Credentials:
         self._found: S3Credential | None = None
         self._asked_at = 0.0
         self._good_until = 0.0
-        # Why no newer ones could be had; empty when they could.
+        # Why the last renewal failed; empty if it did not.
         self.trouble = ""
         if first is not None:
             self._take(first, time.monotonic())
 
     def __repr__(self) -> str:
-        """Name the origin, and no more."""
+        """Show the origin, and nothing secret."""
         return f"Credentials({self._origin!r})"
 
     def __call__(self) -> S3Credential:
-        """Return credentials that are good for some time.
+        """Return credentials that will be valid for some time.
 
         Raises:
-            StorageError: The origin gave none, for now.
-            SettingsError: What it gave are no credentials.
+            StorageError: The origin gave none; a retry may succeed.
+            SettingsError: What the origin gave are not credentials.
         """
         with self._lock:
             if self._found is None or time.monotonic() >= self._good_until:
@@ -95,9 +96,9 @@ class Credentials:
             return self._found
 
     def throw_away(self, before: float) -> None:
-        """Ask again at the next call, unless that was done since a moment of the monotonic clock.
+        """Renew at the next call, unless that was done since `before` on the monotonic clock.
 
-        Many calls are refused at once when credentials end: one question serves them all.
+        Many calls are refused at once when credentials expire: one renewal serves them all.
         """
         with self._lock:
             if self._asked_at <= before:
@@ -108,12 +109,12 @@ class Credentials:
         try:
             given = self._ask()
         except Exception as error:  # noqa: BLE001 - it is the user's own code.
-            # Without its text, which may hold what it was about to return.
+            # Without the error's text, which may hold the credentials.
             self.trouble = f"no credentials from {self._origin}: {type(error).__name__}"
             if self._found is None:
                 raise StorageError(self.trouble) from None
-            # The old ones may last for a while, or be those of another store than the one that
-            # has refused a call. From now on: the question itself may have taken long.
+            # The old ones may still be valid, or belong to another store than the one that refused
+            # a call. Counted from now, not from `asked_at`: asking may have taken long.
             self._good_until = time.monotonic() + _UNTOLD_S
         else:
             self._take(given, asked_at)
@@ -128,10 +129,10 @@ class Credentials:
 def _understood(
     origin: str, given: Mapping[str, Any], untold_s: float
 ) -> tuple[S3Credential, float]:
-    """Return credentials as obstore wants them, and how many seconds they are used.
+    """Return credentials in obstore's form, and how many seconds to use them.
 
     Raises:
-        SettingsError: They are no credentials.
+        SettingsError: A key is missing.
     """
     missing = [one for one in ("access_key_id", "secret_access_key") if not given.get(one)]
     if missing:
@@ -153,46 +154,46 @@ def _understood(
     if expires_at.tzinfo is None:
         expires_at = expires_at.replace(tzinfo=timezone.utc)
     left_s = (expires_at - datetime.now(timezone.utc)).total_seconds()
-    if left_s <= 0.0:  # New, and over already: clocks differ, and the store will tell.
+    if left_s <= 0.0:  # New, but already expired: clocks differ, and the store will decide.
         return found, untold_s
-    # Of those that are short-lived from the start the first half is used.
+    # Short-lived credentials are used for the first half of their lifetime.
     return found, max(left_s - _MARGIN_S, left_s / 2)
 
 
-# ---- Where credentials come from, and whom to ask again: a job may outlive the first ones
+# ---- Where credentials come from, and how to renew them: a job may outlive the first ones
 
 OPTION = "holdfast.credentials"
 _VARIABLE = "HOLDFAST_CREDENTIALS"
 
-# S3 gives out no temporary keys for less than 15 minutes, and a catalog has many workers to answer.
+# S3's temporary keys last at least 15 minutes, and a catalog has many workers to answer.
 _UNTOLD_OF_A_VENDOR_S = 600.0
 _IN_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
 
 
 class Vendor(Hashable, Protocol):
-    """Who gives out keys for one table. It is pickled with a task: workers ask it too."""
+    """Vends keys for one table; it is pickled with a task, and workers ask it too."""
 
     @property
     def origin(self) -> str:
-        """Who it is, for messages."""
+        """The vendor's name, for messages."""
 
     @property
     def first(self) -> Mapping[str, Any]:
-        """What it gave when it was asked on the driver."""
+        """The keys that it returned on the driver."""
 
     def ask(self) -> Mapping[str, Any]:
-        """Return keys as a user's function does."""
+        """Return keys in the form that a user's function returns them."""
 
 
 def provider(options: Mapping[str, str], vendor: Vendor | None = None) -> Credentials | None:
-    """Return what an S3 store asks for credentials; None for the keys or the chain that it has.
+    """Return an S3 store's credential provider; None if it uses fixed keys or its own chain.
 
     Args:
         options: Storage options.
-        vendor: Who gives out keys for what is stored there.
+        vendor: The vendor of keys for this storage, if there is one.
 
     Raises:
-        SettingsError: The option names no function.
+        SettingsError: The option does not name a function.
     """
     found = _asked(options, vendor)
     if found is not None:
@@ -206,17 +207,17 @@ def provider(options: Mapping[str, str], vendor: Vendor | None = None) -> Creden
 
 
 def refresh(options: Mapping[str, str], vendor: Vendor | None = None) -> None:
-    """Ask for new credentials in this thread if they are due, before a request does.
+    """Renew credentials in this thread if they are due, before a request does.
 
-    A request asks on a thread of the client's, where a function that uses storage itself fails.
+    A request asks on one of the client's threads, where a function that itself uses storage fails.
 
     Args:
         options: Storage options.
-        vendor: Who gives out keys for what is stored there.
+        vendor: The vendor of keys for this storage, if there is one.
 
     Raises:
-        SettingsError: The option names no function.
-        StorageError: There are no credentials for now.
+        SettingsError: The option does not name a function.
+        StorageError: There are no credentials; a retry may succeed.
     """
     found = _asked(options, vendor)
     if found is not None:
@@ -224,10 +225,10 @@ def refresh(options: Mapping[str, str], vendor: Vendor | None = None) -> None:
 
 
 def renew(before: float) -> bool:
-    """Let all credentials from before a moment be asked for again; say whether there are any.
+    """Mark all credentials from before a moment for renewal; return whether there are any.
 
     Args:
-        before: When the call that was refused began, by the monotonic clock.
+        before: When the refused call began, by the monotonic clock.
     """
     ours = _ours()
     for one in ours:
@@ -236,11 +237,11 @@ def renew(before: float) -> bool:
 
 
 def trouble() -> str:
-    """Say why a call was refused, if new credentials could not be had; empty if they could."""
+    """Return why new credentials were not available; empty if they were."""
     return "; ".join(one.trouble for one in _ours() if one.trouble)
 
 
-# By process and origin: all stores of a process share them.
+# Credentials by process and origin: all stores of a process share them.
 _known: dict[tuple[int, Hashable], Credentials] = {}
 
 
@@ -256,7 +257,7 @@ def _kept(origin: Hashable, make: Callable[[], Credentials]) -> Credentials:
 
 
 def _asked(options: Mapping[str, str], vendor: Vendor | None) -> Credentials | None:
-    """Return credentials that a vendor or a user's function gives; None if there is neither."""
+    """Return credentials from a vendor or a user's function; None if there is neither."""
     if vendor is not None:
         untold_s = _UNTOLD_OF_A_VENDOR_S
         return _kept(
@@ -300,7 +301,7 @@ def _from_file() -> Mapping[str, Any]:
     try:
         parser.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError):
-        return {}  # Its message would repeat a line of the file.
+        return {}  # The error's message would repeat a line of the file.
     profile = os.environ.get("AWS_PROFILE") or "default"
     if not parser.has_option(profile, "aws_access_key_id"):
         return {}

@@ -1,7 +1,7 @@
 """From a URI and Iceberg's FileIO properties to an obstore store.
 
-One dialect for every storage option: the names that Iceberg's own FileIO uses (`s3.endpoint`,
-`s3.access-key-id`, ...). What is not given comes from the environment's credential chain.
+All storage options use the names of Iceberg's own FileIO (`s3.endpoint`, `s3.access-key-id`, ...).
+What is not given comes from the environment's credential chain.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _S3_CONFIG = {
 _S3_FLAGS = ("s3.force-virtual-addressing", "s3.path-style-access", "s3.anonymous")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 
-# A hung connection must end in an answer: the ledger reads back after any outcome.
+# A hung connection must end in an error: the ledger reads back after any outcome.
 _CLIENT_OPTIONS: ClientConfig = {"timeout": "60s", "connect_timeout": "10s", "allow_http": True}
 # The client waits a random time between 0.1 s and a limit that doubles, so that a thousand tasks
-# do not come back at once. After the deadline it does not try again, whatever is left of the tries.
+# do not retry at once. After the deadline it does not retry, however many retries are left.
 _RETRY_CONFIG: RetryConfig = {
     "max_retries": 5,
     "retry_timeout": timedelta(minutes=2),
@@ -93,23 +93,23 @@ def split(uri: str) -> tuple[str, str]:
 
 
 class Options(tuple[tuple[str, str], ...]):
-    """Storage options, in order; shown by their names alone."""
+    """Storage options, sorted; only their names are shown."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Name the options: a debugger and a traceback with locals show this."""
+        """Show only the names: debuggers and tracebacks with locals print this."""
         return f"Options({', '.join(name for name, _ in self)})"
 
 
 def storage_options(options: Mapping[str, str]) -> Options:
-    """Return the options that storage knows, in order; a catalog's properties hold many more."""
+    """Return the options that storage knows, sorted; a catalog's properties hold many more."""
     known = {*_S3_CONFIG, *_S3_FLAGS, credentials.OPTION}
     return Options(sorted((k, v) for k, v in options.items() if k in known))
 
 
 def is_plain_http(options: Mapping[str, str]) -> bool:
-    """Whether objects travel without TLS, which would tell when bytes are spoiled on the way."""
+    """Whether objects travel without TLS, which would detect bytes corrupted in transit."""
     return options.get("s3.endpoint", "").lower().startswith("http://")
 
 
@@ -119,9 +119,9 @@ def open_root(
     """Open the store behind one root.
 
     Args:
-        root: What `split` gave.
-        options: What `storage_options` keeps.
-        vendor: Who gives out keys for it, if somebody does.
+        root: A root from `split`.
+        options: The options from `storage_options`.
+        vendor: The vendor of keys for it, if there is one.
 
     Raises:
         SettingsError: The scheme is not supported.

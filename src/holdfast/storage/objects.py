@@ -1,7 +1,7 @@
 """Storage on obstore.
 
 obstore is not fork-safe and PySpark forks its workers, so stores are opened lazily and
-belong to the process that opened them. Instances can be pickled: they carry options, no
+belong to the process that opened them. Instances can be pickled: they carry options, not
 connections.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 _READS_MAX = 4
-# What S3 gives an object that was sent as a whole: the MD5 of its bytes, unless it is encrypted.
+# S3's tag of an object sent in one request: the MD5 of its bytes, unless it is encrypted.
 _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 
 
@@ -49,11 +49,11 @@ class ObjectStorage:
 
         Args:
             options: Iceberg FileIO properties (`s3.endpoint`, ...).
-            vendor: Who gives out keys, if the options hold none.
+            vendor: The vendor of keys, if there is one.
         """
         self._options = locations.storage_options(options or {})
         self._vendor = vendor
-        # TLS finds bytes that were spoiled on the way; without it nothing below us does.
+        # TLS detects bytes corrupted in transit; without it nothing below us does.
         self._is_guarded = not locations.is_plain_http(options or {})
 
     def create(self, uri: str, data: bytes) -> None:
@@ -62,7 +62,7 @@ class ObjectStorage:
         _write(uri, lambda: obstore.put(store, key, data, mode="create"), size=len(data))
 
     def put(self, uri: str, data: bytes) -> None:
-        """Write the object, over an older one if there is one."""
+        """Write the object, replacing an older one."""
         store, key = self._locate(uri)
         _write(uri, lambda: obstore.put(store, key, data, mode="overwrite"), size=len(data))
 
@@ -71,15 +71,15 @@ class ObjectStorage:
         return self._get(uri, is_sure=False)
 
     def get_sure(self, uri: str) -> bytes:
-        """Return the bytes of an object that no digest of ours can vouch for."""
+        """Return the bytes of an object for which we have no digest."""
         return self._get(uri, is_sure=True)
 
     def get_many(self, uris: Sequence[str]) -> list[bytes | None]:
-        """Return the bytes of each object, None where it is missing; many at once."""
+        """Return the bytes of each object, None if it is missing; many at once."""
         return _at_once(self.get, uris)
 
     def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes | memoryview:
-        """Return some of the object's bytes, of the very object that had the tag."""
+        """Return a range of bytes from the version of the object that has the tag."""
         store, key = self._locate(uri)
         return _call(uri, lambda: read_range(store, key, uri, (start, stop), tag))
 
@@ -89,11 +89,11 @@ class ObjectStorage:
         return int(_call(uri, lambda: obstore.head(store, key))["size"])
 
     def sizes(self, uris: Sequence[str]) -> list[int | None]:
-        """Return the size of each object, None where it is missing; many at once."""
+        """Return the size of each object, None if it is missing; many at once."""
         return _at_once(self.size, uris)
 
     def last_written(self, uris: Sequence[str]) -> list[float | None]:
-        """Return when each object was written, in Unix seconds, None where it is missing."""
+        """Return when each object was written, in Unix seconds, None if it is missing."""
 
         def ask(uri: str) -> float:
             store, key = self._locate(uri)
@@ -102,11 +102,11 @@ class ObjectStorage:
         return _at_once(ask, uris)
 
     def copy(self, names: Mapping[str, str]) -> None:
-        """Copy each object to the name beside it, many at once; the store does it where it can."""
+        """Copy each object to its new name, many at once; the store copies if it can."""
         io_runtime().each(lambda pair: self._copy(*pair), names.items())
 
     def folders(self, prefix_uri: str) -> list[str]:
-        """Return the names of the folders right inside a folder, sorted."""
+        """Return the names of a folder's direct subfolders, sorted."""
         _, prefix = locations.split(prefix_uri)
         store, _ = self._locate(prefix_uri)
         found = _call(prefix_uri, lambda: obstore.list_with_delimiter(store, prefix=f"{prefix}/"))
@@ -121,13 +121,13 @@ class ObjectStorage:
         return sorted(f"{root}{slash}{meta['path']}" for page in pages for meta in page)
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
-        """Return what is known of all objects in a folder, or of the one object, by URI."""
+        """Return the facts of all objects in a folder, or of the one object, sorted by URI."""
         root, key = locations.split(prefix_uri)
         store, _ = self._locate(prefix_uri)
         return _call(prefix_uri, lambda: facts_below(store, root, key))
 
     def newest(self, prefix_uri: str) -> float | None:
-        """Return when the newest object of a folder was written, in Unix seconds."""
+        """Return when the newest object in a folder was written, in Unix seconds."""
         _, prefix = locations.split(prefix_uri)
         store, _ = self._locate(prefix_uri)
         pages = _call(prefix_uri, lambda: list(obstore.list(store, prefix=f"{prefix}/")))
@@ -136,7 +136,7 @@ class ObjectStorage:
         )
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete the objects, many at once; missing ones are no error."""
+        """Delete the objects, many at once; a missing object is not an error."""
 
         def remove(uri: str) -> None:
             store, key = self._locate(uri)
@@ -146,18 +146,18 @@ class ObjectStorage:
         io_runtime().each(remove, uris)
 
     def open_sink(self, uri: str) -> ObjectSink:
-        """Start an object that is written piece by piece."""
+        """Open an object for streaming writes."""
         store, key = self._locate(uri)
         return Upload(uri, store, key)
 
     def _copy(self, source: str, target: str) -> None:
         store, key = self._locate(source)
         _, new_key = self._locate(target)
-        if locations.split(source)[0] != "file://":  # There a copy is a link, with the old time.
+        if locations.split(source)[0] != "file://":  # A local copy is a link, with the old time.
             try:
                 _call(source, lambda: obstore.copy(store, key, new_key))
             except StorageError:
-                # S3 copies no object above 5 GB. What passes through here must not be spoiled.
+                # S3 does not copy objects above 5 GB. Bytes that pass through us need TLS.
                 if not self._is_guarded:
                     raise
             else:
@@ -188,7 +188,7 @@ class ObjectStorage:
 
 
 def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer | None]:
-    """Ask for many objects at once; None where one is missing."""
+    """Ask for many objects at once; None for a missing one."""
 
     def one(uri: str) -> _Answer | None:
         try:
@@ -211,15 +211,15 @@ def _open_store(
 
 
 def _read(store: ObjectStore, key: str, *, is_sure: bool) -> bytes:
-    """Return an object's bytes as they are stored; what the wire has spoiled is read again.
+    """Return an object's bytes as they are stored; bytes corrupted in transit are read again.
 
     Args:
-        store: Where.
-        key: Which object.
-        is_sure: Whether bytes without a tag that tells must arrive twice alike.
+        store: The store.
+        key: The object's key.
+        is_sure: Whether bytes without an MD5 tag must arrive identically twice.
 
     Raises:
-        ValueError: No two reads gave the same bytes, and none fits the object's tag.
+        ValueError: No two reads gave the same bytes, and none matches the object's tag.
     """
     seen: set[bytes] = set()
     for _ in range(_READS_MAX):
@@ -228,7 +228,7 @@ def _read(store: ObjectStore, key: str, *, is_sure: bool) -> bytes:
         tag = _MD5_TAG.fullmatch(found.meta["e_tag"] or "")
         fits = not is_sure if tag is None else _md5(data) == tag[1]
         if fits or data in seen:
-            return data  # Twice the same: then the tag is not of these bytes, as with encryption.
+            return data  # Read twice the same: the tag is not their MD5, as with encryption.
         seen.add(data)
     raise ValueError(f"{_READS_MAX} reads gave {_READS_MAX} different objects")
 

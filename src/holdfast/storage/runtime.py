@@ -1,7 +1,7 @@
 """The IO runtime: storage traffic on its own threads, bounded in bytes, and counted.
 
-There is one per process, made when it is first used: PySpark forks its workers, and threads and
-locks do not survive a fork. Encoding and decoding stay with the caller.
+There is one per process, created on first use: PySpark forks its workers, and threads and locks do
+not survive a fork. Encoding and decoding stay in the caller's thread.
 
 Work comes in bursts: rows pass quickly until a row group is full, and then it is encoded. A reader
 that fetches several items meanwhile keeps the store busy, and never waits for the next one.
@@ -22,18 +22,18 @@ from typing import Generic, TypeVar
 from holdfast.model.limits import DEFAULT_LIMITS
 
 
-# ---- How many bytes may be on their way at once: a slow store slows the producer down
+# ---- How many bytes may be in flight at once: a slow store slows the producer down
 class Budget:
-    """Bytes on their way, bounded over everything in this process that shares it.
+    """Bytes in flight, bounded over everything in this process that shares the budget.
 
-    What is on its way ends by itself, so whoever waits here is let in at last. Bytes that cannot
-    be sent yet, because they do not make a part, leave less room but never none.
+    Transfers in flight always end, so every waiting thread gets its turn. Bytes that cannot be
+    sent yet, because they do not make a part, reduce the room but never use it up.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        """Start with nothing on its way."""
+        """Start with nothing in flight."""
         self._limit = limit_bytes
-        # Its lock can be taken twice: the collector may free a part while this thread holds it.
+        # A reentrant lock: the garbage collector may free a part while this thread holds it.
         self._changed = threading.Condition()
         self._process_id = os.getpid()
         self._in_flight = 0
@@ -41,27 +41,27 @@ class Budget:
         self._most = 0
 
     def bound(self, limit_bytes: int) -> None:
-        """Say how much may be on its way from now on."""
+        """Set how many bytes may be in flight from now on."""
         with self._changed:
             self._limit = limit_bytes
             self._changed.notify_all()
 
     @property
     def in_flight_bytes(self) -> int:
-        """How much is on its way now."""
+        """How many bytes are in flight now."""
         return self._in_flight
 
     @property
     def most_bytes(self) -> int:
-        """The most that was ever held at once: on its way, and kept for a part."""
+        """The most bytes ever held at once: in flight, and kept for a part."""
         return self._most
 
     def take(self, size_bytes: int, *, kept_bytes: int = 0) -> None:
-        """Wait until there is room. What is larger than the whole budget goes alone.
+        """Wait until there is room; a transfer larger than the whole budget runs alone.
 
         Args:
-            size_bytes: How much is about to go.
-            kept_bytes: How much of it was kept until now.
+            size_bytes: How many bytes are about to be transferred.
+            kept_bytes: How many of them were kept until now.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._has_room(size_bytes - kept_bytes))
@@ -70,7 +70,7 @@ class Budget:
             self._most = max(self._most, self._in_flight + self._kept)
 
     def give_back(self, size_bytes: int) -> None:
-        """Say that bytes have arrived, or are given up."""
+        """Return bytes that have arrived, or were abandoned, to the budget."""
         # A forked child frees its copy of the parent's parts, whose lock may be held for ever.
         if os.getpid() != self._process_id:
             return
@@ -79,7 +79,7 @@ class Budget:
             self._changed.notify_all()
 
     def keep(self, change_bytes: int) -> None:
-        """Say how many more bytes, or fewer, wait to make a part."""
+        """Change how many bytes wait to make a part; a negative number reduces it."""
         if os.getpid() != self._process_id:
             return
         with self._changed:
@@ -89,35 +89,35 @@ class Budget:
                 self._changed.notify_all()
 
     def _has_room(self, more_bytes: int) -> bool:
-        # The kept bytes do not end by themselves: alone they must not stop anybody.
+        # Kept bytes need not go away: on their own they must not block a transfer.
         return not self._in_flight or self._in_flight + self._kept + more_bytes <= self._limit
 
 
-# ---- The IO runtime: storage traffic on threads of its own, bounded in bytes, and counted
+# ---- The IO runtime: storage traffic on its own threads, bounded in bytes, and counted
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _THREADS = 32
-# For tests and benchmarks only: `inline` does everything in the caller's thread, one by one.
+# For tests and benchmarks only: `inline` runs everything in the caller's thread, one at a time.
 _MODE_VARIABLE = "HOLDFAST_IO"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoCounters:
-    """What a process has asked of its stores so far."""
+    """A process's use of its stores so far."""
 
     bytes_read: int = 0
     bytes_written: int = 0
-    # Calls to the store's client, which splits some of them and repeats those that failed.
+    # Calls to the store's client, which splits some of them and retries those that failed.
     requests: int = 0
-    # Summed over all calls, many of which run at once: it may be more than the time that passed.
+    # Summed over all calls, many of which run at once: it may exceed the elapsed time.
     busy_s: float = 0.0
-    # How long threads that compute stood still for storage.
+    # How long computing threads waited for storage.
     waited_s: float = 0.0
 
     def since(self, earlier: IoCounters) -> IoCounters:
-        """Return what was added since an earlier reading."""
+        """Return the difference from an earlier reading."""
         return IoCounters(
             **{
                 one.name: getattr(self, one.name) - getattr(earlier, one.name)
@@ -127,49 +127,49 @@ class IoCounters:
 
 
 class IoRuntime:
-    """The IO threads of one process. Get it from `io_runtime`."""
+    """The IO threads of one process; get it from `io_runtime`."""
 
     def __init__(self, *, is_inline: bool = False) -> None:
-        """Start no thread yet.
+        """Set up the runtime; no thread starts yet.
 
         Args:
-            is_inline: Whether to do everything in the caller's thread. For tests only.
+            is_inline: Whether to run everything in the caller's thread. For tests only.
         """
         self.is_inline = is_inline
-        # Apart: a reader must not wait for the writes that only its own rows would bring forth.
+        # Two budgets: a reader must not wait for writes that only its own rows would trigger.
         self.reads = Budget(DEFAULT_LIMITS.in_flight_bytes)
         self.uploads = Budget(DEFAULT_LIMITS.in_flight_bytes)
         self._here = threading.local()
         self._pool = ThreadPoolExecutor(
             _THREADS, thread_name_prefix="holdfast-io", initializer=self._enter_thread
         )
-        # It can be taken twice: the collector may free a part, which counts, in this thread.
+        # Reentrant: the garbage collector may free a part, which counts, in this thread.
         self._counting = threading.RLock()
         self._counters = IoCounters()
 
     @property
     def counters(self) -> IoCounters:
-        """What was asked of the stores so far."""
+        """The counters so far."""
         return self._counters
 
     @contextlib.contextmanager
     def bounded(self, in_flight_bytes: int) -> Iterator[None]:
-        """Let so many bytes be on their way, each way, while a task is at work."""
+        """Allow `in_flight_bytes` in flight in each direction while a task runs."""
         self._bound(in_flight_bytes)
         try:
             yield
-        finally:  # Spark gives the process to a task of another job next.
+        finally:  # Spark may give the process to a task of another job next.
             self._bound(DEFAULT_LIMITS.in_flight_bytes)
 
     def read(self, action: Callable[[], _Result], size: int) -> Future[_Result]:
-        """Run a read on an IO thread; what it returns or raises is in the future.
+        """Run a read on an IO thread; the future holds what it returns or raises.
 
-        Blocks while as many bytes are on their way as may be. They count until they have
-        arrived: how many finished reads wait for a reader is for the reader to bound.
+        Blocks while the budget has no room. Bytes count until they have arrived: the reader must
+        bound how many finished reads wait for it.
 
         Args:
-            action: What to run.
-            size: How many bytes it will bring.
+            action: The read.
+            size: How many bytes it will return.
         """
         future: _Awaited[_Result] = _Awaited(self)
         if self._runs_here():
@@ -187,16 +187,16 @@ class IoRuntime:
         return future
 
     def each(self, action: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-        """Run an action on many items at once, and return what it gave, in their order.
+        """Run an action on many items at once, and return its results in the items' order.
 
         Raises:
             Exception: What the action raised for the first item that failed; all have ended.
         """
         asked = list(items)
-        # An IO thread that waited for others could be what they wait for.
+        # If an IO thread waited for others, they could deadlock.
         if self._runs_here() or len(asked) <= 1:
             return [action(item) for item in asked]
-        # A future for each item would cost more memory than all else that a large commit needs.
+        # A future for each item would cost more memory than everything else in a large commit.
         numbers = iter(range(len(asked)))
         results: dict[int, _Result] = {}
         failed: dict[int, BaseException] = {}
@@ -215,7 +215,7 @@ class IoRuntime:
         return [results[number] for number in range(len(asked))]
 
     def submit(self, action: Callable[[], None]) -> None:
-        """Run an action that raises nothing on an IO thread."""
+        """Run an action on an IO thread; it must not raise."""
         if self._runs_here():
             action()
         else:
@@ -225,7 +225,7 @@ class IoRuntime:
         """Run one call to a store in this thread, and count it.
 
         Args:
-            action: The call. Bytes that it returns are counted as read.
+            action: The call; bytes that it returns count as read.
             written: How many bytes it sends.
         """
         started = time.perf_counter()
@@ -245,7 +245,7 @@ class IoRuntime:
         return result
 
     def wait_for(self, action: Callable[[], _Result]) -> _Result:
-        """Run what waits for storage in this thread, and count how long."""
+        """Run an action that waits for storage in this thread, and count how long it takes."""
         started = time.perf_counter()
         try:
             return action()
@@ -288,7 +288,7 @@ class IoRuntime:
 
 
 class Lane:
-    """Steps that run on IO threads one after the other, in the order they came."""
+    """Steps that run on IO threads one at a time, in the order they were added."""
 
     def __init__(self, runtime: IoRuntime) -> None:
         """Start empty."""
@@ -298,7 +298,7 @@ class Lane:
         self._is_running = False
 
     def add(self, step: Callable[[], None]) -> None:
-        """Run a step, which raises nothing, after those before it."""
+        """Run a step after those before it; it must not raise."""
         with self._lock:
             self._steps.append(step)
             if self._is_running:
@@ -307,7 +307,7 @@ class Lane:
         self._runtime.submit(self._run)
 
     def clear(self) -> None:
-        """Forget the steps that have not begun."""
+        """Drop the steps that have not begun."""
         with self._lock:
             self._steps.clear()
 
@@ -322,7 +322,7 @@ class Lane:
 
 
 class _Awaited(Future[_Result], Generic[_Result]):
-    """A future that counts how long its result was waited for."""
+    """A future that counts how long callers wait for its result."""
 
     def __init__(self, runtime: IoRuntime) -> None:
         super().__init__()
@@ -343,24 +343,24 @@ def _fulfil(future: Future[_Result], action: Callable[[], _Result]) -> None:
         future.set_exception(error)
 
 
-# By process id. A child keeps the entry of its parent: to free it would touch its threads.
+# By process id. A child keeps its parent's entry: freeing it would touch the parent's threads.
 _runtimes: dict[int, IoRuntime] = {}
 
 
 def io_runtime() -> IoRuntime:
-    """Return this process's runtime; a forked child gets one of its own."""
+    """Return this process's runtime; a forked child gets its own."""
     found = _runtimes.get(os.getpid())
     if found is None:
         new = IoRuntime(is_inline=os.environ.get(_MODE_VARIABLE) == "inline")
-        found = _runtimes.setdefault(os.getpid(), new)  # One of two threads is first.
+        found = _runtimes.setdefault(os.getpid(), new)  # If two threads race, the first wins.
     return found
 
 
-# ---- Reading ahead: what comes next is fetched while the current item is at work
+# ---- Reading ahead: the next items are fetched while the current one is processed
 
 _Answer = TypeVar("_Answer")
 
-# What is fetched beyond the current item.
+# How many bytes are fetched beyond the current item.
 AHEAD_BYTES = 32 << 20
 
 
@@ -371,16 +371,16 @@ def read_ahead(
     ask: Callable[[_Item], _Answer],
     at_least: int,
 ) -> Iterator[tuple[_Item, _Answer]]:
-    """Yield each item with what asking for it gave; those behind it are asked for already.
+    """Yield each item with the result of `ask`; the items after it are already asked for.
 
     Args:
-        items: What to fetch, in order.
-        size_of: How many bytes an item brings.
-        ask: Begins to fetch one.
-        at_least: How many items are asked for beyond the current one, however large they are.
+        items: The items to fetch, in order.
+        size_of: Returns how many bytes an item has.
+        ask: Begins to fetch an item.
+        at_least: How many items to ask for beyond the current one, however large they are.
     """
     ahead: deque[tuple[_Item, _Answer]] = deque()
-    # Of the items behind the first one, which is current.
+    # The bytes of all items after the first one, which is current.
     ahead_bytes = 0
     for item in items:
         size = size_of(item)

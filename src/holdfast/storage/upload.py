@@ -1,7 +1,7 @@
-"""An object being uploaded: its parts go out on the IO runtime while the caller encodes.
+"""An object being uploaded: the IO runtime sends its parts while the caller encodes.
 
-The bytes of all parts of all open uploads in a process are bounded. A part counts until its
-memory is free, which obstore's last reference to it tells: then it has arrived, or was given up.
+The bytes of all parts of all open uploads in a process are bounded. A part counts until obstore
+drops its last reference and the memory is free: then it has arrived, or was abandoned.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from holdfast.storage.calls import call, write
 from holdfast.storage.port import ObjectSink, StorageError
 from holdfast.storage.runtime import IoRuntime, Lane, io_runtime
 
-# ---- An object on its way: its parts go out on the IO runtime while the caller encodes the next
+# ---- An upload: the IO runtime sends its parts while the caller encodes the next
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 # As many as the budget holds: a single file may use all of it.
 _PARTS_IN_FLIGHT = 8
-# An abort that the store does not answer goes on behind; whoever gives up is not held up.
+# An abort that the store does not answer continues in the background; the caller does not wait.
 _ABORT_WAIT_S = 30.0
-# A part that reaches the server after the abort can bring the upload back: S3 says so itself. So
-# parts that are under way are let arrive first, as long as that does not take too long.
+# A part that reaches the server after the abort can revive the upload, as S3 documents. So wait
+# for parts in flight to arrive first, but not for too long.
 _ARRIVAL_WAIT_S = 5.0
 _ARRIVAL_POLL_S = 0.01
 
 
 class Upload:
-    """One object on its way: small ones go out as one put, large ones in parts."""
+    """One object being uploaded: small ones are sent as one put, large ones in parts."""
 
     def __init__(self, uri: str, store: ObjectStore, key: str) -> None:
-        """Send nothing yet.
+        """Keep the parts; nothing is sent yet.
 
         Args:
-            uri: The object's name in messages.
-            store: Where.
-            key: Which object.
+            uri: The object's URI, for messages.
+            store: The store.
+            key: The object's key.
         """
         self._uri = uri
         self._store = store
@@ -58,17 +58,17 @@ class Upload:
         self._has_parts = False
         self._is_closed = False
         self._is_abandoned = False
-        # Of the IO threads: obstore's writer, and what went wrong.
+        # Used by the IO threads: obstore's writer, and what went wrong.
         self._writer: Any = None
         self._error = ""
         self._lasts = False
         self._sent: list[weakref.ref[_Part]] = []
 
     def write(self, data: bytes | memoryview, /) -> int:
-        """Take the bytes; blocks while too many of this process are on their way.
+        """Take the bytes; blocks while too many bytes of this process are in flight.
 
         Raises:
-            StorageError: An earlier part was not taken, or the object is at its end.
+            StorageError: An earlier part failed, or the object is closed or abandoned.
         """
         if self._is_closed or self._is_abandoned:
             raise StorageError(f"{self._uri}: written after its end")
@@ -88,10 +88,10 @@ class Upload:
         return self._position
 
     def close(self) -> None:
-        """Send what is left; the object is there when this returns.
+        """Send what is left; the object exists when this returns.
 
         Raises:
-            StorageError: It failed, and the object is not there.
+            StorageError: The upload failed, and the object does not exist.
         """
         if self._is_closed:
             return
@@ -103,14 +103,14 @@ class Upload:
             else:
                 self._put()
         except StorageError:
-            # The client tries again by itself, and an upload that has landed can then be unknown
-            # to the store. Nobody else uses the name, and an object appears whole or not at all.
+            # The client retries internally, and the store may then no longer know an upload that
+            # has completed. The name is ours alone, and an object appears whole or not at all.
             if not self._is_there():
                 raise
         self._is_closed = True
 
     def abandon(self) -> None:
-        """Give the object up; nothing becomes visible, and no part stays on the server."""
+        """Discard the object; nothing becomes visible, and no part stays on the server."""
         if self._is_closed or self._is_abandoned:
             return
         self._is_abandoned = True
@@ -122,7 +122,7 @@ class Upload:
             self._runtime.wait_for(lambda: done.wait(_ABORT_WAIT_S))
 
     def _hand_over(self) -> None:
-        """Let an IO thread send the part, as soon as there is room for it."""
+        """Let an IO thread send the part, as soon as the budget has room for it."""
         part, self._part = self._part, _Part(self._runtime)
         self._runtime.wait_for(part.enter_flight)
         self._has_parts = True
@@ -151,18 +151,18 @@ class Upload:
         if self._error:
             raise StorageError(self._error, lasts=self._lasts)
 
-    # ---- what runs on IO threads, one step after the other ------------------------------------
+    # ---- runs on IO threads, one step at a time ------------------------------------------------
 
     def _send(self, part: _Part) -> None:
         if self._error or self._is_abandoned:
             return
         try:
             if self._writer is None:
-                # With a writer of its own at each try: one that failed has lost where it writes.
+                # Each try opens a new writer: one that failed has lost its position.
                 write(self._uri, lambda: self._open(part), size=len(part))
             else:
                 write(self._uri, lambda: self._pass_on(part), size=len(part), renews=False)
-            part.sent_at = time.perf_counter()  # The rest of its way runs behind.
+            part.sent_at = time.perf_counter()  # The rest of the upload runs in the background.
             self._sent = [one for one in self._sent if one() is not None] + [weakref.ref(part)]
         except Exception as error:  # noqa: BLE001 - it is raised by the next call.
             self._fail(error)
@@ -182,7 +182,7 @@ class Upload:
 
     def _await_inline(self) -> None:
         if self._runtime.is_inline:
-            self._writer.write(b"")  # With one part at a time it waits for that one.
+            self._writer.write(b"")  # With a concurrency of one, this waits for the part.
 
     def _finish(self, done: threading.Event) -> None:
         try:
@@ -195,7 +195,7 @@ class Upload:
             done.set()
 
     def _fail(self, error: Exception) -> None:
-        # The text alone: the error's frames would keep the part in memory, and in the budget.
+        # Keep only the text: the error's frames would keep the part in memory and in the budget.
         self._error, self._lasts = str(error), lasts(error)
         self._abort()
 
@@ -203,15 +203,15 @@ class Upload:
         writer, self._writer = self._writer, None
         if writer is not None:
             self._await_arrival()
-            # obstore's writer aborts when its block is left with an error; to drop it would leave
-            # the parts on the server. If this fails too, the bucket's own rule removes them.
+            # obstore's writer aborts when its `with` block ends with an error; dropping it would
+            # leave the parts on the server. If this fails too, the bucket's own rule removes them.
             with contextlib.suppress(Exception):
                 writer.__exit__(StorageError, None, None)
         if done is not None:
             done.set()
 
     def _await_arrival(self) -> None:
-        """Wait until the parts that were sent are free: they have arrived, or were given up."""
+        """Wait until the memory of sent parts is free: they have arrived, or were abandoned."""
         until = time.monotonic() + _ARRIVAL_WAIT_S
         while any(one() is not None for one in self._sent) and time.monotonic() < until:
             time.sleep(_ARRIVAL_POLL_S)
@@ -225,7 +225,7 @@ class Upload:
 
 
 class _Part(bytearray):
-    """The bytes of one part. They are in the budget from when they are kept until they are free."""
+    """The bytes of one part; they count in the budget from when they are added until freed."""
 
     def __init__(self, runtime: IoRuntime) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class _Part(bytearray):
         self._in_flight = len(self)
 
     def forget(self) -> None:
-        """Count the bytes as kept no more."""
+        """Stop counting the bytes as kept."""
         kept, self._kept = self._kept, 0
         self._runtime.uploads.keep(-kept)
 
@@ -258,9 +258,9 @@ class _Part(bytearray):
             self._runtime.count(busy_s=time.perf_counter() - self.sent_at)
 
 
-# ---- An object on its way, as the Python file that pyarrow writes to
+# ---- An upload as the Python file that pyarrow writes to
 class ArrowFile:
-    """Passes pyarrow's bytes on to an object, which becomes visible only by `finish`."""
+    """Passes pyarrow's bytes to an object, which becomes visible only on `finish`."""
 
     closed = False
 
@@ -275,7 +275,7 @@ class ArrowFile:
 
     def write(self, data: bytes | pa.Buffer) -> int:
         """Pass bytes on."""
-        # Some of pyarrow's buffers call their bytes signed, which obstore refuses.
+        # Some of pyarrow's buffers have signed bytes, which obstore refuses.
         return self._sink.write(memoryview(data).cast("B")) if self._sink else len(data)
 
     def tell(self) -> int:
@@ -283,7 +283,7 @@ class ArrowFile:
         return self.size_bytes
 
     def flush(self) -> None:
-        """Row groups and batches are passed on when they are written: nothing to flush."""
+        """Do nothing: row groups and batches are passed on when they are written."""
 
     def close(self) -> None:
         """Do nothing: pyarrow closes early, and closing would make the object visible."""
@@ -294,7 +294,7 @@ class ArrowFile:
             self._sink.close()
 
     def discard(self) -> None:
-        """Give the object up, and swallow what is still to come.
+        """Discard the object, and ignore any later writes.
 
         A Parquet writer cannot be closed without writing a footer.
         """
