@@ -111,8 +111,7 @@ def error_chain(error: BaseException, *, handled: bool = True) -> Iterator[BaseE
 
     Args:
         error: The error that was raised last.
-        handled: Include errors that were being handled; otherwise only explicit causes (`raise
-            from`).
+        handled: Include errors that were being handled; otherwise only explicit causes.
     """
     seen: set[int] = set()
     left: list[BaseException | None] = [error]

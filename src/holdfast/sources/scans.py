@@ -64,8 +64,8 @@ def scan_iceberg(
         table: `catalog.namespace.table` through the session's settings, or `hf.IcebergTable`.
         snapshot_id: The snapshot to read; by default the newest when the run begins.
         columns: The columns to read; by default all.
-        where: The rows to read: `"price > 3 and country = 'NL'"`, or triples such as `[("price",
-            ">", 3)]`. Files that cannot match are not read.
+        where: The rows to read: `"price > 3 and country = 'NL'"`, or triples such as
+            `[("price", ">", 3)]`. Files that cannot match are not read.
 
     Raises:
         SettingsError: An argument cannot be used.

@@ -29,8 +29,7 @@ from holdfast.worker.batch_steps import Step, copied, pieces
 from holdfast.worker.coverage import CoveredKeys, CoveredRanges
 from holdfast.worker.quarantine import Locate, Quarantine
 
-# ---- The chunk buffer: output rows that are not in a closed table file, kept for the next
-# checkpoint
+# ---- The chunk buffer: output rows outside closed table files, kept for the next checkpoint
 
 _KEPT_BYTES_MAX = 64 * 1024 * 1024
 # This much output in one checkpoint, before encoding, is worth a table file of its own.

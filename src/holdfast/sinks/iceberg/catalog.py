@@ -196,8 +196,7 @@ def _sqlalchemy_url(catalog: str, settings: Mapping[str, str]) -> str:
     return f"{_JDBC_DRIVERS[database]}://{login}{'@' if login else ''}{location}"
 
 
-# ---- Open a catalog that Holdfast can trust: with our storage, with timeouts, without hidden
-# retries
+# ---- Open a catalog that Holdfast can trust: our storage, timeouts, no hidden retries
 
 # Connect and read timeouts. A commit without an answer is looked up, not waited for.
 _TIMEOUT_S = (10.0, 60.0)

@@ -43,8 +43,7 @@ from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest, manife
 from holdfast.storage.runtime import io_runtime
 
 
-# ---- Build one snapshot: the manifest list, the summary, and the requirements for the catalog to
-# check
+# ---- Build one snapshot: the manifest list, the summary, and what the catalog must check
 def requirements(table: Table, branch: str) -> tuple[TableRequirement, ...]:
     """Return what must still hold when the commit lands: everything that was checked.
 
@@ -149,8 +148,7 @@ def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) 
     )
 
 
-# ---- Which staged files a table's snapshots reach: a sweep never deletes these, whatever a log
-# says
+# ---- Which staged files a table's snapshots reach: a sweep never deletes these
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
