@@ -169,7 +169,7 @@ def _joined(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return batches
 
 
-# ---- Pace: how many rows the transform gets at once: no batch outlasts a checkpoint or fills memory
+# ---- Pace: how many rows the transform gets at once: no batch outlasts a checkpoint or memory
 
 # Small, because the first batch's cost is unknown: at one second per row it must end soon. After
 # ten quick batches the transform gets all that Spark passes at once.
