@@ -72,7 +72,7 @@ __all__ = [
 if not TYPE_CHECKING:  # Otherwise type checkers would accept any name.
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is first asked for.
+        """Import a public name on first use.
 
         Raises:
             AttributeError: There is no such name.

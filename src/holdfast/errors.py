@@ -17,29 +17,29 @@ retry. Spark passes an executor's error to the driver as text, so the message al
     │   ├── RunMismatchError          the same id, but another job
     │   ├── RunFencedError            another driver has taken over
     │   ├── RunBusyError              another driver seems to be at work
-    │   ├── RunAbortedError           the run was given up
-    │   ├── RunCommittedError         it has landed, and cannot be given up
-    │   └── RunUnfinishedError        it may go on, and must not be swept
+    │   ├── RunAbortedError           the run was aborted
+    │   ├── RunCommittedError         it has landed, and cannot be aborted
+    │   └── RunUnfinishedError        it may resume, and must not be swept
     ├── JobError                      the work on the executors
     │   ├── NullKeyError              rows without a key
     │   ├── DuplicateKeyError         a key that does not identify a row
-    │   ├── InputChangedError         the input is not what it was a moment ago
+    │   ├── InputChangedError         the input has changed since it was last read
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── TransformError            the transform failed
     │   ├── TooManyErrorsError        more rows failed than max_errors allows
     │   ├── TransformTooLargeError    the transform carries too much with it
     │   ├── ExecutorSetupError        an executor cannot run this job
-    │   └── JobFailedError            Spark gave the job up
+    │   └── JobFailedError            Spark gave up on the job
     └── CommitError                   the one atomic step
         ├── CatalogUnavailableError   the catalog does not answer
         ├── TableMissingError         there is no such table
         ├── TableChangedError         the table is not the one that was staged for
         ├── StagedFileMissingError    a staged file was removed
         ├── CommitConflictError       other writers won every attempt
-        ├── CommitRefusedError        the catalog says no, for good
+        ├── CommitRefusedError        the catalog refused permanently
         ├── CommitUnknownError        it is unknown whether it landed
-        ├── TableOutOfSightError      an abort cannot read from the table what became of a post
-        └── CommittedThenRemovedError it landed, and was rolled back or replaced since
+        ├── TableOutOfSightError      an abort cannot read the outcome of a post from the table
+        └── CommittedThenRemovedError it landed, but was later rolled back or replaced
 """
 
 from __future__ import annotations

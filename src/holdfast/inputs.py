@@ -1,4 +1,4 @@
-"""Inputs: what a user gives to be read, as the engine sees it."""
+"""Inputs: what the user wants to read, as the engine sees it."""
 
 from __future__ import annotations
 

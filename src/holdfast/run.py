@@ -1,4 +1,4 @@
-"""Run: the front door. One run is one write, stable across retries."""
+"""Run: the public entry point. One run is one write, stable across retries."""
 
 from __future__ import annotations
 

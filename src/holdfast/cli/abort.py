@@ -1,4 +1,4 @@
-"""`holdfast abort RUN`: give a run up, for good."""
+"""`holdfast abort RUN`: abort a run for good."""
 
 from __future__ import annotations
 

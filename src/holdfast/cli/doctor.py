@@ -1,4 +1,4 @@
-"""`holdfast doctor`: check a set-up, part by part, and say how to mend what is wrong."""
+"""`holdfast doctor`: check a set-up, part by part, and say how to fix what is wrong."""
 
 from __future__ import annotations
 

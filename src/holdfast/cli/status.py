@@ -1,4 +1,4 @@
-"""`holdfast status RUN`: where a run stands, on one screen."""
+"""`holdfast status RUN`: the state of a run, on one screen."""
 
 from __future__ import annotations
 

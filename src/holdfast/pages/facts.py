@@ -1,4 +1,4 @@
-"""Facts: all that a page says of a run, before anything is drawn."""
+"""Facts: all that a page says about a run, before anything is drawn."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _no_job(start: Start, one: Pass) -> str:
 Point = tuple[float, float]
 
 # A job that dies at night is started again in the morning: drawn to scale, the work would be two
-# thin lines. If all pauses exceed the first fraction of the time at work, each is cut to the second.
+# thin lines. If pauses exceed the first fraction of the time at work, each is cut to the second.
 _PAUSES_SHARE_MAX = 0.5
 _CUT_SHARE = 0.03
 

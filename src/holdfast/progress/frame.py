@@ -1,4 +1,4 @@
-"""Frame: what is shown of a run at one moment, how fast it goes, and all of it in words.
+"""Frame: what is shown of a run at one time, its pace, and its text form.
 
 Rows become durable in steps, one per checkpoint. So time is counted from step to step, not from
 look to look: otherwise the rate would jump, and the remaining time with it.

@@ -1,4 +1,4 @@
-"""What the engine needs of a table format.
+"""What the engine needs from a table format.
 
 A sink offers a look at the table, one *conditional* post and a lookup of the run's mark. The loop
 around them belongs to the engine and is the same for every format. On executors a writer turns

@@ -1,4 +1,4 @@
-"""What every sink does by storage and text alone: the run's mark, and its staged files."""
+"""What all sinks share: the run's mark as text, and its staged files in storage."""
 
 from __future__ import annotations
 

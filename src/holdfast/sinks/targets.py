@@ -1,4 +1,4 @@
-"""What a user names as the target of a write. Plain values: no catalog is asked here."""
+"""What a user names as the target of a write. Plain values: no catalog is contacted here."""
 
 from __future__ import annotations
 

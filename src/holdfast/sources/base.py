@@ -1,4 +1,4 @@
-"""What the engine needs of an input that workers read themselves, and what all scans share.
+"""What the engine needs from an input that workers read themselves, and what all scans share.
 
 A scan pins its files once; every later start reads exactly those. On executors a reader turns
 slices of files into batches whose rows carry their numbers.
@@ -20,7 +20,7 @@ from holdfast.errors import InputChangedError, SettingsError
 from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Span
 from holdfast.storage.port import ObjectChangedError
 
-# ---- What the engine needs of an input that workers read themselves
+# ---- What the engine needs from an input that workers read themselves
 
 # What Holdfast must know about each input row: Spark's hash of its key if that is not computed
 # here, or the numbers of the scan's rows that it covers. If values are compared, it is a struct:

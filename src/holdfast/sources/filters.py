@@ -1,4 +1,4 @@
-"""Filters: which rows of a scan are asked for."""
+"""Filters: which rows of a scan are read."""
 
 from __future__ import annotations
 

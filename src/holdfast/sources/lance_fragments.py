@@ -1,4 +1,4 @@
-"""Fragments of a Lance version as the pins name them, and columns whose values lie apart.
+"""Fragments of a Lance version as the pins name them, and columns whose values are stored apart.
 
 A row's position in a fragment never changes: deleting it only adds a deletion file. So the rows of
 a fragment are numbered by position, whether they are deleted or not.

@@ -1,4 +1,4 @@
-"""Read Parquet on an executor: only the columns asked for, the next row groups ahead of time."""
+"""Read Parquet on an executor: only the requested columns, with row groups fetched ahead."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class NoParquetError(ValueError):
 
 
 def read_footer(storage: Storage, uri: str, size_bytes: int, tag: str) -> bytes:
-    """Return the footer of a Parquet file as a file of its own.
+    """Return the footer of a Parquet file as a complete file.
 
     Raises:
         NoParquetError: The object is not a Parquet file.

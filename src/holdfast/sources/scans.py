@@ -1,4 +1,4 @@
-"""The scans that a user can name. No engine is needed to say which table, columns and rows."""
+"""The scans that a user can name: which table, columns and rows. Needs no engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a DataFrame, as the engine asks for them: its keys, its jobs, its failed rows.
+"""The rows of a DataFrame, as the engine needs them: its keys, its jobs, its failed rows.
 
 Only key columns are read. Executors read the finished keys from the ledger's key files in Python,
 so the JVM does not need access to the store.
@@ -282,7 +282,7 @@ def _size(value: str) -> str:
     return f"coalesce(size({value}), -1)"
 
 
-# ---- The rows of a DataFrame, as the engine asks for them
+# ---- The rows of a DataFrame, as the engine needs them
 class DataFrameSubmitter:
     """Runs task plans over one DataFrame."""
 
@@ -389,7 +389,7 @@ class DataFrameSubmitter:
         """Return the keys that appear in more than one input row.
 
         beside: Whether the call comes from another thread, while a plan runs.
-            beside: Whether it is asked by another thread, while a plan runs.
+            beside: Whether another thread calls this while a plan runs.
 
         Raises:
             JobFailedError: Spark could not read the input.

@@ -1,4 +1,4 @@
-"""A checkup: what one executor can tell of itself. Runs there, and changes nothing."""
+"""A checkup: what one executor reports about itself. Runs there, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A digest of the transform's code, to notice that a run goes on with other code.
+"""A digest of the transform's code, to notice that a run resumes with different code.
 
 It covers the code itself, not its pickle, which differs from process to process: the function or
 class, its arguments, its closure, and what it uses from its own module. It does not follow calls

@@ -1,4 +1,4 @@
-"""Load a table: what it says of itself, its storage options, and its keys renewed.
+"""Load a table: its facts, its storage options, and how its keys are renewed.
 
 A REST catalog may vend keys for a table's files each time the table is loaded, valid for an hour or
 less. Workers get the driver's keys, and ask the catalog for new ones in time.

@@ -1,4 +1,4 @@
-"""From what a user names to an open sink; the table is created if asked to."""
+"""Open a sink for the table that a user names; create the table if asked to."""
 
 from __future__ import annotations
 

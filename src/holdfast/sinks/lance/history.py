@@ -1,4 +1,4 @@
-"""History: what the versions of a dataset tell about a post.
+"""History: what the versions of a dataset show about a post.
 
 Every version but the newest may have been cleaned up. Each one that still exists names the
 transaction that made it: its operation, and whose it was.
