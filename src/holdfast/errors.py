@@ -27,7 +27,7 @@ retry. Spark passes an executor's error to the driver as text, so the message al
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── TransformError            the transform failed
     │   ├── TooManyErrorsError        more rows failed than max_errors allows
-    │   ├── TransformTooLargeError    the transform carries too much with it
+    │   ├── TransformTooLargeError    the pickled transform is too large
     │   ├── ExecutorSetupError        an executor cannot run this job
     │   └── JobFailedError            Spark gave up on the job
     └── CommitError                   the one atomic step

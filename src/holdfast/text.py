@@ -51,7 +51,7 @@ _NO_SECRETS = ("true", "false")
 
 
 def printable(text: str) -> str:
-    r"""Return a text on one line that a terminal shows as it is: `\x1b`, `\n` and `\u202e` spelled.
+    r"""Return text as one line that is safe on a terminal: `\x1b`, `\n` and `\u202e` are escaped.
 
     Escapes the same characters as `repr`: control characters, line ends, direction marks, and
     whitespace other than the plain space.

@@ -1,4 +1,4 @@
-"""Charts: the parts of pygal that are used, axis ticks, and SVG that takes its colours from the page.
+"""Charts: the parts of pygal that are used, axis ticks, and SVG in the colours of the page.
 
 pygal leaves a module finder behind, for map plugins. It has no `find_spec`, which breaks later
 imports in Python 3.12 and pytest. So it is removed again.

@@ -397,7 +397,7 @@ class RowSteps:
         """
         self._window = window
         self._table, self._schema, self._may_lack = spec.table, spec.schema, spec.may_lack
-        # How many answers lacked a column, while none had them all; and how many must.
+        # How many answers lacked a column, while none had them all; and the limit of that.
         self._lacking: int | None = 0 if judges else None
         self._lacking_max = 1 if is_strict else _LACKING_ROWS_MAX
         window.is_eager = True

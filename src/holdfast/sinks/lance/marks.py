@@ -151,7 +151,7 @@ def _unmarked(
             gone.append(intent.parent_snapshot_id)
             continue
         if is_stray:
-            # The version that the post really made was cleaned up, and the evidence with it.
+            # The version that first had this number was cleaned up, and the evidence with it.
             gone.append(intent.parent_snapshot_id)
         elif landed is not None:
             mark = replace(mark, snapshot_id=landed)
