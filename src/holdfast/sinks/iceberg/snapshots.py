@@ -224,7 +224,7 @@ def _may_hold(data: bytes, needles: Iterable[bytes]) -> bool:
         unpacked = b"".join(_blocks(data))  # Some writers make a block of each entry.
         return any(needle in unpacked for needle in needles)
     except (ValueError, IndexError, zlib.error):
-        return True  # Another codec, or not Avro: reading it will show.
+        return True  # Packed in another way, or no Avro at all: then reading it says so.
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:
