@@ -1,8 +1,8 @@
 """Every error that Holdfast raises.
 
-Each says what happened, whether a retry may succeed (`retry_safe`), and what to do. Running the
-same script again never does harm, whatever `retry_safe` says: it advises a scheduler whether to
-retry. Spark passes an executor's error to the driver as text, so the message alone is enough.
+Each says what happened, whether a retry may succeed (`retry_safe`), and what to do. Another run
+of the same script never does harm, whatever `retry_safe` says: it tells a scheduler whether to
+retry. Spark hands an executor's error to the driver as text, so the message alone is enough.
 
     HoldfastError
     ├── SettingsError                 an argument or a setting is wrong
@@ -17,29 +17,29 @@ retry. Spark passes an executor's error to the driver as text, so the message al
     │   ├── RunMismatchError          the same id, but another job
     │   ├── RunFencedError            another driver has taken over
     │   ├── RunBusyError              another driver seems to be at work
-    │   ├── RunAbortedError           the run was aborted
-    │   ├── RunCommittedError         it has landed, and cannot be aborted
-    │   └── RunUnfinishedError        it may resume, and must not be swept
+    │   ├── RunAbortedError           the run was given up
+    │   ├── RunCommittedError         it has landed, and cannot be given up
+    │   └── RunUnfinishedError        it may go on, and must not be swept
     ├── JobError                      the work on the executors
     │   ├── NullKeyError              rows without a key
-    │   ├── DuplicateKeyError         a key that does not identify a row
-    │   ├── InputChangedError         the input has changed since it was last read
+    │   ├── DuplicateKeyError         a key that does not tell rows apart
+    │   ├── InputChangedError         the input is not what it was a moment ago
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── TransformError            the transform failed
     │   ├── TooManyErrorsError        more rows failed than max_errors allows
-    │   ├── TransformTooLargeError    the pickled transform is too large
+    │   ├── TransformTooLargeError    the transform carries too much with it
     │   ├── ExecutorSetupError        an executor cannot run this job
-    │   └── JobFailedError            Spark gave up on the job
+    │   └── JobFailedError            Spark gave the job up
     └── CommitError                   the one atomic step
         ├── CatalogUnavailableError   the catalog does not answer
         ├── TableMissingError         there is no such table
         ├── TableChangedError         the table is not the one that was staged for
-        ├── StagedFileMissingError    a staged file was removed
+        ├── StagedFileMissingError    somebody removed a staged file
         ├── CommitConflictError       other writers won every attempt
-        ├── CommitRefusedError        the catalog refused permanently
-        ├── CommitUnknownError        it is unknown whether it landed
-        ├── TableOutOfSightError      an abort cannot read the outcome of a post from the table
-        └── CommittedThenRemovedError it landed, but was later rolled back or replaced
+        ├── CommitRefusedError        the catalog says no, for good
+        ├── CommitUnknownError        nobody can tell whether it landed
+        ├── TableOutOfSightError      an abort cannot ask the table what became of a post
+        └── CommittedThenRemovedError it landed, and was rolled back or replaced since
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
 
 
 def _shown(text: str) -> str:
-    """Return text that is safe to show: facts come from stores, catalogs and other programs.
+    """Return a sentence for people: facts come from stores, catalogs and other programs.
 
-    A line break inside a fact is followed by spaces, so a fact cannot be mistaken for the second or
-    third part of the message.
+    A line break inside a fact is followed by blanks: the facts of an error cannot pass for its
+    second or third part.
     """
     return "\n    ".join(printable(line) for line in without_passwords(text).splitlines())
 
@@ -83,7 +83,7 @@ class HoldfastError(Exception):
 
     @property
     def summary(self) -> str:
-        """What happened, on one line of limited length, for records and lists."""
+        """What happened, on one line that is not too long: for records and lists."""
         line = " ".join(_shown(self.happened.format(**self._facts())).split())
         cut = len(line) > _SUMMARY_LENGTH_MAX
         return f"{line[: _SUMMARY_LENGTH_MAX - 1]}…" if cut else line
@@ -182,7 +182,7 @@ class StoreUnavailableError(StoreError):
 
     uri: str
     reason: str
-    # False for refused credentials, a missing permission or bucket, or an impossible path.
+    # False for refused credentials, a missing permission or bucket, a path that cannot be.
     retry_safe: bool = True
 
 
@@ -277,7 +277,7 @@ class RunUnfinishedError(RunError):
     advice = "finish it by running its script again, or give it up with run.abort()"
 
 
-# The path that users import them from, which is also what a traceback shows.
+# Where users import them from, and what a traceback shows.
 
 
 # ---- The work on the executors
@@ -365,7 +365,7 @@ class TooManyErrorsError(JobError):
     rows: int
     limit: int
     example: str
-    # True if rows failed with transient errors: failed rows are tried again.
+    # True where rows failed with errors that may pass: failed rows are tried again.
     retry_safe: bool = False
 
 
@@ -405,7 +405,7 @@ class JobFailedError(JobError):
     advice = "mend what the reason names, or see the executors' logs; nothing was committed"
 
     reason: str
-    # False for a query that Spark rejects: a bad path, a missing column, no permission.
+    # False for a query that Spark refuses: a path, a column, a permission.
     retry_safe: bool = True
 
 
@@ -428,7 +428,7 @@ class CatalogUnavailableError(CommitError):
     )
 
     reason: str
-    # False for a refused login or an invalid setting.
+    # False for a refused login or a setting that cannot be right.
     retry_safe: bool = True
 
 
@@ -484,7 +484,7 @@ class CommitRefusedError(CommitError):
     advice = "mend the cause, then run the same script again; the staged files are kept"
 
     reason: str
-    # True if the table could not be created at the moment.
+    # True where the table could not be created for now.
     retry_safe: bool = False
 
 
