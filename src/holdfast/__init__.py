@@ -1,8 +1,8 @@
 """Holdfast: resumable, exactly-once batch jobs on Spark.
 
-The public names, nothing else. Each is imported when it is first used: a command line that only
-prints its help, or a worker that needs a part, does not wait for all of pyarrow and pandas. Nothing
-is imported from pyspark, pyiceberg or lance here.
+Only the public names. Each is imported on first use, so a command line that only prints its help,
+or a worker that needs one part, does not load all of pyarrow and pandas. Nothing is imported from
+pyspark, pyiceberg or lance here.
 """
 
 from importlib import import_module
@@ -69,10 +69,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # Else a name that is not there would pass for anything.
+if not TYPE_CHECKING:  # Otherwise type checkers would accept any name.
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is first asked for.
+        """Import a public name on first use.
 
         Raises:
             AttributeError: There is no such name.

@@ -69,10 +69,10 @@ def _shown(text: str) -> str:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class HoldfastError(Exception):
-    """The root of all errors that Holdfast raises.
+    """The base class of all errors that Holdfast raises.
 
-    Subclasses are keyword-only dataclasses: what is known about the failure is in their
-    attributes, and `happened` and `advice` are templates over them.
+    Subclasses are keyword-only dataclasses: their attributes hold what is known about the failure,
+    and `happened` and `advice` are templates over them.
     """
 
     happened: ClassVar[str] = "something went wrong"
@@ -204,7 +204,7 @@ class LedgerDamagedError(StoreError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunError(HoldfastError):
-    """The run cannot go on as it was asked to."""
+    """The run cannot continue as requested."""
 
     run_id: str
 
@@ -232,7 +232,7 @@ class RunFencedError(RunError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunBusyError(RunError):
-    """Another driver seems to be at work, and this one was told not to take over."""
+    """Another driver seems to be at work, and this one may not take over."""
 
     happened = (
         "run {run_id!r}: process {process_id} on {host} seems to be at work "
@@ -259,7 +259,7 @@ class RunAbortedError(RunError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunCommittedError(RunError):
-    """The run has landed, so it cannot be given up."""
+    """The run has landed, so it cannot be aborted."""
 
     happened = "run {run_id!r} has landed as snapshot {snapshot_id}"
     retry_safe = False
@@ -270,7 +270,7 @@ class RunCommittedError(RunError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunUnfinishedError(RunError):
-    """The run has neither landed nor was given up: its files are paid work."""
+    """The run has neither landed nor been aborted: its files hold finished work."""
 
     happened = "run {run_id!r} has neither landed nor was it aborted"
     retry_safe = False
@@ -283,12 +283,12 @@ class RunUnfinishedError(RunError):
 # ---- The work on the executors
 @dataclass(eq=False, repr=False, kw_only=True)
 class JobError(HoldfastError):
-    """The work on the executors did not end well; nothing was committed."""
+    """The work on the executors failed; nothing was committed."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NullKeyError(JobError):
-    """Rows have NULL in their key: nothing tells them apart."""
+    """Rows have NULL in their key, so they cannot be told apart."""
 
     happened = "{rows} input rows have NULL in a key column"
     retry_safe = False
@@ -299,7 +299,7 @@ class NullKeyError(JobError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DuplicateKeyError(JobError):
-    """Several input rows have the same key: nothing tells which of them is done."""
+    """Several input rows have the same key, so it is unclear which of them is done."""
 
     happened = "{keys} keys stand in more than one input row, for example {examples}"
     retry_safe = False
@@ -311,7 +311,7 @@ class DuplicateKeyError(JobError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class InputChangedError(JobError):
-    """The input gave other rows when it was read again; nothing was committed."""
+    """The input returned different rows when it was read again; nothing was committed."""
 
     happened = "the input is not what it was: {what}"
     retry_safe = False
@@ -338,7 +338,7 @@ class SchemaMismatchError(JobError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TransformError(JobError):
-    """The transform raised, or returned something that is no table."""
+    """The transform raised, or returned something that is not a table."""
 
     happened = "the transform failed in {failed_tasks} of {tasks} tasks; first: {example}"
     advice = (
@@ -371,7 +371,7 @@ class TooManyErrorsError(JobError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TransformTooLargeError(JobError):
-    """The transform pickles to more than can sensibly be sent with every task."""
+    """The transform pickles to more bytes than should be sent with every task."""
 
     happened = "the transform pickles to {size_mb} MB (at most {limit_mb} MB)"
     retry_safe = False
@@ -399,7 +399,7 @@ class ExecutorSetupError(JobError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class JobFailedError(JobError):
-    """Spark gave the job up."""
+    """Spark gave up on the job."""
 
     happened = "Spark could not finish the job: {reason}"
     advice = "mend what the reason names, or see the executors' logs; nothing was committed"
@@ -419,7 +419,7 @@ class CommitError(HoldfastError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CatalogUnavailableError(CommitError):
-    """The catalog did not answer when the table was looked at."""
+    """The catalog did not answer when the table was read."""
 
     happened = "{table}: the catalog did not answer ({reason})"
     advice = (
@@ -446,7 +446,7 @@ class TableMissingError(CommitError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TableChangedError(CommitError):
-    """The table is not, or no longer, what the files were staged for."""
+    """The table is not, or is no longer, the one that the files were staged for."""
 
     happened = "{table} has changed since this run began: {change}"
     retry_safe = False
@@ -457,7 +457,7 @@ class TableChangedError(CommitError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class StagedFileMissingError(CommitError):
-    """A staged file is gone or has another size: somebody's clean-up took it."""
+    """A staged file is gone or its size has changed: another clean-up job removed it."""
 
     happened = "{table}: {count} staged files are gone or changed, first {path}"
     advice = "run the same script again; keep orphan removal away from files younger than the run"
@@ -478,7 +478,7 @@ class CommitConflictError(CommitError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CommitRefusedError(CommitError):
-    """The catalog or the store refused the commit for a reason that a retry does not change."""
+    """The catalog or the store refused the commit for a reason that a retry will not change."""
 
     happened = "{table}: the commit was refused: {reason}"
     advice = "mend the cause, then run the same script again; the staged files are kept"
@@ -490,7 +490,7 @@ class CommitRefusedError(CommitError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CommitUnknownError(CommitError):
-    """It cannot be told whether the run has landed."""
+    """It is unknown whether the run has landed."""
 
     happened = "{table}: it is unknown whether run {run_id!r} has landed ({reason})"
     advice = (
@@ -504,7 +504,7 @@ class CommitUnknownError(CommitError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TableOutOfSightError(CommitError):
-    """A post of the run got no answer, and the table that would tell cannot be seen."""
+    """A post of the run got no answer, and the table that would show its outcome cannot be read."""
 
     happened = (
         "{table}: run {run_id!r} has {posts} without an answer, and its table cannot be asked "
@@ -524,7 +524,7 @@ class TableOutOfSightError(CommitError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CommittedThenRemovedError(CommitError):
-    """The run had landed, and its snapshot is no longer part of the table."""
+    """The run landed, but its snapshot is no longer part of the table."""
 
     happened = (
         "{table}: run {run_id!r} landed as snapshot {snapshot_id}, "

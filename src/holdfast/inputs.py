@@ -1,4 +1,4 @@
-"""Inputs: what a user gives to be read, as the engine sees it."""
+"""Inputs: what the user wants to read, as the engine sees it."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from holdfast.spark.frames import SparkDataFrame, SparkSession
 
 
 class Input(SettledInput, Protocol):
-    """Rows to be read, and what a write must know of them."""
+    """Rows to be read, and what a write needs to know about them."""
 
     session: SparkSession
-    # Whether it is compared at each start with what an earlier one has read.
+    # Whether each start compares it with what an earlier start has read.
     compares: bool
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that tell rows apart; none for a scan."""
+        """The columns that identify a row; empty for a scan."""
 
     @property
     def identity(self) -> str:
-        """What is read, beyond what the key says; empty for a DataFrame."""
+        """What is read, apart from the key; empty for a DataFrame."""
 
     def schema(self) -> pa.Schema:
         """Return the columns."""
 
 
 class DataFrameInput:
-    """Rows of a DataFrame, told apart by their key."""
+    """Rows of a DataFrame, identified by their key."""
 
     identity = ""
     compares = True
 
     def __init__(self, df: SparkDataFrame, key: str | Sequence[str] | None) -> None:
-        """Check that rows can be told apart.
+        """Check that the key identifies rows.
 
         Raises:
-            SettingsError: They cannot, or it is no DataFrame.
+            SettingsError: The key is missing or cannot be used, or `df` is not a DataFrame.
         """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
         from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415
@@ -60,7 +60,7 @@ class DataFrameInput:
         self.submitter: Submitter = DataFrameSubmitter(df, self.key)
 
     def settle(self, ledger: Ledger, *, compare: bool) -> None:
-        """Do nothing: the keys that are done are told from the others at each start."""
+        """Do nothing: each start works out which keys are done."""
 
     def schema(self) -> pa.Schema:
         """Return the DataFrame's columns."""
@@ -68,7 +68,7 @@ class DataFrameInput:
 
 
 class ScanInput:
-    """Rows of files, told apart by where they stand."""
+    """Rows of files, identified by their position."""
 
     key: tuple[str, ...] = ()
     compares = True
@@ -77,7 +77,7 @@ class ScanInput:
         """Keep the scan; nothing is read yet.
 
         Raises:
-            SettingsError: There is a key, or no Spark session.
+            SettingsError: A key was given, or there is no Spark session.
         """
         _refuse_key(key)
         self.session = active_session()
@@ -90,15 +90,15 @@ class ScanInput:
 
     @property
     def submitter(self) -> Submitter:
-        """What reads it, once it is settled."""
+        """The submitter that reads the input, once it is settled."""
         assert self._submitter is not None  # noqa: S101 - the engine settles it first.
         return self._submitter
 
     def settle(self, ledger: Ledger, *, compare: bool) -> None:
-        """Pin the files, or compare them with those that are pinned.
+        """Pin the files, or compare them with the pinned ones.
 
         Raises:
-            RunMismatchError: This start names other files than the first.
+            RunMismatchError: This start names different files from the first.
             InputChangedError: A pinned file was changed or deleted.
         """
         from holdfast.spark.jobs import SparkJobs  # noqa: PLC0415 - pyspark is optional.
@@ -107,14 +107,14 @@ class ScanInput:
         self._pins, self._submitter = pins, ScanRows(self._scan, pins, SparkJobs(self.session))
 
     def schema(self) -> pa.Schema:
-        """Return the columns that are handed on."""
+        """Return the columns that the transform gets."""
         if self._pins is None:  # To create the table, before the run can be claimed.
             self._pins = self._scan.pin()
         return self._scan.schema(self._pins)
 
 
 class MaterializedInput:
-    """Rows of a DataFrame that is written once, then told apart by where they stand."""
+    """Rows of a DataFrame that is written once, then identified by their position."""
 
     key: tuple[str, ...] = ()
     compares = False
@@ -123,7 +123,7 @@ class MaterializedInput:
         """Keep the DataFrame; nothing is written yet.
 
         Raises:
-            SettingsError: There is a key, or it cannot be written as Parquet.
+            SettingsError: A key was given, or the DataFrame cannot be written as Parquet.
         """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
@@ -140,12 +140,12 @@ class MaterializedInput:
 
     @property
     def submitter(self) -> Submitter:
-        """What reads it, once it is settled."""
+        """The submitter that reads the input, once it is settled."""
         assert self._submitter is not None  # noqa: S101 - the engine settles it first.
         return self._submitter
 
     def settle(self, ledger: Ledger, *, compare: bool) -> None:  # noqa: ARG002 - nothing to compare.
-        """Write the rows, unless an earlier start has."""
+        """Write the rows, unless an earlier start has done so."""
         from holdfast.spark.jobs import SparkJobs, reports_of  # noqa: PLC0415 - pyspark is optional.
 
         scan = MaterializedScan(
@@ -165,10 +165,10 @@ class MaterializedInput:
 def open_input(
     rows: SparkDataFrame | Scan | Materialized, key: str | Sequence[str] | None
 ) -> Input:
-    """Return what a user gives to be read, as the engine sees it.
+    """Return the user's input as the engine sees it.
 
     Raises:
-        SettingsError: It cannot be read.
+        SettingsError: The input cannot be read.
     """
     if isinstance(rows, Materialized):
         return MaterializedInput(rows, key)
@@ -176,10 +176,10 @@ def open_input(
 
 
 def _refuse_key(key: str | Sequence[str] | None) -> None:
-    """Stop at a key where none is needed.
+    """Refuse a key where none is needed.
 
     Raises:
-        SettingsError: There is one.
+        SettingsError: A key was given.
     """
     if key:
         raise SettingsError(

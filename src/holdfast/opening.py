@@ -30,13 +30,13 @@ def open_store(
     """Return the store's URI and how it is reached.
 
     Args:
-        store: The user's argument, if there is one.
-        options: The user's storage options, if there are any.
-        session: Whose settings are asked for what is not given; None if there is no session.
+        store: The user's argument, or None.
+        options: The user's storage options, or None.
+        session: The session whose settings fill in what is not given; None if there is no session.
 
     Raises:
         SettingsError: No store is named.
-        HiddenSettingError: The session does not give a setting out.
+        HiddenSettingError: The session does not reveal a setting.
     """
     uri = store or _setting(session) or os.environ.get(_STORE_VARIABLE, "")
     if not uri:
@@ -63,11 +63,13 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
 
     Args:
         target: Which table.
-        session: Whose settings name the catalog or hold storage options; None if the target does.
-        create: How to create the table if there is none.
-        schema: Gives the schema of a table that is created without one of its own.
-        of_known_run: Whether a ledger names the table, as that of a run: it is only looked for.
-        before_create: Called when there is no table, before one is created; may refuse it.
+        session: The session whose settings name the catalog or hold storage options; None if the
+            target has them itself.
+        create: How to create the table if it does not exist.
+        schema: Returns the schema for a table that is created without an explicit one.
+        of_known_run: Whether a ledger already names the table as its run's table, so that it is
+            only looked up.
+        before_create: Called if the table does not exist, before it is created; may refuse.
 
     Raises:
         MissingExtraError: PyIceberg or Lance is not installed.
@@ -99,7 +101,7 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
 
 
 def configured_catalog(name: str) -> dict[str, str] | None:
-    """Return what PyIceberg's own configuration says of a catalog: a file, or the environment.
+    """Return PyIceberg's own configuration of a catalog, from its file or the environment.
 
     Args:
         name: The catalog's name.
@@ -115,15 +117,15 @@ def configured_catalog(name: str) -> dict[str, str] | None:
 
 
 def open_scan(scan: Scan, session: SparkSession) -> PinnedScan:
-    """Return a scan with its storage at hand.
+    """Return a scan together with its storage.
 
     Args:
-        scan: What the user names.
-        session: Whose settings are asked for storage options that are not given.
+        scan: The scan that the user names.
+        session: The session whose settings supply storage options that are not given.
 
     Raises:
-        HiddenSettingError: The session does not give a setting out.
-        MissingExtraError: PyIceberg or Lance is needed, and not installed.
+        HiddenSettingError: The session does not reveal a setting.
+        MissingExtraError: PyIceberg or Lance is needed but not installed.
         SettingsError: The table's catalog cannot be used.
     """
     if isinstance(scan, IcebergScan):
@@ -160,10 +162,10 @@ def _open_lance_scan(scan: LanceScan, options: Mapping[str, str]) -> PinnedScan:
 
 @contextlib.contextmanager
 def _installed(what: str, extra: str) -> Iterator[None]:
-    """Say what to install where a table format's library is missing.
+    """Say what to install if a table format's library is missing.
 
     Raises:
-        MissingExtraError: It is.
+        MissingExtraError: The library is not installed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Run: the front door. One run is one write, stable across retries."""
+"""Run: the public entry point. One run is one write, stable across retries."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 
 
 class Run:
-    """One exactly-once write, by an id that stays the same across retries.
+    """One exactly-once write, identified by an id that stays the same across retries.
 
     Args:
-        run_id: The user's own id; a scheduler's run id is fine as it is.
-        store: Where the run's ledger stands: a URI. By default the session's
-            `spark.holdfast.store`, else the environment's `HOLDFAST_STORE`.
+        run_id: Your own id; a scheduler's run id works as it is.
+        store: The URI under which the run's ledger is kept. By default the session's
+            `spark.holdfast.store`, else the `HOLDFAST_STORE` environment variable.
         store_options: Storage options for the store in Iceberg's names (`s3.endpoint`,
             `s3.access-key-id`, ...). By default the session's `spark.holdfast.store.*`, else
             the environment's credential chain.
-        version: Your own name for the version of the code. A run goes on only under the version
+        version: Your own name for the version of the code. A run resumes only under the version
             that it began with.
         takeover: What a start does while another driver of the run is alive: "wait" until it
             ends, take over "now", or fail ("never").
         if_committed: What a start does if the run has been committed: "compare" the input with
             what was committed, or "return" at once.
-        verify_input: What of a DataFrame is compared between starts. "keys" reads the key columns
-            before the job, and checks that every row is done, once. "rows" reads all columns,
-            and also notices other values under the same keys. False skips both. The files of a
-            scan are always compared.
+        verify_input: How a DataFrame is compared between starts. "keys" reads the key columns
+            before the job, and checks that every row is done exactly once. "rows" reads all
+            columns, and also notices changed values under the same keys. False skips both. The
+            files of a scan are always compared.
         strict_code: Refuse to resume when the transform's code has changed.
         limits: How much memory a worker may use, as `hf.Limits`.
-        progress: Show progress on stderr. By default in a terminal and in a notebook; elsewhere
-            a log line each minute.
+        progress: Show progress on stderr. By default it is shown in a terminal and in a notebook;
+            elsewhere a line is logged each minute.
 
     Raises:
         SettingsError: An argument cannot be used.
@@ -93,7 +93,7 @@ class Run:
         self._store_options = store_options
         self._version = version
         self._progress = progress
-        # What every write of this run has in common.
+        # Options shared by every write of this run.
         self._common: dict[str, Any] = {
             "takeover": takeover,
             "if_committed": if_committed,
@@ -101,14 +101,14 @@ class Run:
             "strict_code": strict_code,
             "limits": limits,
         }
-        Choices(**self._common)  # Refuses what cannot be used, here and not hours later.
+        Choices(**self._common)  # Reject bad options now, not hours later.
         # What `remaining` has claimed and measured, for the write that follows.
         self._prepared: Prepared | None = None
-        # The run whose failed rows this one tries again.
+        # The run whose failed rows this one retries.
         self._retry_of = ""
 
     def __repr__(self) -> str:
-        """Show the id and the store; never the options, which hold credentials."""
+        """Show the id and the store, but never the options, which hold credentials."""
         return f"Run({self._run_id!r}, store={self._store!r})"
 
     def append(  # noqa: PLR0913 - each is a choice of the user's.
@@ -139,23 +139,24 @@ class Run:
                 `hf.materialize(df)`.
             to: `catalog.namespace.table` through the session's settings, `hf.IcebergTable`, a
                 Lance dataset's URI, or `hf.LanceTable`.
-            key: The column or columns that identify a DataFrame's rows; none for a scan.
+            key: The column or columns that identify a DataFrame's rows; leave it out for a scan.
             transform: A function of one batch, `hf.per_row(...)` or `hf.per_worker(...)`. It
                 returns a pyarrow RecordBatch or Table, a pandas or polars DataFrame, a dict of
                 columns, or an iterable of these.
             batch_format: What the transform gets: a pyarrow RecordBatch ("arrow"), or a "pandas"
                 or "polars" DataFrame.
-            batch_rows: How many rows the transform gets at a time; by default it adapts.
-            one_to_one: The transform must return as many rows as it gets. False: it may drop
-                or multiply rows.
-            checkpoint_every: How much work of each task a kill may cost; None: only rows in
+            batch_rows: How many rows the transform gets at a time; adaptive by default.
+            one_to_one: Whether the transform must return as many rows as it gets. If False, it may
+                drop or multiply rows.
+            checkpoint_every: How much work of each task a kill may cost. If None, only rows in
                 closed table files are kept.
             create: How to create the table if it does not exist.
-            missing_columns: "error": the output must have all columns; "null": fill the others.
-            retries: How often rows whose transform failed are tried again.
-            on_error: "raise": a failing row ends the job; "quarantine": it is set aside.
-            max_errors: How many rows may be set aside: a number, or a share of the input.
-            cost: What a row costs, or a function of its answer or output batch; the report sums it.
+            missing_columns: "error": the output must have all columns; "null": fill missing ones.
+            retries: How often rows are retried after their transform failed.
+            on_error: "raise": a failing row fails the job; "quarantine": the row is set aside.
+            max_errors: How many rows may be set aside: a number, or a fraction of the input.
+            cost: The cost of a row, or a function of its answer or output batch; the report sums
+                it.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -164,18 +165,18 @@ class Run:
             JobError: The work on the executors failed; nothing was committed.
             CommitError: The table could not be written; staged files are kept.
         """
-        given = locals()  # Most arguments are choices, of the same name.
+        given = locals()  # Most arguments are fields of Choices, with the same name.
         names = {field.name for field in fields(Choices)} - self._common.keys()
         choices = Choices(**self._common, **{name: given[name] for name in names})
         return self._write("append", source, to, key, choices, create)
 
     def remaining(self, source: SparkDataFrame, *, key: str | Sequence[str]) -> SparkDataFrame:
-        """Return the rows that are still to do, for jobs whose costly step is in the DataFrame.
+        """Return the rows that are not done yet, for jobs whose costly step is in the DataFrame.
 
-        Runs on the driver. Claims the run first, so what is finished cannot change any more; other
-        starts of the run wait for this one, for an hour or until the write has ended. Then use
-        the same `Run` to append what the costly step makes of these rows. Every row and
-        its key must arrive there: the sums of this input are the ones that are checked.
+        Runs on the driver. Claims the run first, so the set of finished rows can no longer change;
+        other starts of the run wait for this one, for an hour or until the write has ended. Then
+        use the same `Run` to append what the costly step makes of these rows. Every row must arrive
+        there with its key: the write is checked against the checksums of this input.
 
         Args:
             source: The whole input.
@@ -184,7 +185,7 @@ class Run:
         Raises:
             SettingsError: An argument or a setting cannot be used.
             StoreError: The store cannot hold a ledger, or does not answer.
-            RunAbortedError: The run was given up, and nothing of it has landed.
+            RunAbortedError: The run was aborted, and none of it has landed.
             RunError: The id belongs to another job, or another driver has taken over.
             JobError: The input could not be read, or rows have no key.
         """
@@ -203,9 +204,9 @@ class Run:
         return without_finished(source, key, self._prepared.book.finished)
 
     def quarantined(self) -> SparkDataFrame:
-        """Return the rows that failed, as a DataFrame.
+        """Return the failed rows as a DataFrame.
 
-        Its columns: `key` and `input` (structs; `select("input.*")` gives the rows as they came),
+        Its columns are `key` and `input` (structs; `select("input.*")` gives the original rows),
         `error`, `attempts`, and `epoch`, the number of the claim under which the row failed.
 
         Raises:
@@ -227,20 +228,21 @@ class Run:
         to: str | Target | None = None,
         **options: Any,  # noqa: ANN401 - those of `append`.
     ) -> Report:
-        """Try the rows that failed again, and append what they become, once.
+        """Retry the rows that failed, and append the result exactly once.
 
-        This is a run of its own, called `<id>+retry`: safe to call again, and committed apart
-        from this one, which must have landed. Rows that fail again end it, as in `append`; set
-        aside, they are in the quarantine of that run, and its own `retry_quarantined` tries them.
+        This is a separate run with the id `<id>+retry`: it is safe to call again, and is committed
+        separately from this run, which must have landed. A row that fails again fails the retry
+        run, as in `append`; if it is set aside instead, it goes to that run's quarantine, and that
+        run's own `retry_quarantined` retries it.
 
         Args:
             transform: As for `append`.
             to: The table, if the session's settings do not lead to it.
-            **options: Any other argument of `append`, apart from the source and the key. What
-                `Run` was given holds for this run too.
+            **options: Any other argument of `append`, except the source and the key. The options of
+                this `Run` apply to the retry run too.
 
         Raises:
-            RunUnfinishedError: This run has not landed: which rows fail is not settled.
+            RunUnfinishedError: This run has not landed, so its failed rows are not final.
             SettingsError: No row has failed, or an argument or a setting cannot be used.
             HoldfastError: As for `append`.
         """
@@ -274,7 +276,7 @@ class Run:
         )
 
     def status(self) -> RunStatus:
-        """Return where the run stands. Reads the ledger only; safe while the run is at work.
+        """Return the state of the run. Reads only the ledger; safe while the run is at work.
 
         Raises:
             SettingsError: No store is named.
@@ -289,21 +291,22 @@ class Run:
         reason: str = "",
         table_is_gone: bool = False,
     ) -> Aborted:
-        """Give the run up, for good: every driver of it is fenced.
+        """Abort the run for good: all of its drivers are fenced.
 
         Runs on the driver. Calling again is safe. Nothing is deleted: see `sweep`. A post that is
-        under way is made to fail. If the table does not tell what became of a post, the result
-        says so, with a warning; should it have landed, every later call says so.
+        under way is made to fail. If the table does not show what became of a post, the result says
+        so, with a warning; if the post has landed after all, every later call says so.
 
         Args:
             to: The table, if the session's settings do not lead to it.
-            reason: Why, recorded in the run log.
-            table_is_gone: Say so if the table or the branch was dropped for good. Without it, a
-                run with a post in doubt is not given up while its table cannot be seen.
+            reason: The reason, recorded in the run log.
+            table_is_gone: Set this if the table or the branch was dropped for good. Without it, a
+                run with a post in doubt is not aborted while its table cannot be read.
 
         Raises:
             RunCommittedError: The run has landed.
-            TableOutOfSightError: A post is in doubt, and the table is not provably the run's.
+            TableOutOfSightError: A post is in doubt, and the table cannot be proven to be the
+                run's.
             CommitError: The catalog does not answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
@@ -319,7 +322,7 @@ class Run:
             to: The table, if the session's settings do not lead to it.
 
         Raises:
-            RunUnfinishedError: The run may still go on.
+            RunUnfinishedError: The run may still resume.
             CommitError: The catalog gave no clear answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
@@ -330,7 +333,7 @@ class Run:
         return Ledger.open(self._run_id, store, storage, Ports())
 
     def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]:
-        """Return how the run's table is opened, once it is known which one it is."""
+        """Return a function that opens the run's table once the table is known."""
 
         def open_sink(identity: Identity) -> Sink:
             target = target_of(to or identity.table, identity.branch)
@@ -351,7 +354,7 @@ class Run:
 
         started, target = time.monotonic(), target_of(to)
         given = open_input(source, key)
-        if given.identity:  # To compare the files of a scan costs next to nothing.
+        if given.identity:  # Comparing the files of a scan costs next to nothing.
             choices = replace(choices, verify_input="keys")
         spark.refuse_wap(given.session)
         prepared = self._prepared
@@ -372,7 +375,7 @@ class Run:
         self._prepared = None
 
         def check_output(spec: WriterSpec) -> None:
-            if choices.transform is None:  # It is known now: fail before any task starts.
+            if choices.transform is None:  # Known now: fail before any task starts.
                 Conformer(spec.table, given.schema(), spec.schema, may_lack=spec.may_lack)
 
         driver = Driver(
@@ -398,10 +401,10 @@ class Run:
 def runs(
     store: str | None = None, *, store_options: Mapping[str, str] | None = None
 ) -> list[RunStatus]:
-    """Return where all runs of a store stand. Reads the ledgers only.
+    """Return the state of every run in a store. Reads only the ledgers.
 
-    A run whose ledger cannot be read is "damaged", with the reason in `error`; a folder that is
-    no run is left out. Neither hides the others.
+    A run whose ledger cannot be read is "damaged", with the reason in `error`. A folder that is not
+    a run is left out. Neither hides the other runs.
 
     Args:
         store: The store's URI; by default as for `Run`.

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-# ---- Text for people: nothing in it acts on a terminal, and no password is in it
+# ---- Text for people: free of terminal control sequences and passwords
 
 CUT = "***"
 
 # `//user:password@host`. A password may hold slashes that should have been quoted; digits before
-# the first slash are rather a port.
+# the first slash are more likely a port.
 _PASSWORD = re.compile(
     r"(:/{1,3}[^\s/:@]{0,256}:)(?:[^\s/]{1,1024}|(?!\d{1,5}/)[^\s]{1,1024})(?=@)"
 )
-# A parameter of a URL, by its name.
+# A URL parameter, by its name.
 _PARAMETER = re.compile(
     r"([?&;][\w.-]*(?:password|passwd|pwd|secret|token|sig|signature|credential|key)=)"
     r"[^&;\s'\"<>]+",
@@ -37,24 +37,24 @@ _SECRET_NAME = re.compile(
     "(?:access|account|api).?key",
     re.IGNORECASE,
 )
-# A literal in a line of source that a name calls a secret: `api_key="..."`, `{"token": "..."}`.
+# A literal in source code whose name marks it as a secret: `api_key="..."`, `{"token": "..."}`.
 _LITERAL = re.compile(
     r"((?:secret|password|passwd|token|credential|authorization|(?:access|account|api).?key)\w*"
     r"""["']?\]?\s*[=:]\s*[rbf]?)(["'])[^"']+\2""",
     re.IGNORECASE,
 )
 _LOGIN = re.compile(r"[^/:@]*:(.+)@")
-# A shorter value would be found in the middle of plain words.
+# Shorter values would match inside ordinary words.
 _SECRET_LENGTH_MIN = 4
-# Of settings such as `token-refresh-enabled`.
+# Values of settings such as `token-refresh-enabled`.
 _NO_SECRETS = ("true", "false")
 
 
 def printable(text: str) -> str:
-    r"""Return a text on one line that a terminal shows as it is: `\x1b`, `\n` and `\u202e` spelled.
+    r"""Return text as one line that is safe on a terminal: `\x1b`, `\n` and `\u202e` are escaped.
 
-    The characters are those that `repr` spells as well: control characters, line ends, marks of
-    the writing direction, and blanks that are none.
+    Escapes the same characters as `repr`: control characters, line ends, direction marks, and
+    whitespace other than the plain space.
     """
     if text.isprintable():
         return text
@@ -64,36 +64,36 @@ def printable(text: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text whose URLs have lost their passwords and secret parameters."""
+    """Return the text with passwords and secret parameters removed from its URLs."""
     return _PARAMETER.sub(rf"\g<1>{CUT}", _PASSWORD.sub(rf"\g<1>{CUT}", text))
 
 
 def code_without_secrets(text: str) -> str:
-    """Return lines of source, or a traceback, without passwords and literals that are secrets."""
+    """Return source lines, or a traceback, without passwords and secret literals."""
     return _LITERAL.sub(rf"\g<1>\g<2>{CUT}\g<2>", without_passwords(text))
 
 
 def has_password(uri: str) -> bool:
-    """Whether a URI has a password in front of its host."""
+    """Whether a URI has a password before its host."""
     login, at, _ = uri.partition("://")[2].partition("/")[0].rpartition("@")
     return bool(at) and ":" in login
 
 
 def in_short(error: BaseException) -> str:
-    """Return an error of a library: its kind and its first line, the rest is for a debugger."""
+    """Return a library's error in short: its type and first line."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return without_passwords(text)
 
 
 def told(error: BaseException, options: Mapping[str, Any]) -> tuple[str, BaseException | None]:
-    """Return a library's error in short, and the same error to raise ours from.
+    """Return a library's error in short, and the error to raise ours from.
 
-    The second is None if a traceback would show a secret with it.
+    The second is None if its traceback would show a secret.
 
     Args:
         error: The error.
-        options: What the library was given; the error may repeat a secret of it.
+        options: The options that the library was given; the error may repeat a secret from them.
     """
     texts = [f"{behind} {behind!r}" for behind in error_chain(error)]
     is_clean = all(_cut_out(text, options) == text for text in texts)
@@ -107,11 +107,11 @@ def _cut_out(text: str, options: Mapping[str, Any]) -> str:
 
 
 def error_chain(error: BaseException, *, handled: bool = True) -> Iterator[BaseException]:
-    """Yield the error and all that a traceback shows before it.
+    """Yield the error and all errors that its traceback would show before it.
 
     Args:
-        error: The one that was raised last.
-        handled: Also those that were being handled; else only those that it was raised from.
+        error: The error that was raised last.
+        handled: Include errors that were being handled; otherwise only explicit causes.
     """
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
@@ -124,7 +124,7 @@ def error_chain(error: BaseException, *, handled: bool = True) -> Iterator[BaseE
 
 
 def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the values that must not be shown, as they are and as a URL would hold them."""
+    """Yield the values that must not be shown, both plain and URL-encoded."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _secrets(value)
@@ -132,7 +132,7 @@ def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
             found = [value] if _SECRET_NAME.search(name) else []
             if (login := _LOGIN.match(value.partition("://")[2] or value)) is not None:
                 found.append(login[1])
-            # `id:secret`, as a catalog takes a credential.
+            # `id:secret`, the form in which a catalog takes a credential.
             found += [text.partition(":")[2] for text in found if ":" in text]
             for text in (*found, *map(unquote, found)):
                 if len(text) >= _SECRET_LENGTH_MIN and text.lower() not in _NO_SECRETS:
@@ -149,7 +149,7 @@ def seconds_of(duration: str | float | timedelta) -> float:
     """Return a duration in seconds.
 
     Raises:
-        ValueError: It is no duration, or not longer than nothing.
+        ValueError: The value is not a duration, or is not positive.
     """
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
@@ -165,16 +165,16 @@ def seconds_of(duration: str | float | timedelta) -> float:
     return seconds
 
 
-# ---- Numbers and moments as people say them
+# ---- Numbers and times for people
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
-# Below it a larger unit says too little: "100 min ago", and then "2 h ago".
+# Below this, the smaller unit is more precise: "100 min ago", and then "2 h ago".
 _FEW = 2
 _ASCII_END = 128
 
 
 def done_of(done: int, known: int | None, noun: str = "") -> str:
-    """Return how many rows are done, of how many: `12,000 of 20,000 rows (60%)`."""
+    """Return how many rows of the total are done: `12,000 of 20,000 rows (60%)`."""
     noun = f" {noun}" if noun else ""
     if known is None:
         return f"{done:,}{noun}"
@@ -184,7 +184,7 @@ def done_of(done: int, known: int | None, noun: str = "") -> str:
 
 
 def percent(done: int, known: int) -> str:
-    """Return a part in percent, which is never 100% while rows are missing."""
+    """Return a percentage, which is never 100% while rows are missing."""
     return f"{int(100 * done / known)}%"
 
 
@@ -199,28 +199,28 @@ def age(seconds: float) -> str:
 
 
 def moment(unix_seconds: float) -> str:
-    """Return a moment in UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return datetime.fromtimestamp(unix_seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def iso_moment(unix_seconds: float) -> str | None:
-    """Return a moment for programs; None for none."""
+    """Return a time in ISO format, for programs; None if there is none."""
     if not unix_seconds:
         return None
     return datetime.fromtimestamp(unix_seconds, tz=timezone.utc).isoformat(timespec="milliseconds")
 
 
 def command(name: str, run_id: str, *more: str) -> str:
-    """Return a command line that can be copied, as part of a sentence."""
-    # An id such as -rf would be taken for a flag.
+    """Return a command line to copy, as part of a sentence."""
+    # An id such as -rf would be taken for an option.
     words = [*more, "--", run_id] if run_id.startswith("-") else [run_id, *more]
     return f"`{' '.join(map(_quoted, ['holdfast', name, *words]))}`"
 
 
 def _quoted(word: str) -> str:
-    """Return a word for a shell; one that a terminal cannot show in the spelling of bash and zsh.
+    """Quote a word for a shell, with the escapes of bash and zsh if a terminal cannot show it.
 
-    There each byte is spelled by itself: what is copied is the id, and not a picture of it.
+    Each byte is then escaped separately, so that the copied text is the exact id.
     """
     if word.isprintable():
         return shlex.quote(word)
@@ -231,10 +231,10 @@ def _quoted(word: str) -> str:
     return f"$'{spelled}'"
 
 
-# ---- Warnings: a user sees the line of their own that called Holdfast
+# ---- Warnings: shown at the user's own line that called Holdfast
 def warn_caller(text: str) -> None:
-    """Warn at the line outside this package that led here, however many calls lie between."""
-    package = f"{Path(__file__).parent}{os.sep}"  # Not a folder whose name begins like ours.
+    """Warn at the innermost line outside this package, however many calls lie between."""
+    package = f"{Path(__file__).parent}{os.sep}"  # Not a folder with a longer name.
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""`holdfast abort RUN`: give a run up, for good."""
+"""`holdfast abort RUN`: abort a run for good."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes besides the store."""
+    """Add the command's arguments, apart from the store."""
     parser.add_argument("run", metavar="RUN", help="the run's id")
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for who reads the log")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -34,16 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Give the run up, once somebody has agreed.
+    """Abort the run, once the user has agreed.
 
     Raises:
-        SettingsError: There is no such run, or nobody can be asked.
-        RunCommittedError: It has landed.
+        SettingsError: There is no such run, or there is no terminal to ask at.
+        RunCommittedError: The run has landed.
         HoldfastError: The store or the catalog did not answer; call again.
     """
     ledger = open_known_ledger(given)
     seen = Watcher(ledger=ledger).look()
-    # One that has landed or was given up is not asked about: the engine says what is so.
+    # If the run has landed or was aborted, no question is asked: the engine reports it.
     has_ended = seen.progress.state in ("committed", "aborted")
     if not given.yes and not has_ended and not _agreed(seen, ledger):
         console.make_console().print("Nothing was done.")
@@ -73,7 +73,7 @@ def _agreed(seen: Observation, ledger: Ledger) -> bool:
     """Ask the person at the terminal.
 
     Raises:
-        SettingsError: There is none.
+        SettingsError: There is no terminal.
     """
     if not sys.stdin.isatty():
         raise SettingsError(
@@ -91,7 +91,7 @@ def _agreed(seen: Observation, ledger: Ledger) -> bool:
 
 
 def _what_of_posts(done: Aborted) -> str:
-    """Say what the table has shown."""
+    """Return what the table has shown about the posts."""
     if done.in_doubt:
         posts = counted(len(done.in_doubt), "post")
         return f"{posts} of this run may have landed, or may still land: {done.reason}"

@@ -20,9 +20,9 @@ from holdfast.storage.objects import ObjectStorage
 
 # ---- The ledgers that a command line names: its store, and the runs in it
 
-# In front of where a value is, instead of the value itself.
+# Prefixes for a value that is given by its location.
 _FROM_ENVIRONMENT, _FROM_FILE = "@env:", "@file:"
-# For the help of each flag that takes values.
+# For the help of each option that takes values.
 ELSEWHERE = "VALUE may be @env:NAME or @file:PATH"
 
 
@@ -34,22 +34,22 @@ def open_named_store(given: argparse.Namespace) -> tuple[str, ObjectStorage]:
     """
     store = given.store
     if store and "://" not in store and not store.startswith(("/", "file:")):
-        store = str(Path(store).absolute())  # As a shell means it.
+        store = str(Path(store).absolute())  # Relative to the working directory, as in a shell.
     return open_store(store, named_values(given.option) or None, None)
 
 
 def open_ledger(given: argparse.Namespace) -> Ledger:
-    """Return the ledger of the run that is named; nothing is read yet.
+    """Return the ledger of the named run; nothing is read yet.
 
     Raises:
-        SettingsError: No store is named, or the id cannot be one.
+        SettingsError: No store is named, or the id is invalid.
     """
     uri, storage = open_named_store(given)
     return Ledger.open(given.run, uri, storage, Ports())
 
 
 def open_known_ledger(given: argparse.Namespace) -> Ledger:
-    """Return the ledger of a run that is there.
+    """Return the ledger of an existing run.
 
     Raises:
         SettingsError: No store is named, or there is no such run in it.
@@ -68,7 +68,7 @@ def open_known_ledger(given: argparse.Namespace) -> Ledger:
 
 
 def _nearest(run_id: str, known: list[str]) -> str:
-    """Say which run may be meant."""
+    """Suggest the run that may be meant."""
     if not known:
         return "check --store: it holds no run at all"
     near = get_close_matches(run_id, known, n=3, cutoff=0.4)
@@ -81,17 +81,17 @@ def named_values(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]
     """Read NAME=VALUE pairs.
 
     Args:
-        pairs: What was given.
-        flag: Where, for the error.
+        pairs: The given pairs.
+        flag: The option they were given with, for the error.
 
     Raises:
-        SettingsError: One is none, or its value is somewhere else and not found there.
+        SettingsError: One is not a pair, or its value is not found in the place it names.
     """
     found = {}
     for number, pair in enumerate(pairs, start=1):
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            # It is not repeated: a value without its name may be a secret.
+            # The text is not repeated: a value without its name may be a secret.
             raise SettingsError(
                 what=f"{flag} number {number} is no NAME=VALUE",
                 cure="give it as NAME=VALUE",
@@ -101,14 +101,14 @@ def named_values(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]
 
 
 def value_of(given: str, what: str) -> str:
-    """Return a value of the command line, or what an environment variable or a file holds.
+    """Return a command-line value, or the content of an environment variable or a file.
 
-    Every process of a machine may read the command lines of all others: a secret has no place
-    there.
+    Every process of a machine may read the command lines of all others, so a secret must not be on
+    one.
 
     Args:
         given: The value, `@env:NAME`, or `@file:PATH`.
-        what: Whose value it is, for the error.
+        what: What the value is for, used in the error.
 
     Raises:
         SettingsError: There is no such variable, or the file cannot be read.
@@ -129,17 +129,17 @@ def value_of(given: str, what: str) -> str:
             raise SettingsError(
                 what=f"{what}: the file {path!r} cannot be read ({type(error).__name__})",
                 cure="name a text file that holds the value and nothing else",
-            ) from None  # Of bytes that are no text the error repeats some.
+            ) from None  # For bytes that are not text, the error repeats some.
     return given
 
 
 # ---- The table that a command line names, without a Spark session that knows its catalog
 def add_table_arguments(parser: argparse.ArgumentParser, *, of_run: bool) -> None:
-    """Say how a table is named.
+    """Add the arguments that name a table.
 
     Args:
-        parser: Whose arguments these are.
-        of_run: Whether a run's ledger names the table already.
+        parser: The parser to add them to.
+        of_run: Whether a run's ledger already names the table.
     """
     otherwise = "; by default the one that the run names" if of_run else ""
     parser.add_argument(
@@ -166,7 +166,7 @@ def add_table_arguments(parser: argparse.ArgumentParser, *, of_run: bool) -> Non
 
 
 def sink_opener(given: argparse.Namespace) -> Callable[[Identity], Sink]:
-    """Return how a run's table is opened, once the ledger has said which one it is.
+    """Return a function that opens a run's table once the ledger has named it.
 
     Raises:
         SettingsError: A property is not NAME=VALUE.
@@ -182,14 +182,14 @@ def sink_opener(given: argparse.Namespace) -> Callable[[Identity], Sink]:
 
 
 def named_target(given: argparse.Namespace, identity: Identity | None = None) -> Target:
-    """Return the table that is meant, with all that is needed to open it.
+    """Return the named table, with all that is needed to open it.
 
     Args:
         given: The command line.
-        identity: What the run's ledger says, if it is a run's table.
+        identity: The ledger's record of the run, if it is a run's table.
 
     Raises:
-        SettingsError: It is not known how its catalog is reached.
+        SettingsError: It is not known how to reach its catalog.
     """
     name = given.table or (identity.table if identity else "")
     branch = identity.branch if identity else "main"
@@ -200,7 +200,7 @@ def named_target(given: argparse.Namespace, identity: Identity | None = None) ->
     first, _, rest = name.partition(".")
     properties = named_values(given.catalog, "--catalog")
     if properties:
-        if given.table is None:  # The ledger has the catalog's name in front.
+        if given.table is None:  # In the ledger, the catalog's name comes first.
             properties, name = {"name": first, **properties}, rest
         elif identity is not None and identity.table.endswith(f".{name}"):
             properties = {"name": identity.table.removesuffix(f".{name}"), **properties}

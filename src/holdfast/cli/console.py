@@ -1,7 +1,7 @@
 """How commands talk to people: tables and colours on a terminal, plain text elsewhere.
 
-Run ids, reasons and names are what other people and programs have written: nothing in them is
-markup, and nothing in them reaches a terminal as a control character.
+Run ids, reasons and names come from other people and programs: nothing in them is treated as
+markup, and no control character in them reaches a terminal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from holdfast.text import printable
 
-# What a pipe gets, unless COLUMNS says otherwise: ids and paths stay whole there.
+# The width for a pipe, unless COLUMNS says otherwise: ids and paths are not broken there.
 _PIPE_COLUMNS = 120
 _INDENT = (0, 0, 0, 2)
 
@@ -35,27 +35,27 @@ STATE_STYLES = {
 
 
 class PlainConsole(Console):
-    """Shows every text as it is: markup is text, and a control character is spelled."""
+    """Shows every text literally: markup is text, and control characters are escaped."""
 
     def __init__(self, width: int | None = None) -> None:
-        """Take the width; None for that of the terminal."""
+        """Set the width; None for the terminal's width."""
         super().__init__(width=width, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - rich's own.
-        """Return a text of one line; also asked for when columns are measured."""
+        """Return a text of one line; also called when columns are measured."""
         return super().render_str(printable(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render what is shown; a text in colours does not pass through `render_str`."""
+        """Render output; coloured text does not pass through `render_str`."""
         if isinstance(renderable, Text) and not renderable.plain.isprintable():
             renderable = renderable.blank_copy(printable(renderable.plain))
         return super().render(renderable, options)
 
 
 def make_console() -> Console:
-    """Return the console of standard output. Colours need a terminal, and NO_COLOR ends them."""
+    """Return the console for standard output. Colours need a terminal; NO_COLOR turns them off."""
     console = PlainConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
@@ -63,7 +63,7 @@ def make_console() -> Console:
 
 
 def heading(console: Console, text: str) -> None:
-    """Print a line that opens a part of the output."""
+    """Print a section heading."""
     console.print(styled(text, "bold"))
 
 
@@ -81,9 +81,9 @@ def listing(*columns: str, right: Sequence[str] = (), narrow: Sequence[str] = ()
     """Return an empty table without lines.
 
     Args:
-        columns: Their names; the last one takes what is left of the width.
-        right: Those whose values stand at the right, as numbers do.
-        narrow: Those that are never broken.
+        columns: Their names; the last one takes the remaining width.
+        right: Columns that are right-aligned, such as numbers.
+        narrow: Columns that are never wrapped.
     """
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
     for name in columns:
@@ -97,7 +97,7 @@ def listing(*columns: str, right: Sequence[str] = (), narrow: Sequence[str] = ()
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table; outside of a terminal no line ends in blanks."""
+    """Print a table; outside a terminal no line ends in spaces."""
     padded = Padding(table, _INDENT, expand=False)
     if console.is_terminal:
         console.print(padded)
@@ -109,7 +109,7 @@ def show(console: Console, table: Table) -> None:
 
 
 def styled(text: str, style: str) -> Text:
-    """Return a text in a style. Text of rich's own drops some control characters unseen."""
+    """Return a text in a style. Rich's own Text silently drops some control characters."""
     return Text(printable(text), style=style)
 
 

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: check a set-up, part by part, and say how to mend what is wrong."""
+"""`holdfast doctor`: check a set-up, part by part, and say how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ from holdfast.sinks.targets import LanceTable, Target
 from holdfast.storage.locations import normalise
 from holdfast.storage.port import Storage, StorageError
 
-# ---- Checks of the ledger's store: reached, allowed, safe, and at the same time as we are
+# ---- Checks of the ledger's store: reachable, permitted, safe, and with a clock that agrees with
+# ours
 
-# Stores tell whole seconds, and an answer takes a moment.
+# Stores report whole seconds, and an answer takes a moment.
 _CLOCK_OFF_S, _CLOCK_EXACT_S = 10.0, 1.5
 _PROBE = b"probe"
 _REACH = (
@@ -73,7 +74,7 @@ def check_store(store: str, storage: Storage) -> Iterator[Finding]:
 
 
 def check_store_named(given: str | None) -> Finding:
-    """Say where the store's name comes from."""
+    """Report where the store's name comes from."""
     if given is None:
         return ok("store named", "by HOLDFAST_STORE")
     if os.environ.get("HOLDFAST_STORE"):
@@ -96,7 +97,7 @@ def _place(store: str) -> Iterator[Finding]:
 
 
 def _permissions(store: str, storage: Storage, probe: str) -> list[Finding]:
-    """Write, read and delete one object, and compare clocks by it."""
+    """Write, read and delete one object, and use it to compare clocks."""
     try:
         storage.put(probe, _PROBE)
     except StorageError as error:
@@ -153,19 +154,18 @@ def _creates_once(store: str, storage: Storage) -> Finding:
     return ok("store creates once", "a second create of the same object is refused")
 
 
-# ---- Checks of the table that a job is to write: its catalog answers, and Holdfast can write to
-# it
+# ---- Checks of the table that a job will write: its catalog answers, and Holdfast can write to it
 
 # A commit copies the table's metadata: 0.9 s at 1,000 snapshots, 4.5 s at 5,000.
 _SNAPSHOTS_MANY = 1000
 
 
 def check_table(target: Target, store: str | None) -> Iterator[Finding]:
-    """Open a table as a job would, and write nothing.
+    """Open a table as a job would, without writing anything.
 
     Args:
-        target: Which table.
-        store: Where the ledger stands, if that is known.
+        target: The table.
+        store: The ledger's location, if known.
     """
     try:
         sink = open_table(target, None)
@@ -189,7 +189,7 @@ def check_table(target: Target, store: str | None) -> Iterator[Finding]:
 
 
 def check_places(store: str, location: str) -> Iterator[Finding]:
-    """Look whether the clean-up of a table would find the ledger among its files."""
+    """Check whether a clean-up of the table would find the ledger among its files."""
     place = normalise(location)
     if f"{store}/".startswith(f"{place}/"):
         yield failed(
@@ -230,7 +230,7 @@ def _of_its_kind(
         )
 
 
-# ---- `holdfast doctor`: check a set-up, part by part, and say how to mend what is wrong
+# ---- `holdfast doctor`: check a set-up, part by part, and say how to fix what is wrong
 
 _FAILED = 1
 _CONNECT = "sc://"
@@ -239,7 +239,7 @@ _LEVEL_WIDTH, _CHECK_WIDTH = 7, 22
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes besides the store."""
+    """Add the command's arguments, apart from the store."""
     parser.add_argument(
         "--spark",
         nargs="?",
@@ -272,10 +272,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def findings_of(given: argparse.Namespace) -> Iterator[Finding]:
-    """Yield the result of each check, in the order in which a job would fail by it.
+    """Yield the result of each check, in the order in which a job would fail on it.
 
     Raises:
-        SettingsError: The server's address is in a variable or a file, and not found there.
+        SettingsError: The server's address is in a variable or a file that does not exist.
     """
     spark = value_of(given.spark, "--spark") if given.spark else ""
     yield from check_packages()

@@ -22,7 +22,7 @@ from holdfast.model.report import counted, readable_size, readable_time
 from holdfast.storage.port import Storage
 from holdfast.worker.checkup import CheckupPlan
 
-# ---- A finding: what one check saw, and how to mend it
+# ---- A finding: what one check saw, and how to fix it
 
 Level = Literal["ok", "warning", "failed"]
 
@@ -34,33 +34,33 @@ class Finding:
     check: str
     level: Level
     seen: str
-    # What to do about it; empty if there is nothing to do.
+    # How to fix it; empty if there is nothing to do.
     fix: str = ""
 
 
 def ok(check: str, seen: str) -> Finding:
-    """Return that all is well."""
+    """Return a finding that all is well."""
     return Finding(check=check, level="ok", seen=seen)
 
 
 def warning(check: str, seen: str, fix: str) -> Finding:
-    """Return what may do harm later, or in some jobs."""
+    """Return a finding that may cause trouble later, or in some jobs."""
     return Finding(check=check, level="warning", seen=seen, fix=fix)
 
 
 def failed(check: str, seen: str, fix: str) -> Finding:
-    """Return what no job can work with."""
+    """Return a finding that no job can work with."""
     return Finding(check=check, level="failed", seen=seen, fix=fix)
 
 
 def failed_by(check: str, error: HoldfastError) -> Finding:
-    """Return what an error of ours says, in its own words."""
+    """Return a Holdfast error as a finding, in its own words."""
     lines = str(error).splitlines()
     fix = lines[-1].strip().removeprefix("What to do: ").removesuffix(".")
     return failed(check, lines[0], fix)
 
 
-# ---- Checks of what is installed on this machine: Python, packages, Java, room on the disk
+# ---- Checks of what is installed on this machine: Python, packages, Java, disk space
 
 _PYTHON_TESTED = ((3, 10), (3, 13))
 _PYSPARK_BELOW = (5,)
@@ -70,7 +70,7 @@ _DISK_LOW_BYTES, _DISK_FULL_BYTES = 5_000_000_000, 200_000_000
 _JAVA_TIMEOUT_S = 20
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?([<>=!~,.\d\s]*)")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
-# What is missing without an extra.
+# What is unavailable without an extra.
 _EXTRAS = {
     "spark": "jobs on Spark",
     "iceberg": "Iceberg tables",
@@ -80,7 +80,7 @@ _EXTRAS = {
 
 
 def check_packages() -> Iterator[Finding]:
-    """Compare Python and each package with what Holdfast asks for."""
+    """Compare Python and each package with Holdfast's requirements."""
     yield _python(sys.version_info[:2])
     missing: dict[str, list[str]] = {}
     fine = []
@@ -103,7 +103,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_java(*, is_needed: bool) -> Iterator[Finding]:
-    """Look for Java, which Spark runs on unless it is only asked through Spark Connect.
+    """Look for Java, which Spark needs unless it is used only through Spark Connect.
 
     Args:
         is_needed: Whether a session is about to be started here.
@@ -127,7 +127,7 @@ def check_java(*, is_needed: bool) -> Iterator[Finding]:
 
 
 def check_workers() -> Iterator[Finding]:
-    """Look at the Python that Spark starts its workers with on this machine."""
+    """Check the Python that Spark starts its workers with on this machine."""
     if installed_version("pyspark") is None:
         return
     named = os.environ.get("PYSPARK_PYTHON", "")
@@ -143,7 +143,7 @@ def check_workers() -> Iterator[Finding]:
 
 
 def check_disk() -> Iterator[Finding]:
-    """Look at the room for temporary files: Spark spills there."""
+    """Check the space for temporary files, where Spark spills."""
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
     fix = f"make room in {folder}, or set SPARK_LOCAL_DIRS (spark.local.dir) to a larger disk"
     try:
@@ -161,7 +161,7 @@ def check_disk() -> Iterator[Finding]:
 
 
 def installed_version(package: str) -> str | None:
-    """Return which version of a package is installed, if any."""
+    """Return the installed version of a package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -169,7 +169,7 @@ def installed_version(package: str) -> str | None:
 
 
 def _requirements() -> list[str]:
-    """Return what Holdfast asks for; nothing where only its source is on the path."""
+    """Return Holdfast's requirements; empty if only its source is on the path."""
     try:
         return metadata.requires("holdfast") or []
     except metadata.PackageNotFoundError:
@@ -196,7 +196,7 @@ def _trouble(name: str, installed: str, limits: str) -> Finding | None:
 
 
 def _read(requirement: str) -> tuple[str, str, str]:
-    """Return a requirement's package, its limits, and the extra that it belongs to."""
+    """Return a requirement's package, its limits, and its extra."""
     found = _REQUIREMENT.match(requirement)
     extra = _EXTRA.search(requirement)
     name, limits = found.groups() if found else (requirement, "")
@@ -214,7 +214,7 @@ def _fits(installed: str, limits: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, to compare by."""
+    """Return the leading numbers of a version, for comparison."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(one) for one in found[0].split(".")) if found else ()
 
@@ -233,24 +233,24 @@ def _java_version(program: str) -> int | None:
     found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
     if found is None:
         return None
-    # Until Java 8 versions began with 1.
+    # Up to Java 8, versions began with 1.
     return int(found[2]) if found[1] == "1" and found[2] else int(found[1])
 
 
 # ---- Checks on the executors: they import Holdfast, and reach the store
 
 _CLOCK_OFF_S = 10.0
-# Where servers listen unless told otherwise: Spark Connect, and a standalone master.
+# Default ports: Spark Connect, and a standalone master.
 _PORTS = {"sc": 15002, "spark": 7077}
 _CONNECT_S = 10.0
 
 
 def check_executors(url: str, store: str | None, storage: Storage | None) -> Iterator[Finding]:
-    """Start a session, run a task in each of its slots, and look at what they report.
+    """Start a session, run a task in each of its slots, and examine their reports.
 
     Args:
         url: A master, or a Spark Connect server.
-        store: Where the ledger stands, if that is known.
+        store: The ledger's location, if known.
         storage: How it is reached.
     """
     if store is not None:
@@ -274,7 +274,7 @@ def check_executors(url: str, store: str | None, storage: Storage | None) -> Ite
 
 
 def _silence(url: str) -> Finding | None:
-    """Return that nobody listens at a server's address: Spark itself would try for minutes."""
+    """Return a finding if no server listens at the address: Spark itself would try for minutes."""
     scheme, _, rest = url.partition("://")
     if scheme not in _PORTS:
         return None
@@ -289,12 +289,12 @@ def _silence(url: str) -> Finding | None:
 
 
 def _shown(url: str) -> str:
-    """Return an address without its parameters: a token may be among them."""
+    """Return an address without its parameters, which may include a token."""
     return url.partition(";")[0]
 
 
 def check_store_is_shared(url: str, store: str) -> Iterator[Finding]:
-    """Refuse a folder of this machine as the store of a cluster."""
+    """Refuse a local folder as the store of a cluster."""
     if store.startswith("file://") and not url.startswith("local"):
         yield failed(
             "store and cluster",
@@ -304,7 +304,7 @@ def check_store_is_shared(url: str, store: str) -> Iterator[Finding]:
 
 
 def judge(found: list[dict[str, Any]], began_at: float, ended_at: float) -> Iterator[Finding]:
-    """Look at what the tasks have reported.
+    """Examine the tasks' reports.
 
     Args:
         found: One report for each task.

@@ -25,7 +25,7 @@ _TASKS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLine:
-    """What is said of one task attempt."""
+    """What is shown about one task attempt."""
 
     claim: int
     job: str
@@ -36,14 +36,14 @@ class TaskLine:
     failed_rows: int
     chunks: int
     files: int
-    # "" if the task did not live to end its log.
+    # Empty if the task died before it ended its log.
     end: str
     host: str
     last_at: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes besides the store."""
+    """Add the command's arguments, apart from the store."""
     parser.add_argument("run", metavar="RUN", help="the run's id")
     parser.add_argument(
         "--tasks",
@@ -73,11 +73,11 @@ def run(given: argparse.Namespace) -> int:
 
 
 def task_logs(ledger: Ledger, most: int) -> tuple[list[list[TaskRecord]], int]:
-    """Return the newest task logs, and how many there are in all. Only these are read.
+    """Return the newest task logs, and the total number of logs. Only these are read.
 
     Args:
         ledger: The run's ledger.
-        most: How many.
+        most: How many logs to return.
 
     Raises:
         LedgerDamagedError: A record is not as it was written.
@@ -94,7 +94,7 @@ def task_logs(ledger: Ledger, most: int) -> tuple[list[list[TaskRecord]], int]:
 
 
 def task_line(log: Sequence[TaskRecord]) -> TaskLine:
-    """Add up what a task attempt has written."""
+    """Sum up what a task attempt has written."""
     _, job, place, attempt = log[0].log.split("/")
     return TaskLine(
         claim=log[0].claim,

@@ -1,6 +1,6 @@
 """`holdfast`: one command line, one module for each command.
 
-A command's module is imported only when that command is given, so that help comes at once.
+A command's module is imported only when that command is used, so that help appears at once.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ COMMANDS = {
     "doctor": "check store, catalog, versions and executors, and say what to fix",
     "completion": "print a shell's completion of this command line",
 }
-# These look at no store.
+# These need no store.
 _WITHOUT_STORE = ("completion",)
 _FAILED, _INTERRUPTED = 1, 130
 
 
 class Command(Protocol):
-    """What a command's module gives."""
+    """The interface of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Say what the command takes besides `--store`, `--option` and `--json`."""
+        """Add the command's arguments, apart from `--store`, `--option` and `--json`."""
 
     def run(self, given: argparse.Namespace) -> int:
-        """Do it, and return the exit code."""
+        """Run the command, and return the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that is given; returns the exit code."""
+    """Run the given command; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        # Of the one command alone: its module may take long to import.
+        # Only for the one command: its module may take long to import.
         given = make_parser([one for one in words if one in COMMANDS][:1]).parse_args(words)
         with plain.warnings_on_one_line():
             code = command_of(given.command).run(given)
-        sys.stdout.flush()  # Here, where it can be told what is wrong.
+        sys.stdout.flush()  # Here, where an error can still be reported.
     except HoldfastError as error:
         plain.print_error(error)
         return _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads on, as with `| head`. Python would complain once more when it ends.
+        # The reader is gone, as with `| head`. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     return code
@@ -68,8 +68,8 @@ def command_of(name: str) -> Command:
     """Return a command's module.
 
     Raises:
-        MissingExtraError: It needs a package that is not installed.
-        ImportError: It cannot be imported for another reason.
+        MissingExtraError: The command needs a package that is not installed.
+        ImportError: The module cannot be imported for another reason.
     """
     try:
         found: Command = import_module(f"holdfast.cli.{name}")
@@ -83,10 +83,10 @@ def command_of(name: str) -> Command:
 
 
 def make_parser(whole: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
-    """Return the parser of the command line.
+    """Return the command-line parser.
 
     Args:
-        whole: The commands whose own arguments are wanted; the others have their names only.
+        whole: The commands whose own arguments are added; the others get only their names.
 
     Raises:
         MissingExtraError: A command needs a package that is not installed.

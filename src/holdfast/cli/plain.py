@@ -1,8 +1,8 @@
 """What the command line prints without rich: lines, JSON, errors, warnings, and wrong usage.
 
-No other module of the command line calls `print` or writes to a stream; tables and colours leave
-through `console`. Run ids, reasons and names are what other people and programs have written:
-nothing in them may act on the terminal that shows them.
+No other module of the command line calls `print` or writes to a stream; tables and colours go
+through `console`. Run ids, reasons and names come from other people and programs: nothing in them
+may act on the terminal that shows them.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ def print_line(text: str) -> None:
 
 
 def print_script(text: str) -> None:
-    """Print a program of ours as it is, for a shell to read."""
+    """Print one of our scripts unchanged, for a shell to read."""
     print(text)
 
 
 def print_json(document: Any, *, indent: int | None = 2) -> None:  # noqa: ANN401 - whatever JSON holds.
     """Print one JSON document, the same on a terminal and in a pipe.
 
-    In ASCII: a program reads the same id from it, and a terminal finds no control character.
+    In ASCII: a program reads the exact id from it, and no control character reaches a terminal.
     """
     print(json.dumps(document, indent=indent), flush=True)
 
 
 def print_error(error: HoldfastError) -> None:
-    """Print an error on standard error, in its three parts: its text is safe to show."""
+    """Print an error on standard error, in its three parts; its text is safe to show."""
     print(f"holdfast: {error}", file=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaint repeats nothing that acts on a terminal."""
+    """A parser whose error messages repeat nothing that acts on a terminal."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and what is wrong, and end."""
+        """Print the usage and the problem, and exit."""
         super().error(printable(without_passwords(message)))
 
 
 @contextlib.contextmanager
 def warnings_on_one_line() -> Iterator[None]:
-    """Print warnings as a line of ours, without the place in Holdfast that they come from."""
+    """Print warnings on one line, without the place in Holdfast that they come from."""
 
     def show(  # noqa: PLR0913, PLR0917 - as Python calls it.
         message: Warning | str,

@@ -17,7 +17,7 @@ from holdfast.pages.spread import failures_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the command's arguments."""
     parser.add_argument("run", help="the run's id", metavar="RUN")
     parser.add_argument(
         "--out",
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Look at the run, and write the page or print its facts; returns the exit code.
+    """Examine the run, and write the page or print its facts; return the exit code.
 
     Raises:
         MissingExtraError: Jinja or pygal is not installed.
@@ -53,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def look(ledger: Ledger, now: float) -> Facts:
-    """Return all that is known of a run.
+    """Return everything that is known about a run.
 
     Args:
         ledger: The run's ledger.

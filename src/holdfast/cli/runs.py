@@ -21,27 +21,27 @@ from holdfast.storage.runtime import io_runtime
 from holdfast.text import age, done_of, in_short, iso_moment, percent, printable
 
 _COLUMNS = ("RUN", "STATE", "ROWS DONE", "STARTS", "WRITTEN", "TABLE")
-# From this width on there is room for both numbers of rows.
+# The width at which there is space for both row counts.
 _WIDE = 100
 _ID_MIN, _TABLE_MIN = 16, 10
-# The blanks between two columns.
+# The number of spaces between two columns.
 _BETWEEN = 2
 _REASON_MAX = 300
 _INCOMPLETE = 1
-# As `Line.state` has them.
+# The values of `Line.state`.
 _STATES = (*get_args(RunState), "unreadable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What the list says of one run."""
+    """What the list shows about one run."""
 
     run_id: str
-    # As `RunState`; "damaged"; or "unreadable": the store did not answer.
+    # A `RunState`; "damaged"; or "unreadable": the store did not answer.
     state: str
     table: str = ""
     done_rows: int = 0
-    # None while nobody has measured the input.
+    # None until the input has been measured.
     input_rows: int | None = None
     failed_rows: int = 0
     starts: int = 0
@@ -49,12 +49,12 @@ class Line:
     snapshot_id: int | None = None
     # Why the ledger could not be read, in short; empty if it could.
     error: str = ""
-    # What ended the last start of a run that is stopped.
+    # What ended the last start of a stopped run.
     stopped_by: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes besides the store."""
+    """Add the command's arguments, apart from the store."""
     parser.add_argument(
         "--state",
         action="append",
@@ -65,14 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """List the runs; returns 1 if the store did not answer for one of them.
+    """List the runs; return 1 if the store did not answer for one of them.
 
     Raises:
         SettingsError: No store is named.
         StoreUnavailableError: The store did not answer.
     """
     store, storage = open_named_store(given)
-    # Many at once: each run is a dozen requests, one after another.
+    # Concurrently: each run takes a dozen requests, one after another.
     lines = io_runtime().each(
         lambda folder: line_of(folder, store, storage), run_folders(storage, store)
     )
@@ -88,7 +88,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def line_of(folder: str, store: str, storage: ObjectStorage) -> Line:
-    """Return what is known of a run; whatever is wrong with it is no reason to hide the others.
+    """Return what is known about a run; a problem with one run must not hide the others.
 
     Args:
         folder: The name of its folder.
@@ -101,7 +101,7 @@ def line_of(folder: str, store: str, storage: ObjectStorage) -> Line:
     ledger = Ledger.open(run_id, store, storage, Ports())
     try:
         line = _line(ledger)
-        # Whatever the records hold: it is found here whether the line can be shown.
+        # Check here that the line can be shown, whatever the records hold.
         _cells(line, time.time(), is_short=False)
         _json(line)
     except LedgerDamagedError as error:
@@ -135,7 +135,7 @@ def _short(text: str, length: int = _REASON_MAX) -> str:
 
 
 def _done_rows(ledger: Ledger, found: RunStatus) -> int:
-    """Return how many rows are done: of a run that was given up, the status counts seals only."""
+    """Return how many rows are done; for an aborted run, the status counts only seals."""
     if found.state != "aborted":
         return found.done_rows
     return Watcher(ledger=ledger).look().progress.done_rows
@@ -163,10 +163,10 @@ def _print(store: str, lines: list[Line]) -> None:
         return
     cells = [_cells(one, time.time(), is_short=out.width < _WIDE) for one in lines if not one.error]
     table = console.listing(*_COLUMNS, right=("ROWS DONE", "STARTS"), narrow=("STATE", "WRITTEN"))
-    # What the two columns share that may be broken. An id is copied from here: it goes first.
+    # The width that the two wrappable columns share. Ids get it first: they are copied from here.
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *cells, strict=True)]
     free = out.width - sum(widths[1:-1]) - _BETWEEN * len(_COLUMNS)
-    # A folder that is no run may have any name: the reason beside it is to be seen.
+    # A folder that is not a run may have any name: keep the reason next to it visible.
     broken = [line for line in lines if line.error]
     names = [_short(printable(line.run_id), out.width // 2) for line in broken]
     longest = max(map(len, [*names, *(cell[0] for cell in cells)]))
@@ -178,7 +178,7 @@ def _print(store: str, lines: list[Line]) -> None:
         console.show(out, table)
     ended = [(line, f"by {line.stopped_by}") for line in lines if line.stopped_by]
     for line, said in [*((line, line.error) for line in broken), *ended]:
-        # In one line, however long: `holdfast status` says all of it.
+        # On one line, however long: `holdfast status` shows it in full.
         name = _short(printable(line.run_id), out.width // 2)
         text = printable(f"  {name:<{id_width}}  {line.state}  {said}")
         style = console.STATE_STYLES[line.state]

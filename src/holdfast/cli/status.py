@@ -1,4 +1,4 @@
-"""`holdfast status RUN`: where a run stands, on one screen."""
+"""`holdfast status RUN`: the state of a run, on one screen."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _STARTS_SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes besides the store."""
+    """Add the command's arguments, apart from the store."""
     parser.add_argument("run", metavar="RUN", help="the run's id")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Show where the run stands.
+    """Show the state of the run.
 
     Raises:
         SettingsError: There is no such run.
@@ -40,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
-    """Return the facts of the status, in names that stay."""
+    """Return the facts of the status, under stable names."""
     progress, identity, step = seen.progress, seen.identity, next_step(seen, ports)
     receipt = seen.receipt
     return {
@@ -72,10 +72,10 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
 
 
 def how_ended(start: Start, *, is_alive: bool) -> str:
-    """Say in a few words how a start ended.
+    """Describe in a few words how a start ended.
 
     Args:
-        start: Which one.
+        start: The start.
         is_alive: Whether the last driver may be at work.
     """
     words = {

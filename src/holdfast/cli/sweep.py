@@ -27,7 +27,7 @@ from holdfast.text import command
 
 _DATA_FILES = "staged files, with manifests, that are not in the table"
 _ENDED = ("committed", "aborted")
-# By how an object's name ends.
+# By the ending of an object's name.
 _KINDS = {
     ".chunk": "chunks of output rows",
     ".keys": "keys of finished rows",
@@ -49,7 +49,7 @@ class Kind:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes besides the store."""
+    """Add the command's arguments, apart from the store."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="the run's id")
     parser.add_argument(
         "--all-ended",
@@ -63,11 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Show what would be deleted and why that is safe, or delete it.
 
-    Returns 1 if one of all ended runs could not be swept; the others are.
+    Returns 1 if one of the ended runs could not be swept; the others still are.
 
     Raises:
-        SettingsError: There is no such run, or it is not known how its table is reached.
-        RunUnfinishedError: The run may still go on.
+        SettingsError: There is no such run, or it is not known how to reach its table.
+        RunUnfinishedError: The run may still resume.
         HoldfastError: The store or the catalog did not answer; call again.
     """
     if given.all_ended == (given.run is not None):
@@ -98,7 +98,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _sweep(given: argparse.Namespace, ledger: Ledger) -> dict[str, Any]:
-    """Sweep one run, or say what would go; print it unless JSON is wanted, and return that."""
+    """Sweep one run, or list what would be deleted; print it unless JSON is wanted; return it."""
     open_sink = sink_opener(given)
     looks = open_sink if given.yes else _looking_only(ledger, open_sink)
     plan = plan_sweep(ledger, looks)
@@ -121,11 +121,11 @@ def _sweep(given: argparse.Namespace, ledger: Ledger) -> dict[str, Any]:
 
 
 def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
-    """Count what goes, by kind, the largest first.
+    """Count what is deleted, by kind, largest first.
 
     Args:
-        plan: What goes.
-        sizes: How large the ledger's objects are.
+        plan: What is deleted.
+        sizes: The sizes of the ledger's objects.
     """
     found: dict[str, list[tuple[str, int]]] = {}
     for path, size in plan.data_files.items():
@@ -145,7 +145,7 @@ def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
 
 
 def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
-    """Say what proves that nothing of what is deleted is needed."""
+    """Explain what proves that nothing to be deleted is needed."""
     receipt = ledger.log.receipt
     if plan.in_doubt:
         return (
@@ -175,7 +175,7 @@ def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
 
 
 def what_stays(plan: SweepPlan) -> list[str]:
-    """Say what is kept, and why."""
+    """Explain what is kept, and why."""
     kept = ["the log and run.json: a later start is told by them how the run ended"]
     if len(plan.kept_files) > (plan.live or 0):
         what = "are part of the snapshot"
@@ -210,7 +210,7 @@ def _ledger_sizes(ledger: Ledger) -> dict[str, int]:
 
 
 class _LookingOnly:
-    """A sink that a dry run may ask, and that posts nothing."""
+    """A sink that a dry run may query, and that posts nothing."""
 
     def __init__(self, sink: Sink, run_id: str) -> None:
         self._sink = sink
@@ -220,7 +220,7 @@ class _LookingOnly:
         return getattr(self._sink, name)
 
     def post_empty(self, view: TableView) -> Outcome:  # noqa: ARG002 - the sink's signature.
-        """Refuse: the abort has not come to its end.
+        """Refuse: the abort is not complete.
 
         Raises:
             SettingsError: Always.

@@ -19,7 +19,7 @@ _COMMITTED, _ENDED_OTHERWISE = 0, 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the command's arguments."""
     parser.add_argument("run", help="the run's id", metavar="RUN")
     parser.add_argument(
         "--every", default="2s", help="how often to look (default: 2s)", metavar="DURATION"
@@ -28,10 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Look until the run has ended; returns 0 if it is committed, 3 if it has stopped.
+    """Watch until the run has ended; return 0 if it is committed, 3 if it has stopped.
 
     Raises:
-        SettingsError: No store is named, the duration is none, or with --once there is no such run.
+        SettingsError: No store is named, the duration is invalid, or with --once there is no such
+            run.
         StoreError: The ledger is damaged or does not answer.
     """
     every_s = _every_s(given.every)
@@ -85,7 +86,7 @@ def _lines(frame: Frame) -> list[tuple[str, str]]:
 
 
 class _JsonDisplay:
-    """One JSON object a line, for programs."""
+    """One JSON object per line, for programs."""
 
     first_s = every_s = tick_s = 0.0
 

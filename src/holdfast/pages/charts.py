@@ -1,9 +1,9 @@
-"""Charts: what is used of pygal, axis ticks, and SVG that takes its colours from the page.
+"""Charts: the parts of pygal that are used, axis ticks, and SVG in the colours of the page.
 
-pygal leaves a finder of modules behind, for plugins with maps. It has no `find_spec`, which Python
-3.12 and pytest stumble over whenever anything is imported later. So it is taken away again.
+pygal leaves a module finder behind, for map plugins. It has no `find_spec`, which breaks later
+imports in Python 3.12 and pytest. So it is removed again.
 
-What pygal adds for a file of its own (scripts, styles, comments, ids) is taken out again.
+What pygal adds for a standalone file (scripts, styles, comments, ids) is removed too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pygal import XY, Bar, HorizontalStackedBar
 from pygal.etree import etree
 from pygal.style import Style
 
-# ---- What is used of pygal, and the one place where it is imported
+# ---- The parts of pygal that are used, and the only place where it is imported
 
 __all__ = ["XY", "Bar", "HorizontalStackedBar", "Style", "etree"]
 
@@ -29,10 +29,10 @@ sys.meta_path[:] = [one for one in sys.meta_path if hasattr(one, "find_spec")]
 # ---- Ticks: the round numbers at the axes of a plot
 
 _DAY_S = 86_400
-# Steps that people count time in.
+# Steps in which people count time.
 _TIMES_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
 _MOST = 6
-# Labels such as `1 min 30` need room: so many pixels each.
+# The width in pixels of a label such as `1 min 30`.
 _TIME_WIDTH = 95
 _KILO, _MILLION = 1_000, 1_000_000
 _MINUTE_S, _HOUR_S = 60, 3_600
@@ -63,7 +63,7 @@ def time_ticks(top: float, width: int) -> list[float]:
 
 
 def short_number(value: float) -> str:
-    """Return a number that takes little room: `1.5M`."""
+    """Return a number in short form: `1.5M`."""
     if value >= _MILLION:
         return f"{value / _MILLION:,.4g}M"
     if value >= 10 * _KILO:
@@ -72,7 +72,7 @@ def short_number(value: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """Return a time that takes little room: `1 h 30`."""
+    """Return a time in short form: `1 h 30`."""
     if seconds < _MINUTE_S:
         return f"{seconds:g} s"
     if seconds < _HOUR_S:
@@ -91,13 +91,13 @@ def _up_to(top: float, step: float) -> list[float]:
     return found
 
 
-# ---- Drawing: pygal charts as SVG that stands inside a page and takes its colours from there
+# ---- Drawing: pygal charts as SVG for inclusion in a page, which supplies the colours
 
 _FONT_SIZE = 13
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 _COLOUR = re.compile(r"\bcolor-(\d+)")
 _PLACES = ("d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width", "height", "transform")
-# Of these colours none is seen: the page has its own. pygal wants one for each series.
+# These colours are never visible: the page has its own. pygal wants one for each series.
 _STYLE = Style(
     colors=("#000",) * 32,
     value_colors=("#000",) * 32,
@@ -113,11 +113,11 @@ WIDE = ((1120, 300), (520, 300))
 
 
 def settings(width: int, height: int) -> dict[str, Any]:
-    """Return what all charts have in common.
+    """Return the settings that all charts share.
 
     Args:
-        width: How wide the drawing is. On the page it takes the width that there is.
-        height: How high it is.
+        width: The width of the drawing. On the page it fills the available width.
+        height: The height of the drawing.
     """
     return {
         "width": width,
@@ -141,8 +141,8 @@ def svg_of(chart: Any, *, title: str, text: str, colours: Sequence[str]) -> str:
     Args:
         chart: A pygal chart.
         title: What a screen reader says first.
-        text: What it says next: what is to be seen.
-        colours: The name of each series' colour, as the page's style sheet knows it.
+        text: What a screen reader says next: a description of the chart.
+        colours: The name of each series' colour in the page's style sheet.
     """
     root = chart.render_tree()
     for parent in list(root.iter()):
@@ -163,7 +163,7 @@ def svg_of(chart: Any, *, title: str, text: str, colours: Sequence[str]) -> str:
 
 
 def _is_drawn(parent: Any, child: Any) -> bool:  # noqa: ANN401 - elements of the library below pygal.
-    """Tell what a reader sees from what only pygal's own scripts and styles need."""
+    """Whether an element is visible, and not only there for pygal's own scripts and styles."""
     if not isinstance(child.tag, str) or child.tag in {"defs", "script"}:
         return False
     if child.tag == "title":  # The labels of an axis say the same.
@@ -176,7 +176,7 @@ def _rounded(number: re.Match[str]) -> str:
 
 
 def _name_values(root: Any) -> None:  # noqa: ANN401 - an element of whichever library pygal uses.
-    """Turn what pygal keeps for its scripts into the titles that browsers show by themselves."""
+    """Turn what pygal stores for its scripts into titles that browsers show on their own."""
     for parent in list(root.iter("g")):
         told = {node.get("class", "").split(" ")[0]: node.text for node in parent.findall("desc")}
         for node in parent.findall("desc"):

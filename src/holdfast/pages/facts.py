@@ -1,4 +1,4 @@
-"""Facts: all that a page says of a run, before anything is drawn."""
+"""Facts: all that a page says about a run, before anything is drawn."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from holdfast.pages.timeline import (
 )
 
 
-# ---- Head: where a run stands, in a word, and what to do next, in a sentence
+# ---- Head: the state of a run in one word, and what to do next in one sentence
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """What a person reads first."""
 
     run_id: str
-    # "" before the first start has said which.
+    # Empty until the first start has named it.
     table: str
     mode: str
     word: str
@@ -39,7 +39,7 @@ class Head:
     began_at: float | None
     # None while it may be at work.
     ended_at: float | None
-    # The last sign of life.
+    # The last sign of activity.
     last_at: float | None
     starts: int
     snapshot_id: int | None
@@ -80,7 +80,7 @@ _HOSTS_MAX = 10
 
 @dataclass(slots=True, kw_only=True)
 class Host:
-    """One machine's workers, added up."""
+    """The sums over one machine's workers."""
 
     host: str
     rows: int = 0
@@ -92,9 +92,9 @@ class Host:
 
 
 def hosts_of(records: Iterable[TaskRecord]) -> list[Host]:
-    """Return the machines that have worked most, the busiest first.
+    """Return the machines that did the most work, busiest first.
 
-    Records of versions that did not say where they were written are left out.
+    Records of versions that did not note their host are left out.
     """
     found: dict[str, Host] = {}
     for record in records:
@@ -112,13 +112,13 @@ def hosts_of(records: Iterable[TaskRecord]) -> list[Host]:
     return busiest[:_HOSTS_MAX]
 
 
-# ---- Totals: the figures of a run as a whole, and how a page words them
+# ---- Totals: the figures of a run as a whole, and their wording on a page
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """What all starts have done together, as far as it counts."""
 
     done_rows: int
-    # None where the input was not measured.
+    # None if the input was not measured.
     input_rows: int | None
     failed_rows: int
     # What the last start found done: rows, how long tasks had worked on them, what they had cost.
@@ -126,13 +126,13 @@ class Totals:
     kept_seconds: float
     kept_cost: float
     cost: float
-    # About how long tasks had worked when they were killed, after their last record.
+    # Roughly how long killed tasks had worked after their last record.
     lost_seconds: float
     files: int
     size_bytes: int
     waiting_chunks: int
     task_seconds: float
-    # None where no record says: ledgers of earlier versions.
+    # None if no record has it, as in ledgers of earlier versions.
     waited_s: float | None
     bytes_read: int
     bytes_written: int
@@ -149,7 +149,7 @@ class Tile:
 
 
 def totals_of(seen: Observation, lives: Sequence[Life]) -> Totals:
-    """Add up what all starts have done.
+    """Sum up what all starts have done.
 
     Args:
         seen: The run.
@@ -262,7 +262,7 @@ def _lost_seconds(log: Sequence[Record]) -> float:
     return seals[-1].killed_seconds if seals else 0.0
 
 
-# ---- Log lines: what each record of a run log says, in a sentence
+# ---- Log lines: each record of a run log as a sentence
 
 _LINES_MAX = 500
 
@@ -278,7 +278,7 @@ class LogLine:
 
 
 def log_lines(log: Sequence[Record]) -> list[LogLine]:
-    """Return the last records of a run log, in order; a longer log is cut at its beginning."""
+    """Return the last records of a run log, in order; a longer log is cut at the beginning."""
     return [
         LogLine(
             number=record.number,
@@ -291,7 +291,7 @@ def log_lines(log: Sequence[Record]) -> list[LogLine]:
 
 
 def _short(body: Body, words: str) -> str:
-    """Leave out what the kind beside it says already."""
+    """Leave out what the record's kind, shown next to it, already says."""
     if isinstance(body, Stop):
         return body.why
     if isinstance(body, Abort):
@@ -299,25 +299,25 @@ def _short(body: Body, words: str) -> str:
     return words
 
 
-# ---- Facts: all that a page says of a run, before anything is drawn or worded
+# ---- Facts: all that a page says about a run, before anything is drawn or worded
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a run."""
+    """What is known about a run."""
 
     head: Head
     totals: Totals
     starts: list[Life]
     timeline: Timeline
-    # None where nothing was done yet.
+    # None if nothing has been done yet.
     places: Places | None
     file_sizes: FileSizes | None
     hosts: list[Host]
     memory: list[HostMemory]
     failures: Failures
     log: list[LogLine]
-    # How many records the log has: the list may be cut at its beginning.
+    # How many records the log has: the list may be cut at the beginning.
     log_records: int
-    # When all this was so, in Unix seconds.
+    # When the facts were collected, in Unix seconds.
     seen_at: float
 
     def to_json(self) -> dict[str, Any]:

@@ -33,9 +33,9 @@ def page_of(facts: Facts) -> str:
 
 
 def _printable(value: Any) -> Any:  # noqa: ANN401 - facts of any kind.
-    """Return facts whose every text can be shown: XML, for one, knows no control characters.
+    """Return facts in which every text can be shown; XML, for one, has no control characters.
 
-    Autoescape keeps texts from being HTML, and this from turning the writing direction around.
+    Autoescape keeps texts from being HTML, and this keeps them from changing the text direction.
     """
     if isinstance(value, str):
         return printable(without_passwords(value))
@@ -54,7 +54,7 @@ def _printable(value: Any) -> Any:  # noqa: ANN401 - facts of any kind.
 def _template() -> Template:
     pages = Environment(
         loader=PackageLoader("holdfast", "pages"),
-        # Run ids, hosts, errors and keys are what users and programs give: never HTML.
+        # Run ids, hosts, errors and keys come from users and programs: they are never HTML.
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -64,7 +64,7 @@ def _template() -> Template:
         "moment": _moment,
         "clock": _clock,
         "time": readable_time,
-        # Only drawings are HTML already; whatever text is in them was escaped when they were made.
+        # Only drawings are HTML already; their text was escaped when they were made.
         "drawn": Markup,
     }
     return pages.get_template("page.html.j2")
@@ -79,7 +79,7 @@ def _moment(at: float) -> str:
 
 
 def _clock(at: float, since: float) -> str:
-    """Return a moment of a table: without its date, as long as that is the first one's."""
+    """Return a time for a table, without the date if it is the same as the first one's."""
     moment = datetime.fromtimestamp(at, timezone.utc)
     same = moment.date() == datetime.fromtimestamp(since, timezone.utc).date()
     return moment.strftime("%H:%M:%S" if same else "%m-%d %H:%M:%S")

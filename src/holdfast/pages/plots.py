@@ -22,7 +22,7 @@ from holdfast.pages.charts import (
 from holdfast.pages.facts import Facts, Host
 from holdfast.pages.timeline import Life
 
-# ---- The picture of a run's progress: one line over all starts, and how each of them ended
+# ---- The plot of a run's progress: one line over all starts, and how each of them ended
 
 END_WORDS = {
     "gone": "killed or taken over",
@@ -33,12 +33,12 @@ END_WORDS = {
 
 
 def draw_progress(facts: Facts, title: str, text: str) -> tuple[list[str], dict[str, str]]:
-    """Return the drawings, and the colours of what is in them by name.
+    """Return the drawings, and the colours of their series by name.
 
     Args:
-        facts: What is known of the run; there are points to draw.
-        title: What the picture is called.
-        text: What is to be seen.
+        facts: The facts of the run, with points to draw.
+        title: The title of the plot.
+        text: A description of the plot.
     """
     ends = [end for end in END_WORDS if any(mark.end == end for mark in facts.timeline.ends)]
     legend = {"rows done": "rows", "all rows": "all"} if facts.totals.input_rows else {}
@@ -64,7 +64,7 @@ def _draw(facts: Facts, ends: list[str], size: tuple[int, int], title: str, text
         value_formatter=short_number,
         show_dots=False,
     )
-    # An area has no line around it: at its right end that would look like one more mark.
+    # The area has no outline: at its right end that would look like one more mark.
     chart.add("rows done", line.points, fill=True)
     chart.add("rows done", line.points)
     chart.add("all rows", [(0, known), (right, known)] if known else [])
@@ -80,7 +80,7 @@ def _draw(facts: Facts, ends: list[str], size: tuple[int, int], title: str, text
 
 
 def _dots(facts: Facts, end: str) -> list[dict[str, Any]]:
-    """Return a dot at each end of a start, with the words that are shown over it."""
+    """Return a dot at each end of a start, with the text that is shown over it."""
     found = []
     for mark in facts.timeline.ends:
         if mark.end == end:
@@ -103,16 +103,16 @@ NO_USAGE = "Not known: an earlier version of Holdfast has written these records.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One picture, and the words around it."""
+    """One plot, and the text around it."""
 
     title: str
-    # What is to be seen, in a sentence or two.
+    # A description in a sentence or two.
     text: str
-    # Drawings of the same for a wide page and for a phone, or one for both.
+    # The same drawing for a wide page and for a phone, or one for both.
     svgs: list[str] = field(default_factory=list)
     # Series by name and colour, in order.
     legend: dict[str, str] = field(default_factory=dict)
-    # Takes the whole width of the page.
+    # Whether it takes the whole width of the page.
     wide: bool = False
 
 
@@ -126,7 +126,7 @@ class Bars:
 
 
 def plots_of(facts: Facts) -> list[Plot]:
-    """Draw all that there is to draw."""
+    """Draw every plot that there is data for."""
     return [
         _progress(facts),
         _kept(facts),
@@ -180,7 +180,7 @@ def _waits(facts: Facts) -> Plot:
 
 
 def _host_waits(facts: Facts) -> list[Plot]:
-    """Draw the same by host, where there are several."""
+    """Draw the same by host, if there are several."""
     if len(facts.hosts) <= 1:
         return []
     text = f"The busiest {len(facts.hosts)} hosts. One that waits more than others is worth a look."
@@ -206,7 +206,7 @@ def _memory(facts: Facts) -> Plot:
     if facts.timeline.cut_s:
         text += " Pauses between starts are left out."
     legend = {host.host: f"p{number}" for number, host in enumerate(hosts)}
-    # On the same axis as the progress, unless it stands beside the hosts.
+    # On the same axis as the progress, unless it is next to the hosts.
     wide = len(facts.hosts) <= 1
     sizes = WIDE if wide else ((_WIDTH, _HEIGHT),)
     charts = [_memory_chart(facts, size) for size in sizes]
@@ -253,7 +253,7 @@ def _places(facts: Facts) -> Plot:
         value_formatter=short_number,
         show_x_labels=False,
     )
-    # Few bars stay narrow.
+    # Keeps the bars narrow if there are few.
     chart.add("rows", [*found.rows, *[None] * (8 - len(found.rows))], formatter=_rows)
     return Plot(
         title=title,
@@ -295,7 +295,7 @@ def _bars(title: str, text: str, bars: Bars, colours: Sequence[str]) -> Plot:
     ticks = time_ticks(top, _WIDTH) if bars.is_time else number_ticks(top)
     chart = HorizontalStackedBar(
         **settings(_WIDTH, _AXIS_HEIGHT + _BAR_HEIGHT * len(bars.labels)),
-        # pygal counts from below.
+        # pygal counts from the bottom.
         x_labels=list(reversed(bars.labels)),
         y_labels=ticks,
         range=(0, ticks[-1]),

@@ -16,11 +16,11 @@ from holdfast.ledger.row_files import read_chunk
 from holdfast.model.work import Chunk, StagedGroup, TaskRecord
 from holdfast.storage.port import Storage
 
-# ---- Spread: how evenly rows and bytes are divided, over places and files
+# ---- Spread: how evenly rows and bytes are divided over places and files
 
 _BARS_MAX = 60
 _BINS = 8
-# Sizes that differ by more are put into classes that double.
+# Sizes that differ by more than this factor are put into classes that double.
 _WIDE = 16
 
 
@@ -28,19 +28,19 @@ _WIDE = 16
 class Places:
     """The places of one job, and how many rows each had."""
 
-    # Its claim, and what the job does.
+    # The job's claim, and what the job does.
     claim: int
     job: str
     places: int
     largest: int
     median: float
-    # The largest first; where there are many places, every so many of them.
+    # Largest first; if there are many places, only every nth.
     rows: list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeClass:
-    """Files of about one size."""
+    """Files of similar size."""
 
     from_bytes: int
     below_bytes: int
@@ -60,7 +60,7 @@ class FileSizes:
 
 
 def places_of(records: Iterable[TaskRecord]) -> Places | None:
-    """Return the rows of each place of the job that has done most; None if none has done any."""
+    """Return the rows of each place of the job that did the most; None if no job did any."""
     jobs: dict[tuple[int, str], dict[str, int]] = {}
     for record in records:
         if record.coverage.rows:
@@ -82,7 +82,7 @@ def places_of(records: Iterable[TaskRecord]) -> Places | None:
 
 
 def file_sizes_of(groups: Iterable[StagedGroup]) -> FileSizes | None:
-    """Return how large the files are; None if there is none."""
+    """Return the sizes of the files; None if there are none."""
     sizes = sorted(file.size_bytes for group in groups for file in group.files)
     if not sizes:
         return None
@@ -121,7 +121,7 @@ def _classes(sizes: Sequence[int]) -> list[SizeClass]:
     return found
 
 
-# ---- Failures: the rows that were set aside, by error. Whole rows are not shown: they are private
+# ---- Failures: the rows that were set aside, by error. Whole rows are private and are not shown
 
 _KINDS_MAX = 20
 _TEXT_LENGTH_MAX = 300
@@ -135,9 +135,9 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 @dataclass(slots=True, kw_only=True)
 class FailureKind:
-    """Rows whose errors differ at most in numbers."""
+    """Rows whose errors differ only in numbers."""
 
-    # The first one, as the transform raised it, and the key of its row.
+    # The first error, as the transform raised it, and the key of its row.
     error: str
     key: str
     rows: int = 0
@@ -158,7 +158,7 @@ class Failures:
 def failures_of(storage: Storage, chunks: Mapping[str, Chunk]) -> Failures:
     """Read failed rows and count them by error, the most frequent first.
 
-    Never raises for rows that cannot be read: the rest of a page is worth having without them.
+    Never raises for rows that cannot be read: the rest of a page is useful without them.
 
     Args:
         storage: How the store is reached.
@@ -187,7 +187,7 @@ def _count(storage: Storage, uri: str, chunk: Chunk, kinds: dict[str, FailureKin
         if not set(batch.schema.names) >= _COLUMNS or not pa.types.is_string(batch["error"].type):
             raise LedgerDamagedError(uri=uri, reason="it does not say why rows have failed")
         for error, key in zip(batch["error"].to_pylist(), batch["key"], strict=True):
-            # Errors name rows by number: these are one kind.
+            # Errors name rows by number: these are of one kind.
             kind = _NUMBER.sub("#", error or "")
             if kind not in kinds:
                 kinds[kind] = FailureKind(

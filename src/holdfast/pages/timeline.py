@@ -13,27 +13,27 @@ from holdfast.model.records import Record, Seal
 from holdfast.model.work import TaskRecord
 
 
-# ---- Lives: what each start of a run has added, and how it ended
+# ---- Starts: what each start of a run has added, and how it ended
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One pass of a start."""
 
     claim: int
-    # "" as long as no job was planned.
+    # Empty as long as no job was planned.
     kind: str
     reason: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Life:
-    """One start, with what counts of its work."""
+    """One start, with the part of its work that counts."""
 
     number: int
     host: str
     process_id: int
     code: str
     began_at: float
-    # Its last sign of life: a record of its driver, or of one of its tasks.
+    # Its last sign of activity: a record of its driver, or of one of its tasks.
     last_at: float
     end: StartEnd
     reason: str
@@ -46,7 +46,7 @@ class Life:
     seconds: float = 0.0
     waited_s: float = 0.0
     cost: float = 0.0
-    # How many records it has written, and how many of them say when.
+    # How many records it has written, and how many of them have a time.
     records: int = 0
     dated_records: int = 0
 
@@ -67,10 +67,10 @@ class Life:
 
 
 def lives_of(starts: Sequence[Start], records: Iterable[TaskRecord]) -> list[Life]:
-    """Return all starts, the first one first.
+    """Return all starts, first one first.
 
     Args:
-        starts: As the run log tells them.
+        starts: Driver starts, reconstructed from the run log.
         records: The task records that count.
     """
     lives = [_begun(start) for start in starts]
@@ -85,26 +85,26 @@ def lives_of(starts: Sequence[Start], records: Iterable[TaskRecord]) -> list[Lif
 
 
 class StartOf:
-    """Tells which start has written a record: the last one whose first claim is not above it."""
+    """Finds the start that wrote a record: the last one whose first claim is not above it."""
 
     def __init__(self, starts: Sequence[Start]) -> None:
-        """Take the starts, the first one first."""
+        """Keep the starts, first one first."""
         self._claims = [start.first_claim for start in starts]
 
     def __call__(self, record: TaskRecord) -> int:
-        """Return the start's place in the list."""
+        """Return the start's position in the list."""
         return max(0, bisect_right(self._claims, record.claim) - 1)
 
 
 def moment(record: TaskRecord, starts: Sequence[Start], at: int) -> float:
-    """Return when a record was written, never outside of its start's life.
+    """Return when a record was written, limited to the duration of its start.
 
-    Tasks and drivers have clocks of their own, which may differ.
+    Tasks and drivers have separate clocks, which may differ.
 
     Args:
-        record: A record that says when, or does not.
+        record: A record, with or without a time.
         starts: All starts.
-        at: Which of them has written it.
+        at: The position of the start that wrote it.
     """
     start = starts[at]
     if start.end in {"committed", "aborted", "stopped"}:
@@ -138,7 +138,7 @@ def _begun(start: Start) -> Life:
 
 
 def _no_job(start: Start, one: Pass) -> str:
-    """Say why nothing was run under a claim."""
+    """Return why nothing was run under a claim."""
     if one is not start.passes[-1]:
         return "no job"
     if start.end == "committed":
@@ -146,35 +146,35 @@ def _no_job(start: Start, one: Pass) -> str:
     return "ended before a job was planned" if start.end else "no job is planned yet"
 
 
-# ---- The time axis of a page: all starts in one row, long pauses between them cut out
+# ---- The time axis of a page: all starts in one row, with long pauses between them cut out
 
 Point = tuple[float, float]
 
-# A job that dies at night is started again in the morning: drawn as it was, the work would be two
-# thin lines. Pauses are cut to this part of the time at work once they take more of it than that.
+# A job that dies at night is started again in the morning: drawn to scale, the work would be two
+# thin lines. If pauses exceed the first fraction of the time at work, each is cut to the second.
 _PAUSES_SHARE_MAX = 0.5
 _CUT_SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Turns moments into places on the axis, in seconds from its left end."""
+    """Converts times into positions on the axis, in seconds from its left end."""
 
-    # Each start: when it began and ended, and where it begins on the axis.
+    # For each start: when it began and ended, and where it begins on the axis.
     lives: Sequence[tuple[float, float, float]]
     # How much time is left out.
     cut_s: float = 0.0
 
     @property
     def length_s(self) -> float:
-        """Where the last start ends."""
+        """The position at which the last start ends."""
         return self.place(len(self.lives) - 1, self.lives[-1][1]) if self.lives else 0.0
 
     def place(self, life: int, at: float) -> float:
-        """Return where a moment of a start stands on the axis.
+        """Return the position of a time on the axis.
 
         Args:
-            life: The start's place in the list.
+            life: The start's position in the list.
             at: Unix seconds.
         """
         began, ended, left = self.lives[life]
@@ -182,7 +182,7 @@ class Axis:
 
 
 def axis_of(lives: Sequence[Life]) -> Axis:
-    """Return an axis on which all starts stand."""
+    """Return an axis for all starts."""
     if not lives:
         return Axis(lives=())
     pauses = [max(0.0, later.began_at - earlier.last_at) for earlier, later in pairwise(lives)]
@@ -198,11 +198,11 @@ def axis_of(lives: Sequence[Life]) -> Axis:
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Return at most about so many points of a line that only grows: its first, last, and between.
+    """Return at most about this many points of a growing line, including its first and last.
 
     Args:
-        points: From left to right.
-        most: How many the picture can show.
+        points: The points, from left to right.
+        most: How many points the plot can show.
     """
     if len(points) <= most:
         return list(points)
@@ -211,11 +211,11 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def highest(points: Iterable[Point], length: float, most: int) -> list[Point]:
-    """Return the highest of all points in each of so many parts of the axis.
+    """Return the highest point in each of the axis's equal parts.
 
     Args:
-        points: In any order.
-        length: How long the axis is.
+        points: The points, in any order.
+        length: The length of the axis.
         most: How many parts it has.
     """
     width = length / most or 1.0
@@ -227,13 +227,13 @@ def highest(points: Iterable[Point], length: float, most: int) -> list[Point]:
     return [found[part] for part in sorted(found)]
 
 
-# ---- Timeline: how many rows were done when, and what workers held then
+# ---- Timeline: how many rows were done when, and how much memory workers used
 
 _POINTS_MAX = 400
 _MEMORY_PARTS = 120
 _HOSTS_MAX = 6
 
-# Where the times are from: each task record, or only the seals of the run log.
+# The source of the times: each task record, or only the seals of the run log.
 Source = Literal["tasks", "seals"]
 
 
@@ -248,7 +248,7 @@ class EndMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Rows that count now, by when they became durable."""
+    """Rows that count now, by the time they became durable."""
 
     source: Source
     points: list[Point]
@@ -260,11 +260,11 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """The most that a worker of one host had held, over time."""
+    """The most memory that a worker of one host has used, over time."""
 
     host: str
     peak_bytes: int
-    # A line for each start: its workers are new processes.
+    # One line for each start, because its workers are new processes.
     lines: list[list[Point]]
 
 
@@ -278,11 +278,11 @@ def timeline_of(
     """Return the rows that are done, over time.
 
     Args:
-        starts: As the run log tells them.
+        starts: Driver starts, reconstructed from the run log.
         lives: The same starts, with what their tasks have added.
-        axis: Where moments stand.
+        axis: The axis to place times on.
         records: The task records that count.
-        log: The run log: all that there is where records do not say when they were written.
+        log: The run log: the only source of times if records have none.
     """
     of = StartOf(starts) if starts else None
     with_rows = [one for one in records if one.coverage.rows]
@@ -299,7 +299,7 @@ def timeline_of(
     is_known = bool(steps) or not with_rows
     return Timeline(
         source=source,
-        # Rows without any time are not drawn as if there were none.
+        # If no times are known, draw no points instead of a line at zero.
         points=thinned(_grown(lives, axis, steps), _POINTS_MAX) if is_known else [],
         ends=[
             EndMark(start=life.number, place_s=axis.place(at, life.last_at), end=life.end)
@@ -314,11 +314,11 @@ def timeline_of(
 def memory_of(
     starts: Sequence[Start], axis: Axis, records: Iterable[TaskRecord]
 ) -> list[HostMemory]:
-    """Return what the workers of each host had held, the hungriest host first.
+    """Return how much memory each host's workers used, most first.
 
     Args:
-        starts: As the run log tells them.
-        axis: Where moments stand.
+        starts: Driver starts, reconstructed from the run log.
+        axis: The axis to place times on.
         records: The task records that count.
     """
     if not starts:
@@ -345,7 +345,7 @@ def memory_of(
 def _grown(
     lives: Sequence[Life], axis: Axis, steps: Iterable[tuple[int, float, int]]
 ) -> list[Point]:
-    """Add steps up, and draw each start from its first to its last sign of life."""
+    """Sum up the steps, and draw each start from its first to its last activity."""
     of_life: dict[int, list[tuple[float, int]]] = {}
     for at, when, rows in steps:
         of_life.setdefault(at, []).append((when, rows))

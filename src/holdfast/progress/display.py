@@ -16,12 +16,12 @@ from holdfast.progress.frame import Frame, one_line
 from holdfast.text import printable
 
 
-# ---- Displays: who shows frames, and how often
+# ---- Displays: what shows frames, and how often
 class Display(Protocol):
-    """Shows a run to somebody. One thread calls `show` and `end`."""
+    """Shows a run's progress. One thread calls `show` and `end`."""
 
-    # How long the first look waits, how long two looks are apart at least, and how often the clock
-    # is shown between them.
+    # The delay before the first look, the minimum time between two looks, and how often the clock
+    # is updated between them.
     first_s: float
     every_s: float
     tick_s: float
@@ -30,20 +30,20 @@ class Display(Protocol):
         """Show a frame in place of the last one."""
 
     def end(self, frame: Frame | None) -> None:
-        """Leave the last frame where it is; None: there was nothing to see."""
+        """Leave the last frame in place; None if there was nothing to show."""
 
     def let_go(self) -> None:
-        """Give back what was taken, and show nothing more.
+        """Release what was acquired, and show nothing more.
 
-        At once and without a lock: any thread may call it, more than once.
+        Returns at once and takes no lock: any thread may call it, more than once.
         """
 
 
 class LineDisplay:
-    """One line a time: for a log, or where the output goes to a file."""
+    """One line at a time, for a log or for output to a file."""
 
     def __init__(self, write: Callable[[str], object], every_s: float) -> None:
-        """Take what writes a line, and how often."""
+        """Keep the function that writes a line, and the interval."""
         self._write = write
         self._last = ""
         self._progress: Progress | None = None
@@ -51,18 +51,18 @@ class LineDisplay:
         self.first_s = self.every_s = self.tick_s = every_s
 
     def show(self, frame: Frame) -> None:
-        """Write a line, if there is something new to say."""
+        """Write a line, if there is something new."""
         if frame.progress is not None and frame.progress is not self._progress:
             self._progress, self._last = frame.progress, one_line(frame)
             self._say(self._last)
 
     def end(self, frame: Frame | None) -> None:
-        """Say how it ended, unless it was over before there was a line at all."""
+        """Write how it ended, unless it was over before the first line."""
         if frame is not None and self._last and one_line(frame) != self._last:
             self._say(one_line(frame))
 
     def let_go(self) -> None:
-        """Be silent from now on."""
+        """Write nothing from now on."""
         self._is_over = True
 
     def _say(self, line: str) -> None:
@@ -70,7 +70,7 @@ class LineDisplay:
             self._write(printable(line))
 
 
-# ---- Choice: which display fits where this process runs
+# ---- Choice: which display fits the environment of this process
 
 _LOG_EVERY_S = 60.0
 _PRINT_EVERY_S = 10.0
@@ -80,22 +80,22 @@ _log = logging.getLogger("holdfast")
 
 
 def display_for(run_id: str, *, wanted: bool | None) -> Display | None:
-    """Return the display of a run, or None if nobody looks.
+    """Return the display of a run, or None if its output would not be seen.
 
     Args:
-        run_id: Whose.
-        wanted: None: on a terminal or in a notebook, else lines in the log. True: in any case,
-            as plain lines where there is no terminal. False: none.
+        run_id: The run's id.
+        wanted: None: on a terminal or in a notebook, otherwise lines in the log. True: always, as
+            plain lines if there is no terminal. False: never.
     """
     if wanted is False:
         return None
-    # The pictures are drawn by an optional package: without it there are lines.
+    # An optional package draws the live display: without it there are lines.
     picture = _picture() if importlib.util.find_spec("rich") is not None else None
     if picture is not None:
         return picture
     if wanted:
         return LineDisplay(partial(_print, run_id), _PRINT_EVERY_S)
-    # A log that nobody reads is not worth a look at the store.
+    # If the log is switched off, do not read the store for it.
     return (
         LineDisplay(partial(log_step, run_id), _LOG_EVERY_S)
         if _log.isEnabledFor(logging.INFO)
@@ -117,7 +117,7 @@ def _picture() -> Display | None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether what is written there stands on a terminal that can draw."""
+    """Return whether the stream is a terminal that can redraw."""
     return (
         stream is not None and stream.isatty() and os.environ.get("TERM", "").lower() not in _DUMB
     )

@@ -1,7 +1,7 @@
-"""Frame: what is shown of a run at one moment, how fast it goes, and all of it in words.
+"""Frame: what is shown of a run at one time, its pace, and its text form.
 
-Rows become durable in steps, one each checkpoint. So the time is counted from step to step, and
-not from look to look: otherwise the rate would jump, and the time left with it.
+Rows become durable in steps, one per checkpoint. So time is counted from step to step, not from
+look to look: otherwise the rate would jump, and the remaining time with it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.model.history import Progress, unix_seconds
 from holdfast.model.records import Plan
 from holdfast.model.report import counted, readable_size, readable_time
 
-# ---- Pace: how fast a start goes, by the moments at which its tasks have made rows durable
+# ---- Pace: how fast a start progresses, from the times at which its tasks made rows durable
 
 _WINDOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast rows are done, and how long the others will take; None while nothing tells."""
+    """How fast rows are done, and how long the rest will take; None if that is not known."""
 
     rows_per_s: float | None = None
     left_s: float | None = None
@@ -35,10 +35,10 @@ NO_PACE = Pace()
 
 
 def pace_of(seen: Observation, now: float) -> Pace:
-    """Return the pace of the start that is at work, without the rows that it has inherited.
+    """Return the pace of the current start, without the rows that it inherited.
 
     Args:
-        seen: What is known of the run.
+        seen: What is known about the run.
         now: Unix seconds.
     """
     if seen.progress.state != "started":
@@ -55,12 +55,12 @@ def pace_of(seen: Observation, now: float) -> Pace:
 
 
 def rows_per_s(steps: Sequence[tuple[float, int]], began_at: float, now: float) -> float | None:
-    """Return how many rows were done in each second of about the last minute.
+    """Return how many rows per second were done in about the last minute.
 
     Args:
-        steps: When rows were made durable, and how many, the oldest first.
+        steps: When rows were made durable, and how many, oldest first.
         began_at: When the work began.
-        now: All in Unix seconds.
+        now: The current time; all times are in Unix seconds.
     """
     if not steps:
         return None
@@ -70,13 +70,13 @@ def rows_per_s(steps: Sequence[tuple[float, int]], began_at: float, now: float) 
     if not recent:
         return None
     gap = max(later - earlier for earlier, later in pairwise([since, *(at for at, _ in recent)]))
-    if now - until > gap:  # The next step is late: it goes slower than it did.
+    if now - until > gap:  # The next step is late: the pace has dropped.
         until = now
     return sum(rows for _, rows in recent) / (until - since)
 
 
 def _job_began(seen: Observation, first_claim: int) -> float:
-    """Return when the first job of a start was planned: before that, the input is measured."""
+    """Return when a start planned its first job; before that, the input is measured."""
     planned = (
         unix_seconds(record.written_at)
         for record in seen.log
@@ -85,27 +85,27 @@ def _job_began(seen: Observation, first_claim: int) -> float:
     return next(planned, seen.progress.began_at)
 
 
-# ---- Frame: what is shown of a run at one moment, whatever shows it
+# ---- Frame: what is shown of a run at one time, in every display
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One picture of a run."""
+    """One snapshot of a run for display."""
 
     run_id: str
     table: str = ""
     # None before the run is claimed.
     progress: Progress | None = None
     pace: Pace = NO_PACE
-    # How long this start has taken so far, or has taken in all.
+    # How long this start has taken, so far or in total.
     elapsed_s: float = 0.0
-    # How long nothing was heard of it, if that is longer than it should be.
+    # How long there has been no sign of activity, if that is longer than expected.
     silent_s: float = 0.0
-    # What a start that has ended has left as its reason, and what that says.
+    # The reason that an ended start recorded, and its message.
     reason: str = ""
     message: str = ""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come by itself."""
+        """Whether nothing more will happen without a new start."""
         return self.progress is not None and self.progress.state in {
             "committed",
             "stopped",
@@ -128,12 +128,12 @@ class Frame:
 
 
 def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
-    """Return the picture of what was found.
+    """Return the frame for an observation.
 
     Args:
-        seen: What the ledger tells.
+        seen: What the ledger shows.
         now: Unix seconds.
-        table: The table's name; by default the one that the ledger tells.
+        table: The table's name; by default the one in the ledger.
     """
     progress = seen.progress
     start = seen.starts[-1] if seen.starts else None
@@ -148,7 +148,7 @@ def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
     )
     if start is None or frame.is_over:
         return frame
-    # Clocks of two machines may differ: no time is below zero.
+    # Clocks of two machines may differ: no duration is below zero.
     silent_s = now - progress.last_at
     return replace(
         frame,
@@ -157,18 +157,18 @@ def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
     )
 
 
-# ---- Words: a frame as lines of `name  value`, and as one line for a log
+# ---- Text: a frame as lines of `name  value`, and as one line for a log
 
 _SHORT_S = 10
 _SLOW = 0.1
 
 
 def lines_of(frame: Frame) -> list[tuple[str, str]]:
-    """Return what is known, each thing by its name; the bar and the clock are not among it."""
+    """Return what is known as names and values, without the bar and the clock."""
     progress = frame.progress
     if progress is None or progress.state == "new":
         return [("start", doing(frame.progress, frame.reason))]
-    # Before the first job nobody knows how many rows there are.
+    # Before the first job the number of rows is not known.
     lines = [("rows", _rows(progress, frame.pace))] if _has_rows(progress) else []
     if progress.quarantined_rows:
         lines.append(("failed", f"{progress.quarantined_rows:,} of them: see run.quarantined()"))
@@ -191,7 +191,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
 
 
 def one_line(frame: Frame) -> str:
-    """Return the most important of it, for a log."""
+    """Return the most important figures on one line, for a log."""
     progress = frame.progress
     if progress is None or progress.state == "new":
         return doing(frame.progress, frame.reason)
@@ -211,10 +211,10 @@ def one_line(frame: Frame) -> str:
 
 
 def percent(progress: Progress) -> str:
-    """Return how much is done, as a whole number that is never too high."""
+    """Return how much is done, as a whole percentage that is never too high."""
     if progress.share is None:
         return ""
-    # In whole numbers: 0.29 * 100 is less than 29.
+    # In integers: 0.29 * 100 is less than 29.
     rows = progress.input_rows or 0
     return f"{min(100, 100 * progress.done_rows // rows) if rows else 100}%"
 

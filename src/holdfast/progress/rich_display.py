@@ -16,7 +16,7 @@ from rich.text import Text
 from holdfast.progress.frame import Frame, calm_time, lines_of, percent
 from holdfast.text import printable
 
-# ---- Terminal: a run as a bar and a few lines, drawn again in place. Needs rich
+# ---- Terminal: a run as a bar and a few lines, redrawn in place. Needs rich
 
 _NAME_COLUMNS = 8
 _COLUMNS_MAX = 100
@@ -27,17 +27,17 @@ _taken = threading.Lock()
 
 
 class FramePicture:
-    """A frame as rich draws it, as wide as there is room."""
+    """A frame for rich to draw, as wide as possible."""
 
     def __init__(self, frame: Frame) -> None:
-        """Take the frame."""
+        """Keep the frame."""
         self._frame = frame
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the title, the bar and the lines."""
-        # The last column stays free: some terminals go to the next line once it is written.
+        # The last column stays free: some terminals wrap once it is written.
         width, is_plain = min(_COLUMNS_MAX, options.max_width - 1), options.ascii_only
-        # Lines that fold would make the picture jump: they are cut instead.
+        # Wrapped lines would make the picture jump: they are cut instead.
         cut: OverflowMethod = "crop" if is_plain else "ellipsis"
         yield self._title(width, cut)
         if (bar := self._bar(width, is_plain=is_plain)) is not None:
@@ -50,7 +50,7 @@ class FramePicture:
             style = _COLOURS.get(progress.state, "") if progress and name == "start" else ""
             grid.add_row(f"  {name}", Text(printable(value), style=style))
         yield grid
-        # The cursor rests here, and so does the line that Spark draws of its stages.
+        # The cursor rests here, and so does Spark's own progress line.
         yield Text("")
 
     def _title(self, width: int, cut: OverflowMethod) -> Text:
@@ -68,7 +68,7 @@ class FramePicture:
         full, empty = ("#", "-") if is_plain else ("━", "━")
         length = max(1, width - 6)
         done = int(length * progress.share)
-        # What the resume has saved stands first, in a colour of its own.
+        # What the resume has saved comes first, in its own colour.
         kept = int(length * min(1.0, progress.kept_rows / max(1, progress.input_rows or 0)))
         kept = min(kept, done)
         bar = Text(no_wrap=True)
@@ -78,7 +78,7 @@ class FramePicture:
 
 
 class _CalmConsole(Console):
-    """Leaves the cursor as it is: a process that is killed could not show it again."""
+    """Leaves the cursor visible: a killed process could not show it again."""
 
     def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002, FBT001, FBT002 - rich's own.
         """Do nothing."""
@@ -86,7 +86,7 @@ class _CalmConsole(Console):
 
 
 def take_terminal() -> bool:
-    """Return whether nobody else draws on the terminal, and take it."""
+    """Take the terminal; return False if another display has it."""
     return not isinstance(sys.stderr, FileProxy) and _taken.acquire(blocking=False)
 
 
@@ -97,9 +97,9 @@ class TerminalDisplay:
     tick_s = 1.0
 
     def __init__(self, stream: TextIO) -> None:
-        """Take the terminal's stream; the terminal is taken already."""
+        """Keep the terminal's stream; the terminal is already taken."""
         console = _CalmConsole(file=stream, highlight=False, soft_wrap=False)
-        # Warnings are to stand above the picture. What is printed is the user's, and is left alone.
+        # Warnings go above the picture. What the user prints is left alone.
         self._live = Live(
             console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=True
         )
@@ -113,7 +113,7 @@ class TerminalDisplay:
             self._live.update(FramePicture(frame), refresh=True)
 
     def end(self, frame: Frame | None) -> None:
-        """Draw the last frame, or take the picture away."""
+        """Draw the last frame, or remove the picture."""
         if self._is_free:
             return
         self._live.transient = frame is None
@@ -122,7 +122,7 @@ class TerminalDisplay:
         self.let_go()
 
     def let_go(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         if self._is_free:
             return
         self._is_free = True
@@ -144,15 +144,15 @@ def in_kernel() -> bool:
 
 
 class NotebookDisplay:
-    """Shows frames in one output of the cell, which is written anew each time.
+    """Shows frames in one output of the cell, which is rewritten each time.
 
-    It needs no widgets: a display with a name of its own can be updated from any thread.
+    It needs no widgets: a display with its own id can be updated from any thread.
     """
 
     first_s = every_s = tick_s = 2.0
 
     def __init__(self) -> None:
-        """Begin without an output."""
+        """Start without an output."""
         self._handle: Any = None
         self._is_over = False
 
@@ -166,7 +166,7 @@ class NotebookDisplay:
             self._write(html_of(frame) if frame is not None else "")
 
     def let_go(self) -> None:
-        """Leave the output as it is from now on."""
+        """Leave the output unchanged from now on."""
         self._is_over = True
 
     def _write(self, html: str) -> None:

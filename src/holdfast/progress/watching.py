@@ -1,8 +1,7 @@
 """Watching: a thread that looks at the run while its driver works.
 
-It must never harm the job. It reads the ledger through a log of its own, writes nothing, holds no
-lock that the driver waits for, and keeps every error to itself; and a look that takes long is
-followed by a long pause.
+It must never harm the job. It reads the ledger through its own log, writes nothing, holds no lock
+that the driver waits for, and swallows every error; and a slow look is followed by a long pause.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.progress.display import Display, display_for
 from holdfast.progress.frame import Frame, frame_of
 
-# A look takes at most one fiftieth of the time.
+# Looks take at most one fiftieth of the time.
 _PAUSE_FOR_A_LOOK = 50.0
 # How long the driver waits for the last frame.
 _END_S = 1.0
@@ -29,15 +28,15 @@ _log = logging.getLogger("holdfast")
 
 @dataclass(kw_only=True)
 class Watching:
-    """Looks, and shows what it has seen. Everything here is called by one thread.
+    """Looks at the run and shows what it has seen. Only one thread calls these methods.
 
     Args:
-        run_id: Which run.
+        run_id: The run's id.
         table: Its table's name.
-        look: Reads what is new in the ledger.
-        display: Who shows it.
-        is_claimed: Whether the driver has the run: before that there is nothing to see.
-        clock: Seconds of this process.
+        look: Reads new records of the ledger.
+        display: The display that shows frames.
+        is_claimed: Whether the driver has claimed the run; before that there is nothing to see.
+        clock: This process's clock, in seconds.
         now: Unix seconds.
     """
 
@@ -52,7 +51,7 @@ class Watching:
     _has_failed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Note when it began."""
+        """Record the start time."""
         self._began = self.clock()
         self._next_look = self._began + self.display.first_s
 
@@ -83,7 +82,7 @@ class Watching:
             self._next_look = ended + pause
 
     def _shown(self) -> Frame:
-        """Return the last frame, with the time that has passed since."""
+        """Return the last frame, updated with the time that has passed since."""
         frame = self._frame or Frame(run_id=self.run_id, table=self.table)
         return replace(frame, elapsed_s=self.clock() - self._began)
 
@@ -102,9 +101,9 @@ def shown(ledger: Ledger, table: str, *, wanted: bool | None) -> Iterator[None]:
     """Show the run's progress while the driver works.
 
     Args:
-        ledger: The driver's. Only its last claim is read; looks have a log of their own.
+        ledger: The driver's ledger. Only its last claim is read; looks have their own log.
         table: The table's name.
-        wanted: As `append` takes it.
+        wanted: The `progress` setting of the run.
     """
     thread = _begin(ledger, table, wanted=wanted)
     try:
@@ -144,14 +143,14 @@ class _Thread(threading.Thread):
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        with contextlib.suppress(BaseException):  # Else it would be printed.
+        with contextlib.suppress(BaseException):  # Otherwise it would be printed.
             pause = self._watching.display.tick_s
             while not self._is_over.wait(pause):
                 pause = self._watching.tick()
             self._watching.end()
 
     def end(self) -> None:
-        """Let it show the last frame, and go on without it if that takes long."""
+        """Let the thread show the last frame, but continue without it if that takes long."""
         self._is_over.set()
         try:
             self.join(_END_S)

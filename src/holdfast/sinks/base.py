@@ -1,7 +1,7 @@
-"""What the engine needs of a table format.
+"""What the engine needs from a table format.
 
-A sink offers a look at the table, one *conditional* post and a look-up of the run's mark; the
-loop around them is the engine's and the same for every format. On executors a writer turns
+A sink offers a look at the table, one *conditional* post and a lookup of the run's mark. The loop
+around them belongs to the engine and is the same for every format. On executors a writer turns
 batches into staged files.
 """
 
@@ -18,9 +18,10 @@ from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
 from holdfast.model.work import StagedGroup
 
-# A column's name, after those that it is below.
+# A column's name, preceded by the names of the columns above it.
 ColumnPath = tuple[str, ...]
-# The columns that output need not have: they are filled with NULL. None: all of them.
+# The columns that may be missing from the output: they are filled with NULL. None means all of
+# them.
 MayLack = frozenset[ColumnPath] | None
 
 
@@ -29,88 +30,88 @@ class TaskWriter(Protocol):
 
     @property
     def stored_schema(self) -> pa.Schema:
-        """The schema of rows as `fit` returns them."""
+        """The schema of the rows that `fit` returns."""
 
     @property
     def fullness(self) -> float:
-        """How much of what makes good files was written since the last cut; 1.0 is all."""
+        """How much of a good file size has been written since the last cut; 1.0 is all of it."""
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return output rows in the form in which they are stored.
+        """Return output rows in their stored form.
 
         Raises:
-            SchemaMismatchError: They do not fit the table's schema.
+            SchemaMismatchError: The rows do not fit the table's schema.
         """
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows in the form that `fit` returns."""
+        """Add rows in the form that `fit` returns."""
 
     def cut(self) -> list[StagedGroup]:
-        """Close all files, and return what is staged since the last cut."""
+        """Close all files, and return what has been staged since the last cut."""
 
     def abandon(self) -> None:
-        """Give up what is not closed."""
+        """Discard what is not closed."""
 
 
 class WriterSpec(Protocol):
-    """All that an executor needs to write: pickled with the task, never stored."""
+    """All that an executor needs to write. Pickled with the task, never stored."""
 
     @property
     def table(self) -> str:
-        """The table's name for people."""
+        """The table's display name."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's schema in Arrow's terms."""
+        """The table's Arrow schema."""
 
     @property
     def may_lack(self) -> MayLack:
-        """Which columns the output need not have."""
+        """The columns that may be missing from the output."""
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> TaskWriter:
         """Start a writer whose files carry the task's name.
 
         Args:
-            task_name: No other task has it.
-            limits: How much the writer may hold.
+            task_name: A name that no other task has.
+            limits: How much the writer may hold in memory.
         """
 
 
 class Outcome(Enum):
-    """How a post ended, as far as its answer tells."""
+    """How a post ended, as far as its answer shows."""
 
     LANDED = "landed"
-    # It was not sent: nothing can land of it. Needs no look at the table.
+    # It was not sent, so it cannot land. Needs no look at the table.
     UNSENT = "unsent"
-    # The answer says that the table had changed. A later look must show that it has: a request that
-    # something on the way has sent twice can be refused and land all the same.
+    # The answer says that the table had changed. A later look must confirm it: if something on the
+    # way sent the request twice, it can be refused and still land.
     CONFLICT = "conflict"
     UNKNOWN = "unknown"
 
 
-# What readers of a table's history are told that a commit did.
+# The operation that a table's history shows for a commit.
 Operation = Literal["append"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one post does to a table: every mode of writing comes down to one of these."""
+    """What one post does to a table; every write mode is expressed as one of these."""
 
     operation: Operation = "append"
-    # What becomes part of the table.
+    # What is added to the table.
     adds: Sequence[StagedGroup] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """One fresh look at a table. `handle` is the sink's own."""
+    """One fresh look at a table. `handle` is private to the sink."""
 
     uuid: str
     schema: dict[str, Any]
-    # The snapshot that a post builds on; None while the branch has no snapshot at all.
+    # The snapshot that a post builds on; None while the branch has no snapshot.
     parent_snapshot_id: int | None
-    # What the next post gets, and below which no post can land any more. They differ where some
-    # commits, of settings or indices, use a number up but let an older post pass.
+    # The number that the next post gets, and the number below which no post can land any more. They
+    # differ if commits of settings or indices use up a number but let an older post through.
     next_sequence_number: int
     settled_below: int
     handle: Any
@@ -118,19 +119,19 @@ class TableView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMark:
-    """The run's name inside the table: whose it is, and which intent landed."""
+    """The run's mark inside the table: which run it was, and which intent landed."""
 
     run_nonce: str
     intent_number: int
     snapshot_id: int
     sequence_number: int
-    # Copies of a ledger give their intents the same numbers. Empty in marks of format 1.
+    # Needed because copies of a ledger number their intents alike. Empty in marks of format 1.
     intent_nonce: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkFound:
-    """The run has landed. `present` is None where the table's history no longer tells."""
+    """The run has landed. `present` is None if the table's history no longer shows it."""
 
     mark: RunMark
     present: bool | None
@@ -141,33 +142,33 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """The table's name for people."""
+        """The table's display name."""
 
     def load(self) -> TableView:
-        """Look at the table afresh.
+        """Read the table's current state.
 
         Raises:
             TableMissingError: There is no such table.
-            UnsupportedTableError: It cannot be written safely.
+            UnsupportedTableError: The table cannot be written safely.
         """
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
-        """Return the columns that the table has got since its schema was another.
+        """Return the columns that the table has gained since an earlier schema.
 
         Args:
             view: A fresh look at the table.
             began: The table's schema at an earlier look, as `view.schema` gave it then.
 
         Raises:
-            LedgerDamagedError: That is no schema: it comes from a ledger.
+            LedgerDamagedError: `began`, which comes from a ledger, is not a schema.
         """
 
     def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
-        """Return what executors need to write for this table.
+        """Return what executors need to write to this table.
 
         Args:
             view: A fresh look at the table.
-            may_lack: Which columns the output need not have.
+            may_lack: The columns that may be missing from the output.
         """
 
     def find_mark(
@@ -177,30 +178,30 @@ class Sink(Protocol):
 
         Raises:
             RunMismatchError: Another run of the same id has landed there.
-            CommitUnknownError: A missing mark proves nothing.
-            TableChangedError: The catalog was rewound.
+            CommitUnknownError: The mark is missing, but that proves nothing.
+            TableChangedError: The catalog was rolled back.
         """
 
     def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
-        """Return the paths of staged files and groups that are gone or of another size."""
+        """Return the paths of staged files and groups that are gone or have another size."""
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
-        """Delete staged files that no snapshot refers to; a path outside the table is refused.
+        """Delete staged files that no snapshot refers to; refuse a path outside the table.
 
         Raises:
             LedgerDamagedError: A path is outside the table; nothing was deleted.
-            UnsupportedTableError: A path is in a folder that is not the table's alone; nothing
-                was deleted.
+            UnsupportedTableError: A path is in a folder that the table may share; nothing was
+                deleted.
         """
 
     def live_files(self, view: TableView, paths: Sequence[str], run_nonce: str) -> set[str]:
-        """Return those of a run's staged files that a snapshot which the table keeps reaches.
+        """Return those of a run's staged files that are reachable from a retained snapshot.
 
         Args:
             view: A fresh look at the table.
-            paths: What the run's records name.
-            run_nonce: What the names of the run's files begin with, where the format lets us
-                choose them; empty for a ledger of format 1, whose names do not tell.
+            paths: The paths in the run's records.
+            run_nonce: The prefix of the run's file names, if the format lets us choose them; empty
+                for a ledger of format 1, whose names have no nonce.
 
         Raises:
             LedgerDamagedError: A path is outside the table, or its name is not one of the run's.
@@ -216,7 +217,7 @@ class Sink(Protocol):
             view: A fresh look at the table.
             schemas: Every schema of the table that staged rows were written for, as `view.schema`
                 gave it then. Each must fit: starts of one run may have written for several.
-            groups: What is staged.
+            groups: The staged groups.
 
         Raises:
             TableChangedError: The schema or the layout has changed.
@@ -226,7 +227,7 @@ class Sink(Protocol):
     def old_groups(
         self, view: TableView, groups: Sequence[StagedGroup], before: float
     ) -> list[StagedGroup]:
-        """Return the groups of which an object was last written before a moment (Unix seconds).
+        """Return the groups with an object that was last written before a time (Unix seconds).
 
         Raises:
             StagedFileMissingError: A staged file is gone.
@@ -235,11 +236,11 @@ class Sink(Protocol):
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
     ) -> list[StagedGroup]:
-        """Copy groups with all their files, and return the copies as they are now staged.
+        """Copy groups with all their files, and return the copies as staged.
 
         Args:
             view: A fresh look at the table.
-            groups: What to copy; it stays as it is.
+            groups: The groups to copy; they are left unchanged.
             targets: Each group under its new names, from `StagedGroup.renamed`.
 
         Raises:
@@ -253,11 +254,11 @@ class Sink(Protocol):
         """Give the branch a first, empty snapshot, once."""
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
-        """Publish the change in one snapshot, once, if the table still is as in the view.
+        """Publish the change in one snapshot, once, if the table is still as in the view.
 
         Raises:
-            CommitRefusedError: The catalog refused for good.
+            CommitRefusedError: The catalog refused permanently.
         """
 
     def unindexed_rows(self) -> Mapping[str, int]:
-        """Return how many rows each index of the table does not know yet, for the report."""
+        """Return how many rows each index of the table does not cover yet, for the report."""

@@ -1,10 +1,10 @@
 """Fit output to the table's schema: by name, losslessly, or with an error naming the column.
 
-Arrow and Parquet ask that a required child has a value in every slot, even below a parent that
-is NULL, where no reader ever looks. Fillers stand there.
+Arrow and Parquet require a value in every slot of a required child, even below a NULL parent, where
+no reader ever looks. Filler values go there.
 
-The way from one Arrow schema to the other is worked out once and then applied to every batch;
-columns that already fit are passed on untouched.
+The conversion from one Arrow schema to the other is worked out once and then applied to every
+batch; columns that already fit are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from holdfast.model.arrow_types import is_any_binary, is_any_list, is_any_string
 from holdfast.sinks.base import ColumnPath, MayLack
 
 
-# ---- Vectors: lists of one length, as embeddings are. Spark hands out lists of any length
+# ---- Vectors: fixed-length lists, such as embeddings. Spark returns lists of any length
 def refuse_other_lengths(lists: pa.Array, size: int) -> None:
-    """Stop at a list that is no vector of the wanted length.
+    """Refuse a list that does not have the wanted length.
 
     Raises:
-        ValueError: There is one.
+        ValueError: A list has another length.
     """
     lengths = pc.list_value_length(lists)
     other = pc.fill_null(pc.not_equal(lengths, size), fill_value=False)
@@ -38,11 +38,11 @@ def refuse_other_lengths(lists: pa.Array, size: int) -> None:
 
 
 def vectors(lists: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return vectors with the values of lists.
+    """Return the values of lists as vectors.
 
     Args:
-        lists: Of the right lengths, or NULL.
-        values: The elements of those that are not NULL, one after the other.
+        lists: Lists of the right length, or NULL.
+        values: The elements of the non-NULL lists, one after another.
         kind: The type of the vectors.
     """
     found = pa.FixedSizeListArray.from_arrays(values, type=kind)
@@ -53,7 +53,7 @@ def vectors(lists: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
     return found.take(pc.if_else(valid, number, None))
 
 
-# ---- Values that stand where nothing is read
+# ---- Values in slots that are never read
 def null_array(length: int, kind: pa.DataType) -> pa.Array:
     """Return NULLs of any type, with fillers in required children."""
     if not pt.is_struct(kind):
@@ -115,20 +115,20 @@ def _temporal_filler(kind: pa.DataType) -> Any:  # noqa: ANN401 - one of Arrow's
 Convert = Callable[[pa.Array], pa.Array]
 
 _UUID_BYTES = 16
-# What offsets of 32 bits can reach.
+# The reach of 32-bit offsets.
 _ARRAY_BYTES_MAX = 2**31 - 1
-# What is wrong with a column that rows lack.
+# The problem shown for a missing column.
 MISSING = 'missing in the output; give it (None is fine), or pass missing_columns="null"'
 # What a list or a map adds to the path of a column below it.
 ELEMENT, KEY, VALUE = "element", "key", "value"
 
 
 class ValueMisfitError(SchemaMismatchError):
-    """A value of some row does not fit: other rows of the same columns may."""
+    """A value in some row does not fit; other rows with the same columns may."""
 
 
 class Conformer:
-    """Turns batches of one schema into the table's."""
+    """Converts batches of one schema into the table's."""
 
     def __init__(
         self,
@@ -144,12 +144,12 @@ class Conformer:
         Args:
             table: The table's name, for errors.
             source: The schema of the output.
-            target: The schema of the table, in whose names columns are matched.
-            written: The same columns by position, as files name them; by default `target`.
-            may_lack: Which columns the output need not have.
+            target: The schema of the table; columns are matched by its names.
+            written: The same columns by position, under their names in files; by default `target`.
+            may_lack: The columns that may be missing from the output.
 
         Raises:
-            SchemaMismatchError: A column does not fit, or the output lacks it.
+            SchemaMismatchError: A column does not fit, or is missing from the output.
         """
         self._written = target if written is None else written
         self._plans = _Plans(table, may_lack)
@@ -166,7 +166,7 @@ class Conformer:
             self._columns.append((path, named, index, convert))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch in the table's schema, in the names that files use.
+        """Return the batch in the table's schema, under the names used in files.
 
         Raises:
             ValueMisfitError: A value does not fit.
@@ -187,7 +187,7 @@ class Conformer:
 
 
 class _Plans:
-    """Works out how columns of one table are converted; None where there is nothing to do."""
+    """Works out how columns of one table are converted; None if there is nothing to do."""
 
     def __init__(self, table: str, may_lack: MayLack) -> None:
         self._table = table
@@ -280,7 +280,7 @@ class _Plans:
                 child = _apply(plan, pc.struct_field(array, indices=[index]))
                 if not field.nullable and child.null_count:
                     self.refuse_null(below, pc.and_(child.is_null(), array.is_valid()))
-                    child = filled(child)  # What is left is below a parent that is NULL.
+                    child = filled(child)  # The remaining NULLs are below a NULL parent.
                 arrays.append(child)
             fields = [field for _, field, _, _ in children]
             return pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
@@ -344,7 +344,7 @@ class _Plans:
 
 
 def _reason(array: pa.Array, error: Exception) -> str:
-    """Say why values cannot be converted: Arrow's own text does not tell of their size."""
+    """Return why values cannot be converted; Arrow's own message does not mention their size."""
     if array.nbytes <= _ARRAY_BYTES_MAX:
         return f"a value: {str(error).splitlines()[0]}"
     what = "a value" if len(array) == 1 else f"{len(array):,} values"
@@ -368,7 +368,7 @@ def _offsets(array: pa.Array) -> pa.Array:
 
 
 def _has_required_child(kind: pa.DataType) -> bool:
-    """Whether a declaration of ours below this type promises values: then they are looked at."""
+    """Whether a required field that we declare is below this type; its values are checked."""
     if pt.is_map(kind):
         return not kind.item_field.nullable or _has_required_child(kind.item_type)
     fields = [kind.field(i) for i in range(kind.num_fields)] if pt.is_nested(kind) else []

@@ -1,4 +1,4 @@
-"""What every sink does by storage and text alone: the run's mark, and its staged files."""
+"""What all sinks share: the run's mark as text, and its staged files in storage."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from holdfast.sinks.base import RunMark, TableView
 from holdfast.storage.locations import split
 from holdfast.storage.port import Storage
 
-# ---- The mark as text: how a run's name stands inside a table, whatever the format
+# ---- The mark as text: how a run's mark is stored in a table, in every format
 
 MARK_PREFIX = "holdfast.run."
-# The mark once more, in the summary of its snapshot or the note of its version.
+# A copy of the mark, in the summary of its snapshot or the note of its version.
 MARK_NOTE = "holdfast.mark"
-# A table keeps so many of them: each new one drops the oldest beyond that.
+# How many marks a table keeps: each new one drops the oldest beyond that.
 MARKS_MAX = 100
 
 
 def mark_text(mark: RunMark, **more: str) -> str:
-    """Return the mark as it stands in the table.
+    """Return the mark as it is stored in the table.
 
     Args:
         mark: The mark.
-        **more: What a format has to know besides.
+        **more: Further values that a format needs.
     """
     return json.dumps(
         {
@@ -50,12 +50,12 @@ def mark_text(mark: RunMark, **more: str) -> str:
 
 
 def oldest_beyond(properties: Mapping[str, str], ours: str, most: int) -> list[tuple[int, str]]:
-    """Return the marks that give way to a new one: sequence number and name, the oldest first.
+    """Return the marks that a new one displaces: sequence number and name, oldest first.
 
     Args:
-        properties: What the table holds, marks among it.
+        properties: The table's properties, including marks.
         ours: The name of the new mark.
-        most: How many marks may stand in the end.
+        most: How many marks may remain.
 
     Raises:
         UnsupportedTableError: A mark cannot be read.
@@ -69,11 +69,11 @@ def oldest_beyond(properties: Mapping[str, str], ours: str, most: int) -> list[t
 
 
 def mark_of_run(texts: Iterable[str], run_nonce: str) -> RunMark | None:
-    """Return the mark that a run has left under whatever id; a copied ledger goes by another.
+    """Return the mark that a run left under any id; a copied ledger uses another id.
 
     Args:
-        texts: Marks of the table, of any run; what cannot be read is passed over.
-        run_nonce: Whose mark is wanted.
+        texts: Marks of the table, of any run; unreadable ones are skipped.
+        run_nonce: The nonce of the run whose mark is wanted.
     """
     for text in texts:
         with contextlib.suppress(UnsupportedTableError):
@@ -83,10 +83,10 @@ def mark_of_run(texts: Iterable[str], run_nonce: str) -> RunMark | None:
 
 
 def parse_mark(name: str, text: str) -> RunMark:
-    """Read back what `mark_text` gave.
+    """Read back the output of `mark_text`.
 
     Raises:
-        UnsupportedTableError: It is none.
+        UnsupportedTableError: The text is not a mark.
     """
     try:
         value = json.loads(text)
@@ -105,17 +105,17 @@ def parse_mark(name: str, text: str) -> RunMark:
         ) from error
 
 
-# ---- Staged files as storage sees them: which are gone, which are old, which may be deleted
+# ---- Staged files in storage: which are gone, which are old, which may be deleted
 
-# What a path's segment must not be: a file system or a server resolves these.
+# Path segments that a file system or a server resolves; not allowed.
 _UNRESOLVED = ("", ".", "..")
 _SEPARATORS = re.compile(r"[/\\]")
-# How `split` calls the local file system, and how deep in it a folder of a table's own begins.
+# What `split` calls the local file system, and the depth at which a folder can be a table's own.
 _LOCAL, _LOCAL_DEPTH = "file://", 2
 
 
 def missing_paths(storage: Storage, groups: Sequence[StagedGroup]) -> list[str]:
-    """Return the paths of staged files and groups that are gone or of another size.
+    """Return the paths of staged files and groups that are gone or have another size.
 
     Raises:
         StorageError: Storage failed.
@@ -129,13 +129,13 @@ def missing_paths(storage: Storage, groups: Sequence[StagedGroup]) -> list[str]:
 def groups_before(
     storage: Storage, table: str, groups: Sequence[StagedGroup], before: float
 ) -> list[StagedGroup]:
-    """Return the groups of which an object was last written before a moment (Unix seconds).
+    """Return the groups with an object that was last written before a time (Unix seconds).
 
     Args:
         storage: How the files are reached.
         table: The table's name, for the error.
-        groups: What is staged.
-        before: The moment.
+        groups: The staged groups.
+        before: The time.
 
     Raises:
         StagedFileMissingError: A staged file is gone.
@@ -149,27 +149,27 @@ def groups_before(
 
 
 class StagedFiles:
-    """What a sink does with its staged files by storage alone, whatever the format."""
+    """What a sink does with its staged files through storage alone, in every format."""
 
     @property
     def name(self) -> str:
-        """The table's name for people.
+        """The table's display name.
 
         Raises:
-            NotImplementedError: Always: each format has its own.
+            NotImplementedError: Always: each format defines its own.
         """
         raise NotImplementedError
 
     def _storage_of(self, view: TableView) -> AbstractContextManager[Storage]:
-        """Give the table's storage; its failures are a StoreUnavailableError.
+        """Yield the table's storage; its failures become a StoreUnavailableError.
 
         Raises:
-            NotImplementedError: Always: each format has its own.
+            NotImplementedError: Always: each format defines its own.
         """
         raise NotImplementedError
 
     def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
-        """Return the paths of staged objects that are gone or of another size.
+        """Return the paths of staged objects that are gone or have another size.
 
         Raises:
             StoreUnavailableError: The table's storage does not answer.
@@ -180,7 +180,7 @@ class StagedFiles:
     def old_groups(
         self, view: TableView, groups: Sequence[StagedGroup], before: float
     ) -> list[StagedGroup]:
-        """Return the groups of which an object was last written before a moment (Unix seconds).
+        """Return the groups with an object that was last written before a time (Unix seconds).
 
         Raises:
             StagedFileMissingError: A staged file is gone.
@@ -193,7 +193,7 @@ class StagedFiles:
         """Stop if staged objects are gone.
 
         Raises:
-            StagedFileMissingError: Some are.
+            StagedFileMissingError: Some staged objects are gone.
             StoreUnavailableError: The table's storage does not answer.
         """
         refuse_missing(self.name, self.missing_files(view, groups))
@@ -204,26 +204,26 @@ def refuse_missing(table: str, paths: Sequence[str]) -> None:
 
     Args:
         table: The table's name, for the error.
-        paths: Those that are.
+        paths: The missing files.
 
     Raises:
-        StagedFileMissingError: There are some.
+        StagedFileMissingError: `paths` is not empty.
     """
     if paths:
         raise StagedFileMissingError(table=table, count=len(paths), path=paths[0])
 
 
 def refuse_outside(table: str, folders: Sequence[str], paths: Sequence[str]) -> None:
-    """Stop unless every path is a plain one inside one of the folders.
+    """Refuse any path that is not a plain path inside one of the folders.
 
     All paths are checked before the caller deletes the first. A path that has to be resolved is
-    refused even where it would end inside: no writer of ours makes one. In a local file system
-    that goes for links, too.
+    refused even if it would end inside: our writers never make one. In a local file system the same
+    applies to symbolic links.
 
     Args:
         table: The table's name, for the error.
         folders: Where the table's files are, with or without a trailing slash.
-        paths: What the run's records name.
+        paths: The paths in the run's records.
 
     Raises:
         LedgerDamagedError: A path is outside, has empty, `.` or `..` segments, plain or encoded,
@@ -241,14 +241,14 @@ def refuse_outside(table: str, folders: Sequence[str], paths: Sequence[str]) -> 
 
 
 def is_root(folder: str) -> bool:
-    """Whether a folder is a whole bucket, a whole file system, or a folder right in one's root.
+    """Whether a folder is a whole bucket, a whole file system, or directly below a root.
 
-    Tables share those with other tables, and with files of another kind: that a table says that
-    it lies there makes nothing in them the table's own.
+    Tables share such folders with other tables and unrelated files: a table whose location is there
+    does not own what is in them.
     """
     try:
         root, key = split(folder)
-    except SettingsError:  # Of a file system, or nothing that we know.
+    except SettingsError:  # A file system, or an unknown scheme.
         return True
     return len(key.split("/")) < _LOCAL_DEPTH if root == _LOCAL else not key
 
@@ -257,10 +257,10 @@ def _has_link(path: str, depth: int, known: dict[str, bool]) -> bool:
     """Whether one of the last segments of a local path is a symbolic link.
 
     Args:
-        path: A file's.
-        depth: How many segments are below the table's folder. That may be reached through links:
-            it is where the table says that it is.
-        known: What was found out of folders before.
+        path: The path of a file.
+        depth: How many segments are below the table's folder. The folder itself may be reached
+            through links: it is where the table says it is.
+        known: Results for folders that were checked before.
     """
     root, key = split(path)
     if root != _LOCAL:
@@ -269,7 +269,8 @@ def _has_link(path: str, depth: int, known: dict[str, bool]) -> bool:
     for length in range(len(segments), len(segments) - depth, -1):
         part = "/".join(segments[:length])
         if part not in known:
-            # Not `Path.is_symlink`: a name that is too long is an error there, and no link here.
+            # Not `Path.is_symlink`: it raises for a name that is too long, which is not a link
+            # here.
             known[part] = os.path.islink(part)  # noqa: PTH114
         if known[part]:
             return True
@@ -277,15 +278,15 @@ def _has_link(path: str, depth: int, known: dict[str, bool]) -> bool:
 
 
 def refuse_foreign(table: str, run_nonce: str, paths: Sequence[str]) -> None:
-    """Stop unless the name of every path begins with the run's nonce.
+    """Refuse any path whose name does not begin with the run's nonce.
 
     Args:
         table: The table's name, for the error.
-        run_nonce: The nonce; empty if the names do not tell.
-        paths: What the run's records name.
+        run_nonce: The nonce; empty if file names do not contain it.
+        paths: The paths in the run's records.
 
     Raises:
-        LedgerDamagedError: One does not.
+        LedgerDamagedError: A name does not begin with the nonce.
     """
     for path in paths:
         if run_nonce and not path.rsplit("/", 1)[-1].startswith(f"{run_nonce}-"):
@@ -295,10 +296,10 @@ def refuse_foreign(table: str, run_nonce: str, paths: Sequence[str]) -> None:
 
 
 def _is_plain(segment: str) -> bool:
-    """Whether a segment of a path names one folder or file, however often it is decoded."""
+    """Whether a path segment names one folder or file, however often it is decoded."""
     if "\0" in segment:
         return False
-    if "=" in segment:  # The value of a partition, which may be any text; storage decodes no key.
+    if "=" in segment:  # A partition value, which may be any text; storage decodes no key.
         return True
     while (decoded := unquote(segment)) != segment:
         segment = decoded

@@ -1,4 +1,4 @@
-"""What a user names as the target of a write. Plain values: no catalog is asked here."""
+"""What a user names as the target of a write. Plain values: no catalog is contacted here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.text import without_passwords
 
 @dataclass(frozen=True, kw_only=True)
 class Create:
-    """How to create the table if there is none.
+    """How to create the table if it does not exist.
 
     Args:
         schema: A pyarrow schema; by default the DataFrame's own.
@@ -35,45 +35,44 @@ class IcebergTable:
     Args:
         name: `catalog.namespace.table` when the catalog comes from the Spark session's
             `spark.sql.catalog.<catalog>.*`, `namespace.table` when `catalog` is given.
-        catalog: PyIceberg catalog properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...),
-            and the catalog's `name` where it is not "default": an SQL catalog keeps it in
-            each row.
+        catalog: PyIceberg catalog properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...), and
+            the catalog's `name` if it is not "default": an SQL catalog stores the name in each row.
         branch: The branch to write; it must exist, unless it is `main`.
     """
 
     name: str
-    # Credentials stand in these properties: never in a repr, a log or an error.
+    # These properties hold credentials: never show them in a repr, a log or an error.
     catalog: Mapping[str, Any] | None = field(default=None, repr=False, kw_only=True)
     branch: str = field(default="main", kw_only=True)
 
 
 @dataclass(frozen=True)
 class LanceTable:
-    """A Lance dataset, by place.
+    """A Lance dataset, by its location.
 
     Args:
-        uri: Where it stands: `s3://bucket/folder/name.lance`, or an absolute path.
-        storage_options: As Lance takes them (`aws_endpoint`, `aws_access_key_id`, ...), or in
-            Iceberg's names (`s3.endpoint`, ...). By default the session's
-            `spark.holdfast.lance.*`, else the environment's credential chain.
-        max_rows_per_file: How many rows make a fragment.
-        max_bytes_per_file: How many bytes make one, if that is fewer rows.
+        uri: The dataset's location: `s3://bucket/folder/name.lance`, or an absolute path.
+        storage_options: Storage options in Lance's names (`aws_endpoint`, `aws_access_key_id`, ...)
+            or in Iceberg's (`s3.endpoint`, ...). By default the session's `spark.holdfast.lance.*`,
+            else the environment's credential chain.
+        max_rows_per_file: The most rows in a fragment.
+        max_bytes_per_file: The most bytes in a fragment, if they are reached first.
 
     Raises:
-        SettingsError: A size is no whole number, or none at all.
+        SettingsError: A size is not a whole number of at least 1.
     """
 
     uri: str
-    # Credentials stand in these options: never in a repr, a log or an error.
+    # These options hold credentials: never show them in a repr, a log or an error.
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, kw_only=True)
     max_rows_per_file: int = field(default=1024 * 1024, kw_only=True)
     max_bytes_per_file: int = field(default=1024**3, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse sizes that make no file.
+        """Reject invalid sizes.
 
         Raises:
-            SettingsError: A size is no whole number, or none at all.
+            SettingsError: A size is not a whole number of at least 1.
         """
         refuse_below(
             1,
@@ -83,12 +82,12 @@ class LanceTable:
         )
 
     def __repr__(self) -> str:
-        """Show the place; a password in it is refused only where it is opened."""
+        """Show the URI without its password, which is refused only when the dataset is opened."""
         return f"LanceTable({without_passwords(self.uri)!r})"
 
     @property
     def branch(self) -> str:
-        """The only one that is written."""
+        """The only branch that is written."""
         return "main"
 
 
@@ -96,15 +95,15 @@ Target = IcebergTable | LanceTable
 
 
 def target_of(table: object, branch: str = "main") -> Target:
-    """Return the table that the user means: a URI or a path is a Lance dataset.
+    """Return the table that the user means; a URI or a path is a Lance dataset.
 
     Args:
         table: A target, which is returned as it is; a URI or an absolute path; or
-            `catalog.namespace.table`. Whatever else a user passes arrives here too.
-        branch: Of an Iceberg table that is given by its name.
+            `catalog.namespace.table`. Any other value that a user passes arrives here too.
+        branch: The branch, for an Iceberg table that is given by name.
 
     Raises:
-        SettingsError: It is none of these, or a relative path.
+        SettingsError: It is none of these, or is a relative path.
     """
     if isinstance(table, IcebergTable | LanceTable):
         return table

@@ -1,7 +1,7 @@
-"""What the engine needs of an input that workers read themselves, and what all scans share.
+"""What the engine needs from an input that workers read themselves, and what all scans share.
 
-A scan pins its files once; every start after that reads exactly those. On executors a reader
-turns slices of files into batches whose rows carry their numbers.
+A scan pins its files once; every later start reads exactly those. On executors a reader turns
+slices of files into batches whose rows carry their numbers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from holdfast.errors import InputChangedError, SettingsError
 from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Span
 from holdfast.storage.port import ObjectChangedError
 
-# ---- What the engine needs of an input that workers read themselves
+# ---- What the engine needs from an input that workers read themselves
 
-# What Holdfast must know of each input row: Spark's hash of its key where that is not computed
-# here, or the numbers of the rows of a scan that it stands for. Where values are compared it is a
-# struct: Spark's hash of the whole row, and beside it that of the key, if it is needed.
+# What Holdfast must know about each input row: Spark's hash of its key if that is not computed
+# here, or the numbers of the scan's rows that it covers. If values are compared, it is a struct:
+# Spark's hash of the whole row, and next to it the hash of the key, if needed.
 TAG_COLUMN = "__holdfast_tag"
 ROW_HASH, KEY_HASH = "row", "key"
 
 
 class ScanReader(Protocol):
-    """Reads rows on an executor: pickled with the task, never stored."""
+    """Reads rows on an executor. Pickled with the task, never stored."""
 
     def read(
         self, slices: Sequence[FileSlice], passed_over: list[Span]
@@ -38,8 +38,8 @@ class ScanReader(Protocol):
         """Yield the rows of some slices, tagged with their numbers.
 
         Args:
-            slices: Which rows of which files.
-            passed_over: Where to note rows that are not handed on, as the scan's `where` wants.
+            slices: The rows to read, by file.
+            passed_over: Where to note rows that the scan's `where` leaves out.
 
         Raises:
             InputChangedError: A file is not the one that was pinned.
@@ -47,22 +47,22 @@ class ScanReader(Protocol):
 
 
 class PinnedScan(Protocol):
-    """A scan as the driver sees it, with storage at hand."""
+    """A scan together with its storage, on the driver."""
 
     @property
     def identity(self) -> str:
-        """What is read of the files, as one text: another text is another input."""
+        """What is read from the files, as a string: a different string is a different input."""
 
     def pin(self) -> Pins:
-        """Find the files, and what is in them.
+        """Find the files and their contents.
 
         Raises:
-            SettingsError: There are none, or they do not fit together.
+            SettingsError: There are no files, or they do not fit together.
             StoreUnavailableError: The storage does not answer.
         """
 
     def compare(self, pins: Pins) -> str:
-        """Say how the input that this start names differs from the pins; empty if it does not.
+        """Return how this start's input differs from the pins; empty if it does not.
 
         Raises:
             InputChangedError: A pinned file was changed or deleted.
@@ -70,19 +70,19 @@ class PinnedScan(Protocol):
         """
 
     def schema(self, pins: Pins) -> pa.Schema:
-        """Return the columns that are handed on."""
+        """Return the columns that the transform gets."""
 
     def reader(self, pins: Pins) -> ScanReader:
-        """Return what reads the pinned files on executors."""
+        """Return the reader that executors use for the pinned files."""
 
 
-# ---- Reading a pinned file: that it is another one now is told in the user's terms
+# ---- Reading a pinned file: if it has changed, the error says so in the user's terms
 @contextlib.contextmanager
 def as_pinned(file: PinnedFile) -> Iterator[None]:
-    """Stop if a file turns out not to be the one that was pinned.
+    """Stop if a file is not the one that was pinned.
 
     Raises:
-        InputChangedError: It is not.
+        InputChangedError: The file has changed.
     """
     try:
         yield
@@ -92,7 +92,7 @@ def as_pinned(file: PinnedFile) -> Iterator[None]:
         raise InputChangedError(what=f"{file.uri} was written anew since the run began") from error
 
 
-# ---- Tagging: rows of a scan with their numbers, and none of those left out forgotten
+# ---- Tagging: rows of a scan with their numbers, accounting for the rows left out
 
 Numbers = npt.NDArray[np.int64]
 _SPAN_TYPE = pa.struct([("start", pa.int64()), ("stop", pa.int64())])
@@ -100,11 +100,11 @@ _SPAN_TYPE = pa.struct([("start", pa.int64()), ("stop", pa.int64())])
 
 @dataclass(frozen=True, kw_only=True)
 class Tagging:
-    """Which rows and columns are handed on. Pickled with a task."""
+    """Which rows and columns are passed on. Pickled with a task."""
 
     columns: tuple[str, ...]
     where: pc.Expression | None = None
-    # Whether rows may be left out: then a tag is a span, else one number.
+    # Whether rows may be left out: then a tag is a span, otherwise one number.
     is_sparse: bool = False
 
     def tagged(
@@ -114,14 +114,14 @@ class Tagging:
         passed_over: list[Span],
         deleted: Numbers | None = None,
     ) -> pa.RecordBatch | None:
-        """Return the rows that are asked for, tagged; None if there are none.
+        """Return the requested rows, tagged; None if there are none.
 
-        Each takes along the others that follow it, so that what is done stays few spans.
+        Each tag also covers the left-out rows after it, so that finished rows form few spans.
 
         Args:
-            batch: Rows as they stand in the file.
-            number: The number of the first.
-            passed_over: Where to note rows that no tag speaks of.
+            batch: Rows in file order.
+            number: The number of the first row.
+            passed_over: Where to note rows that no tag covers.
             deleted: The numbers of deleted rows, in order.
         """
         stop = number + batch.num_rows
@@ -135,13 +135,13 @@ class Tagging:
     def numbered(
         self, batch: pa.RecordBatch, numbers: Numbers, span: Span, passed_over: list[Span]
     ) -> pa.RecordBatch | None:
-        """Return the rows that are asked for, tagged; None if there are none.
+        """Return the requested rows, tagged; None if there are none.
 
         Args:
-            batch: Rows of a file, without those that are deleted.
+            batch: Rows of a file, without the deleted ones.
             numbers: Their numbers, in order.
-            span: The numbers that they stand for, together with the deleted rows.
-            passed_over: Where to note rows that no tag speaks of.
+            span: The numbers that the rows cover, including deleted rows.
+            passed_over: Where to note rows that no tag covers.
         """
         rows = batch.append_column(TAG_COLUMN, pa.array(numbers))
         return self._asked_for(rows, span, passed_over) if self.is_sparse else rows
@@ -175,7 +175,7 @@ def _without(rows: pa.RecordBatch, number: int, deleted: Numbers) -> pa.RecordBa
 
 
 def _whole(table: pa.Table) -> pa.RecordBatch:
-    """Return a table of few rows as one batch."""
+    """Return a small table as one batch."""
     batches = table.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
@@ -186,7 +186,7 @@ def _selected(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 
 # ---- Arguments that several scans share
 
-# What to do about files that came since the run began.
+# What to do about files that were added since the run began.
 NewFiles = Literal["refuse", "leave"]
 
 
@@ -194,7 +194,7 @@ def checked_paths(scan: str, paths: str | Sequence[str], new_files: NewFiles) ->
     """Return the paths of a scan.
 
     Raises:
-        SettingsError: There are none, or `new_files` is unknown.
+        SettingsError: There are no paths, or `new_files` is unknown.
     """
     named = (paths,) if isinstance(paths, str) else tuple(paths)
     if not named:
@@ -205,10 +205,10 @@ def checked_paths(scan: str, paths: str | Sequence[str], new_files: NewFiles) ->
 
 
 def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names of columns.
+    """Return the column names.
 
     Raises:
-        SettingsError: There are none, one stands there twice, or it is one text.
+        SettingsError: There are no names, one is repeated, or `columns` is a single string.
     """
     if columns is None:
         return None

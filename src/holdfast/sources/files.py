@@ -16,12 +16,12 @@ from holdfast.sources.find import compare_files, find_files
 from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.runtime import io_runtime, read_ahead
 
-# ---- Read whole objects on an executor: the next ones are fetched while the current are at work
+# ---- Read whole objects on an executor: the next ones are fetched ahead of time
 
-# What one batch holds: as many rows, or the object with which it reaches so many bytes.
+# The limits of a batch: this many rows, or the object with which it reaches this many bytes.
 _BATCH_ROWS = 64
 _BATCH_BYTES = 16 << 20
-# One request must end before the client gives it up.
+# One request must end before the client gives up on it.
 _PART_BYTES = 16 << 20
 
 _Parts = Sequence["Future[bytes | memoryview]"]
@@ -56,7 +56,7 @@ class FilesReader:
             yield self._batch(rows)
 
     def _contents(self, slices: Sequence[FileSlice]) -> Iterator[tuple[FileSlice, bytes]]:
-        """Yield each object's bytes; a large one is fetched when its turn comes."""
+        """Yield each object's bytes; a large object is fetched only when its turn comes."""
         asked = read_ahead(
             slices,
             size_of=lambda one: one.file.size_bytes,
@@ -67,7 +67,7 @@ class FilesReader:
             yield one, _whole(one.file, parts)
 
     def _ask(self, file: PinnedFile) -> _Parts:
-        """Begin to fetch an object."""
+        """Start fetching an object."""
 
         def ask(start: int) -> Future[bytes | memoryview]:
             stop = min(start + _PART_BYTES, file.size_bytes)
@@ -94,7 +94,7 @@ def _whole(file: PinnedFile, parts: _Parts) -> bytes:
     """Return an object's bytes.
 
     Raises:
-        InputChangedError: It is not the one that was pinned.
+        InputChangedError: The object is not the one that was pinned.
     """
     with as_pinned(file):
         return b"".join(part.result() for part in parts)
@@ -115,7 +115,7 @@ _LARGEST_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class FilesScan:
-    """Objects that workers read themselves: what `hf.scan_files` returns."""
+    """Objects that workers read directly; returned by `hf.scan_files`."""
 
     paths: tuple[str, ...]
     new_files: NewFiles = "refuse"
@@ -123,7 +123,7 @@ class FilesScan:
     options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def on(self, storage: Storage) -> PinnedFilesScan:
-        """Return the scan with its storage at hand."""
+        """Return the scan together with its storage."""
         return PinnedFilesScan(self, storage)
 
 
@@ -135,13 +135,13 @@ def scan_files(
 ) -> FilesScan:
     """Read files of any kind on the workers, each as one row. No key is needed.
 
-    The columns are `path`, `size`, `modified` and `bytes`, the whole content: at most 1 GiB.
-    Files are pinned when the run begins: a file that is changed later is an error that names it.
+    The columns are `path`, `size`, `modified` and `bytes`, the whole content: at most 1 GiB. Files
+    are pinned when the run begins: if one changes later, the error names it.
 
     Args:
         paths: Files, folders or globs (`s3://raw/scans/**/*.pdf`).
-        new_files: What to do about files that came since the run began: "refuse" to go on, or
-            "leave" them to another run.
+        new_files: What to do about files that were added since the run began: "refuse" to continue,
+            or "leave" them to another run.
         options: Storage options in Iceberg's names (`s3.endpoint`, ...). By default the session's
             `spark.holdfast.scan.*`, else the environment's credential chain.
 
@@ -153,7 +153,7 @@ def scan_files(
 
 
 class PinnedFilesScan:
-    """A scan with its storage at hand."""
+    """A scan together with its storage."""
 
     identity = json.dumps({"scan": "files"})
 
@@ -166,7 +166,7 @@ class PinnedFilesScan:
         """Find the files.
 
         Raises:
-            SettingsError: There are none, or one is too large.
+            SettingsError: There are no files, or one is too large.
             StoreUnavailableError: The storage does not answer.
         """
         found = find_files(self._storage, self._scan.paths)
@@ -180,7 +180,7 @@ class PinnedFilesScan:
         return Pins(files=tuple(map(_pinned, found)), schema=_SCHEMA)
 
     def compare(self, pins: Pins) -> str:
-        """Say which files are new; empty if none is.
+        """Return which files are new; empty if none are.
 
         Raises:
             InputChangedError: A pinned file was changed or deleted.
@@ -191,11 +191,11 @@ class PinnedFilesScan:
         return compare_files(self._storage, found, pins, may_grow=may_grow)
 
     def schema(self, pins: Pins) -> pa.Schema:
-        """Return the columns that are handed on."""
+        """Return the columns that the transform gets."""
         return pins.schema
 
     def reader(self, pins: Pins) -> FilesReader:
-        """Return what reads the pinned files on executors."""
+        """Return the reader that executors use for the pinned files."""
         return FilesReader(storage=self._storage, schema=pins.schema)
 
 
@@ -206,6 +206,6 @@ def _pinned(one: ObjectFacts) -> PinnedFile:
         tag=one.tag,
         group_rows=(1,),
         group_bytes=(one.size_bytes,),
-        # Pinned too: a store that gave another time later would make other rows of a resume.
+        # Pinned too: if a store later returned another time, a resume would produce other rows.
         values={"modified": round(one.modified * 1_000_000)},
     )

@@ -1,4 +1,4 @@
-"""Filters: which rows of a scan are asked for."""
+"""Filters: which rows of a scan are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pyarrow.types as pt
 from holdfast.errors import SettingsError
 
 _CURE = 'give pc.field("price") > 3, or a list of such triples as ("price", ">", 3)'
-# What a NaN may satisfy although the bounds of its row group do not: they leave it out.
+# Filters that a NaN may satisfy although it is outside the bounds of its row group, which ignore
+# NaN.
 _NAN_MAY_MATCH = re.compile(r"!=|\w\(")
 
 
@@ -24,7 +25,7 @@ def as_expression(where: pc.Expression | Sequence[object] | None) -> pc.Expressi
     """Return a user's filter as an expression.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: It is not a filter.
     """
     if where is None:
         return None
@@ -39,18 +40,18 @@ def as_expression(where: pc.Expression | Sequence[object] | None) -> pc.Expressi
 
 
 def text_of(where: pc.Expression | None) -> str:
-    """Return a filter as one text: another text is another filter."""
+    """Return a filter as a string: a different string is a different filter."""
     if where is None:
         return ""
     text = str(where)
-    if "..." in text:  # A long list of values is shown in part only.
+    if "..." in text:  # A long list of values is shown only in part.
         digest = hashlib.sha256(pickle.dumps(where, protocol=4)).hexdigest()
         text = f"{text} {digest}"
     return text
 
 
 def with_needed(wanted: pa.Schema, where: pc.Expression | None, schema: pa.Schema) -> pa.Schema:
-    """Return the wanted columns, and after them those that the filter speaks of.
+    """Return the wanted columns, followed by those that the filter uses.
 
     Raises:
         SettingsError: The filter does not fit the columns.
@@ -58,7 +59,7 @@ def with_needed(wanted: pa.Schema, where: pc.Expression | None, schema: pa.Schem
     if where is None:
         return wanted
     _refuse_unfit(where, schema)
-    # pyarrow does not tell which columns an expression needs. One too many costs little.
+    # pyarrow does not report which columns an expression needs. One too many costs little.
     text = str(where)
     more = [one for one in schema if one.name not in wanted.names and one.name in text]
     needed = pa.schema([*wanted, *more])
@@ -69,13 +70,13 @@ def with_needed(wanted: pa.Schema, where: pc.Expression | None, schema: pa.Schem
 def groups_left_out(
     footer: bytes, where: pc.Expression, schema: pa.Schema, known: Mapping[str, pa.Scalar]
 ) -> tuple[int, ...]:
-    """Return the row groups whose statistics show that no row is asked for.
+    """Return the row groups whose statistics show that none of their rows match.
 
     Args:
-        footer: What the file says of itself.
-        where: Which rows are asked for.
+        footer: The file's footer.
+        where: The filter.
         schema: The columns of all files.
-        known: Columns that have one value in the whole file.
+        known: Columns that have a single value in the whole file.
     """
     text = str(where)
     if _NAN_MAY_MATCH.search(text) and any(
@@ -94,10 +95,10 @@ def groups_left_out(
 
 
 def _refuse_unfit(where: pc.Expression, schema: pa.Schema) -> None:
-    """Stop at a filter that cannot be asked of these columns.
+    """Refuse a filter that cannot be applied to these columns.
 
     Raises:
-        SettingsError: It cannot.
+        SettingsError: The filter does not fit the columns.
     """
     try:
         schema.empty_table().filter(where)

@@ -16,14 +16,14 @@ from holdfast.storage.locations import normalise
 from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.runtime import io_runtime
 
-# ---- Columns that stand in a file's path: `day=2026-11-15/country=NL/part-0.parquet`
+# ---- Columns in a file's path: `day=2026-11-15/country=NL/part-0.parquet`
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST_NUMBER = 18
 
 
 def path_values(uri: str) -> dict[str, str | None]:
-    """Return the columns of one path, as texts."""
+    """Return the columns of one path, as strings."""
     values: dict[str, str | None] = {}
     for part in uri.split("/")[:-1]:
         name, sign, value = part.partition("=")
@@ -33,7 +33,7 @@ def path_values(uri: str) -> dict[str, str | None]:
 
 
 def path_schema(values: Sequence[Mapping[str, str | None]]) -> pa.Schema:
-    """Return the columns of all paths: whole numbers where every value is one, else texts."""
+    """Return the columns of all paths: integers if every value is one, else strings."""
     texts: dict[str, set[str]] = {}
     for one in values:
         for name, text in one.items():
@@ -47,10 +47,10 @@ def path_schema(values: Sequence[Mapping[str, str | None]]) -> pa.Schema:
 
 
 def typed(uri: str, name: str, text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """Return a path's text as the value that it stands for.
+    """Return the value that a path's text represents.
 
     Raises:
-        SettingsError: It is no such value.
+        SettingsError: The text is not a value of this type.
     """
     try:
         return pa.scalar(text, pa.string()).cast(kind)
@@ -62,7 +62,7 @@ def typed(uri: str, name: str, text: str | None, kind: pa.DataType) -> pa.Scalar
 
 
 def _is_number(text: str) -> bool:
-    """Whether a text is a whole number that is written as numbers are: `007` is a name."""
+    """Whether a text is a whole number in normal form: `007` is a name."""
     digits = text.removeprefix("-")
     return (
         digits.isascii()
@@ -75,7 +75,7 @@ def _is_number(text: str) -> bool:
 # ---- Find files: paths, folders and globs become objects of a store
 
 _GLOB = re.compile(r"[*?\[]")
-# A name that engines keep to themselves: `_temporary`, `.crc`; but `_day=1` is a column.
+# A name that engines keep private: `_temporary`, `.crc`; but `_day=1` is a column.
 _NOT_HIDDEN = r"(?![._][^/=]*(?:/|\Z))"
 _WILDCARD = re.compile(r"(\*+|\?|\[[^]]+\])")
 _EXAMPLES = 3
@@ -86,17 +86,18 @@ def find_files(
 ) -> list[ObjectFacts]:
     """Return the objects that the paths name, each once, sorted by name.
 
-    A path is an object, a folder (then all that is in it), or a glob: `*`, `?` and `[a-z]` within
-    a name, `**` for any depth. Names that begin with `_` or `.` must be named outright.
+    A path is an object, a folder (all of its contents), or a glob: `*`, `?` and `[a-z]` within a
+    name, `**` for any depth. Names that begin with `_` or `.` match only if they are given
+    explicitly.
 
     Args:
-        storage: How they are reached.
-        paths: Which.
-        suffix: How the names of objects in a folder end.
+        storage: How the objects are reached.
+        paths: Objects, folders or globs.
+        suffix: The ending of object names to take from a folder.
         must_exist: Whether each path must name something.
 
     Raises:
-        SettingsError: A path names nothing, or cannot be read as one.
+        SettingsError: A path names nothing, or is not a valid path.
         StoreUnavailableError: The storage does not answer.
     """
     find = partial(_find, storage, suffix=suffix, must_exist=must_exist)
@@ -107,12 +108,12 @@ def find_files(
 def compare_files(
     storage: Storage, found: Sequence[ObjectFacts], pins: Pins, *, may_grow: bool
 ) -> str:
-    """Say how files that this start names differ from the pinned ones; empty if they do not.
+    """Return how this start's files differ from the pinned ones; empty if they do not.
 
     Args:
-        storage: How they are reached.
-        found: What this start names.
-        pins: What the first one named.
+        storage: How the files are reached.
+        found: The files of this start.
+        pins: The files of the first start.
         may_grow: Whether new files are left to another run.
 
     Raises:
@@ -165,16 +166,16 @@ def _find(storage: Storage, path: str, *, suffix: str, must_exist: bool) -> list
 
 
 def _without_markers(found: Sequence[ObjectFacts]) -> list[ObjectFacts]:
-    """Leave out the empty objects by which some tools make a folder of a store look like one."""
+    """Leave out the empty objects with which some tools represent folders in a store."""
     folders = {one.uri.rpartition("/")[0] for one in found}
     return [one for one in found if one.size_bytes or one.uri not in folders]
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    """Return what a glob means.
+    """Return a glob as a regular expression.
 
     Raises:
-        SettingsError: Nothing.
+        SettingsError: The glob is malformed.
     """
     *folders, name = glob.split("/")
     any_folders = f"(?:{_NOT_HIDDEN}[^/]+/)*"
@@ -187,7 +188,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 def _segment(text: str) -> str:
-    """Return what a glob means within one name."""
+    """Return a glob within one name as a regular expression."""
     meant = _NOT_HIDDEN if _WILDCARD.match(text) else ""
     for part in _WILDCARD.split(text):
         if part.startswith("*"):

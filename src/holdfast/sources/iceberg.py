@@ -45,13 +45,13 @@ from holdfast.sources.scans import IcebergScan
 from holdfast.sources.schemas import chosen
 from holdfast.storage.port import ObjectFacts, Storage
 
-# Types of all formats are known: whether the table may have them is not asked here.
+# Types of all formats are accepted: whether the table may have them is not checked here.
 _NEWEST_FORMAT: Literal[3] = 3
 _COMPACT = "compact the table first: CALL <catalog>.system.rewrite_data_files('{table}')"
 
 
 class PinnedIcebergScan:
-    """A scan with its table at hand."""
+    """A scan together with its table."""
 
     def __init__(
         self, scan: IcebergScan, name: str, branch: str, load: Callable[[], Table]
@@ -59,10 +59,10 @@ class PinnedIcebergScan:
         """Keep the parts; nothing is read yet.
 
         Args:
-            scan: What the user asks for.
-            name: The table's name for people.
-            branch: Which branch is read if no snapshot is named.
-            load: Looks at the table afresh; its `io` has our storage.
+            scan: The user's scan.
+            name: The table's display name.
+            branch: The branch to read if no snapshot is named.
+            load: Loads the table's current state; its `io` uses our storage.
         """
         self._scan = scan
         self._name = name
@@ -72,7 +72,7 @@ class PinnedIcebergScan:
 
     @property
     def identity(self) -> str:
-        """What is read of the table, as one text. The snapshot is pinned, and compared apart."""
+        """What is read from the table, as a string; the snapshot is compared separately."""
         scan = self._scan
         facts = {
             "scan": "iceberg",
@@ -83,11 +83,11 @@ class PinnedIcebergScan:
         return json.dumps(facts)
 
     def pin(self) -> Pins:
-        """Settle on a snapshot, and find its files.
+        """Choose a snapshot, and find its files.
 
         Raises:
             SettingsError: There is no such snapshot, or the columns or the filter do not fit.
-            UnsupportedTableError: Its files cannot be read by workers.
+            UnsupportedTableError: Workers cannot read its files.
             StoreUnavailableError: The storage does not answer.
         """
         table = self._load()
@@ -104,10 +104,10 @@ class PinnedIcebergScan:
         return Pins(files=files, schema=fit.schema, origin=origin)
 
     def compare(self, pins: Pins) -> str:
-        """Say whether this start names another snapshot; empty if it does not.
+        """Return how this start's snapshot differs from the pins; empty if it does not.
 
         Raises:
-            InputChangedError: The table is another one under the same name.
+            InputChangedError: The table is a different one under the same name.
         """
         metadata = self._load().metadata
         if str(metadata.table_uuid) != pins.origin.table_uuid:
@@ -128,11 +128,11 @@ class PinnedIcebergScan:
         return ""
 
     def schema(self, pins: Pins) -> pa.Schema:
-        """Return the columns that are handed on."""
+        """Return the columns that the transform gets."""
         return chosen(without_metadata(pins.schema), self._scan.columns)
 
     def reader(self, pins: Pins) -> ParquetReader:
-        """Return what reads the pinned files on executors."""
+        """Return the reader that executors use for the pinned files."""
         storage = _storage_of(self._load())
         where = self._row_filter(pins)
         has_deletes = any(file.deletes for file in pins.files)
@@ -148,7 +148,7 @@ class PinnedIcebergScan:
         )
 
     def _snapshot_of(self, metadata: TableMetadata) -> int | None:
-        """Return the snapshot that is asked for; None for a table without any.
+        """Return the requested snapshot; None for a table without any.
 
         Raises:
             SettingsError: There is no such snapshot or branch.
@@ -169,7 +169,7 @@ class PinnedIcebergScan:
         return ref.snapshot_id if ref is not None else metadata.current_snapshot_id
 
     def _schema_of(self, metadata: TableMetadata) -> Schema:
-        """Return the table's schema; of a snapshot that is named, the one it was written with."""
+        """Return the table's schema; for a named snapshot, the schema it was written with."""
         snapshot_id = self._scan.snapshot_id
         snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
         if snapshot is None or snapshot.schema_id is None:
@@ -177,7 +177,7 @@ class PinnedIcebergScan:
         return metadata.schema_by_id(snapshot.schema_id) or metadata.schema()
 
     def _to_read(self, schema: Schema, metadata: TableMetadata) -> pa.Schema:
-        """Return the columns that are asked for, and those that the filter needs, with their ids.
+        """Return the requested columns, and those that the filter needs, with their ids.
 
         Raises:
             SettingsError: There is no such column, or the filter does not fit.
@@ -203,10 +203,10 @@ class PinnedIcebergScan:
         )
 
     def _with_default(self, field: pa.Field, default: object) -> pa.Field:
-        """Note what a column holds in files that were written before it was added.
+        """Record what a column holds in files that were written before it was added.
 
         Raises:
-            UnsupportedTableError: It is of a kind that cannot be noted.
+            UnsupportedTableError: The default is of a kind that cannot be recorded.
         """
         if default is None:
             return field
@@ -228,7 +228,7 @@ class PinnedIcebergScan:
             UnsupportedTableError: It has equality deletes, or PyIceberg cannot read its manifests.
             StoreUnavailableError: The storage does not answer.
         """
-        # PyIceberg looks for files by the names that columns have now.
+        # PyIceberg looks up files by the current names of columns.
         is_current = schema.schema_id == table.metadata.current_schema_id
         where = for_columns(self._where, schema) if is_current else AlwaysTrue()
         try:
@@ -247,8 +247,8 @@ class PinnedIcebergScan:
         """Yield the files of a snapshot.
 
         Raises:
-            UnsupportedTableError: One cannot be read by workers.
-            SettingsError: One is not as the table says.
+            UnsupportedTableError: Workers cannot read one of them.
+            SettingsError: A file is not as the table says.
         """
         by_uri = {task.file.file_path: task for task in tasks}
         for task in tasks:
@@ -270,10 +270,10 @@ class PinnedIcebergScan:
             yield replace(pinned_file(one, metadata, {}), deletes=deletes)
 
     def _refuse_formats(self, files: Sequence[DataFile]) -> None:
-        """Stop at files that workers do not read.
+        """Refuse files that workers cannot read.
 
         Raises:
-            UnsupportedTableError: One is of such a kind.
+            UnsupportedTableError: A file is in an unsupported format.
         """
         for file in files:
             if file.file_format == FileFormat.PUFFIN:
@@ -282,10 +282,10 @@ class PinnedIcebergScan:
                 raise self._refused(f"{file.file_path} is of format {file.file_format}")
 
     def _check_columns(self, table: Table, file: DataFile, fit: ByFieldId, own: pa.Schema) -> None:
-        """Stop at a file whose columns cannot be told to be the table's.
+        """Refuse a file whose columns cannot be matched to the table's.
 
         Raises:
-            UnsupportedTableError: This is one.
+            UnsupportedTableError: The columns cannot be matched.
         """
         try:
             missing = fit.check(own)

@@ -50,17 +50,17 @@ from holdfast.sources.base import Numbers
 from holdfast.sources.scans import Triples
 from holdfast.storage.port import Storage
 
-# ---- Columns by field id: a file may know them by other names, in narrower types, or not at all
+# ---- Columns by field id: a file may have them under other names, in narrower types, or not at all
 
 _FIELD_ID = b"PARQUET:field_id"
 # What a column holds in files that were written before it was added, as JSON.
 DEFAULT = b"holdfast:default"
-# Ids of columns by their names, as JSON, for files that have none; on the schema.
+# Column ids by name, as JSON, for files without ids; kept on the schema.
 NAMES = b"holdfast:names"
 
 
 class FieldsDifferError(ValueError):
-    """A file's columns cannot be told to be the table's."""
+    """A file's columns cannot be matched to the table's."""
 
 
 def field_id(column: pa.Field) -> int | None:
@@ -92,7 +92,7 @@ class ByFieldId:
         return pa.RecordBatch.from_arrays(columns, schema=self._plain)
 
     def check(self, own: pa.Schema) -> set[int]:
-        """Return the ids of columns that a file lacks.
+        """Return the ids of columns that are missing from a file.
 
         Raises:
             FieldsDifferError: The file cannot be read by ids.
@@ -119,7 +119,7 @@ class ByFieldId:
         return found
 
     def _places(self, own: pa.Schema) -> dict[int, str]:
-        """Return the names that the wanted columns have in a file, by id."""
+        """Return the names of the wanted columns in a file, by id."""
         wanted = {field_id(column) for column in self.schema}
         ids = {column.name: field_id(column) for column in own}
         if all(number is None for number in ids.values()):
@@ -128,12 +128,12 @@ class ByFieldId:
 
 
 def without_metadata(schema: pa.Schema) -> pa.Schema:
-    """Return the columns as a transform sees them."""
+    """Return the columns in the form that a transform sees."""
     return pa.schema([pa.field(one.name, _bare(one.type), one.nullable) for one in schema])
 
 
 def _bare(kind: pa.DataType) -> pa.DataType:
-    """Return a type without ids inside."""
+    """Return a type without the ids inside it."""
     if pt.is_struct(kind):
         return pa.struct([_bare_field(kind.field(n)) for n in range(kind.num_fields)])
     if pt.is_map(kind):
@@ -150,7 +150,7 @@ def _bare_field(column: pa.Field) -> pa.Field:
 
 
 def _agree(own: pa.Field, column: pa.Field) -> bool:
-    """Whether what is inside a column has the same ids and names, at every depth."""
+    """Whether the children of a column have the same ids and names, at every depth."""
     pairs = list(zip(_children(own.type), _children(column.type), strict=False))
     if len(_children(own.type)) != len(_children(column.type)):
         return False
@@ -207,7 +207,7 @@ _CURE = 'give a text ("price > 3") or a list of triples (("price", ">", 3))'
 
 
 def text_of(where: str | Triples | None) -> str:
-    """Return a filter as one text: another text is another filter."""
+    """Return a filter as a string: a different string is a different filter."""
     if where is None or isinstance(where, str):
         return where or ""
     return json.dumps(where, default=_plain)
@@ -217,7 +217,7 @@ def as_expression(where: str | Triples | None) -> BooleanExpression:
     """Return a user's filter as PyIceberg's expression.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: It is not a filter.
     """
     if where is None:
         return AlwaysTrue()
@@ -227,15 +227,15 @@ def as_expression(where: str | Triples | None) -> BooleanExpression:
         if isinstance(where[0], tuple):
             return _all_of(where)
         return _joined(Or, [_all_of(one) for one in where])
-    except Exception as error:  # The parser has errors of its own.
+    except Exception as error:  # The parser has its own errors.
         raise SettingsError(what=f"where={where!r}: {error}", cure=_CURE) from error
 
 
 def for_rows(where: BooleanExpression, schema: Schema) -> tuple[pc.Expression | None, set[int]]:
-    """Return a filter as Arrow's expression, and the ids of the fields that it asks for.
+    """Return a filter as Arrow's expression, and the ids of the fields that it uses.
 
     Raises:
-        SettingsError: It does not fit the schema.
+        SettingsError: The filter does not fit the schema.
     """
     if isinstance(where, AlwaysTrue):
         return None, set()
@@ -249,14 +249,14 @@ def for_rows(where: BooleanExpression, schema: Schema) -> tuple[pc.Expression | 
 
 
 def for_columns(where: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """Return a filter whose values are those that the columns can hold.
+    """Return a filter with values that the columns can hold.
 
     PyIceberg compares a float column with a double when it looks for files, so `f = 0.1` finds
-    none; takes infinity for a value that no float has; and lets NULL pass where a value is beyond
-    the column's type.
+    none; it treats infinity as a value that no float has; and it lets NULL pass if a value is
+    beyond the column's type.
 
     Raises:
-        SettingsError: It asks for values that cannot be compared.
+        SettingsError: The filter uses values that cannot be compared.
         ValueError: There is no such column.
     """
     return visit(where, _ForColumns(schema))
@@ -301,26 +301,26 @@ class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
         make: Any = type(given)
         if isinstance(given, SetPredicate):
             held = {_held(one, kind) for one in given.literals}
-            # No row has what is beyond the type; PyIceberg would look for the type's last value.
+            # No row has a value beyond the type; PyIceberg would look for the type's last value.
             held = {one for one in held if not isinstance(one.to(kind), AboveMax | BelowMin)}
             return make(term, held)  # type: ignore[no-any-return]
         if isinstance(given.literal.to(kind), AboveMax | BelowMin) and isinstance(
             make(term, _held(given.literal, kind)).bind(self._schema), AlwaysTrue
         ):
-            # All values are on one side of it; NULL and NaN are on none.
+            # All values are on one side of it; NULL and NaN are on neither.
             has_order = not isinstance(given, NotEqualTo) and isinstance(kind, FloatType)
             return _joined(And, [one(term) for one in (_PRESENT if has_order else _PRESENT[:1])])
         return make(term, _held(given.literal, kind))  # type: ignore[no-any-return]
 
 
 def _held(value: Any, kind: IcebergType) -> Any:  # noqa: ANN401 - a literal of any type.
-    """Return a literal as a float column holds it; of other columns as it is."""
+    """Return a literal as a float column holds it; for other columns unchanged."""
     number = value.value
     if not isinstance(kind, FloatType) or not isinstance(number, int | float | Decimal):
         return value
     try:
         return FloatLiteral(_FLOAT.unpack(_FLOAT.pack(float(number)))[0])
-    except OverflowError:  # No float is as large: PyIceberg knows what that means.
+    except OverflowError:  # No float is that large: PyIceberg handles it.
         return value
 
 
@@ -337,7 +337,7 @@ def _plain(value: object) -> object:
     return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
 
 
-# ---- Position deletes: files that name rows of other files
+# ---- Position deletes: files that name deleted rows of other files
 
 # Many files of one partition share a delete file.
 _FILES_HELD = 8

@@ -35,7 +35,7 @@ from holdfast.sources.schemas import chosen
 
 
 class PinnedLanceScan:
-    """A scan with its dataset at hand."""
+    """A scan together with its dataset."""
 
     def __init__(self, scan: LanceScan, place: Place) -> None:
         """Keep both; nothing is read yet."""
@@ -44,7 +44,7 @@ class PinnedLanceScan:
 
     @property
     def identity(self) -> str:
-        """What is read of the dataset, as one text. The version is pinned, and compared apart."""
+        """What is read from the dataset, as a string; the version is compared separately."""
         scan = self._scan
         facts = {
             "scan": "lance",
@@ -55,12 +55,12 @@ class PinnedLanceScan:
         return json.dumps(facts)
 
     def pin(self) -> Pins:
-        """Settle on a version, and find its fragments.
+        """Choose a version, and find its fragments.
 
         Raises:
             SettingsError: There is no such version, or the columns or the filter do not fit.
             TableMissingError: There is no such dataset.
-            UnsupportedTableError: A column cannot be read by workers.
+            UnsupportedTableError: Workers cannot read a column.
             StoreUnavailableError: The store does not answer.
         """
         dataset = self._open()
@@ -73,10 +73,10 @@ class PinnedLanceScan:
         return Pins(files=files, schema=schema, origin=origin)
 
     def compare(self, pins: Pins) -> str:
-        """Say whether this start means other rows; empty if it does not.
+        """Return how this start's rows differ from the pins; empty if they do not.
 
         Raises:
-            InputChangedError: The pinned version is gone, or the dataset was made again.
+            InputChangedError: The pinned version is gone, or the dataset was recreated.
             StoreUnavailableError: The store does not answer.
         """
         before, now, uri = self._version(pins), self._scan.version, self._place.uri
@@ -86,17 +86,17 @@ class PinnedLanceScan:
         fragments = {one.fragment_id: one for one in dataset.get_fragments()}
         for file in pins.files:
             refuse_other(uri, file, fragments.pop(file.values["fragment"], None))
-        for one in fragments.values():  # It has more than were pinned.
+        for one in fragments.values():  # The dataset has more than were pinned.
             refuse_other(uri, pinned_fragment(uri, one, {}), None)
         return self._moved(pins, before) if now is None else ""
 
     def schema(self, pins: Pins) -> pa.Schema:
-        """Return the columns that are handed on."""
+        """Return the columns that the transform gets."""
         plain = pa.schema([pa.field(one.name, one.type, one.nullable) for one in pins.schema])
         return chosen(plain, self._scan.columns)
 
     def reader(self, pins: Pins) -> LanceReader:
-        """Return what reads the pinned fragments on executors."""
+        """Return the reader that executors use for the pinned fragments."""
         where = self._scan.where
         return LanceReader(
             place=self._place,
@@ -110,17 +110,17 @@ class PinnedLanceScan:
         )
 
     def _version(self, pins: Pins) -> int:
-        """Return the version that was pinned.
+        """Return the pinned version.
 
         Raises:
-            InputChangedError: None was: without it the newest would be read.
+            InputChangedError: No version was pinned: the newest would be read instead.
         """
         if pins.origin.version is None:
             raise InputChangedError(what=f"the run's ledger names no version of {self._place.uri}")
         return pins.origin.version
 
     def _open(self) -> Any:  # noqa: ANN401 - Lance ships no types.
-        """Return the dataset at the version that is asked for.
+        """Return the dataset at the requested version.
 
         Raises:
             SettingsError: There is no such version.
@@ -138,11 +138,11 @@ class PinnedLanceScan:
             ) from error
 
     def _schema_of(self, dataset: Any) -> pa.Schema:  # noqa: ANN401
-        """Return the columns that are asked for, and those that the filter needs.
+        """Return the requested columns, and those that the filter needs.
 
         Raises:
             SettingsError: There is no such column, or the filter does not fit.
-            UnsupportedTableError: A column cannot be read by workers.
+            UnsupportedTableError: Workers cannot read a column.
         """
         known = pa.schema([_handed_on(one) for one in dataset.schema])
         wanted = chosen(known, self._scan.columns)
@@ -153,7 +153,7 @@ class PinnedLanceScan:
                     what=f"column {one.name!r} has blobs inside",
                     cure="leave it out by columns=",
                 )
-        # Blobs are fetched only for rows that the filter keeps, so it cannot speak of them.
+        # Blobs are fetched only for rows that the filter keeps, so the filter cannot use them.
         blobs = blob_columns(known)
         to_ask = pa.schema([one for one in known if one.name not in blobs])
         found = pa.schema([one for one in wanted if one.name not in blobs])
@@ -161,7 +161,7 @@ class PinnedLanceScan:
         return pa.schema([*wanted, *list(needed)[len(found) :]])
 
     def _beside(self) -> Counter[str]:
-        """Return how many bytes of blobs stand beside each data file."""
+        """Return how many bytes of blobs are stored beside each data file."""
         folder = f"{self._place.uri}/data"
         sizes: Counter[str] = Counter()
         with answers(folder):
@@ -174,7 +174,7 @@ class PinnedLanceScan:
         newest = self._place.open()
         uri = self._place.uri
         now = [pinned_fragment(uri, one, {}) for one in newest.get_fragments()]
-        # An index or a setting makes a version too, of the same rows.
+        # An index or a setting also makes a version, with the same rows.
         if _rows_of(now) == _rows_of(pins.files):
             return ""
         return (
@@ -185,7 +185,7 @@ class PinnedLanceScan:
 
 
 def _handed_on(field: pa.Field) -> pa.Field:
-    """Return a column as a transform sees it, with a mark if its values are kept apart."""
+    """Return a column in the form that a transform sees, marked if it is a blob column."""
     if is_blob(field):
         return pa.field(field.name, pa.large_binary(), field.nullable, {MARK: b"true"})
     kind = field.type.value_type if pt.is_dictionary(field.type) else field.type

@@ -1,7 +1,7 @@
-"""Fragments of a Lance version as the pins name them, and columns whose values lie apart.
+"""Fragments of a Lance version as the pins name them, and columns whose values are stored apart.
 
-A row's place in a fragment never changes: deleting it only adds a deletion file. So the rows of a
-fragment are numbered by their places, whether they are deleted or not.
+A row's position in a fragment never changes: deleting it only adds a deletion file. So the rows of
+a fragment are numbered by position, whether they are deleted or not.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from holdfast.model.coverage import PinnedFile
 from holdfast.sources.base import Numbers
 from holdfast.storage.port import Storage
 
-# ---- Fragments: the parts of a version, as the pins name them and as they stand in the dataset
+# ---- Fragments: the parts of a version, as the pins name them and as the dataset stores them
 
-# What a row weighs where a file does not say how large it is: old ones do not.
+# The assumed size of a row if a file does not state its own size, as old ones do not.
 _ROW_BYTES = 100
-# A row's address is the number of its fragment, and in the lower bits its place there.
+# A row's address is the number of its fragment, with its position there in the lower bits.
 _PLACE_BITS = 32
 ADDRESS = "_rowaddr"
 
 
 class Place(Protocol):
-    """Where a dataset stands, and how it is reached. Pickled with a task, never stored."""
+    """A dataset's location, and how it is reached. Pickled with a task, never stored."""
 
     @property
     def uri(self) -> str:
-        """Its folder."""
+        """The dataset's folder."""
 
     @property
     def storage(self) -> Storage:
-        """Its objects, past Lance."""
+        """Its objects, accessed without Lance."""
 
     def open(self, version: int | None = None) -> Any:  # noqa: ANN401 - Lance ships no types.
-        """Look at the dataset afresh: at a version, or at the newest.
+        """Open the dataset at a version, or at the newest.
 
         Raises:
             TableMissingError: There is no such dataset, or no such version.
@@ -55,7 +55,7 @@ def pinned_fragment(uri: str, fragment: Any, beside: Mapping[str, int]) -> Pinne
     Args:
         uri: The dataset's folder.
         fragment: Lance's fragment.
-        beside: Bytes that stand beside data files, by the file's name without its ending.
+        beside: Bytes stored beside data files, by the file's name without its extension.
     """
     files, rows = fragment.metadata.files, fragment.physical_rows
     sizes = [one.file_size_bytes or rows * _ROW_BYTES // len(files) for one in files]
@@ -73,10 +73,10 @@ def pinned_fragment(uri: str, fragment: Any, beside: Mapping[str, int]) -> Pinne
 
 
 def open_pinned(place: Place, version: int) -> Any:  # noqa: ANN401 - Lance ships no types.
-    """Return the dataset at the version that was pinned.
+    """Return the dataset at the pinned version.
 
     Raises:
-        InputChangedError: It is gone.
+        InputChangedError: The version is gone.
         StoreUnavailableError: The store does not answer.
     """
     try:
@@ -86,10 +86,10 @@ def open_pinned(place: Place, version: int) -> Any:  # noqa: ANN401 - Lance ship
 
 
 def refuse_other(uri: str, file: PinnedFile, fragment: Any | None) -> None:  # noqa: ANN401
-    """Stop at a fragment that is not the one that was pinned.
+    """Refuse a fragment that is not the one that was pinned.
 
     Raises:
-        InputChangedError: It has other files, rows or deletions, or is not there.
+        InputChangedError: It has other files, rows or deletions, or does not exist.
     """
     if fragment is not None:
         deletion = fragment.deletion_file()
@@ -103,7 +103,7 @@ def refuse_other(uri: str, file: PinnedFile, fragment: Any | None) -> None:  # n
 
 
 def place_of(addresses: Numbers, fragment: int) -> Numbers:
-    """Return the places in a fragment that row addresses name; of another fragment, none fits."""
+    """Return positions in a fragment for row addresses; other fragments' are out of range."""
     places: Numbers = addresses.astype(np.int64) - address_of(fragment, 0)
     return places
 
@@ -114,12 +114,12 @@ def address_of(fragment: int, place: int) -> int:
 
 
 def gone_file(place: Place, file: PinnedFile) -> str:
-    """Return the first of a fragment's files that is not there any more; empty if all are.
+    """Return the first of a fragment's files that no longer exists; empty if all do.
 
     Raises:
         StorageError: The store does not answer.
     """
-    # Files of a clone may stand in another dataset: their place is not known here.
+    # Files of a clone may be in another dataset: their location is not known here.
     names = [f"data/{one}" for one in file.values["files"] if ":" not in one]
     uris = [f"{place.uri}/{one}" for one in (*names, *file.deletes)]
     found: Iterable[int | None] = place.storage.sizes(uris)
@@ -140,7 +140,7 @@ def _why_gone(place: Place, version: int) -> str:
 
 
 def _names(fragment: Any) -> list[str]:  # noqa: ANN401
-    """Return the names of all files that give a fragment its values."""
+    """Return the names of all files that hold a fragment's values."""
     described = fragment.metadata
     names = [
         str(one.path) if one.base_id is None else f"{one.base_id}:{one.path}"
@@ -151,21 +151,21 @@ def _names(fragment: Any) -> list[str]:  # noqa: ANN401
     return names
 
 
-# ---- Blobs: columns whose values stand apart, and are fetched only for rows that are handed on
+# ---- Blobs: columns whose values are stored apart, and fetched only for rows that are passed on
 
-# Fetched at a time, about.
+# Roughly how many bytes are fetched at a time.
 _BYTES = 16 * 1024 * 1024
 _TYPE = "lance.blob.v2"
-# How older datasets say so, in the metadata of a field.
+# How older datasets mark a blob, in the metadata of a field.
 _OLD_MARK = b"lance-encoding:blob"
-# What the pins say of such a column.
+# How the pins mark such a column.
 MARK = b"holdfast:blob"
-# A blob's kind, where its bytes stand in an object that is not the dataset's.
+# The kind of a blob whose bytes are in an object outside the dataset.
 _ELSEWHERE = 3
 
 
 def is_blob(field: pa.Field) -> bool:
-    """Whether Lance keeps the values of a column apart."""
+    """Whether Lance stores the values of a column apart."""
     return (
         getattr(field.type, "extension_name", "") == _TYPE
         or (field.metadata or {}).get(_OLD_MARK) == b"true"
@@ -194,16 +194,16 @@ def with_blobs(
     columns: Sequence[str],
     addresses: Numbers,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows with bytes in place of what describes them, as many at a time as is sensible.
+    """Yield rows with the blobs' bytes in place of their descriptions, in pieces of bounded size.
 
     Args:
         dataset: Where the bytes are fetched from.
         rows: Rows with descriptions.
-        columns: Which columns are blobs.
+        columns: The blob columns.
         addresses: The address of each row.
 
     Raises:
-        UnsupportedTableError: A blob stands outside the dataset.
+        UnsupportedTableError: A blob is stored outside the dataset.
     """
     sizes = np.zeros(rows.num_rows, dtype=np.int64)
     for name in columns:
@@ -213,7 +213,7 @@ def with_blobs(
         for name in columns:
             asked = addresses[start:stop].tolist()
             found = dataset.read_blobs(name, addresses=asked, preserve_order=True)
-            # Another row's bytes would be a silent mistake.
+            # Returning another row's bytes would be a silent error.
             assert [address for address, _ in found] == asked  # noqa: S101
             values = pa.array([data for _, data in found], pa.large_binary())
             index = piece.schema.get_field_index(name)
@@ -223,10 +223,10 @@ def with_blobs(
 
 
 def _sizes(uri: str, name: str, described: pa.StructArray) -> Numbers:
-    """Return how large blobs are.
+    """Return the sizes of blobs.
 
     Raises:
-        UnsupportedTableError: One stands outside the dataset.
+        UnsupportedTableError: A blob is stored outside the dataset.
     """
     if described.type.get_field_index("kind") >= 0:
         kinds = described.field("kind")
@@ -242,7 +242,7 @@ def _sizes(uri: str, name: str, described: pa.StructArray) -> Numbers:
 
 
 def _cuts(sizes: Numbers) -> list[int]:
-    """Return where to cut rows, so that each piece has about as many bytes as is sensible."""
+    """Return where to cut rows, so that the pieces have a similar, bounded number of bytes."""
     cuts, held = [0], 0
     for number, size in enumerate(sizes.tolist()):
         if held and held + size > _BYTES:

@@ -1,7 +1,7 @@
 """Read Lance on an executor: one version, the next rows fetched while the current are at work.
 
-Lance's own scanner reads far ahead of whoever takes its batches. So it is asked for as many rows
-at a time as are wanted in memory, and how many that are is told from those that came before.
+Lance's own scanner reads far ahead of its consumer. So it is asked for only as many rows at a time
+as should be in memory, estimated from the rows that came before.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from holdfast.text import told
 
 # ---- One version of a dataset that is being read, on an executor
 
-# After that the dataset is opened afresh.
+# After this time the dataset is reopened.
 _OPEN_S = 600.0
 _LANCE_ERRORS = (pa.ArrowException, ValueError, OSError)
 
 
 class UnreadableFragmentError(ValueError):
-    """Lance gave other rows than those that were asked for."""
+    """Lance returned other rows than the requested ones."""
 
 
 @dataclass(frozen=True)
 class FoundRows:
-    """Rows that have arrived, and where in their fragment they stand."""
+    """Rows that have arrived, and their positions in the fragment."""
 
     batch: pa.RecordBatch | None
     places: Numbers
@@ -62,9 +62,9 @@ class OpenVersion:
         """Open nothing yet.
 
         Args:
-            place: Where the dataset stands.
-            version: Which version.
-            columns: What is read of it.
+            place: The dataset's location.
+            version: The version to read.
+            columns: The columns to read.
         """
         self._place = place
         self._version = version
@@ -72,11 +72,11 @@ class OpenVersion:
         self._opening = threading.Lock()
         self._dataset: Any = None
         self._opened_at = 0.0
-        # Of the fragment that was asked about last.
+        # For the fragment that was requested last.
         self._live: tuple[int, Numbers] | None = None
 
     def live(self, file: PinnedFile) -> Numbers:
-        """Return the places of a fragment's rows that are not deleted, in order.
+        """Return the positions of a fragment's rows that are not deleted, in order.
 
         Raises:
             InputChangedError: The fragment is not the one that was pinned.
@@ -95,14 +95,14 @@ class OpenVersion:
         """Return some rows of a fragment. Runs on an IO thread.
 
         Args:
-            file: Which fragment.
-            offset: How many rows that are not deleted come before.
-            places: Where the rows stand.
+            file: The fragment.
+            offset: How many undeleted rows come before.
+            places: The positions of the rows.
 
         Raises:
             InputChangedError: The fragment is not the one that was pinned.
             StoreUnavailableError: The store does not answer.
-            UnreadableFragmentError: Lance gives other rows.
+            UnreadableFragmentError: Lance returned other rows.
         """
         started = time.perf_counter()
         try:
@@ -138,7 +138,7 @@ class OpenVersion:
         Raises:
             InputChangedError: The fragment is not the one that was pinned.
             StoreUnavailableError: The store does not answer.
-            UnsupportedTableError: A blob stands outside the dataset.
+            UnsupportedTableError: A blob is stored outside the dataset.
         """
         tags = tagged.column(TAG_COLUMN)
         numbers = np.asarray(tags.field(0) if pa.types.is_struct(tags.type) else tags)
@@ -162,7 +162,7 @@ class OpenVersion:
         return fragment
 
     def _at_version(self) -> Any:  # noqa: ANN401
-        """Return the dataset, opened afresh from time to time: a long task outlives credentials."""
+        """Return the dataset, reopened from time to time: a long task outlives credentials."""
         with self._opening:
             if self._dataset is None or time.monotonic() - self._opened_at > _OPEN_S:
                 self._dataset = open_pinned(self._place, self._version)
@@ -176,11 +176,11 @@ class OpenVersion:
         )
 
     def _explain(self, file: PinnedFile, error: Exception) -> NoReturn:
-        """Say why a fragment cannot be read.
+        """Raise the reason why a fragment cannot be read.
 
         Raises:
-            InputChangedError: A file of it is gone.
-            StoreUnavailableError: Anything else.
+            InputChangedError: One of its files is gone.
+            StoreUnavailableError: Any other reason.
         """
         try:
             gone = gone_file(self._place, file)
@@ -194,12 +194,12 @@ class OpenVersion:
         ) from cause
 
 
-# ---- Read Lance on an executor: the next rows are fetched while the current ones are at work
+# ---- Read Lance on an executor: the next rows are fetched while the current ones are processed
 
-# Decoded at a time, about.
+# Roughly how many bytes are decoded at a time.
 _BATCH_BYTES = 16 * 1024 * 1024
 _BATCH_ROWS = 64 * 1024
-# What a file stores may be many times as large in memory: the first rows show how much.
+# Stored data may be many times as large in memory: the first rows show by how much.
 _FIRST_ROWS = 1024
 _GROWTH = 4
 
@@ -210,7 +210,7 @@ class LanceReader:
 
     place: Place
     version: int
-    # With marks on blobs as metadata.
+    # With marks on blob columns as metadata.
     schema: pa.Schema
     tagging: Tagging
 
@@ -229,13 +229,13 @@ class LanceReader:
         while ahead is not None:
             window, rows = ahead, ahead.answer.result()
             pace.saw(rows)
-            ahead = next(windows, None)  # Which begins to fetch the next rows.
+            ahead = next(windows, None)  # This starts fetching the next rows.
             yield from self._rows(opened, window, rows, passed_over)
 
     def _windows(
         self, opened: OpenVersion, slices: Sequence[FileSlice], pace: _Pace
     ) -> Iterator[_Window]:
-        """Yield the rows to read, as many at a time as fit, each as they begin to arrive."""
+        """Yield the rows to read, as many at a time as fit, as soon as they start to arrive."""
         for one in slices:
             live = opened.live(one.file) if one.file.deletes else None
             # Lance counts only rows that are not deleted.
@@ -247,7 +247,7 @@ class LanceReader:
                 rows = min(last - at, pace.rows(one.file))
                 places = np.arange(at, at + rows) if live is None else live[at : at + rows]
                 at += rows
-                # The last rows of a slice take along the deleted ones that follow them.
+                # The last rows of a slice also cover the deleted ones after them.
                 stop = one.stop if at == last else int(places[-1]) + 1
                 ask = partial(opened.fetch, one.file, at - rows, places)
                 yield _Window(
@@ -279,34 +279,34 @@ class LanceReader:
 
 @dataclass(frozen=True, kw_only=True)
 class _Window:
-    """Rows of a fragment that are on their way."""
+    """Rows of a fragment that are being fetched."""
 
     one: FileSlice
-    # Which places of the fragment they stand for, together with the deleted rows among them.
+    # The positions in the fragment that they cover, including deleted rows among them.
     span: Span
     answer: Future[FoundRows]
 
 
 class _Pace:
-    """How many rows to ask for at a time."""
+    """How many rows to request at a time."""
 
     def __init__(self) -> None:
         self._row_bytes = 0.0
         self._most = 0
 
     def saw(self, found: FoundRows) -> None:
-        """Learn from rows that have arrived."""
+        """Adjust to rows that have arrived."""
         if found.batch is not None:
             rows = found.batch.num_rows
             self._most, self._row_bytes = max(self._most, rows), found.batch.nbytes / rows
 
     def rows(self, file: PinnedFile) -> int:
-        """Return how many to ask for next."""
+        """Return how many rows to request next."""
         most = min(_BATCH_ROWS, self._most * _GROWTH) if self._most else _FIRST_ROWS
         return max(1, min(most, int(_BATCH_BYTES / max(1.0, self._bytes_of(file)))))
 
     def size_bytes(self, file: PinnedFile, rows: int) -> int:
-        """Return how many bytes some rows are likely to bring."""
+        """Return how many bytes some rows are likely to take."""
         return int(rows * self._bytes_of(file))
 
     def _bytes_of(self, file: PinnedFile) -> float:
@@ -324,7 +324,7 @@ def _no_rows() -> Future[FoundRows]:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema, blobs: Sequence[str]) -> pa.RecordBatch:
-    """Return rows in the pinned schema; blobs are still described."""
+    """Return rows in the pinned schema; blobs are still descriptions."""
     columns, fields = [], []
     for field in schema:
         column = batch.column(field.name)

@@ -20,14 +20,14 @@ from holdfast.storage.upload import ArrowFile
 
 # ---- Write a task's rows as Parquet files of the run. Runs on an executor, inside a Spark job
 
-# What one row group holds in memory, about; what is done is counted by rows all the same.
+# The approximate size of a row group in memory; finished work is counted in rows either way.
 _GROUP_BYTES = 16 << 20
 _FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What one task tells the driver: only the files of a task that reports count."""
+    """One task's report to the driver; files of a task that does not report are ignored."""
 
     place: int
     files: tuple[PinnedFile, ...]
@@ -38,7 +38,7 @@ class Written:
 
     @classmethod
     def from_json(cls, text: str) -> Written:
-        """Read back what `to_json`, or the bootstrap on an executor, gave.
+        """Read back the output of `to_json` or of the bootstrap on an executor.
 
         Raises:
             ExecutorSetupError: The executor cannot run this job.
@@ -61,7 +61,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class WritePlan:
-    """What every task of the job does. Pickled on the driver, never stored."""
+    """The work of every task of the job. Pickled on the driver, never stored."""
 
     storage: Storage
     folder: str
@@ -72,7 +72,7 @@ class WritePlan:
         Args:
             batches: The task's input.
             place: Spark's partition id.
-            attempt: Spark's task attempt id: no two attempts write under one name.
+            attempt: Spark's task attempt id, so that no two attempts write to the same name.
         """
         writer = _Files(self.storage, f"{self.folder}/{place:06d}-{attempt}")
         try:
@@ -85,7 +85,7 @@ class WritePlan:
 
 
 class _Files:
-    """Files that are written one after the other, row group by row group."""
+    """Files that are written one after another, row group by row group."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage = storage
@@ -96,7 +96,7 @@ class _Files:
         self._done: list[PinnedFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Add rows."""
         if batch.num_rows:
             self._held.append(batch)
             self._held_bytes += batch.nbytes
@@ -104,20 +104,20 @@ class _Files:
             self._flush()
 
     def finish(self) -> list[PinnedFile]:
-        """Close what is open, and return all files."""
+        """Close the open file, and return all files."""
         self._flush()
         self._close()
         return self._done
 
     def abandon(self) -> None:
-        """Give up the open file."""
+        """Discard the open file."""
         if self._open is not None:
             _, file, writer = self._open
             file.discard()
             writer.close()
 
     def _flush(self) -> None:
-        """Write what is held as one row group."""
+        """Write the buffered rows as one row group."""
         if not self._held:
             return
         rows = pa.Table.from_batches(self._held)
@@ -150,18 +150,18 @@ class _Files:
 # ---- Materialize: rows of a DataFrame become pinned files of the run's own
 @dataclass(frozen=True)
 class Materialized:
-    """A DataFrame to be written once: what `hf.materialize` returns."""
+    """A DataFrame to be written once; returned by `hf.materialize`."""
 
     df: Any
 
 
 def materialize(df: Any) -> Materialized:  # noqa: ANN401 - classic and Connect share no class.
-    """Have a DataFrame written once as Parquet under the run, and read from there ever after.
+    """Have a DataFrame written once as Parquet under the run, and always read from there.
 
-    For rows without a key, costly to read twice, or not the same at each reading. No key is
-    needed. The first start writes the rows into the run's store and names the files in one
-    record; every later start reads those files, and does not look at the DataFrame again: nothing
-    tells whether its rows are still the same. Needs room for the rows until `run.sweep()`.
+    For rows that have no key, are costly to read twice, or differ between reads. No key is needed.
+    The first start writes the rows into the run's store and names the files in one record; every
+    later start reads those files and does not look at the DataFrame again, so a change in its rows
+    goes unnoticed. Needs space for the rows until `run.sweep()`.
 
     Args:
         df: A Spark DataFrame, classic or Connect.
@@ -170,13 +170,13 @@ def materialize(df: Any) -> Materialized:  # noqa: ANN401 - classic and Connect 
 
 
 def identity_of(schema: pa.Schema) -> str:
-    """Return what is known of a materialized input without reading it, as one text."""
+    """Return what is known of a materialized input without reading it, as a string."""
     columns = [f"{field.name} {field.type}" for field in schema]
     return json.dumps({"scan": "materialized", "columns": columns})
 
 
 class MaterializedScan:
-    """A DataFrame, and where its rows are put."""
+    """A DataFrame, and the folder its rows are written to."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class MaterializedScan:
             storage: How the run's store is reached.
             folder: Where files are written; no other start uses it.
             schema: The DataFrame's columns.
-            write: Runs a plan over the DataFrame, and returns what each of its tasks reported.
+            write: Runs a plan over the DataFrame, and returns the reports of its tasks.
         """
         self._storage = storage
         self._folder = folder
@@ -204,7 +204,7 @@ class MaterializedScan:
 
         Raises:
             ExecutorSetupError: An executor cannot run this job.
-            JobFailedError: Spark gave the job up, or a place has reported twice.
+            JobFailedError: Spark gave up on the job, or a partition reported twice.
         """
         plan = WritePlan(storage=self._storage, folder=self._folder)
         found = sorted(map(Written.from_json, self._write(plan)), key=lambda one: one.place)
@@ -215,15 +215,15 @@ class MaterializedScan:
         return Pins(files=files, schema=self._schema)
 
     def compare(self, pins: Pins) -> str:  # noqa: ARG002 - whatever they are.
-        """Say nothing: the DataFrame is not read again."""
+        """Return no difference: the DataFrame is not read again."""
         return ""
 
     def schema(self, pins: Pins) -> pa.Schema:
-        """Return the columns that are handed on."""
+        """Return the columns that the transform gets."""
         return pins.schema
 
     def reader(self, pins: Pins) -> ParquetReader:
-        """Return what reads the files on executors."""
+        """Return the reader that executors use for the files."""
         return ParquetReader(
             storage=self._storage,
             fit=ByName(schema=pins.schema),

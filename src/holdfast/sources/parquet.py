@@ -28,7 +28,7 @@ from holdfast.sources.schemas import CommonSchema, chosen, file_schema
 from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.runtime import io_runtime
 
-# ---- Pin Parquet files: what their footers say of them, without holding all footers at once
+# ---- Pin Parquet files: what their footers say, without holding all footers at once
 
 _FOOTERS_AT_ONCE = 256
 _AnyFile = TypeVar("_AnyFile", ObjectFacts, PinnedFile)
@@ -37,10 +37,10 @@ _AnyFile = TypeVar("_AnyFile", ObjectFacts, PinnedFile)
 def pinned_files(
     storage: Storage, found: Sequence[ObjectFacts]
 ) -> tuple[tuple[PinnedFile, ...], pa.Schema]:
-    """Return files as they are now, and the columns of all of them.
+    """Return the current state of the files, and the columns of all of them.
 
     Raises:
-        SettingsError: They do not fit together, or one is no Parquet file.
+        SettingsError: They do not fit together, or one is not a Parquet file.
         StorageError: The storage does not answer.
     """
     values = {one.uri: path_values(one.uri) for one in found}
@@ -55,17 +55,17 @@ def pinned_files(
     more = [one for one in path_schema([*values.values()]) if one.name not in schema.names]
     schema = pa.schema([*schema, *more])
     for file in files:
-        _typed_values(file, schema)  # Stops at a value that is none.
+        _typed_values(file, schema)  # Raises for an invalid value.
     return tuple(files), schema
 
 
 def with_left_out(
     storage: Storage, files: Sequence[PinnedFile], where: pc.Expression, schema: pa.Schema
 ) -> tuple[PinnedFile, ...]:
-    """Return the files with those of their row groups left out that hold no row asked for.
+    """Return the files without the row groups in which no row matches.
 
     Raises:
-        SettingsError: One is no Parquet file any more.
+        SettingsError: One is no longer a Parquet file.
         StorageError: The storage does not answer.
     """
     found = [
@@ -79,10 +79,10 @@ def with_left_out(
 
 
 def footers(storage: Storage, files: Sequence[_AnyFile]) -> Iterator[tuple[_AnyFile, bytes]]:
-    """Yield each file with its footer, read some ahead.
+    """Yield each file with its footer, reading some ahead.
 
     Raises:
-        SettingsError: One is no Parquet file.
+        SettingsError: One is not a Parquet file.
     """
 
     def footer(one: _AnyFile) -> bytes:
@@ -99,12 +99,12 @@ def footers(storage: Storage, files: Sequence[_AnyFile]) -> Iterator[tuple[_AnyF
 def pinned_file(
     one: ObjectFacts, metadata: pq.FileMetaData, values: Mapping[str, str | None]
 ) -> PinnedFile:
-    """Return a file as its footer shows it.
+    """Return a file as its footer describes it.
 
     Args:
-        one: Which file.
-        metadata: What its footer says.
-        values: Columns that stand in its path.
+        one: The file.
+        metadata: The content of its footer.
+        values: The columns in its path.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return PinnedFile(
@@ -135,7 +135,7 @@ _SUFFIX = ".parquet"
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetScan:
-    """Parquet files that workers read themselves: what `hf.scan_parquet` returns."""
+    """Parquet files that workers read directly; returned by `hf.scan_parquet`."""
 
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
@@ -145,7 +145,7 @@ class ParquetScan:
     options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def on(self, storage: Storage) -> PinnedParquetScan:
-        """Return the scan with its storage at hand."""
+        """Return the scan together with its storage."""
         return PinnedParquetScan(self, storage)
 
 
@@ -157,17 +157,17 @@ def scan_parquet(
     new_files: NewFiles = "refuse",
     options: Mapping[str, str] | None = None,
 ) -> ParquetScan:
-    """Read Parquet files on the workers, without a hop through the JVM. No key is needed.
+    """Read Parquet files on the workers, without passing through the JVM. No key is needed.
 
-    Files are pinned when the run begins: a file that is changed later is an error that names it.
+    Files are pinned when the run begins: if one changes later, the error names it.
 
     Args:
         paths: Files, folders or globs (`s3://raw/products/**/*.parquet`).
-        columns: Which columns to read; columns of `day=…` folders count. By default all.
-        where: Which rows: an expression (`pc.field("price") > 3`), or a list of such triples as
-            `("price", ">", 3)`. Row groups that cannot match are not read.
-        new_files: What to do about files that came since the run began: "refuse" to go on, or
-            "leave" them to another run.
+        columns: The columns to read, including those of `day=…` folders; by default all.
+        where: The rows to read: an expression (`pc.field("price") > 3`), or a list of triples such
+            as `("price", ">", 3)`. Row groups that cannot match are not read.
+        new_files: What to do about files that were added since the run began: "refuse" to continue,
+            or "leave" them to another run.
         options: Storage options in Iceberg's names (`s3.endpoint`, ...). By default the session's
             `spark.holdfast.scan.*`, else the environment's credential chain.
 
@@ -184,7 +184,7 @@ def scan_parquet(
 
 
 class PinnedParquetScan:
-    """A scan with its storage at hand."""
+    """A scan together with its storage."""
 
     def __init__(self, scan: ParquetScan, storage: Storage) -> None:
         """Keep both; nothing is read yet."""
@@ -193,16 +193,16 @@ class PinnedParquetScan:
 
     @property
     def identity(self) -> str:
-        """What is read of the files, as one text."""
+        """What is read from the files, as a string."""
         scan = self._scan
         facts = {"scan": "parquet", "columns": scan.columns, "where": text_of(scan.where)}
         return json.dumps(facts)
 
     def pin(self) -> Pins:
-        """Find the files, and what is in them.
+        """Find the files and their contents.
 
         Raises:
-            SettingsError: There are none, or they do not fit together.
+            SettingsError: There are no files, or they do not fit together.
             StoreUnavailableError: The storage does not answer.
         """
         scan = self._scan
@@ -215,7 +215,7 @@ class PinnedParquetScan:
         return Pins(files=files, schema=needed)
 
     def compare(self, pins: Pins) -> str:
-        """Say which files are new; empty if none is.
+        """Return which files are new; empty if none are.
 
         Raises:
             InputChangedError: A pinned file was changed or deleted.
@@ -226,7 +226,7 @@ class PinnedParquetScan:
         return compare_files(self._storage, found, pins, may_grow=may_grow)
 
     def reader(self, pins: Pins) -> ParquetReader:
-        """Return what reads the pinned files on executors."""
+        """Return the reader that executors use for the pinned files."""
         where = self._scan.where
         return ParquetReader(
             storage=self._storage,
@@ -239,5 +239,5 @@ class PinnedParquetScan:
         )
 
     def schema(self, pins: Pins) -> pa.Schema:
-        """Return the columns that are handed on."""
+        """Return the columns that the transform gets."""
         return chosen(pins.schema, self._scan.columns)

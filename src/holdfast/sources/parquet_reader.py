@@ -1,4 +1,4 @@
-"""Read Parquet on an executor: only the columns asked for, the next row groups ahead of time."""
+"""Read Parquet on an executor: only the requested columns, with row groups fetched ahead."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from holdfast.storage.port import ObjectChangedError, Storage
 from holdfast.storage.runtime import io_runtime, read_ahead
 
 
-# ---- A file of which only some bytes are at hand: those that were fetched for the next read
+# ---- A file of which only some bytes are in memory: those that were fetched for the next read
 class RangedFile(io.RawIOBase):
-    """What pyarrow takes for a file; a read outside the bytes at hand is an error."""
+    """A file object for pyarrow; reading outside the bytes in memory is an error."""
 
     def __init__(self, size_bytes: int) -> None:
         """Hold nothing yet."""
@@ -34,7 +34,7 @@ class RangedFile(io.RawIOBase):
 
     @contextlib.contextmanager
     def holding(self, pieces: Iterable[tuple[int, bytes | memoryview]]) -> Iterator[None]:
-        """Have these bytes at hand, each piece by where it starts."""
+        """Put these bytes in memory, each piece with its start offset."""
         self._held = [(start, memoryview(data)) for start, data in pieces]
         try:
             yield
@@ -42,28 +42,28 @@ class RangedFile(io.RawIOBase):
             self._held = []
 
     def readable(self) -> bool:
-        """Say so."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say so."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return where the next read begins."""
+        """Return the offset of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place in the file."""
+        """Go to an offset in the file."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = base + offset
         return self._at
 
     def read(self, size: int = -1) -> memoryview:
-        """Return bytes that are at hand, without a copy.
+        """Return bytes that are in memory, without a copy.
 
         Raises:
-            OSError: They are not.
+            OSError: The bytes are not in memory.
         """
         stop = self._size if size < 0 else min(self._size, self._at + size)
         for start, data in self._held:
@@ -76,24 +76,24 @@ class RangedFile(io.RawIOBase):
         raise OSError(f"bytes {self._at} to {stop} were not fetched")
 
 
-# ---- Footers: what a Parquet file says of itself, read without its rows
+# ---- Footers: a Parquet file's metadata, read without its rows
 
 _MAGIC = b"PAR1"
-# What the first read brings: more than most footers are long.
+# The size of the first read: more than most footers need.
 TAIL_BYTES = 64 * 1024
 _TRAILER_BYTES = 8
 
 
 class NoParquetError(ValueError):
-    """The object is no Parquet file."""
+    """The object is not a Parquet file."""
 
 
 def read_footer(storage: Storage, uri: str, size_bytes: int, tag: str) -> bytes:
-    """Return a file that has the footer of a Parquet file, and nothing else.
+    """Return the footer of a Parquet file as a complete file.
 
     Raises:
-        NoParquetError: It is no Parquet file.
-        ObjectChangedError: It is not the object that had the tag.
+        NoParquetError: The object is not a Parquet file.
+        ObjectChangedError: The object no longer has the tag.
         StorageError: The storage does not answer.
     """
     start = max(0, size_bytes - TAIL_BYTES)
@@ -109,10 +109,10 @@ def read_footer(storage: Storage, uri: str, size_bytes: int, tag: str) -> bytes:
 
 
 def parse_footer(footer: bytes) -> pq.FileMetaData:
-    """Return what a footer says.
+    """Return the metadata in a footer.
 
     Raises:
-        NoParquetError: It cannot be read.
+        NoParquetError: The footer cannot be read.
     """
     try:
         return pq.read_metadata(pa.BufferReader(footer))
@@ -120,19 +120,19 @@ def parse_footer(footer: bytes) -> pq.FileMetaData:
         raise NoParquetError(str(error)) from error
 
 
-# ---- One Parquet file that is being read: only the columns that are asked for, group by group
+# ---- One Parquet file that is being read: only the requested columns, group by group
 
 Pieces = Sequence[tuple[int, Future[bytes | memoryview]]]
 
 _BATCH_ROWS = 64 * 1024
-# Decoded at a time, about: rows of a megabyte must not come by the thousand.
+# Roughly how many bytes are decoded at a time: rows of a megabyte must not come by the thousand.
 _BATCH_BYTES = 16 * 1024 * 1024
 # Reading a gap this wide costs less than another request.
 _GAP_BYTES = 1 << 20
 
 
 class UnreadableFileError(ValueError):
-    """The file is the one that was pinned, and cannot be decoded."""
+    """The file is the pinned one, but cannot be decoded."""
 
 
 class OpenFile:
@@ -149,8 +149,8 @@ class OpenFile:
 
         Args:
             storage: How the file is reached.
-            file: Which.
-            footer: What `ask_footer` gave.
+            file: The file.
+            footer: The result of `ask_footer`.
             wanted: Chooses from the file's own columns.
 
         Raises:
@@ -165,30 +165,30 @@ class OpenFile:
             pa.PythonFile(self._ranged, mode="r"),
             metadata=self._metadata,
             coerce_int96_timestamp_unit="us",
-            page_checksum_verification=True,  # Where the writer has left any.
+            page_checksum_verification=True,  # If the writer stored any.
         )
         self._columns = list(wanted(self._metadata.schema.to_arrow_schema()))
-        # As pyarrow reads a name: also as the beginning of a nested column's path.
+        # pyarrow also takes a name as the beginning of a nested column's path.
         begins = tuple(f"{name}." for name in self._columns)
         leaves = self._metadata.schema
         paths = [leaves.column(one).path for one in range(len(leaves))]
         self._leaves = [n for n, path in enumerate(paths) if f"{path}.".startswith(begins)]
 
     def size_bytes(self, number: int) -> int:
-        """Return how much `fetch` brings of a row group."""
+        """Return how many bytes `fetch` reads of a row group."""
         return sum(stop - start for start, stop in self._spans(number))
 
     def fetch(self, number: int) -> Pieces:
-        """Begin to fetch what is wanted of a row group."""
+        """Start fetching the wanted columns of a row group."""
         return [(start, self._ask(start, stop)) for start, stop in self._spans(number)]
 
     def batches(self, number: int, pieces: Pieces) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group, from its first one on.
+        """Yield the rows of a row group, from the first one on.
 
         Raises:
-            UnreadableFileError: They cannot be decoded.
+            UnreadableFileError: The rows cannot be decoded.
         """
-        if not self._columns:  # No column that is asked for stands in the file.
+        if not self._columns:  # None of the requested columns is in the file.
             yield _rows_without_columns(self.file.group_rows[number])
             return
         with self._ranged.holding([(start, answer.result()) for start, answer in pieces]):
@@ -221,7 +221,7 @@ class OpenFile:
 
 
 def ask_footer(storage: Storage, file: PinnedFile) -> Future[bytes]:
-    """Begin to fetch a file's footer."""
+    """Start fetching a file's footer."""
     return io_runtime().read(
         lambda: read_footer(storage, file.uri, file.size_bytes, file.tag),
         min(file.size_bytes, TAIL_BYTES),
@@ -229,17 +229,17 @@ def ask_footer(storage: Storage, file: PinnedFile) -> Future[bytes]:
 
 
 def _pinned_metadata(file: PinnedFile, footer: Future[bytes]) -> pq.FileMetaData:
-    """Return what a footer says.
+    """Return the metadata in a footer.
 
     Raises:
-        ObjectChangedError: It is not the one that was pinned.
+        ObjectChangedError: The file is not the one that was pinned.
     """
     try:
         metadata = parse_footer(footer.result())
     except NoParquetError as error:
         raise ObjectChangedError(str(error)) from error
     groups = range(metadata.num_row_groups)
-    # Not every store gives tags.
+    # Not every store has tags.
     if tuple(metadata.row_group(number).num_rows for number in groups) != file.group_rows:
         raise ObjectChangedError(f"{file.uri} has other row groups")
     return metadata
@@ -253,13 +253,13 @@ def _rows_without_columns(rows: int) -> pa.RecordBatch:
 
 def _chunk_span(column: pq.ColumnChunkMetaData) -> Span:
     start = column.data_page_offset
-    if column.dictionary_page_offset:  # Some writers say 0 where there is none.
+    if column.dictionary_page_offset:  # Some writers store 0 if there is none.
         start = min(start, column.dictionary_page_offset)
     return start, start + column.total_compressed_size
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Return as few reads as are sensible, none larger than it must be."""
+    """Return the spans as few reads, none larger than necessary."""
     ordered = sorted(spans)
     if not ordered:
         return []
@@ -272,19 +272,19 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return [(ordered[a][0], max(s[1] for s in ordered[a:b])) for a, b in pairwise(edges)]
 
 
-# ---- Read Parquet on an executor: the next row groups are fetched while the current is at work
+# ---- Read Parquet on an executor: the next row groups are fetched ahead of time
 class Fit(Protocol):
-    """Turns the rows of any file into rows of one schema. Pickled with a task."""
+    """Converts rows of any file into rows of one schema. Pickled with a task."""
 
     def wanted(self, own: pa.Schema) -> Iterable[str]:
         """Choose from a file's own columns."""
 
     def fit(self, batch: pa.RecordBatch, file: PinnedFile) -> pa.RecordBatch:
-        """Return a file's rows in the one schema."""
+        """Return a file's rows in that schema."""
 
 
 class Deleted(Protocol):
-    """Tells which rows of a file are deleted. Pickled with a task."""
+    """Says which rows of a file are deleted. Pickled with a task."""
 
     def numbers(self, file: PinnedFile) -> Numbers | None:
         """Return their numbers in the file, in order; None if there are none."""
@@ -292,7 +292,7 @@ class Deleted(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ByName:
-    """Finds columns by their names; some stand in the file's path."""
+    """Finds columns by name; some are in the file's path."""
 
     schema: pa.Schema
 
@@ -301,7 +301,7 @@ class ByName:
         return [name for name in own.names if name in self.schema.names]
 
     def fit(self, batch: pa.RecordBatch, file: PinnedFile) -> pa.RecordBatch:
-        """Return a file's rows in the one schema."""
+        """Return a file's rows in that schema."""
         for name, text in file.values.items():
             if name in self.schema.names:
                 value = typed(file.uri, name, text, self.schema.field(name).type)
@@ -356,7 +356,7 @@ class ParquetReader:
     def _opened(
         self, slices: Sequence[FileSlice]
     ) -> Iterator[tuple[FileSlice, OpenFile, Numbers | None]]:
-        """Yield each slice with its file, while the next file's footer is on its way."""
+        """Yield each slice with its file, while the next file's footer is being fetched."""
         files = [list(same) for _, same in groupby(slices, key=lambda one: id(one.file))]
         footers = (ask_footer(self.storage, same[0].file) for same in files)
         ahead = next(footers, None)
@@ -392,7 +392,7 @@ class _Group:
     opened: OpenFile
     deleted: Numbers | None
     number: int
-    # The number of its first row, and which rows are meant, counted from it.
+    # The number of its first row, and the rows to read, counted from it.
     base: int
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""The scans that a user can name. No engine is needed to say which table, columns and rows."""
+"""The scans that a user can name: which table, columns and rows. Needs no engine."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from holdfast.sources.filters import as_expression
 from holdfast.sources.parquet import ParquetScan
 from holdfast.storage.locations import normalise
 
-# ---- Scan Iceberg: which table, snapshot, columns and rows. PyIceberg is not needed to say so
+# ---- Scan Iceberg: which table, snapshot, columns and rows. Does not need PyIceberg
 
-# Triples as `("price", ">", 3)`: all must hold; or lists of such lists, of which one must.
+# Triples such as `("price", ">", 3)`, which must all hold; or a list of such lists, of which one
+# must hold.
 Triples = Sequence[Any]
 
 
 class NamedTable(Protocol):
-    """What `hf.IcebergTable` says of a table."""
+    """The properties of `hf.IcebergTable` that a scan uses."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The table's name."""
 
     @property
     def catalog(self) -> Mapping[str, str] | None:
-        """The properties of its catalog, with credentials; None for the session's."""
+        """The catalog's properties, with credentials; None to use the session's."""
 
     @property
     def branch(self) -> str:
-        """Which branch is read."""
+        """The branch that is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergScan:
-    """A snapshot that workers read themselves: what `hf.scan_iceberg` returns."""
+    """A snapshot that workers read directly; returned by `hf.scan_iceberg`."""
 
     table: str | NamedTable
     snapshot_id: int | None = None
@@ -54,16 +55,16 @@ def scan_iceberg(
     columns: Sequence[str] | None = None,
     where: str | Triples | None = None,
 ) -> IcebergScan:
-    """Read a snapshot of an Iceberg table on the workers, without a hop through the JVM.
+    """Read a snapshot of an Iceberg table on the workers, without passing through the JVM.
 
-    The snapshot is pinned when the run begins; no key is needed. Rows that position deletes name
+    The snapshot is pinned when the run begins; no key is needed. Rows removed by position deletes
     are left out. A table with equality deletes or deletion vectors is refused: compact it first.
 
     Args:
         table: `catalog.namespace.table` through the session's settings, or `hf.IcebergTable`.
-        snapshot_id: Which snapshot; by default the newest when the run begins.
-        columns: Which columns to read. By default all.
-        where: Which rows: `"price > 3 and country = 'NL'"`, or triples as
+        snapshot_id: The snapshot to read; by default the newest when the run begins.
+        columns: The columns to read; by default all.
+        where: The rows to read: `"price > 3 and country = 'NL'"`, or triples such as
             `[("price", ">", 3)]`. Files that cannot match are not read.
 
     Raises:
@@ -79,10 +80,10 @@ def scan_iceberg(
     )
 
 
-# ---- Scan Lance: which dataset, version, columns and rows. Lance is not needed to say so
+# ---- Scan Lance: which dataset, version, columns and rows. Does not need Lance
 @dataclass(frozen=True, kw_only=True)
 class LanceScan:
-    """A version of a dataset that workers read themselves: what `hf.scan_lance` returns."""
+    """A version of a dataset that workers read directly; returned by `hf.scan_lance`."""
 
     uri: str
     version: int | None = None
@@ -100,18 +101,18 @@ def scan_lance(
     where: pc.Expression | Sequence[object] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> LanceScan:
-    """Read a version of a Lance dataset on the workers, without a hop through the JVM.
+    """Read a version of a Lance dataset on the workers, without passing through the JVM.
 
     The version is pinned when the run begins; no key is needed. Deleted rows are left out. Blob
-    columns come as their bytes, dictionaries as their values.
+    columns are read as bytes, dictionary columns as their values.
 
     Args:
-        uri: Where the dataset stands: `s3://bucket/folder/name.lance`, or an absolute path.
-        version: Which version; by default the newest when the run begins. If the dataset has
-            moved on by a later start, that start is refused unless it names the version.
-        columns: Which columns to read. By default all.
-        where: Which rows: an expression (`pc.field("price") > 3`), or a list of such triples as
-            `("price", ">", 3)`. Blobs of other rows are not read.
+        uri: The dataset's location: `s3://bucket/folder/name.lance`, or an absolute path.
+        version: The version to read; by default the newest when the run begins. If the dataset has
+            a newer version at a later start, that start is refused unless it names the version.
+        columns: The columns to read; by default all.
+        where: The rows to read: an expression (`pc.field("price") > 3`), or a list of triples such
+            as `("price", ">", 3)`. Blobs of other rows are not read.
         options: Storage options in Lance's names (`aws_endpoint`, ...) or in Iceberg's
             (`s3.endpoint`, ...). By default the session's `spark.holdfast.scan.*`, else the
             environment's credential chain.

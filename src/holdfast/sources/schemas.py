@@ -16,7 +16,7 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def file_schema(metadata: pq.FileMetaData) -> pa.Schema:
-    """Return one file's columns. Times that Spark wrote as INT96 are moments, in UTC."""
+    """Return one file's columns. Spark's INT96 timestamps are in UTC."""
     leaves = [metadata.schema.column(number) for number in range(len(metadata.schema))]
     old = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     return pa.schema(
@@ -28,7 +28,7 @@ def file_schema(metadata: pq.FileMetaData) -> pa.Schema:
 
 
 class CommonSchema:
-    """The columns of all files, each in a type that holds the values of every file."""
+    """The columns of all files, each with a type that holds the values of every file."""
 
     def __init__(self) -> None:
         """Start without a file."""
@@ -39,10 +39,10 @@ class CommonSchema:
         self._last: pa.Schema | None = None
 
     def add(self, uri: str, schema: pa.Schema) -> None:
-        """Take one more file.
+        """Add one more file.
 
         Raises:
-            SettingsError: A column has types that do not fit together; names two files.
+            SettingsError: A column's types do not fit together; the error names two files.
         """
         self._files += 1
         self._counts.update(schema.names)
@@ -66,7 +66,7 @@ class CommonSchema:
             self._fields[field.name] = common
 
     def schema(self) -> pa.Schema:
-        """Return the columns, in the order in which they came."""
+        """Return the columns, in order of first appearance."""
         return pa.schema(
             [
                 one if self._counts[name] == self._files else one.with_nullable(nullable=True)
@@ -76,7 +76,7 @@ class CommonSchema:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a file's rows in the common schema; columns that it lacks are NULL."""
+    """Return a file's rows in the common schema; missing columns are NULL."""
     if batch.schema.equals(schema):
         return batch
     columns = []
@@ -91,7 +91,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns that are asked for, in that order.
+    """Return the requested columns, in that order.
 
     Raises:
         SettingsError: There is no such column.
@@ -106,7 +106,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values: how a writer has encoded them says nothing of them."""
+    """Return the type of the values, without a writer's encoding."""
     return kind.value_type if pt.is_dictionary(kind) else kind
 
 
@@ -141,6 +141,6 @@ def _common_struct(known: pa.StructType, other: pa.StructType) -> pa.DataType | 
 
 
 def _breadth(kind: pa.DataType) -> tuple[bool, int, bool]:
-    """Rank types of which each may hold the other's values, so that it does not fail for some."""
+    """Rank types that may each hold the other's values, so that the result holds all values."""
     unit = _UNITS.index(kind.unit) if hasattr(kind, "unit") and kind.unit in _UNITS else 0
     return not pt.is_fixed_size_binary(kind), unit, str(kind).startswith("large_")

@@ -1,7 +1,7 @@
 """The first lines that run on an executor.
 
 An executor may lack Holdfast or have another version, so this function must not need it: it is
-pickled by value, imports inside, and reports what it finds in a form the driver understands.
+pickled by value, imports inside, and reports problems in a form the driver understands.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ def bootstrap(
     """Return the function that Spark runs for each task.
 
     Args:
-        payload: The pickled task plan. Unpickled only by an executor of the same version.
+        payload: The pickled task plan, unpickled only by an executor of the same version.
         version: The driver's version of Holdfast.
-        names: What the columns are called, if they travel under other names.
+        names: The columns' real names, if they are sent under other names.
     """
     # All imports happen on the executor, and the payload comes from Spark, not from storage.
     # ruff: noqa: PLC0415, S301, ICN001, BLE001
 
     def load_plan() -> tuple[Any, str, str]:
-        """Return the plan, or what is wrong with this executor and how to mend it."""
+        """Return the plan, or what is wrong with this executor and how to fix it."""
         import importlib
         import pickle
 
@@ -73,7 +73,7 @@ def bootstrap(
             report = plan.run(batches, place=place, attempt=attempt).to_json()
         yield pyarrow.RecordBatch.from_pydict({"report": [report]})
 
-    # A function of __main__ is pickled by value; of any other module, by name, and an executor
-    # without Holdfast could not even load it.
+    # A function of __main__ is pickled by value; a function of any other module by name, and an
+    # executor without Holdfast could not even load it.
     load_plan.__module__ = run.__module__ = "__main__"
     return run

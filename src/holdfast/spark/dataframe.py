@@ -1,12 +1,12 @@
-"""The rows of a DataFrame, as the engine asks for them: its keys, its jobs, its failed rows.
+"""The rows of a DataFrame, as the engine needs them: its keys, its jobs, its failed rows.
 
-Only key columns are read. The finished keys come from the ledger through executors that read the
-key files in Python: the JVM need not reach the store.
+Only key columns are read. Executors read the finished keys from the ledger's key files in Python,
+so the JVM does not need access to the store.
 
-Spark alone computes it: once when the input is measured, and once beside the rows that go to the
-tasks. So both sides agree without a second implementation. `xxhash64` alone would not do: it skips
-NULLs, wherever they are, and refuses maps. Here each value follows a mark that says whether there
-is one, each array its length, and a map is hashed as its sorted entries.
+Only Spark computes the row hash: once when the input is measured, and once next to the rows that go
+to the tasks. So both sides agree without a second implementation. `xxhash64` alone would not do: it
+skips NULLs anywhere, and refuses maps. Here each value is preceded by a flag that says whether it
+is NULL, each array by its length, and a map is hashed as its sorted entries.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from holdfast.worker.coverage import needs_hash_column
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import ItemPlan, TaskPlan
 
-# ---- Questions about keys that Spark answers: how many, which are finished, which are there twice
+# ---- Questions about keys that Spark answers: how many, which are finished, which are duplicates
 
 _EXAMPLES = 3
 # Names that no input has.
 _NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
 _ROW, _HASH, _NO_KEY = "__holdfast_row", "__holdfast_hash", "__holdfast_no_key"
 _GROUP = "__holdfast_group"
-# One of so many buckets of keys is compared before a job: a power of two. With 64 the pass over 12M
-# keys took 0.36 s more than without, with 256 0.27 s.
+# Before a job, the keys of one bucket out of this many are compared: a power of two. With 64 the
+# pass over 12M keys took 0.36 s longer than without, with 256 0.27 s.
 _BUCKETS = 256
 _FILES_PER_TASK = 64
-# All of them stand in the memory of the driver and of each executor.
+# They are all held in the memory of the driver and of each executor.
 _BROADCAST_ROWS_MAX = 10_000_000
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL wants it, whatever is in it."""
+    """Return a column's name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -59,12 +59,12 @@ def hash_sql(key: Sequence[str]) -> str:
 
 
 def sums_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDataFrame:
-    """Return the numbers that say what the input is, as one row.
+    """Return the numbers that identify the input, as one row.
 
     Args:
         df: The rows.
         key: The key columns.
-        row: The SQL expression of a whole row's hash, to sum that as well.
+        row: The SQL expression of a whole row's hash, to sum that too.
     """
     return _hashed(df, key, row).selectExpr(*_sums(row))
 
@@ -72,8 +72,8 @@ def sums_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDa
 def sums_and_doubles_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDataFrame:
     """Return the same, and how many of the keys in one of 256 buckets appear in two rows.
 
-    Two keys with one hash count as one that appears twice: all keys are to be compared then. One
-    pass over the input does both: rows outside the bucket are one group, those in it are grouped
+    Two keys with the same hash count as one that appears twice: then all keys must be compared. One
+    pass over the input does both: rows outside the bucket form one group, those in it are grouped
     by their hash.
     """
     hashed = _hashed(df, key, row)
@@ -88,7 +88,7 @@ def sums_and_doubles_of(df: SparkDataFrame, key: Sequence[str], *, row: str = ""
 
 
 def _hashed(df: SparkDataFrame, key: Sequence[str], row: str) -> SparkDataFrame:
-    """Return each row's hashes as columns, so that each is computed once, and if it has no key."""
+    """Return each row's hashes as columns, computed once each, and whether its key is NULL."""
     nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
     columns = [f"{hash_sql(key)} AS {quoted(_HASH)}", f"({nulls}) AS {quoted(_NO_KEY)}"]
     if row:
@@ -112,9 +112,9 @@ def _halves(digest: str, prefix: str) -> list[str]:
 
 
 def finished_frame(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:
-    """Return the finished keys as a DataFrame, beside the record that covers each.
+    """Return the finished keys as a DataFrame, with the record that covers each.
 
-    The key columns are named by position, so that no name of the input is in the way.
+    The key columns are named by position, to avoid conflicts with names of the input.
     """
     keys = df.select(*(sf.col(quoted(name)).alias(f"{_KEY}{i}") for i, name in enumerate(key)))
     fields = [field.jsonValue() for field in keys.schema.fields]
@@ -134,8 +134,8 @@ def finished_frame(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -
 def without_finished(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:
     """Return the rows whose keys are not finished.
 
-    As long as the finished keys can be broadcast, rows stay in their partitions: nothing is
-    shuffled. Beyond that Spark chooses the join.
+    If the finished keys can be broadcast, rows stay in their partitions and nothing is shuffled.
+    Beyond that Spark chooses the join.
     """
     if not finished:
         return df
@@ -147,14 +147,14 @@ def without_finished(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles)
 
 
 def duplicates(df: SparkDataFrame, key: Sequence[str]) -> tuple[int, str]:
-    """Count the keys that stand in several rows of the input, and show a few."""
+    """Count the keys that appear in several rows of the input, and show a few."""
     columns = [sf.col(quoted(name)) for name in key]
     counted = df.select(*columns).groupBy(*columns).agg(sf.count("*").alias(_COUNT))
     return _count_and_examples(counted.where(f"{_COUNT} > 1").drop(_COUNT), key)
 
 
 def gone(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> tuple[int, str]:
-    """Count the finished keys that are not in the input any more, and show a few."""
+    """Count the finished keys that are no longer in the input, and show a few."""
     done = finished_frame(df, key, finished).drop(_NAME)
     keys = df.select(*(sf.col(quoted(name)) for name in key))
     same = [done[f"{_KEY}{i}"] == sf.col(quoted(name)) for i, name in enumerate(key)]
@@ -217,13 +217,13 @@ def column_types(schema: StructType) -> tuple[str, ...]:
 def row_hash_sql(schema: StructType, names: Sequence[str]) -> str:
     """Return the SQL expression of a row's hash.
 
-    Columns are taken in the order of their names. A column that is added, dropped or renamed, or
-    has another type, changes the hash of every row. 0.0 and -0.0 have one hash, as they are equal
-    to Spark; so have all NaNs.
+    Columns are taken in order of name. Adding, dropping or renaming a column, or changing its type,
+    changes the hash of every row. 0.0 and -0.0 have the same hash, because Spark treats them as
+    equal; so do all NaNs.
 
     Args:
-        schema: The columns as the user knows them.
-        names: What the columns are called in the expression, in the same order.
+        schema: The columns under the user's names.
+        names: The columns' names in the expression, in the same order.
     """
     salt = hashlib.sha256("\n".join(column_types(schema)).encode()).digest()[:_SALT_BYTES]
     parts = [f"{int.from_bytes(salt, 'big') >> _SALT_SHIFT}L"]
@@ -234,7 +234,7 @@ def row_hash_sql(schema: StructType, names: Sequence[str]) -> str:
 
 
 def _parts(value: str, kind: DataType, depth: int) -> list[str]:
-    """Return what is hashed of one value: enough to tell it from any other of its type."""
+    """Return what is hashed of one value: enough to distinguish it from any other of its type."""
     if isinstance(kind, ArrayType):
         return [_size(value), *_elements(value, kind.elementType, depth)]
     if isinstance(kind, MapType):
@@ -243,15 +243,15 @@ def _parts(value: str, kind: DataType, depth: int) -> list[str]:
 
 
 def _inner(value: str, kind: DataType, depth: int) -> list[str]:
-    """Return what is hashed of a value besides whether it is NULL."""
+    """Return what is hashed of a value, apart from whether it is NULL."""
     if isinstance(kind, NullType):
         return []
     if isinstance(kind, StructType):
         fields = [(f"{value}.{quoted(field.name)}", field.dataType) for field in kind.fields]
         return [part for name, inner in fields for part in _parts(name, inner, depth)]
     if isinstance(kind, StringType) and kind.simpleString() != "string":
-        return [f"CAST({value} AS BINARY)"]  # Different texts of one collation may have one hash.
-    if kind.typeName() == "variant":  # Neither its text nor its type alone is enough.
+        return [f"CAST({value} AS BINARY)"]  # Different texts may have one hash under a collation.
+    if kind.typeName() == "variant":  # Neither its text nor its type is enough.
         return [f"to_json({value})", f"schema_of_variant({value})"]
     return [value]
 
@@ -266,23 +266,23 @@ def _entries(value: str, kind: MapType, depth: int) -> str:
 
 
 def _elements(array: str, kind: DataType, depth: int) -> list[str]:
-    """Return what is hashed of an array besides its length."""
+    """Return what is hashed of an array, apart from its length."""
     element = f"e{depth}"
     parts = _parts(element, kind, depth + 1)
     if parts != [f"{element} IS NULL", element]:
         return [f"transform({array}, {element} -> xxhash64({', '.join(parts)}))"]
-    # Quicker for plain values, which may be a vector's: only where one is NULL must be known.
+    # Faster for plain values, as in a vector: only the positions of NULLs must be known.
     is_null = f"{element} -> {element} IS NULL"
     where = f"xxhash64(transform({array}, {is_null}))"
     return [f"if(exists({array}, {is_null}), {where}, 0L)", array]
 
 
 def _size(value: str) -> str:
-    # Of NULL it is -1 or NULL, by a setting of the session.
+    # The size of NULL is -1 or NULL, depending on a session setting.
     return f"coalesce(size({value}), -1)"
 
 
-# ---- The rows of a DataFrame, as the engine asks for them
+# ---- The rows of a DataFrame, as the engine needs them
 class DataFrameSubmitter:
     """Runs task plans over one DataFrame."""
 
@@ -294,10 +294,10 @@ class DataFrameSubmitter:
 
     @property
     def slots(self) -> int:
-        """How many tasks run at a time.
+        """How many tasks run at once.
 
         Raises:
-            JobFailedError: Spark does not tell.
+            JobFailedError: Spark does not report its parallelism.
         """
         return SparkJobs(self._df.sparkSession).slots
 
@@ -306,7 +306,7 @@ class DataFrameSubmitter:
 
         Args:
             finished: The keys of rows to leave out.
-            whole_rows: Sum whole rows as well; else only the key columns are read.
+            whole_rows: Sum whole rows too; otherwise only the key columns are read.
 
         Raises:
             JobFailedError: Spark could not read the input, or cannot hash its rows.
@@ -326,7 +326,7 @@ class DataFrameSubmitter:
         """Return the sums of the whole input, and how many keys of a sample appear in two rows.
 
         Args:
-            whole_rows: Sum whole rows as well; else only the key columns are read.
+            whole_rows: Sum whole rows too; otherwise only the key columns are read.
 
         Raises:
             JobFailedError: Spark could not read the input, or cannot hash its rows.
@@ -344,14 +344,14 @@ class DataFrameSubmitter:
         return InputSums(**sums, columns=columns), doubled
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
-        """Run the plan over the partitions of the rows that are not finished; wait for all.
+        """Run the plan over the partitions of unfinished rows, and wait for all of them.
 
         Raises:
             SettingsError: The transform cannot be pickled.
-            TransformTooLargeError: The transform carries too much with it.
-            MissingExtraError: PySpark misses a package on the driver.
+            TransformTooLargeError: The pickled transform is too large.
+            MissingExtraError: PySpark lacks a package on the driver.
             ExecutorSetupError: The executors run the wrong Python.
-            JobFailedError: Spark gave the job up.
+            JobFailedError: Spark gave up on the job.
         """
         left = without_finished(self._df, self._key, finished)
         types = [arrow_schema(self._df).field(name).type for name in self._key]
@@ -371,25 +371,25 @@ class DataFrameSubmitter:
     def _numbered(self, df: SparkDataFrame) -> tuple[SparkDataFrame, list[str], str]:
         """Return the rows with columns named by position, the key, and the hash of a whole row.
 
-        Names may differ in case alone, or not at all: then Spark cannot tell them apart.
+        Names may differ only in case, or be equal: then Spark cannot distinguish them.
         """
         names = [f"_{index}" for index in range(len(self._df.columns))]
         key = [names[self._df.columns.index(name)] for name in self._key]
         return df.toDF(*names), key, row_hash_sql(self._df.schema, names)
 
     def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
-        """Run a plan over work items that are texts, each in a task of its own.
+        """Run a plan over string work items, each in its own task.
 
         Raises:
-            JobFailedError: Spark gave the job up.
+            JobFailedError: Spark gave up on the job.
         """
         return SparkJobs(self._df.sparkSession).items(plan, items)
 
     def duplicates(self, *, beside: bool = False) -> KeyExamples:
         """Return the keys that appear in more than one input row.
 
-        Args:
-            beside: Whether it is asked by another thread, while a plan runs.
+        beside: Whether the call comes from another thread, while a plan runs.
+            beside: Whether another thread calls this while a plan runs.
 
         Raises:
             JobFailedError: Spark could not read the input.
@@ -402,7 +402,7 @@ class DataFrameSubmitter:
         return KeyExamples(keys=found, examples=examples)
 
     def cancel_beside(self) -> None:
-        """End what was asked by another thread and is still running."""
+        """Cancel jobs of the other thread that are still running."""
         if self._jobs_beside is not None:
             self._jobs_beside.cancel()
 
@@ -428,7 +428,7 @@ class DataFrameSubmitter:
 
 # ---- The failed rows of a run as a DataFrame, read from the ledger by executors
 
-# Few, so that trying rows again makes no crowd of small files; a task makes many calls at once.
+# Few tasks, so that a retry does not make many small files; a task makes many calls at once.
 _ROWS_PER_TASK, _TASKS_MAX = 1_000, 200
 _NO_ROWS = "key struct<>, input struct<>, error string, attempts int, epoch bigint"
 
@@ -439,12 +439,12 @@ def quarantine_frame(
     """Return failed rows: `key`, `input`, `error`, `attempts`, `epoch`.
 
     Args:
-        session: Where to read them.
+        session: The session to read them in.
         storage: How the store is reached.
         chunks: The objects that hold them.
 
     Raises:
-        LedgerDamagedError: An object is gone, or not as it was written.
+        LedgerDamagedError: An object is gone, or is not as it was written.
         StoreUnavailableError: The store did not answer.
     """
     if not chunks:
@@ -468,7 +468,7 @@ def _quarantine_reader(
         for batch in batches:
             for uri in batch.column("uri").to_pylist():
                 rows = pa.Table.from_batches(read_chunk(storage, uri, chunks[uri]))
-                # The input may have changed its columns between two starts of the run.
+                # The input's columns may have changed between two starts of the run.
                 yield from rows.cast(schema).to_batches()
 
     return read

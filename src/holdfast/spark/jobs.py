@@ -45,13 +45,13 @@ from holdfast.worker.task import ItemPlan, TaskPlan
 
 try:
     from py4j.protocol import Py4JError
-except ImportError:  # A client of Spark Connect needs no JVM bridge.
+except ImportError:  # A Spark Connect client needs no JVM bridge.
     Py4JError = PySparkException
 
 _MEGABYTE = 1_000_000
 _PAYLOAD_MAX_MB = 50
 _REASON_LENGTH_MAX = 2000
-# What Spark's worker says before a line of ours can run.
+# What Spark's worker reports before any of our code can run.
 _REFUSED_QUERIES = (
     AnalysisException,
     IllegalArgumentException,
@@ -60,11 +60,11 @@ _REFUSED_QUERIES = (
     PySparkTypeError,
     PySparkValueError,
 )
-# Of SQLSTATE: data exceptions, and syntax errors or missing rights.
+# SQLSTATE classes: data exceptions, and syntax errors or missing permissions.
 _LASTING_STATES = ("22", "42")
-# What an error of ours says that was raised in a task.
+# What one of our errors says when it was raised in a task.
 _OWN_WORD = re.compile(r"^ *Worth a retry: (yes|no)", re.MULTILINE)
-# A user's function in Python; classes of Hadoop and the JVM.
+# A user's Python function; classes of Hadoop and the JVM.
 _LASTING_FAILURES = re.compile(
     r"^(?:ArithmeticError|AssertionError|AttributeError|ImportError|IndexError|KeyError|"
     r"ModuleNotFoundError|NameError|NotImplementedError|TypeError|ValueError|ZeroDivisionError)\b|"
@@ -73,7 +73,7 @@ _LASTING_FAILURES = re.compile(
     r"No FileSystem for scheme",
     re.MULTILINE,
 )
-# A client in a user's function, whatever the function made of it.
+# A client in a user's function, however the function wrapped its error.
 _PASSING_FAILURES = re.compile(
     r"^(?:requests\.exceptions\.\w*(?:Connection|Timeout)\w*|httpx\.\w+|ConnectionError|"
     r"ConnectionResetError|ConnectionRefusedError|TimeoutError)\b",
@@ -91,41 +91,41 @@ class SparkJobs:
 
     @property
     def slots(self) -> int:
-        """How many tasks run at a time.
+        """How many tasks run at once.
 
         Raises:
-            JobFailedError: Spark does not tell.
+            JobFailedError: Spark does not report its parallelism.
         """
         with spark_errors():
             try:
                 return max(1, int(self._session.sparkContext.defaultParallelism))
-            except (AttributeError, PySparkException):  # Connect: as Spark cuts a range by itself.
+            except (AttributeError, PySparkException):  # Connect: count how Spark splits a range.
                 numbers = self._session.range(1 << 20).selectExpr("spark_partition_id() AS place")
                 return max(1, int(numbers.distinct().count()))
 
     def run(self, plan: TaskPlan, items: int) -> list[TaskReport]:
-        """Run a plan over so many items, each in a task of its own; wait for all.
+        """Run a plan over this many items, each in its own task, and wait for all.
 
         Raises:
             SettingsError: The transform cannot be pickled.
-            TransformTooLargeError: The transform carries too much with it.
-            MissingExtraError: PySpark misses a package on the driver.
+            TransformTooLargeError: The pickled transform is too large.
+            MissingExtraError: PySpark lacks a package on the driver.
             ExecutorSetupError: The executors run the wrong Python.
-            JobFailedError: Spark gave the job up.
+            JobFailedError: Spark gave up on the job.
         """
         return run_plan(self._session.range(0, items, 1, max(1, items)), plan)
 
     def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
-        """Run a plan over work items that are texts, each in a task of its own.
+        """Run a plan over string work items, each in its own task.
 
         Raises:
-            JobFailedError: Spark gave the job up.
+            JobFailedError: Spark gave up on the job.
         """
         return run_plan(one_a_partition(self._session, items), plan)
 
 
 class JobsBeside:
-    """The jobs that another thread runs beside a plan: they can be cancelled, and it cannot."""
+    """Jobs that another thread runs beside a plan; they can be cancelled without the plan."""
 
     def __init__(self, session: SparkSession) -> None:
         """Keep the session; nothing runs yet."""
@@ -133,18 +133,18 @@ class JobsBeside:
         self._name = f"holdfast-{uuid.uuid4().hex}"
 
     def begin(self) -> None:
-        """Mark all jobs that this thread starts from now on."""
+        """Tag all jobs that this thread starts from now on."""
         try:
             context = self._session.sparkContext
         except (AttributeError, PySparkException):  # Spark Connect.
             self._session.addTag(self._name)
             return
         context.setJobGroup(self._name, "holdfast: compare keys")
-        # Under FAIR scheduling a pool of its own: in that of the plan it would wait for the plan.
+        # Under FAIR scheduling, its own pool: in the plan's pool it would wait for the plan.
         context.setLocalProperty("spark.scheduler.pool", "holdfast")
 
     def cancel(self) -> None:
-        """End them, as far as Spark does: what is left of them ends by itself."""
+        """Cancel them, as far as Spark allows; the rest end on their own."""
         with contextlib.suppress(AttributeError, PySparkException, Py4JError):
             try:
                 context = self._session.sparkContext
@@ -155,10 +155,10 @@ class JobsBeside:
 
 
 def one_a_partition(session: SparkSession, items: Sequence[str]) -> SparkDataFrame:
-    """Return work items as a DataFrame that has each in a partition of its own.
+    """Return work items as a DataFrame with each in its own partition.
 
-    Not by `repartition`, which deals rows out from a random start: several may come together, and
-    one task then works for long while others have nothing to do.
+    Not with `repartition`, which distributes rows from a random start: several may end up together,
+    and one task then works for a long time while others are idle.
     """
     texts = sf.array(*(sf.lit(item) for item in items))
     number = (sf.col("id") + 1).cast("int")
@@ -167,11 +167,11 @@ def one_a_partition(session: SparkSession, items: Sequence[str]) -> SparkDataFra
 
 
 def run_plan(df: SparkDataFrame, plan: TaskPlan | ItemPlan) -> list[TaskReport]:
-    """Run a plan over the DataFrame's partitions; wait for all of them.
+    """Run a plan over the DataFrame's partitions, and wait for all of them.
 
     Raises:
         SettingsError: The transform cannot be pickled.
-        TransformTooLargeError: The transform carries too much with it.
+        TransformTooLargeError: The pickled transform is too large.
     """
     return [TaskReport.from_json(report) for report in reports_of(df, plan)]
 
@@ -179,11 +179,11 @@ def run_plan(df: SparkDataFrame, plan: TaskPlan | ItemPlan) -> list[TaskReport]:
 def reports_of(
     df: SparkDataFrame, plan: TaskPlan | ItemPlan | WritePlan | CheckupPlan
 ) -> list[str]:
-    """Run a plan over the DataFrame's partitions, and return what each task reports, as JSON.
+    """Run a plan over the DataFrame's partitions, and return each task's report as JSON.
 
     Raises:
         SettingsError: The transform cannot be pickled.
-        TransformTooLargeError: The transform carries too much with it.
+        TransformTooLargeError: The pickled transform is too large.
     """
     try:
         payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
@@ -201,9 +201,9 @@ def reports_of(
 
 
 def _without_paths(df: SparkDataFrame) -> tuple[SparkDataFrame, tuple[str, ...]]:
-    """Return the DataFrame with numbered columns if one's name reads as a path, and the names.
+    """Return the DataFrame with numbered columns if a name looks like a path, and the names.
 
-    `mapInArrow` of PySpark 4.1 looks each column up by its name, without quoting it.
+    PySpark 4.1's `mapInArrow` looks up each column by name, without quoting it.
     """
     names = tuple(df.columns)
     if not any(sign in name for name in names for sign in ".`"):
@@ -213,12 +213,12 @@ def _without_paths(df: SparkDataFrame) -> tuple[SparkDataFrame, tuple[str, ...]]
 
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
-    """Speak of Spark's failures in our own terms.
+    """Translate Spark's failures into our own errors.
 
     Raises:
-        MissingExtraError: PySpark misses a package on the driver.
+        MissingExtraError: PySpark lacks a package on the driver.
         ExecutorSetupError: The executors run the wrong Python.
-        JobFailedError: Spark gave the job up.
+        JobFailedError: Spark gave up on the job.
     """
     try:
         yield
@@ -239,14 +239,14 @@ def spark_errors() -> Iterator[None]:
 
 
 def _job_lasts(error: Exception, reason: str) -> bool:
-    """Whether Spark would end the same job in the same way later.
+    """Whether the same job would fail the same way later.
 
-    A query that it refuses is one: a path, a column, a type, a value that cannot be cast. Lost
-    executors, a store that does not answer, and whatever is not known may pass. What an error of
-    ours in a task says of itself counts.
+    That is so for a query that Spark refuses: a path, a column, a type, a value that cannot be
+    cast. Lost executors, a store that does not answer, and anything unknown may be transient. If
+    one of our own errors was raised in a task, what it says about a retry counts.
     """
     if passes_by_text(reason) or _PASSING_FAILURES.search(reason):
-        return False  # Whatever wraps it: Spark calls a metastore that is away a refused query.
+        return False  # Even if wrapped: to Spark, an unreachable metastore is a refused query.
     if isinstance(error, _REFUSED_QUERIES):
         return True
     if own := _OWN_WORD.findall(reason):
@@ -259,27 +259,27 @@ def _job_lasts(error: Exception, reason: str) -> bool:
     return text_lasts(reason)
 
 
-# ---- Start a session for a checkup, and ask each executor what it sees
+# ---- Start a session for a checkup, and run the checks on each executor
 
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
 @contextlib.contextmanager
 def session_at(url: str) -> Iterator[SparkSession]:
-    """Start a session, and stop it in the end.
+    """Start a session, and stop it at the end.
 
     Args:
         url: A master (`local[*]`, `spark://...`, `yarn`), or a Spark Connect server (`sc://...`).
 
     Raises:
-        MissingExtraError: PySpark misses a package.
+        MissingExtraError: PySpark lacks a package.
         JobFailedError: The session does not start.
     """
     builder: Any = PySparkSession.builder
     with spark_errors():
         if url.startswith("sc://"):
             session = builder.remote(url).getOrCreate()
-            session.range(1).count()  # Until then nobody was asked.
+            session.range(1).count()  # Until then no server was contacted.
         else:
             for name, value in _QUIET.items():
                 builder = builder.config(name, value)
@@ -292,11 +292,11 @@ def session_at(url: str) -> Iterator[SparkSession]:
 
 
 def checkups(session: SparkSession, plan: CheckupPlan) -> list[dict[str, Any]]:
-    """Run one task for each slot, and return what each of them reports.
+    """Run one task for each slot, and return their reports.
 
     Raises:
         ExecutorSetupError: The executors run the wrong Python.
-        JobFailedError: Spark gave the job up.
+        JobFailedError: Spark gave up on the job.
     """
     slots = SparkJobs(session).slots
     reports = reports_of(session.range(0, slots, 1, slots), plan)

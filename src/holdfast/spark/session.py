@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise MissingExtraError(what="a Spark job", package="pyspark", extra="spark") from error
 
-# What Spark puts in place of a value whose name looks secret.
+# Spark's replacement for a value whose name looks secret.
 _REDACTED = "(redacted)"
 _FLOATS = ("float", "double")
 
@@ -27,7 +27,7 @@ def session_of(df: SparkDataFrame) -> SparkSession:
     """Return the DataFrame's session.
 
     Raises:
-        SettingsError: It is no Spark DataFrame.
+        SettingsError: It is not a Spark DataFrame.
     """
     if not hasattr(df, "mapInArrow") or not hasattr(df, "sparkSession"):
         kind = type(df)
@@ -55,7 +55,7 @@ def setting(session: SparkSession, name: str, default: str = "") -> str:
     """Return one setting of the session.
 
     Raises:
-        HiddenSettingError: The session knows it and does not give it out.
+        HiddenSettingError: The session has the setting but does not reveal it.
     """
     try:
         value = session.conf.get(name, None)
@@ -63,24 +63,24 @@ def setting(session: SparkSession, name: str, default: str = "") -> str:
         raise HiddenSettingError(what=name) from error
     if value is None and (_is_classic(session) or name not in _listed(session)):
         return default
-    # Connect says of a hidden setting that there is none; the listing gives it away.
+    # Connect reports a hidden setting as missing; the listing shows that it exists.
     if value is None or _REDACTED in value:
         raise HiddenSettingError(what=name)
     return str(value)
 
 
 def settings_under(session: SparkSession, prefix: str) -> dict[str, str]:
-    """Return all settings whose names begin with a prefix, without it.
+    """Return all settings whose names begin with a prefix, without the prefix.
 
     Raises:
-        HiddenSettingError: The session knows one of them and does not give it out.
+        HiddenSettingError: The session has one of them but does not reveal it.
     """
     names = [name for name in _listed(session) if name.startswith(prefix)]
     return {name.removeprefix(prefix): setting(session, name) for name in names}
 
 
 def _listed(session: SparkSession) -> list[str]:
-    """Return the names of all settings, hidden ones too: every version and Connect list them."""
+    """Return the names of all settings, including hidden ones, which every Spark version lists."""
     # Of the type: of the object it would list them all to see whether it can.
     if _is_classic(session) and hasattr(type(session.conf), "getAll"):
         return list(session.conf.getAll)  # Since Spark 4.0; a query takes four times as long.
@@ -88,15 +88,15 @@ def _listed(session: SparkSession) -> list[str]:
 
 
 def _is_classic(session: SparkSession) -> bool:
-    """Whether the driver's JVM is at hand: then no setting is hidden from its own session."""
+    """Whether the driver's JVM is available: then no setting is hidden from its own session."""
     return hasattr(session, "_jsparkSession")
 
 
 def forget_cached_table(session: SparkSession, target: Target) -> None:
-    """Make the session read the table afresh: Iceberg's Spark catalogs cache it for 30 s.
+    """Make the session reload the table: Iceberg's Spark catalogs cache it for 30 s.
 
-    Without Iceberg's runtime in the session there is nothing cached, and Spark raises whatever
-    it likes about an unknown catalog: the commit has landed, so nothing of that matters.
+    Without Iceberg's runtime in the session nothing is cached, and Spark may raise any error about
+    an unknown catalog. The commit has landed, so these errors do not matter.
     """
     if isinstance(target, IcebergTable) and target.catalog is None:
         with contextlib.suppress(Exception):
@@ -104,10 +104,10 @@ def forget_cached_table(session: SparkSession, target: Target) -> None:
 
 
 def refuse_wap(session: SparkSession) -> None:
-    """Stop when the session asks for write-audit-publish, which Holdfast would not honour.
+    """Stop if the session asks for write-audit-publish, which Holdfast would not honour.
 
     Raises:
-        SettingsError: It does.
+        SettingsError: The session asks for it.
     """
     for name in ("spark.wap.id", "spark.wap.branch"):
         if setting(session, name):
@@ -120,8 +120,8 @@ def refuse_wap(session: SparkSession) -> None:
 def semantics(session: SparkSession) -> dict[str, str]:
     """Return the settings under which the same expression may give another value.
 
-    Asked without a default of ours: what nobody has set still has a value, which may differ from
-    machine to machine.
+    Read without a default of ours: a setting that was never set still has a value, which may differ
+    from machine to machine.
     """
     return {
         "session_time_zone": str(session.conf.get("spark.sql.session.timeZone")),
@@ -130,10 +130,11 @@ def semantics(session: SparkSession) -> dict[str, str]:
 
 
 def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the key's columns; stop at keys that cannot tell rows apart reliably.
+    """Return the key's columns; refuse keys that cannot identify rows reliably.
 
     Raises:
-        SettingsError: No key, no such column, a float, a collated string or a nested value.
+        SettingsError: There is no key or no such column, or a column is a float, a collated string
+            or nested.
     """
     key = (key,) if isinstance(key, str) else tuple(key)
     if not key:
@@ -167,10 +168,10 @@ def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]
 
 
 def arrow_schema(df: SparkDataFrame) -> pa.Schema:
-    """Return the DataFrame's schema as Arrow sees it, timestamps in UTC.
+    """Return the DataFrame's Arrow schema, with timestamps in UTC.
 
     Raises:
-        SettingsError: It has a type that Arrow lacks, or a column twice.
+        SettingsError: It has a type that Arrow lacks, or a duplicate column.
     """
     fields = []
     for field in df.schema.fields:

@@ -1,7 +1,7 @@
 """Batch steps: input cut to size, a transform of batches called on it, output cut to fit memory.
 
-A step is what a checkpoint can count. For a batch transform it is one batch; where failing rows
-are to be set aside, a batch that fails is halved until the rows at fault stand alone.
+A step is the unit that a checkpoint counts. For a batch transform it is one batch; if failing rows
+are to be set aside, a failing batch is halved until each bad row is alone.
 """
 
 from __future__ import annotations
@@ -31,29 +31,31 @@ from holdfast.worker.transforms import (
     ready,
 )
 
-# ---- Cut batches: input to the size that the transform is to see, output to what memory can hold
+# ---- Cut batches: input to the size the transform should get, output to what fits in memory
 
 Sizes = npt.NDArray[np.int64]
 
-# A view is a length, and three words of what it shows or where that is.
+# A view is a length, and three words that hold the value or its location.
 _VIEW_WORDS = 4
 
 
 def within_bytes(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
-    """Return the batch, or so many of its first rows that they are not too large together."""
+    """Return the batch, or as many of its first rows as fit within the limit."""
     while batch.num_rows > 1 and batch.nbytes > bytes_max:
         batch = batch.slice(0, batch.num_rows // 2)
     return batch
 
 
 def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batch, or copies of so many of its rows that they are not too large together.
+    """Yield the batch, or copies of as many rows at a time as fit within the limit.
 
-    Copies: a slice holds all that it was cut from, and its offsets may need more than 32 bits.
+    Copies, because a slice keeps alive everything it was cut from, and its offsets may need more
+    than 32 bits.
 
     Args:
         batch: Output of a transform, which may be of any size.
-        bytes_max: What a copy may hold, once its values are written out; one row may hold more.
+        bytes_max: The most bytes in a copy, once its values are written out; a single row may
+            exceed it.
     """
     is_small = batch.get_total_buffer_size() <= bytes_max or batch.nbytes <= bytes_max
     if batch.num_rows < 2 or (is_small and not any(map(_is_encoded, batch.schema.types))):  # noqa: PLR2004
@@ -71,21 +73,21 @@ def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def copied(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows in memory of their own."""
+    """Return the rows in newly allocated memory."""
     return pa.concat_batches([rows, rows.slice(0, 0)])
 
 
 def _is_encoded(kind: pa.DataType) -> bool:
-    """Whether values take more room than they seem to once they are written out."""
+    """Whether values take more space once written out than they seem to."""
     below = (kind.field(i).type for i in range(kind.num_fields))
     return bool(pt.is_dictionary(kind)) or any(map(_is_encoded, below))
 
 
 def _row_bytes(array: pa.Array) -> Sizes:
-    """Return how many bytes the value of each row has.
+    """Return the size in bytes of each row's value.
 
-    `nbytes` of a slice counts all that views show, and the whole of a dictionary but each of its
-    values only once.
+    `nbytes` of a slice counts everything that views refer to, and a whole dictionary, but each of
+    its values only once.
     """
     kind, rows = array.type, len(array)
     sizes: Sizes
@@ -106,7 +108,7 @@ def _row_bytes(array: pa.Array) -> Sizes:
         values = array.values.slice(array.offset * width, rows * width)
         sizes = _row_bytes(values).reshape(rows, width).sum(axis=1)
     elif pt.is_dictionary(kind):
-        entries = np.concatenate([_row_bytes(array.dictionary), [0]])  # The last is that of NULL.
+        entries = np.concatenate([_row_bytes(array.dictionary), [0]])  # The last entry is NULL's.
         sizes = entries[array.indices.cast(pa.int64()).fill_null(len(entries) - 1).to_numpy()]
     elif pt.is_binary_view(kind) or pt.is_string_view(kind):
         views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, _VIEW_WORDS)
@@ -126,13 +128,13 @@ def resize(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of at most `rows`.
 
-    Only the last one is smaller, and those whose rows are so large that fewer fill the memory
-    that a batch may have.
+    Only the last batch is smaller, and batches whose rows are so large that fewer of them reach
+    `bytes_max`.
 
     Args:
-        batches: What Spark hands over.
-        rows: The size wanted; None leaves batches as they come.
-        bytes_max: What a batch may hold, unless a single row is larger.
+        batches: The batches from Spark.
+        rows: The wanted size; None leaves batches as they are.
+        bytes_max: The most bytes in a batch, unless a single row is larger.
     """
     if rows is None:
         yield from (batch for batch in batches if batch.num_rows)
@@ -160,20 +162,21 @@ def resize(
 
 
 def _joined(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the rows as one batch, or as several where one array cannot hold them."""
+    """Return the rows as one batch, or as several if one array cannot hold them."""
     if len(pieces) == 1:
         return pieces
     batches: list[pa.RecordBatch] = pa.Table.from_batches(pieces).combine_chunks().to_batches()
     return batches
 
 
-# ---- Pace: how much the transform gets at a time: no batch outlasts a checkpoint or fills memory
+# ---- Pace: how many rows the transform gets at once: no batch outlasts a checkpoint or memory
 
-# Small, because the first batch's cost is unknown: at one second a row it must end soon. Ten
-# quick batches later the transform gets whatever Spark hands over at once.
+# Small, because the first batch's cost is unknown: at one second per row it must end soon. After
+# ten quick batches the transform gets all that Spark passes at once.
 _FIRST_ROWS = 8
 _ROWS_MAX = 1 << 20
-# A batch that takes longer than this share of `checkpoint_every` is halved the next time.
+# A batch that takes longer than this fraction of `checkpoint_every` makes the next one half as
+# large.
 _SLOW_SHARE = 1 / 4
 _QUICK_SHARE = 1 / 16
 
@@ -184,18 +187,18 @@ class Pace:
     def __init__(
         self, checkpoint_every_s: float | None, batch_bytes: int = DEFAULT_LIMITS.batch_bytes
     ) -> None:
-        """Start small; without checkpoints batches are left as they come.
+        """Start small; without checkpoints, batches are left as they are.
 
         Args:
             checkpoint_every_s: How much work may be lost.
-            batch_bytes: What a batch may hold, however quick it is.
+            batch_bytes: The most bytes in a batch, however quick it is.
         """
         self._every_s = checkpoint_every_s
         self.batch_bytes = batch_bytes
         self.rows = _ROWS_MAX if checkpoint_every_s is None else _FIRST_ROWS
 
     def took(self, seconds: float) -> None:
-        """Learn from one batch."""
+        """Adjust to how long one batch took."""
         if self._every_s is None:
             return
         if seconds > self._every_s * _SLOW_SHARE:
@@ -205,7 +208,7 @@ class Pace:
 
 
 def paced(batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in pieces: as many as the pace says then, and memory can hold."""
+    """Yield the same rows in pieces of the current pace, as far as memory allows."""
     for batch in batches:
         start = 0
         while start < batch.num_rows:
@@ -215,34 +218,34 @@ def paced(batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[pa.RecordBa
             yield piece
 
 
-# ---- Steps: input rows whose output is there, one after the other, for a transform of batches
+# ---- Steps: consecutive input rows together with their output, for a transform of batches
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRow:
-    """An input row for which the transform gave no output."""
+    """An input row for which the transform returned no output."""
 
-    # The one row, and Spark's hash of its key, if it came with the row.
+    # The single row, and Spark's hash of its key if the row came with one.
     row: pa.RecordBatch
     tags: pa.Array | None
     error: Exception
     # How many calls were made with it.
     attempts: int
-    # The task's rows before it, where that is known.
+    # The number of the task's rows before it, if known.
     position: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """Some input rows, and what the transform made of them."""
+    """Some input rows, and the transform's output for them."""
 
     rows: pa.RecordBatch
     tags: pa.Array | None
-    # May compute while it is read, and raise `TransformFailedError`.
+    # May compute while it is being read, and raise `TransformFailedError`.
     outputs: Iterable[pa.RecordBatch]
-    # When the work on it began, on the monotonic clock.
+    # When work on it began, on the monotonic clock.
     began: float
     failed: Sequence[FailedRow] = field(default=())
     cost: float = 0.0
-    # How long it took, once it is done.
+    # How long it took; set once it is done.
     seconds: float = 0.0
 
 
@@ -256,16 +259,17 @@ def apply_to(
     one_to_one: bool,
     batch_format: BatchFormat = "arrow",
 ) -> Iterator[pa.RecordBatch]:
-    """Call the transform, and hand its output on piece by piece: it is never held as a whole.
+    """Call the transform and pass its output on piece by piece, so it is never held as a whole.
 
     Args:
-        transform: The user's function; built here, at its first batch, if it is to be built.
+        transform: The user's function; a `PerWorker` is built here, at its first batch.
         batch: Its input.
-        one_to_one: Whether there must be as many rows out as in.
-        batch_format: What the transform is called with.
+        one_to_one: Whether output and input must have equally many rows.
+        batch_format: The format that the transform gets.
 
     Raises:
-        TransformFailedError: It raised, or returned what is no rows, or too many or too few.
+        TransformFailedError: It raised, or returned something other than rows, or too many or too
+            few.
     """
     rows_out = 0
     try:
@@ -288,11 +292,11 @@ def fitting_to(
     batch_bytes: int,
     batch: pa.RecordBatch,
 ) -> Iterator[pa.RecordBatch]:
-    """Hand output on that the table can take: a row that it cannot is that row's failure.
+    """Pass on output that the table can take; a row that does not fit counts as failed.
 
     Args:
         apply: Calls the transform.
-        fit: Raises where output rows do not fit the table.
+        fit: Raises if output rows do not fit the table.
         batch_bytes: How large a piece of output is fitted at a time.
         batch: The transform's input.
 
@@ -302,7 +306,7 @@ def fitting_to(
     """
     for output in apply(batch):
         try:
-            if output.num_rows:  # Output without rows need not have columns either.
+            if output.num_rows:  # Output without rows may also lack columns.
                 for piece in pieces(output, batch_bytes):
                     fit(piece)
         except ValueMisfitError as error:
@@ -313,7 +317,7 @@ def fitting_to(
 def batch_steps(
     batches: Iterable[pa.RecordBatch], apply: Apply, *, batch_rows: int | None, pace: Pace
 ) -> Iterator[Step]:
-    """Yield one step for each batch; a failing one raises while its output is read."""
+    """Yield one step for each batch; a failing batch raises while its output is read."""
     for rows, tags in _pieces(batches, batch_rows, pace):
         step = Step(rows=rows, tags=tags, outputs=apply(rows), began=time.monotonic())
         yield step
@@ -323,9 +327,9 @@ def batch_steps(
 def halving_steps(
     batches: Iterable[pa.RecordBatch], apply: Apply, *, batch_rows: int | None, pace: Pace
 ) -> Iterator[Step]:
-    """Yield steps whose output is whole; rows that fail by themselves are in a step's `failed`.
+    """Yield steps with complete output; rows that fail on their own are in a step's `failed`.
 
-    One row that fails in a batch of n costs about 2 x log2(n) further calls.
+    One failing row in a batch of n costs about 2 x log2(n) further calls.
     """
     for batch, batch_tags in _pieces(batches, batch_rows, pace):
         waiting = [(batch, batch_tags, 1)]
@@ -358,7 +362,7 @@ def _pieces(
 def _halves(
     rows: pa.RecordBatch, tags: pa.Array | None, depth: int
 ) -> list[tuple[pa.RecordBatch, pa.Array | None, int]]:
-    """Return the two halves, the first of them last: it is taken first."""
+    """Return the two halves in reverse order, because the last one is taken first."""
     middle = rows.num_rows // 2
     return [
         (rows.slice(start, length), None if tags is None else tags.slice(start, length), depth)

@@ -1,10 +1,10 @@
 """Calls: one task's calls of a row function, on the process's event loop.
 
-One for the whole process, not one for each task: clients that a worker builds once keep their
-connections in the loop that they were made in.
+There is one loop for the whole process, not one per task: clients that a worker builds once keep
+their connections in the loop that they were made in.
 
-The loop's thread makes the calls; the task's own thread hands rows in and takes answers out. A
-plain function gets a thread for each call, because a call that hangs cannot be ended.
+The loop's thread makes the calls; the task's own thread submits rows and collects answers. A plain
+function gets a thread for each call, because a hanging call cannot be ended.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from holdfast.worker.reports import TransformFailedError
 from holdfast.worker.transforms import PerRow, RowFunction, is_rate_limit
 
-# ---- The event loop of this worker process, on a thread of its own
+# ---- The event loop of this worker process, on its own thread
 
 _LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
 _LOCK = threading.Lock()
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Return this process's loop; start it at the first call.
+    """Return this process's loop; start it on the first call.
 
-    By process id, because PySpark forks its workers, and a thread does not outlive a fork.
+    Kept by process id, because PySpark forks its workers, and threads do not survive a fork.
     """
     with _LOCK:
         loop = _LOOPS.get(os.getpid())
@@ -51,20 +51,20 @@ class Answer:
 
     number: int
     value: Any = None
-    # What the last call raised.
+    # The exception of the last call.
     error: Exception | None = None
-    # How many calls were made, refusals for the rate left out.
+    # How many calls were made, not counting rate-limited ones.
     attempts: int = 0
-    # The row was given up before there was an answer: it is neither done nor failed.
+    # The row was dropped before there was an answer: it is neither done nor failed.
     is_undone: bool = False
 
 
 class CallsStuckError(RuntimeError):
-    """Too many calls of a plain function are past their time-out and have not come back."""
+    """Too many calls of a plain function have passed their timeout without returning."""
 
 
 class Calls:
-    """Makes calls, retries them, and hands the answers over as they come."""
+    """Makes calls, retries them, and delivers the answers as they come."""
 
     def __init__(self, transform: PerRow) -> None:
         """Keep the transform; nothing is built or called before the first row."""
@@ -76,22 +76,22 @@ class Calls:
         self._function: RowFunction = _not_built
         self._is_async = self._is_cancelled = False
         self._stopping = asyncio.Event()
-        # No call before this moment of the loop's clock: the server has asked for a pause.
+        # No call before this time on the loop's clock: the server has asked for a pause.
         self._open_at = 0.0
 
     @property
     def in_flight(self) -> int:
-        """How many rows wait for an answer."""
+        """How many rows are waiting for an answer."""
         return len(self._futures)
 
     def start(self, number: int, row: dict[str, Any]) -> None:
-        """Begin with one row.
+        """Start the calls for one row.
 
         Raises:
-            TransformFailedError: The function is to be built first, and that failed.
+            TransformFailedError: The function had to be built first, and that failed.
         """
         if self._function is _not_built:
-            # Some clients can only be made where they are used.
+            # Some clients can only be created in the loop where they are used.
             built = asyncio.run_coroutine_threadsafe(self._built(), self._loop)
             try:
                 self._function = built.result()
@@ -102,7 +102,7 @@ class Calls:
         self._futures[number] = asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def answers(self, timeout_s: float) -> list[Answer]:
-        """Return all answers that are there; wait for the first of them, but not longer."""
+        """Return all available answers; wait for the first one, but not longer than the timeout."""
         found = []
         try:
             found.append(self._answers.get(timeout=max(timeout_s, 0.0)))
@@ -115,11 +115,11 @@ class Calls:
         return found
 
     def stop_waiting(self) -> None:
-        """Make no further call: rows that wait for their next one end undone."""
+        """Make no further call: rows that wait for their next call end undone."""
         self._loop.call_soon_threadsafe(self._stopping.set)
 
     def cancel(self) -> None:
-        """End the calls that are being made; their rows are undone, and no answer comes."""
+        """Cancel the calls in progress; their rows are undone, and no answer comes."""
         self._is_cancelled = True
         self.stop_waiting()
         for future in self._futures.values():
@@ -135,7 +135,7 @@ class Calls:
             answer = await self._answer(number, row)
         except BaseException as error:
             if not self._is_cancelled:
-                # A client may cancel its own call. Without an answer the task would wait for ever.
+                # A client may cancel its own call. Without an answer the task would wait forever.
                 failure = RuntimeError(f"the call was ended: {error!r}")
                 failure.__cause__ = error
                 self._answers.put(Answer(number=number, error=failure, attempts=1))
@@ -166,7 +166,7 @@ class Calls:
                 return Answer(number=number, value=value, attempts=attempts + 1)
 
     async def _is_stopped_after(self, seconds: float) -> bool:
-        """Wait; return at once, and say so, when no further call is to be made."""
+        """Wait; return True at once if no further call is to be made."""
         try:
             await asyncio.wait_for(self._stopping.wait(), seconds)
         except (TimeoutError, asyncio.TimeoutError):
@@ -187,14 +187,14 @@ class Calls:
     async def _once(self, row: dict[str, Any]) -> Any:  # noqa: ANN401 - the user's own value.
         with _no_exit():
             value = await (self._function(row) if self._is_async else self._in_thread(row))
-            # A plain function may hand back a coroutine, as a lambda around one does.
+            # A plain function may return a coroutine, as a lambda around one does.
             return await value if inspect.isawaitable(value) else value
 
     def _in_thread(self, row: dict[str, Any]) -> asyncio.Future[Any]:
         """Call a plain function.
 
         Raises:
-            CallsStuckError: There are too many threads that do not end.
+            CallsStuckError: Too many threads do not end.
         """
         if self._threads >= 2 * self._transform.concurrency:
             raise CallsStuckError(
@@ -222,10 +222,10 @@ class Calls:
 
 @contextlib.contextmanager
 def _no_exit() -> Iterator[None]:
-    """Let nothing end the loop, and with it every other row's call.
+    """Keep user code from ending the loop, and with it every other row's call.
 
     Raises:
-        RuntimeError: The user's code wanted to end the process.
+        RuntimeError: The user's code tried to end the process.
     """
     try:
         yield
@@ -247,7 +247,7 @@ def _plain(error: BaseException) -> Exception:
 
 
 def _is_async(function: RowFunction) -> bool:
-    # Of an object that is called, its method tells.
+    # For a callable object, its method decides.
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at.
     )

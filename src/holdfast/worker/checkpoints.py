@@ -1,13 +1,13 @@
 """Checkpoints: when a task's work becomes durable, and how.
 
-Rows of a batch that is still being transformed are held apart, because a record covers whole
-batches only. What is kept in memory is bounded. Beyond the bound it depends on the rate: rows
-that come slowly are streamed into the chunk, rows that come fast are let go, because by the next
-checkpoint they make a table file of a good size, and a cut serves better.
+Rows of a batch that is still being transformed are kept separately, because a record covers only
+whole batches. Memory use is bounded. Beyond the bound it depends on the rate: rows that come slowly
+are streamed into the chunk; rows that come fast are dropped from the buffer, because by the next
+checkpoint they fill a table file of a good size, and a cut serves better.
 
-A *cut* closes all table files and names them in a record. It comes when the files are full, and
-at the task's end. A *chunk* keeps the output since the last record in the ledger when a
-checkpoint is due and the files are not full: so a checkpoint does not mean a small file.
+A *cut* closes all table files and names them in a record. It happens when the files are full, and
+at the end of the task. A *chunk* keeps the output since the last record in the ledger when a
+checkpoint is due and the files are not full, so that a checkpoint does not produce a small file.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from holdfast.worker.batch_steps import Step, copied, pieces
 from holdfast.worker.coverage import CoveredKeys, CoveredRanges
 from holdfast.worker.quarantine import Locate, Quarantine
 
-# ---- The chunk buffer: output rows that are in no closed table file, kept for the next checkpoint
+# ---- The chunk buffer: output rows outside closed table files, kept for the next checkpoint
 
 _KEPT_BYTES_MAX = 64 * 1024 * 1024
-# Output of this size in one checkpoint, before encoding, is worth a table file of its own.
+# This much output in one checkpoint, before encoding, is worth a table file of its own.
 _WORTH_A_CUT_BYTES = 128 * 1024 * 1024
 
 
@@ -40,7 +40,7 @@ class ChunkBuffer:
     """The output since the last record."""
 
     def __init__(self, storage: Storage, every_s: float | None, clock: Callable[[], float]) -> None:
-        """Start empty; without checkpoints nothing is ever kept."""
+        """Start empty; without checkpoints nothing is kept."""
         self._storage = storage
         self._every_s = every_s
         self._clock = clock
@@ -64,7 +64,7 @@ class ChunkBuffer:
         self.let_go = self._every_s is None
 
     def hold(self, rows: pa.RecordBatch) -> None:
-        """Take output of the batch that is being transformed."""
+        """Add output of the batch that is being transformed."""
         if self.let_go or not rows.num_rows:
             return
         self._held.append(rows)
@@ -73,7 +73,7 @@ class ChunkBuffer:
             self._let_go()
 
     def keep(self) -> None:
-        """The batch is done: what is held belongs to the chunk."""
+        """The batch is done: the held rows now belong to the chunk."""
         if self.let_go:
             return
         self._kept += self._held
@@ -87,11 +87,11 @@ class ChunkBuffer:
             self._stream()
 
     def drop_held(self) -> None:
-        """The batch failed: what is held belongs to nothing."""
+        """The batch failed: discard the held rows."""
         self._held, self._held_bytes = [], 0
 
     def write(self) -> Chunk | None:
-        """Make the chunk durable; None if there are no rows in it."""
+        """Make the chunk durable; return None if it has no rows."""
         if self._file is None and not self._kept:
             return None
         self._stream()
@@ -115,7 +115,8 @@ class ChunkBuffer:
 
 # ---- Checkpoints: when a task's work becomes durable, and how
 
-# How soon a task notices that its driver gives up, or that another has taken over: one request.
+# How soon a task notices that its driver is stopping or that another has taken over. Costs one
+# request.
 _LOOK_EVERY_S = 3.0
 
 
@@ -124,15 +125,15 @@ def _no_twin(_only_earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has n
 
 
 class TaskFencedError(Exception):
-    """The run has gone on without this task: it must not pay for another row."""
+    """The run has continued without this task, which must not pay for another row."""
 
 
 class TaskInterruptedError(Exception):
-    """The task's own driver gives up: it must not pay for another row; what is done counts."""
+    """The task's own driver is stopping: pay for no further row; finished rows count."""
 
 
 class TaskYieldsError(Exception):
-    """Another attempt has durable work at this place: one of the two must not go on."""
+    """Another attempt has durable work at this place, so one of the two must stop."""
 
 
 class Checkpoints:
@@ -159,13 +160,13 @@ class Checkpoints:
             log: The attempt's own log.
             writer: Writes table files.
             key: The key columns of the input; none for a scan.
-            locate: For a scan: which file a row stands in, and its number there.
+            locate: For a scan: the file that holds a row, and the row's number there.
             every_s: How much work may be lost, in seconds; None for cuts only.
-            copies: Whether somebody may still write to the memory of the output.
+            copies: Whether the output's memory may still be overwritten.
             batch_bytes: How large a piece of output is taken at a time.
-            twin_is_at_work: Whether another attempt has durable work here; if asked so, only one
-                that was started earlier.
-            clock: Seconds that only grow.
+            twin_is_at_work: Whether another attempt has durable work here; if its argument is true,
+                only attempts that started earlier count.
+            clock: A monotonic clock, in seconds.
         """
         self._ledger = ledger
         self._log = log
@@ -178,10 +179,10 @@ class Checkpoints:
         self._clock = clock
         self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
         self._quarantine = Quarantine(key, ledger.claim, locate)
-        # Rows of a scan that its reader does not hand on: the next record covers them.
+        # Rows of a scan that its reader leaves out: the next record covers them.
         self.passed_over: list[Span] = []
         self._is_scan = locate is not None
-        # Records since the last cut whose chunks the next cut supersedes.
+        # Records since the last cut, whose chunks the next cut supersedes.
         self._chunked: list[str] = []
         self.records = 0
         self._has_covered = False
@@ -202,24 +203,24 @@ class Checkpoints:
 
     @property
     def is_due(self) -> bool:
-        """Whether so much time has passed that a checkpoint is to be made."""
+        """Whether a checkpoint is due."""
         return self._every_s is not None and self._clock() - self._last >= self._every_s
 
     @property
     def failed_rows(self) -> int:
-        """How many rows were set aside since the task began."""
+        """How many rows have been set aside since the task began."""
         return self._quarantine.rows
 
     def say_begun(self) -> None:
-        """Write a record that covers nothing: a task that dies without any cannot be counted."""
+        """Write an empty record: a task that dies without any record cannot be counted."""
         self._append(TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0))
 
     def look(self) -> None:
-        """Look whether the task may go on.
+        """Check whether the task may continue.
 
         Raises:
-            TaskFencedError: The run has gone on without this task.
-            TaskInterruptedError: The task's own driver gives up.
+            TaskFencedError: The run has continued without this task.
+            TaskInterruptedError: The task's own driver is stopping.
         """
         self._looked = self._clock()
         end = self._ledger.end()
@@ -232,28 +233,28 @@ class Checkpoints:
         """Take output rows of the batch that is being transformed.
 
         Raises:
-            SchemaMismatchError: They do not fit the table.
+            SchemaMismatchError: The rows do not fit the table.
         """
         if not output.num_rows:
-            return  # It need not have columns either.
-        # Piece by piece: at no time is there a second copy of all that the transform has made.
+            return  # It may also lack columns.
+        # Piece by piece, so that there is never a second copy of the transform's whole output.
         for piece in pieces(output, self._batch_bytes):
             rows = self._writer.fit(piece)
             if self._copies and piece is output:
-                # Rows wait for their row group and their chunk, and until then a transform may
-                # write its next batch into the same memory; and a slice holds all that it was
-                # cut from.
+                # Rows wait for their row group and their chunk. Until then a transform may write
+                # its next batch into the same memory, and a slice keeps alive everything it was cut
+                # from.
                 rows = copied(rows)
             self._writer.write(rows)
             self._chunk.hold(rows)
 
     def cover(self, step: Step) -> None:
-        """A step's output is taken: count its rows, and make a checkpoint if one is due.
+        """Count the rows of a step whose output was taken, and make a checkpoint if one is due.
 
         Raises:
-            TaskFencedError: The run has gone on without this task.
-            TaskInterruptedError: The task's own driver gives up.
-            TaskYieldsError: Another attempt does the same work.
+            TaskFencedError: The run has continued without this task.
+            TaskInterruptedError: The task's own driver is stopping.
+            TaskYieldsError: Another attempt is doing the same work.
         """
         self.count(step)
         is_full = self._writer.fullness >= 1
@@ -274,7 +275,7 @@ class Checkpoints:
             raise TaskYieldsError
 
     def count(self, step: Step) -> None:
-        """A step's output is taken: count its rows, those that have failed apart."""
+        """Count the rows of a step whose output was taken, with failed rows counted separately."""
         if step.rows.num_rows:
             self._keys.add(step.rows, step.tags)
         self._quarantine.add(step.failed)
@@ -283,19 +284,19 @@ class Checkpoints:
         self._chunk.keep()
 
     def finish(self) -> None:
-        """The task's input is done. Only a task without any input leaves no record."""
+        """Finish the task's input. Only a task without any input leaves no record."""
         if self._keys.rows or self._quarantine or self.records:
             self._cut("complete")
 
     def stop(self) -> None:
-        """The task ends early, with all its output taken for rows that are counted: keep them."""
+        """Stop early and keep what is counted: the output of all counted rows has been taken."""
         if self._keys.rows or self._quarantine or self.records:
             self._cut("stopped")
 
     def stop_at_failed_batch(self) -> None:
-        """A batch failed: keep the batches before it, as far as they can be kept.
+        """Stop at a failed batch: keep the batches before it, as far as possible.
 
-        Their table files also hold rows of the failed batch, so they are given up.
+        Their table files also hold rows of the failed batch, so those files are discarded.
         """
         self._writer.abandon()
         self._chunk.drop_held()
@@ -306,7 +307,7 @@ class Checkpoints:
             self._write_chunk("stopped")
 
     def fail(self) -> None:
-        """The task cannot go on: give up what is not durable, and tell whoever comes next."""
+        """Discard what is not durable, and record the failure for the next attempt."""
         self._writer.abandon()
         self._keys.abandon()
         self._chunk.begin("")
@@ -329,7 +330,7 @@ class Checkpoints:
             self._chunked.append(name)
 
     def _record(self, end: TaskEnd, **where: Any) -> None:  # noqa: ANN401 - fields of the record.
-        """Write down the rows that are done, and after them those that have failed.
+        """Record the rows that are done, and after them those that have failed.
 
         A kill between the two only means that failed rows are tried again.
         """

@@ -1,4 +1,4 @@
-"""A checkup: what one executor can tell of itself. Runs there, and changes nothing."""
+"""A checkup: what one executor reports about itself. Runs there, and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.storage.port import Storage, StorageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """What one task has seen."""
+    """What one task found."""
 
     host: str
     python: str
@@ -26,24 +26,24 @@ class Checkup:
     pyarrow: str
     # Unix seconds, by the executor's clock.
     at: float
-    # Why the store cannot be reached from there; empty if it can, or was not asked.
+    # Why the store cannot be reached from there; empty if it can, or if it was not checked.
     store_error: str = ""
 
     def to_json(self) -> str:
-        """Return the checkup as the driver reads it."""
+        """Return the checkup as JSON for the driver."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckupPlan:
-    """What each task is to look at. Travels to executors; is never stored."""
+    """What each task checks. Sent to executors, never stored."""
 
-    # None where no store is named.
+    # None if no store is named.
     store: str | None
     storage: Storage | None
 
     def run(self, batches: Iterator[Any], *, place: int, attempt: int) -> Checkup:  # noqa: ARG002
-        """Look around on an executor."""
+        """Run the checks on an executor."""
         for _ in batches:  # So that Spark sees its rows read.
             pass
         return Checkup(

@@ -1,8 +1,8 @@
-"""A digest of the transform's code, to notice that a run goes on with other code.
+"""A digest of the transform's code, to notice that a run resumes with different code.
 
-It looks at what the code is, not at its pickle, which differs from process to process: at the
-function or class, its arguments, what it encloses, and what it uses of its own module. It does
-not follow calls into other modules: `version=` is there for what it cannot see.
+It covers the code itself, not its pickle, which differs from process to process: the function or
+class, its arguments, its closure, and what it uses from its own module. It does not follow calls
+into other modules: use `version=` for changes that it cannot see.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def code_digest(transform: object) -> str:
 
 
 class _Look:
-    """One look at a transform.
+    """One pass over a transform.
 
-    Functions, classes and collections are described once: they may lead back to themselves. Of
-    other packages than the transform's own only names are taken: their state may be anything.
+    Functions, classes and collections are described once, because they may refer to themselves.
+    Objects from packages other than the transform's own contribute only their names, because their
+    state may be anything.
     """
 
     def __init__(self, package: str, seen: Iterable[int]) -> None:
@@ -40,13 +41,13 @@ class _Look:
         self._seen = set(seen)
 
     def facts(self, value: object) -> Iterator[str]:
-        """Yield what a value is, without anything that differs from process to process."""
+        """Yield what identifies a value, without anything that differs between processes."""
         if isinstance(value, _PLAIN):
             yield repr(value)
         elif isinstance(value, MethodType):
             yield from self.facts(value.__func__)
         elif isinstance(value, set | frozenset):
-            # A set has no order of its own, and another one in each process.
+            # A set has no fixed order: it differs between processes.
             yield from sorted(map(self._text, value))
         elif isinstance(value, _GROUPS):
             yield type(value).__name__
@@ -56,7 +57,7 @@ class _Look:
         elif isinstance(value, FunctionType):
             yield from self._once(value, self._function)
         else:
-            # Of an object its class: its state may hold connections, caches and addresses.
+            # For an object, only its class: its state may hold connections, caches and addresses.
             kind = value if isinstance(value, type) else type(value)
             yield from self._once(kind, self._class)
 
@@ -94,14 +95,14 @@ class _Look:
                 yield from self.facts(used)
 
     def _text(self, value: object) -> str:
-        """Describe a value by itself, whatever was described before it."""
+        """Describe a value on its own, regardless of what was described before."""
         return "\n".join(_Look(self._package, self._seen).facts(value))
 
     def _parts(self, value: object) -> list[object]:
         if isinstance(value, PerWorker):
             return [value.factory, value.args, dict(value.kwargs)]
         if isinstance(value, PerRow):
-            # How many at a time, and how often again, does not change what a row becomes.
+            # Concurrency and retries do not change what a row becomes.
             return [value.function]
         if isinstance(value, functools.partial):
             return [value.func, value.args, value.keywords]
@@ -115,7 +116,7 @@ class _Look:
             yield base.__qualname__
             for name, one in vars(base).items():
                 method = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
-                # Names with two underscores hold lines and documentation, unless they are code.
+                # Dunder names hold line numbers and documentation, unless they are code.
                 constant = isinstance(one, (*_PLAIN, *_GROUPS)) and not name.startswith("__")
                 if isinstance(method, FunctionType) or constant:
                     yield name
@@ -123,7 +124,7 @@ class _Look:
 
 
 def _package(value: object) -> str:
-    """Return the top-level package that a transform, function or class comes from."""
+    """Return the top-level package of a transform, function or class."""
     if isinstance(value, PerRow):
         return _package(value.function)
     if isinstance(value, PerWorker):
@@ -135,7 +136,7 @@ def _package(value: object) -> str:
 
 
 def _enclosed(function: FunctionType) -> list[object]:
-    """Return what a function encloses; a name that is not bound yet encloses nothing."""
+    """Return the values in a function's closure; a name that is not yet bound is skipped."""
     found = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):

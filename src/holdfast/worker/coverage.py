@@ -1,7 +1,7 @@
 """Coverage: which input rows a task record covers, by key or by row number.
 
-Spark sums these hashes on its side and tasks sum them on theirs; comparing the sums needs every
-bit to agree. Spark hashes a value by how it stores it: as an int of 32 bits or a long of 64.
+Spark and the tasks each sum these hashes, and the sums are compared, so every bit must agree. Spark
+hashes a value by its storage type: a 32-bit int or a 64-bit long.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
 from holdfast.storage.port import Storage
 
 
-# ---- Tags: what Holdfast itself must know of each input row, beside the user's columns
+# ---- Tags: what Holdfast itself needs to know about each input row, next to the user's columns
 def split_tag(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
-    """Take the tags off, if there are any: the transform must not see them."""
+    """Remove the tags, if there are any: the transform must not see them."""
     index = batch.schema.get_field_index(TAG_COLUMN)
     if index < 0:
         return batch, None
@@ -31,7 +31,7 @@ def split_tag(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
 
 
 def hashes_of(tags: pa.Array | None) -> dict[str, npt.NDArray[np.uint64]]:
-    """Return what Spark has hashed of each row of a DataFrame, by its name in the tags."""
+    """Return Spark's hashes of each row of a DataFrame, by their names in the tags."""
     if tags is None:
         return {}
     if not pa.types.is_struct(tags.type):
@@ -45,9 +45,9 @@ def _words(hashes: pa.Array) -> npt.NDArray[np.uint64]:
     return words
 
 
-# ---- Covered ranges: which rows of a scan the record to come will cover
+# ---- Covered ranges: which rows of a scan the next record will cover
 class CoveredRanges:
-    """Adds up the row numbers of one record."""
+    """Collects the row numbers of one record."""
 
     def __init__(self, passed_over: list[Span]) -> None:
         """Start empty.
@@ -61,7 +61,7 @@ class CoveredRanges:
 
     @property
     def rows(self) -> int:
-        """How many rows were added, or left out by the scan."""
+        """How many rows were added here or left out by the scan."""
         return self._rows + sum(stop - start for start, stop in self._passed_over)
 
     def add(self, batch: pa.RecordBatch, tags: pa.Array | None) -> None:
@@ -69,14 +69,14 @@ class CoveredRanges:
 
         Args:
             batch: The rows.
-            tags: The row numbers that each of them stands for: a number, or a span.
+            tags: The row numbers of each row: a number, or a span.
         """
         assert tags is not None  # noqa: S101 - a scan tags every row.
         self._rows += batch.num_rows
         self._spans += spans_of(tags)
 
     def finish(self) -> Coverage:
-        """Return what is covered, with the rows that the scan has passed over."""
+        """Return the coverage, including the rows that the scan left out."""
         ranges = Ranges.of((*self._spans, *self._passed_over))
         self._passed_over.clear()
         if not ranges:
@@ -84,11 +84,11 @@ class CoveredRanges:
         return Coverage(rows=ranges.rows, low=0, high=0, keys_bytes=0, ranges=ranges.spans)
 
     def abandon(self) -> None:
-        """Give up what was added: there is nothing to clean up."""
+        """Discard what was added: there is nothing to clean up."""
 
 
 def spans_of(tags: pa.Array) -> list[Span]:
-    """Return the tags of rows as few spans, in the order in which they come."""
+    """Return the tags of rows as few spans, in input order."""
     if pa.types.is_struct(tags.type):
         starts, stops = (np.asarray(one) for one in tags.flatten())
     else:
@@ -104,7 +104,7 @@ def spans_of(tags: pa.Array) -> list[Span]:
 
 # ---- The hash of each row's key, exactly as Spark SQL's `xxhash64` computes it
 
-_SEED = 42  # The one of Spark's function; it cannot be changed in SQL.
+_SEED = 42  # The seed of Spark's function; SQL cannot change it.
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _PRIME_3 = np.uint64(0x165667B19E3779F9)
@@ -114,33 +114,33 @@ _PRIME_5 = 0x27D4EB2F165667C5
 _INT_START, _LONG_START = np.uint64(_PRIME_5 + 4), np.uint64(_PRIME_5 + 8)
 
 _INT_KINDS = (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.date32())
-_LONG_DIGITS_MAX = 18  # Spark stores a decimal of more digits as bytes, and hashes those.
-# Some twenty passes go over each block: it has to stay in the processor's cache meanwhile.
+_LONG_DIGITS_MAX = 18  # Spark stores a longer decimal as bytes, and hashes those.
+# About twenty passes go over each block, so it has to stay in the processor's cache.
 _BLOCK_ROWS = 1 << 14
 
 _Words = npt.NDArray[np.uint64]
 
 
 def hashable(kind: pa.DataType) -> bool:
-    """Say whether keys of this type can be hashed here; Spark has to hash the others."""
+    """Whether keys of this type can be hashed here; Spark has to hash the others."""
     if pt.is_decimal128(kind):
         return bool(kind.precision <= _LONG_DIGITS_MAX)
     if pt.is_timestamp(kind):
-        return bool(kind.unit == "us")  # Spark knows no other unit.
+        return bool(kind.unit == "us")  # Spark has no other unit.
     return kind in _INT_KINDS or bool(pt.is_int64(kind))
 
 
 def key_hashes(columns: Sequence[pa.Array]) -> _Words:
-    """Return for each row what Spark's `xxhash64(column, ...)` returns, as unsigned numbers.
+    """Return what Spark's `xxhash64(column, ...)` returns for each row, as unsigned integers.
 
-    Runs on an executor. A NULL leaves the hash of the columns before it as it is.
+    Runs on an executor. A NULL leaves the hash of the preceding columns unchanged.
 
     Args:
-        columns: The key's columns in their order; at least one, all of one length.
+        columns: The key columns in order; at least one, all of the same length.
 
     Raises:
         TypeError: A column's type is not `hashable`.
-        ValueError: There is no column, or their lengths differ.
+        ValueError: There are no columns, or their lengths differ.
     """
     if len({len(column) for column in columns}) != 1:
         raise ValueError("a key is made of one or more columns of one length")
@@ -156,9 +156,9 @@ def key_hashes(columns: Sequence[pa.Array]) -> _Words:
 
 
 def hash_sums(hashes: _Words) -> tuple[int, int]:
-    """Return the sum of the hashes' low 32 bits and that of their high 32 bits.
+    """Return the sums of the hashes' low 32 bits and of their high 32 bits.
 
-    Both are exact up to 2^32 rows: so many halves fit into the 64 bits they are added up in.
+    Both are exact up to 2^32 rows, because that many 32-bit halves fit into a 64-bit sum.
     """
     low = np.sum(hashes & np.uint64(0xFFFFFFFF), dtype=np.uint64)
     high = np.sum(hashes >> np.uint64(32), dtype=np.uint64)
@@ -166,7 +166,7 @@ def hash_sums(hashes: _Words) -> tuple[int, int]:
 
 
 def _add_column(hashes: _Words, column: pa.Array) -> None:
-    """Turn the hashes of the columns so far, in place, into those with one column more."""
+    """Update the hashes in place with one more column."""
     before = hashes.copy() if column.null_count else None
     if column.type in _INT_KINDS:
         _add_ints(hashes, column)
@@ -178,15 +178,15 @@ def _add_column(hashes: _Words, column: pa.Array) -> None:
     hashes *= _PRIME_3
     hashes ^= hashes >> np.uint64(32)
     if before is not None:
-        # Whatever stands in memory below a NULL was hashed along with the values.
+        # The memory under a NULL was hashed along with the values.
         np.copyto(hashes, before, where=column.is_null().to_numpy(zero_copy_only=False))
 
 
 def _add_ints(hashes: _Words, column: pa.Array) -> None:
     if pt.is_boolean(column.type):
-        column = column.cast(pa.int8())  # Eight of them share a byte.
+        column = column.cast(pa.int8())  # Eight booleans share a byte.
     values = _memory(column).view(f"i{column.type.bit_width // 8}")
-    # The sign fills 32 bits and no more: Spark widens to int, then takes that as unsigned.
+    # The sign fills only 32 bits: Spark widens to int, then takes that as unsigned.
     words = values.astype(np.int32, copy=False).view(np.uint32).astype(np.uint64)
     words *= _PRIME_1
     hashes += _INT_START
@@ -197,7 +197,7 @@ def _add_ints(hashes: _Words, column: pa.Array) -> None:
 
 
 def _add_longs(hashes: _Words, column: pa.Array) -> None:
-    # A decimal takes two words, the low one first; up to 18 digits fit into that one.
+    # A decimal takes two words, the low one first; up to 18 digits fit into the low one.
     words = _memory(column).view(np.uint64)[:: column.type.bit_width // 64] * _PRIME_2
     _rotate_left(words, 31)
     words *= _PRIME_1
@@ -221,12 +221,12 @@ def _rotate_left(words: _Words, bits: int) -> None:
     words |= carried
 
 
-# ---- Covered keys: which input rows the record to come will cover
+# ---- Covered keys: which input rows the next record will cover
 class NullKeysError(Exception):
-    """Rows have NULL in their key. Only without an input check does a task see them."""
+    """Rows have NULL in their key. Tasks see such rows only if the input check is off."""
 
     def __init__(self, rows: int) -> None:
-        """Keep how many."""
+        """Keep the number of rows."""
         super().__init__(rows)
         self.rows = rows
 
@@ -235,7 +235,7 @@ def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
     """Stop before rows without a key are paid for: a join would never find them finished.
 
     Raises:
-        NullKeysError: There are some.
+        NullKeysError: Some rows have NULL in their key.
     """
     columns = zip(batch.schema.names, batch.columns, strict=True)
     if nulls := max((column.null_count for name, column in columns if name in key), default=0):
@@ -243,14 +243,14 @@ def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
 
 
 class CoveredKeys:
-    """Adds up the keys of one record and writes them down."""
+    """Collects the keys of one record and writes them to storage."""
 
     def __init__(self, storage: Storage, uri: str, key: Sequence[str]) -> None:
         """Start empty.
 
         Args:
             storage: How the store is reached.
-            uri: Where the keys are to stand.
+            uri: Where the keys are written.
             key: The key columns.
         """
         self._key = tuple(key)
@@ -271,7 +271,7 @@ class CoveredKeys:
 
         Args:
             batch: The rows.
-            tags: What Spark itself has hashed of each row; None to hash the key here.
+            tags: Spark's own hashes of each row; None to hash the key here.
         """
         columns = [batch.column(name) for name in self._key]
         hashed = hashes_of(tags)
@@ -301,11 +301,11 @@ class CoveredKeys:
         )
 
     def abandon(self) -> None:
-        """Give the keys up."""
+        """Discard the keys."""
         self._file.abandon()
 
     def _follow(self, columns: Sequence[pa.Array]) -> None:
-        """Keep the span, as long as the keys grow from row to row."""
+        """Track the span as long as the keys grow from row to row."""
         if not self._grows:
             return
         (first, *others) = columns
@@ -314,12 +314,13 @@ class CoveredKeys:
             return
         low, high = first[0].as_py(), first[-1].as_py()
         goes_on = self._span is None or low > self._span[1]
-        # Of a single row there is nothing to compare, and pyarrow says NULL of nothing.
+        # With a single row there is nothing to compare, and pyarrow returns NULL for an empty
+        # array.
         self._grows = goes_on and pc.all(pc.greater(first[1:], first[:-1])).as_py() is not False
         if self._grows:
             self._span = (low if self._span is None else self._span[0], high)
 
 
 def needs_hash_column(types: Sequence[pa.DataType]) -> bool:
-    """Whether Spark must add the hash, because it is not computed here for such keys."""
+    """Whether Spark must add the hash, because keys of these types cannot be hashed here."""
     return not all(hashable(kind) for kind in types)

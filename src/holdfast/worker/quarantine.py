@@ -16,7 +16,7 @@ from holdfast.worker.reports import error_text
 
 Locate = Callable[[int], tuple[str, int]]
 
-# What waits in memory for the next checkpoint.
+# The most bytes that wait in memory for the next checkpoint.
 _HELD_BYTES_MAX = 16 << 20
 
 
@@ -29,27 +29,27 @@ class Quarantine:
         Args:
             key: The key columns of the input; none for a scan.
             epoch: The number of the claim under which the task works.
-            locate: For a scan: which file a row stands in, and its number there.
+            locate: For a scan: the file that holds a row, and the row's number there.
         """
         self._locate = locate
         self._key = tuple(key)
         self._epoch = epoch
         self._held: list[FailedRow] = []
         self._held_bytes = 0
-        # Since the task began.
+        # Rows since the task began.
         self.rows = 0
 
     def __len__(self) -> int:
-        """Return how many rows wait to be written."""
+        """Return how many rows are waiting to be written."""
         return len(self._held)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that it should be written now."""
+        """Whether so much is waiting that it should be written now."""
         return self._held_bytes >= _HELD_BYTES_MAX
 
     def add(self, failed: Sequence[FailedRow]) -> None:
-        """Take rows that have failed."""
+        """Add rows that have failed."""
         self._held += failed
         self._held_bytes += sum(one.row.nbytes for one in failed)
         self.rows += len(failed)
@@ -57,7 +57,7 @@ class Quarantine:
     def write(
         self, storage: Storage, uri: str, keys: CoveredKeys | CoveredRanges
     ) -> tuple[Chunk, Coverage]:
-        """Make the rows that wait durable, and say what a record needs to name them."""
+        """Make the waiting rows durable, and return what a record needs to name them."""
         held, self._held, self._held_bytes = self._held, [], 0
         rows = pa.concat_batches([one.row for one in held])
         tags = [one.tags for one in held if one.tags is not None]
@@ -82,7 +82,7 @@ class Quarantine:
         )
 
     def _keys(self, rows: pa.RecordBatch, held: Sequence[FailedRow]) -> pa.StructArray:
-        """Return what a person finds each row by: its key, or its place in a file."""
+        """Return what a person finds each row by: its key, or its position in a file."""
         if self._locate is None:
             return rows.select(list(self._key)).to_struct_array()
         places = []

@@ -1,6 +1,6 @@
 """Replay: put the chunks of tasks that died into table files, without calling the transform.
 
-Chunks are fetched, and their digests taken, on IO threads while earlier ones are encoded.
+IO threads fetch chunks and compute their digests while earlier ones are encoded.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from holdfast.worker.twins import reason_to_do_nothing
 
 # The one column of the work items' DataFrame: a JSON list of chunks.
 ITEM_COLUMN = "chunks"
-# How Arrow names a column's number, which a writer of numbered columns has put there.
+# Arrow's metadata key for a column's number, set by a writer of numbered columns.
 _FIELD_ID = b"PARQUET:field_id"
 
 
 def work_items(records: Sequence[TaskRecord], item_bytes: int) -> list[str]:
-    """Share waiting chunks out into items that each make files of a good size.
+    """Group waiting chunks into items that each make files of a good size.
 
     Args:
-        records: The records whose chunks wait.
+        records: The records whose chunks are waiting.
         item_bytes: How many bytes of chunks make one item.
     """
     items: list[list[list[object]]] = []
@@ -56,7 +56,7 @@ def work_items(records: Sequence[TaskRecord], item_bytes: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayPlan:
-    """What every task of a replay job does. Pickled on the driver, never stored."""
+    """The work of every task of a replay job. Pickled on the driver, never stored."""
 
     writer: WriterSpec
     ledger: JobLedger
@@ -113,7 +113,7 @@ class _ReplayTask:
         try:
             batches = decode_chunk(uri, chunk, data.result())
         except LedgerDamagedError:
-            # The other chunks are whole; the rows of this one are computed again.
+            # The other chunks are intact; the rows of this one are computed again.
             self.damaged.append(name)
             return
         failpoint("after-chunk-is-read")
@@ -143,13 +143,13 @@ class _ReplayTask:
 
 
 def _for_the_table(uri: str, batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
-    """Return rows of a chunk as the table stores them now.
+    """Return the rows of a chunk in the table's current form.
 
-    The table may have got columns or wider types since. Columns are matched by name; where the
-    format numbers them, a name that has another number now is another column.
+    The table may have gained columns or wider types since. Columns are matched by name; if the
+    format numbers them, a name with a different number is a different column.
 
     Raises:
-        TableChangedError: A column of the chunk is not in the table any more.
+        TableChangedError: A column of the chunk is no longer in the table.
     """
     if batch.schema.equals(stored, check_metadata=True):
         return batch
@@ -165,7 +165,7 @@ def _for_the_table(uri: str, batch: pa.RecordBatch, stored: pa.Schema) -> pa.Rec
 
 
 def _numbers(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, bytes]]:
-    """Give the number of each column that has one, by its path."""
+    """Yield the number of each column that has one, by its path."""
     for field in fields:
         path = above + field.name
         if number := (field.metadata or {}).get(_FIELD_ID):

@@ -1,8 +1,7 @@
 """What a task reports to the driver: its counts, and what went wrong in the user's terms.
 
-Errors that a retry cannot mend are reported, not raised: Spark would run the task four times
-and pay for the same rows again. Errors of the moment (a lost connection) are raised, so that
-Spark does retry.
+Errors that a retry cannot fix are reported, not raised: Spark would run the task four times and pay
+for the same rows again. Transient errors (a lost connection) are raised, so that Spark does retry.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from holdfast.text import code_without_secrets, error_chain, printable
 from holdfast.worker.coverage import NullKeysError
 from holdfast.worker.transforms import PerRow, PerWorker, TransformOutputError
 
-# ---- What a task tells the driver: one JSON text per task, through Spark's own result
+# ---- A task's report to the driver: one JSON text per task, in Spark's own result
 
 ProblemKind = Literal["setup", "transform", "schema", "null key", "input"]
-# "complete": all its input is durable. "left": another attempt has durable work there, the next
-# pass does the rest. "fenced": the run has gone on without this job. "interrupted": the driver
-# gives up. "stopped": see the problem.
+# "complete": all of its input is durable. "left": another attempt has durable work there; the next
+# pass does the rest. "fenced": the run has continued without this job. "interrupted": the driver is
+# stopping. "stopped": see the problem.
 ReportEnd = Literal["complete", "left", "fenced", "interrupted", "stopped"]
 
 
@@ -44,10 +43,10 @@ class TaskProblem:
 
     kind: ProblemKind
     host: str
-    # For "setup": what and cure; for "transform": where, error, traceback, and `lasts` unless it
-    # may pass; for "schema": its facts; for "null key": rows.
+    # For "setup": what and cure. For "transform": where, error, traceback, and `lasts` unless it is
+    # transient. For "schema": its facts. For "null key": rows.
     facts: dict[str, str]
-    # Whether the job cannot end well, whatever its other tasks do.
+    # Whether the job cannot succeed, whatever its other tasks do.
     of_the_job: bool = False
 
 
@@ -58,20 +57,20 @@ class TaskReport:
     place: int
     end: ReportEnd = "complete"
     rows_in: int = 0
-    # The attempt's own log, and how many records stand in it: the driver must find as many.
+    # The attempt's own log, and how many records it has: the driver must find as many.
     log: str = ""
     records: int = 0
     problem: TaskProblem | None = None
-    # Records whose chunk could not be read back as it was written.
+    # Records whose chunk did not read back as it was written.
     damaged: tuple[str, ...] = ()
-    # Rows that were set aside, and the first of them in words.
+    # Rows that were set aside, and the first one's error as text.
     failed_rows: int = 0
     failed_example: str = ""
     # Its traceback.
     failed_traceback: str = ""
-    # Whether one of them failed in a way that may pass.
+    # Whether one of them failed with a transient error.
     failed_may_pass: bool = False
-    # What the task has asked of storage: see `IoCounters`.
+    # The task's storage requests: see `IoCounters`.
     io: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -80,7 +79,7 @@ class TaskReport:
 
     @classmethod
     def from_json(cls, text: str) -> TaskReport:
-        """Read back what `to_json`, or the bootstrap on an executor, gave."""
+        """Read back the output of `to_json` or of the bootstrap on an executor."""
         value: dict[str, Any] = json.loads(text)
         problem = value.pop("problem", None)
         value["damaged"] = tuple(value.get("damaged", ()))
@@ -90,34 +89,34 @@ class TaskReport:
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - it is no error, but where one was raised.
-    """The traceback of a worker, as text: frames do not travel between processes."""
+    """A worker's traceback as text, because frames cannot be passed between processes."""
 
     def __str__(self) -> str:
-        """Return it so that Python prints it above the driver's own traceback."""
+        """Return it in the form that Python prints above the driver's own traceback."""
         return f'\n"""\n{self.args[0]}\n"""'
 
     @classmethod
     def of(cls, text: str) -> WorkerTraceback | None:
-        """Return what to raise an error from; None if there is no traceback."""
+        """Return the cause to raise an error from; None if there is no traceback."""
         return cls(text) if text else None
 
 
 def transform_example(problem: TaskProblem) -> str:
-    """Return a transform's failure as one text."""
+    """Return a transform's failure as text."""
     facts = problem.facts
     example = f"{facts['error']} (at {facts['where']}; {facts['rows']}"
     return example + (f"; {facts['keys']})" if facts["keys"] else ")")
 
 
-# ---- Problems: what went wrong in a task, in words that reach the user
+# ---- Problems: what went wrong in a task, worded for the user
 
-# A model's error may carry a whole document; Spark collects one from every task.
+# A model's error may carry a whole document, and Spark collects one from every task.
 _ERROR_LENGTH_MAX = 2000
 _SOURCE_LENGTH_MAX = 200
 _TRACEBACK_LENGTH_MAX = 20_000
 _KEY_LENGTH_MAX = 200
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-# The standard library's folders, and those of installed packages.
+# The folders of the standard library and of installed packages.
 _LIBRARIES = tuple(
     f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -125,7 +124,7 @@ _INSTALLED = ("/site-packages/", "/dist-packages/", "/pyspark/", "/pyspark.zip/"
 
 
 class TransformFailedError(Exception):
-    """Tells the transform's own error from the writer's."""
+    """Marks an error as the transform's own, not the writer's."""
 
     def __init__(self, error: Exception) -> None:
         """Keep the transform's error."""
@@ -140,14 +139,14 @@ def problem_of(
     rows_before: int,
     transform: object = None,
 ) -> TaskProblem:
-    """Say what is wrong with a batch, in plain values.
+    """Describe what is wrong with a batch, in plain values.
 
     Args:
-        error: What was raised.
+        error: The exception.
         key: The key columns.
         batch: The input batch.
-        rows_before: How many rows the task had done before it.
-        transform: The user's; what it returned may be wrong where none of its lines failed.
+        rows_before: How many rows the task had done before this batch.
+        transform: The user's transform; its output may be wrong although none of its lines failed.
     """
     host = socket.gethostname()
     rows = (
@@ -161,7 +160,7 @@ def problem_of(
         return TaskProblem(kind="input", host=host, facts={"what": error.what})
     if isinstance(error, SchemaMismatchError):
         facts = {"table": error.table, "column": error.column, "problem": error.problem}
-        if isinstance(error, ValueMisfitError):  # A person looks for the row.
+        if isinstance(error, ValueMisfitError):  # A person will look for the row.
             found = "; ".join(one for one in (rows, _key_range(key, batch)) if one)
             facts["problem"] += f" ({found})"
             return TaskProblem(kind="schema", host=host, facts=facts)
@@ -179,7 +178,7 @@ def problem_of(
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as one text of bounded length."""
+    """Return an error as text of bounded length."""
     try:
         said = str(error)
     except Exception:  # noqa: BLE001 - it is the user's own code.
@@ -188,15 +187,15 @@ def error_text(error: BaseException) -> str:
 
 
 def _storable(text: str) -> str:
-    # A text cut in the middle of a sign cannot be stored.
+    # A text that is cut in the middle of a character cannot be stored.
     return text.encode(errors="backslashreplace").decode()
 
 
 def _where(error: BaseException, transform: object) -> str:
-    """Return the innermost line of the user's own code, as far as it can be told from others'."""
+    """Return the innermost line of the user's own code, as far as it can be recognised."""
     stacks = [list(traceback.walk_tb(one.__traceback__)) for one in error_chain(error)]
     code = _code_of(transform) if isinstance(error, TransformOutputError) else None
-    # A job that is itself an installed package is among the libraries.
+    # A job that is itself an installed package counts as a library.
     for is_chosen in (_is_users, _is_not_ours, bool):
         if is_chosen is not _is_users and code is not None:  # It has returned: no line is left.
             return _line_text(code, code.co_firstlineno, {})
@@ -208,7 +207,7 @@ def _where(error: BaseException, transform: object) -> str:
 
 
 def _code_of(transform: object) -> CodeType | None:
-    """Return the code of the user's function, or of the method that is called in its place."""
+    """Return the code of the user's function, or of the object's method that is called."""
     while isinstance(transform, PerRow | PerWorker | partial):
         if isinstance(transform, PerWorker):
             transform = transform.factory
@@ -243,7 +242,7 @@ def _is_not_ours(file: str) -> bool:
 
 
 def _traceback_text(error: BaseException) -> str:
-    """Return the whole traceback, with all errors behind it; a long one is cut in its middle."""
+    """Return the whole traceback with all causes; a long one is cut in the middle."""
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - the errors are the user's own; their text may fail.
@@ -257,7 +256,7 @@ def _traceback_text(error: BaseException) -> str:
 
 
 def _key_range(key: tuple[str, ...], batch: pa.RecordBatch) -> str:
-    """Return the batch's first and last key, which is what a person can look up."""
+    """Return the batch's first and last key, for a person to look up."""
 
     def at(row: int) -> str:
         values = [f"{name}={_shown(batch.column(name)[row])}" for name in key]

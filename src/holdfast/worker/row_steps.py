@@ -1,7 +1,7 @@
 """Row steps: the rows a row function works on, their answers as batches, steps to checkpoint.
 
-It is always full: a slow row holds up no other. What is finished is handed on in the input's
-order, as long as that keeps neither a checkpoint nor memory waiting.
+The window is always full: a slow row does not hold up others. Finished rows are passed on in input
+order, unless that would delay a checkpoint or hold too much memory.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PAIR = 2
 
 
 def rows_of(answer: object, *, one_to_one: bool) -> list[Mapping[str, Any]]:
-    """Return the output rows that one answer holds.
+    """Return the output rows of one answer.
 
     Args:
         answer: What the function returned.
         one_to_one: Whether it must be exactly one row.
 
     Raises:
-        TransformOutputError: It is no row.
+        TransformOutputError: The answer is not a row.
     """
     if isinstance(answer, Mapping) and answer:
         return [answer]
@@ -60,13 +60,13 @@ def lacking(
     may_lack: frozenset[ColumnPath],
     above: ColumnPath = (),
 ) -> ColumnPath | None:
-    """Return the first column that a row has no value for, not even None; None if it has all.
+    """Return the first column missing from a row, or None; a None value is not missing.
 
     Args:
-        row: A row, or a value of a struct.
-        fields: The columns that are wanted.
-        may_lack: Those that need not be there.
-        above: The columns that the row is below.
+        row: A row, or the value of a struct.
+        fields: The wanted columns.
+        may_lack: The columns that may be missing.
+        above: The path of columns above the row.
     """
     for field in fields:
         path = (*above, field.name)
@@ -90,7 +90,7 @@ def _lacking_below(
     if not isinstance(value, list | tuple | np.ndarray):
         return None
     parts: list[tuple[str, pa.DataType, Iterable[object]]] = []
-    if pa.types.is_map(kind):  # A dict, or pairs, which is what a row function is given.
+    if pa.types.is_map(kind):  # A dict, or the pairs that a row function gets.
         pairs = [one for one in value if isinstance(one, list | tuple) and len(one) == _PAIR]
         parts.append((KEY, kind.key_type, [one[0] for one in pairs]))
         parts.append((VALUE, kind.item_type, [one[1] for one in pairs]))
@@ -105,9 +105,9 @@ def _lacking_below(
 
 
 def as_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows as one batch: with the table's types where the values have them.
+    """Return rows as one batch, with the table's types if the values have them.
 
-    Other values keep a type of their own, and fitting them to the table tells what is wrong.
+    Other values keep their own type; fitting them to the table then shows what is wrong.
 
     Raises:
         TransformOutputError: The values of a column have no common type.
@@ -137,7 +137,7 @@ def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return values as one array.
 
     Raises:
-        OverflowError: Arrow has made several, as one would be too large.
+        OverflowError: Arrow made several arrays, because one would be too large.
     """
     if isinstance(array, pa.ChunkedArray):
         raise OverflowError(
@@ -147,7 +147,7 @@ def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever a row holds.
-    """Whether a value keeps its meaning in a type: pyarrow would cut 1.9 down to 1 by itself."""
+    """Whether a value keeps its meaning in a type: pyarrow would silently cut 1.9 down to 1."""
     if value is None:
         return True
     if pa.types.is_struct(kind):
@@ -162,12 +162,13 @@ def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever 
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         is_array = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
-        some = value[:1] if is_array else value  # Of an array one value tells for all.
+        some = value[:1] if is_array else value  # In an array one value represents all.
         return isinstance(value, Sequence | np.ndarray) and all(
             _is_kept(one, kind.value_type) for one in some
         )
     if isinstance(value, datetime):
-        # It is a date as well, but not only; and without a zone it may be any moment of a day.
+        # A datetime is also a date, but not only that; and without a zone it is not a definite
+        # time.
         return (
             pa.types.is_timestamp(kind)
             and (value.tzinfo is None) == (kind.tz is None)
@@ -188,19 +189,19 @@ _KEPT: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
 
 # ---- The row window: the rows that a row function is working on, and those it has finished
 
-# Finished rows that make a step, if they are the oldest ones; and how much may be finished behind
-# a row that is not before it is handed on all the same.
+# How many finished rows make a step if they are the oldest ones; and how much may be finished
+# behind an unfinished row before it is passed on anyway.
 _STEP_ROWS, _STEP_BYTES = 256, 8 << 20
 _HELD_ROWS_MAX, _HELD_BYTES_MAX = 16_384, 32 << 20
-# How often the window looks up from its calls: for a due checkpoint, and the end of the run.
+# How often the window checks for a due checkpoint and for the end of the run.
 _LOOK_EVERY_S = 1.0
 
 
 @dataclass(slots=True)
 class Slot:
-    """One input row, and how it ended."""
+    """One input row, and its result."""
 
-    # The task's rows before it.
+    # The number of the task's rows before it.
     position: int
     row: pa.RecordBatch
     tags: pa.Array | None
@@ -209,7 +210,7 @@ class Slot:
 
 
 class RowWindow:
-    """Keeps a task's calls going."""
+    """Keeps a task's calls in progress."""
 
     def __init__(
         self,
@@ -224,10 +225,10 @@ class RowWindow:
 
         Args:
             calls: Makes the calls.
-            concurrency: How many rows are worked on at a time.
+            concurrency: How many rows are worked on at once.
             is_due: Whether a checkpoint is due.
-            look: Looks whether the task may go on; raises if not.
-            clock: Seconds that only grow.
+            look: Checks whether the task may continue; raises if not.
+            clock: A monotonic clock, in seconds.
         """
         self._calls = calls
         self._concurrency = concurrency
@@ -239,11 +240,11 @@ class RowWindow:
         self._has_failed = False
         self._admitted = 0
         self._looked = clock()
-        # Whether finished rows are handed on at once: as long as it may be that none fits.
+        # Whether finished rows are passed on at once, as long as it is possible that none fits.
         self.is_eager = False
 
     def groups(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Slot]]:
-        """Work on all rows; yield finished ones, in the input's order within each group."""
+        """Work on all rows; yield finished ones, in input order within each group."""
         self._look()
         for slot in self._rows(batches):
             while self._calls.in_flight >= self._concurrency:
@@ -251,7 +252,7 @@ class RowWindow:
             self._slots[slot.position] = slot
             try:
                 row = slot.row.to_pylist()[0]
-            except (OverflowError, ValueError) as error:  # As of a date after the year 9999.
+            except (OverflowError, ValueError) as error:  # For example, a date after the year 9999.
                 self._settle([Answer(number=slot.position, error=error)])
                 yield from self._take(self._done())
             else:
@@ -261,10 +262,10 @@ class RowWindow:
         yield from self._take(self._done())
 
     def drain(self, grace_s: float | None) -> list[Slot]:
-        """Make no further call; wait for those being made; return all rows that are finished.
+        """Make no further call; wait for those in progress; return all finished rows.
 
         Args:
-            grace_s: How long to wait; None as long as it takes.
+            grace_s: How long to wait; None for as long as it takes.
         """
         self._calls.stop_waiting()
         deadline = None if grace_s is None else self._clock() + grace_s
@@ -275,14 +276,14 @@ class RowWindow:
         return [slot for group in self._take(self._done()) for slot in group]
 
     def cancel(self) -> None:
-        """Give up every row that is not finished."""
+        """Drop every row that is not finished."""
         self._calls.cancel()
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slot]:
         for batch in batches:
             rows, tags = split_tag(batch)
             for index in range(rows.num_rows):
-                # A copy: a slice would hold all of Spark's batch as long as its slowest row.
+                # A copy: a slice would keep all of Spark's batch alive as long as its slowest row.
                 one = rows.slice(index, 1)
                 row = pa.concat_batches([one, one.slice(0, 0)])
                 tag = None if tags is None else tags.take([index])
@@ -314,7 +315,7 @@ class RowWindow:
                 del self._slots[answer.number]
                 continue
             slot.answer = answer
-            # Whoever counts errors must hear of each at once: the next call may be one too many.
+            # Errors must be counted at once: the next call may be one too many.
             self._has_failed |= answer.error is not None
             slot.size_bytes = slot.row.nbytes + _size(answer.value)
             self._finished += 1
@@ -324,7 +325,7 @@ class RowWindow:
         return [slot for slot in self._slots.values() if slot.answer is not None]
 
     def _oldest_done(self) -> list[Slot]:
-        """Return the finished rows before the first one that is not."""
+        """Return the finished rows before the first unfinished one."""
         found = []
         for slot in self._slots.values():
             if slot.answer is None:
@@ -352,7 +353,7 @@ class RowWindow:
 
 
 def _size(value: Any) -> int:  # noqa: ANN401 - whatever the function returned.
-    """Return about how much memory an answer takes."""
+    """Return roughly how much memory an answer takes."""
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, dict):
@@ -362,9 +363,10 @@ def _size(value: Any) -> int:  # noqa: ANN401 - whatever the function returned.
     return 8
 
 
-# ---- Row steps: what a row function has finished, as steps that a checkpoint can count
+# ---- Row steps: the finished rows of a row function, as steps that a checkpoint can count
 
-# So many answers without a column, and none with all of them, are not a few rows' failure.
+# If this many answers lack a column and none has all of them, the function is at fault, not the
+# rows.
 _LACKING_ROWS_MAX = 8
 
 
@@ -382,20 +384,20 @@ class RowSteps:
         judges: bool = True,
         cost_of: Callable[[Any], float] | None = None,
     ) -> None:
-        """Take the parts.
+        """Keep the parts.
 
         Args:
-            window: The rows at work.
-            spec: What the table wants.
-            fit: Raises where output rows do not fit the table.
+            window: The rows in progress.
+            spec: What the table requires.
+            fit: Raises if output rows do not fit the table.
             one_to_one: Whether each row makes exactly one.
             is_strict: Whether the first failing row ends the task.
-            judges: Whether answers that all lack a column are taken for the function's failure.
-            cost_of: What an answer has cost.
+            judges: Whether the function counts as failed if all answers lack a column.
+            cost_of: Returns the cost of an answer.
         """
         self._window = window
         self._table, self._schema, self._may_lack = spec.table, spec.schema, spec.may_lack
-        # How many answers lacked a column, as long as none had them all; and how many must.
+        # How many answers lacked a column, while none had them all; and the limit of that.
         self._lacking: int | None = 0 if judges else None
         self._lacking_max = 1 if is_strict else _LACKING_ROWS_MAX
         window.is_eager = True
@@ -414,7 +416,7 @@ class RowSteps:
             yield self._step(slots)
 
     def drained(self, grace_s: float | None) -> Step | None:
-        """Make no further call, wait for those being made, and return what is finished.
+        """Make no further call, wait for those in progress, and return what is finished.
 
         Raises:
             SchemaMismatchError: No row of this function can fit the table.
@@ -423,7 +425,7 @@ class RowSteps:
         return self._step(slots) if slots else None
 
     def cancel(self) -> None:
-        """Give up every row that is not finished."""
+        """Drop every row that is not finished."""
         self._window.cancel()
 
     def _step(self, slots: Sequence[Slot]) -> Step:
@@ -467,7 +469,7 @@ class RowSteps:
         )
 
     def _lacking_error(self, rows: Sequence[Any]) -> SchemaMismatchError | None:
-        """Return what is wrong with an answer that lacks a column."""
+        """Return the error for an answer that lacks a column."""
         if self._may_lack is None:
             return None
         paths = (lacking(row, self._schema, self._may_lack) for row in rows)
@@ -480,7 +482,7 @@ class RowSteps:
     def _refuse_if_none_is_whole(
         self, errors: Sequence[Exception], done: Sequence[tuple[Slot, list[Any]]]
     ) -> None:
-        """Tell a function that never gives a column from one whose answers at times lack it.
+        """Distinguish a function that never returns a column from one that sometimes omits it.
 
         Raises:
             SchemaMismatchError: No answer has had all columns.
@@ -500,7 +502,7 @@ class RowSteps:
         """Return the output rows as batches, and the input rows whose values do not fit.
 
         Raises:
-            SchemaMismatchError: There is a column that the table does not have.
+            SchemaMismatchError: A column is not in the table.
         """
         rows = [row for _, some in done for row in some]
         if not rows:
@@ -523,7 +525,7 @@ class RowSteps:
         """Return why the output of one input row does not fit.
 
         Raises:
-            SchemaMismatchError: There is a column that the table does not have.
+            SchemaMismatchError: A column is not in the table.
         """
         try:
             if rows:
@@ -531,7 +533,7 @@ class RowSteps:
         except TransformOutputError as error:
             return error
         except SchemaMismatchError as error:
-            # Of a nested column it is the path.
+            # For a nested column this is the path.
             if not any(f"{error.column}.".startswith(f"{name}.") for name in self._schema.names):
                 raise
             return error

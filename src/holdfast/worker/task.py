@@ -1,9 +1,9 @@
 """One task: take batches, transform them, write the output, make it durable, report.
 
-Whatever ends it, what is finished and paid for is made durable as far as that is allowed.
+However the task ends, finished and paid work is made durable as far as allowed.
 
-Transform and writer share one process: two consecutive steps of Spark would run in two, and
-every row would cross between them.
+Transform and writer share one process: two consecutive Spark steps would run in two, and every row
+would have to pass between them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from holdfast.worker.twins import reason_to_do_nothing, twin_is_at_work, wait_fo
 
 # ---- The input of a task that reads its rows itself
 
-# The one column of the DataFrame that Spark runs over: the numbers of work items.
+# The only column of the DataFrame that Spark runs over: the numbers of work items.
 ITEM_COLUMN = "id"
 
 
@@ -75,15 +75,15 @@ class ScanTask:
         """Yield the rows of a task's items.
 
         Args:
-            batches: What Spark hands the task: numbers of items. A batch can hold several.
-            passed_over: Where the reader notes rows that it does not hand on.
+            batches: The task's input from Spark: numbers of items. A batch can hold several.
+            passed_over: Where the reader notes rows that it leaves out.
         """
         for batch in batches:
             for number in batch.column(ITEM_COLUMN).to_pylist():
                 yield from self.reader.read(self.items[number], passed_over)
 
     def locate(self, number: int) -> tuple[str, int]:
-        """Return which file a row stands in, and its number there."""
+        """Return the file that holds a row, and the row's number there."""
         for item in self.items:
             for one in item:
                 if one.base + one.start <= number < one.base + one.stop:
@@ -93,12 +93,12 @@ class ScanTask:
 
 # ---- The plan, and how one task carries it out
 
-# "raise": a failing row ends its task. "quarantine": it is set aside.
+# "raise": a failing row ends its task. "quarantine": the row is set aside.
 OnError = Literal["raise", "quarantine"]
 
 
 class ItemPlan(Protocol):
-    """What every task of a job over work items does, such as a replay. Pickled, never stored."""
+    """The work of every task of a job over work items, such as a replay. Pickled, never stored."""
 
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
         """Do one task's work. Runs on an executor; arguments as for `TaskPlan.run`."""
@@ -106,7 +106,7 @@ class ItemPlan(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan:
-    """What every task of a job does. Pickled on the driver, never stored."""
+    """The work of every task of a job. Pickled on the driver, never stored."""
 
     transform: Transform | PerWorker | PerRow | None
     batch_rows: int | None
@@ -115,23 +115,23 @@ class TaskPlan:
     ledger: JobLedger
     # Names the files of this job; no other job uses it.
     job_nonce: str
-    # How much work may be lost, in seconds; None: only what is in closed table files is kept.
+    # How much work may be lost, in seconds; None: only rows in closed table files are kept.
     checkpoint_every_s: float | None = None
     # Whether the transform must return as many rows as it gets, for every batch.
     one_to_one: bool = True
-    # What a transform of batches is called with.
+    # The format that a batch transform gets.
     batch_format: BatchFormat = "arrow"
     on_error: OnError = "raise"
-    # How many rows of one task may be set aside; None: any number.
+    # How many rows of one task may be set aside; None for any number.
     errors_max: int | None = None
     # For a scan: the task reads its rows itself, and Spark only says which.
     scan: ScanTask | None = None
-    # What a row's answer costs: a number, or a function of the answer or the output batch.
+    # The cost of a row's answer: a number, or a function of the answer or the output batch.
     cost: float | Callable[[Any], float] = 0.0
     limits: Limits = DEFAULT_LIMITS
     # Whether Spark adds the hash of each whole row, for the records to sum.
     whole_rows: bool = False
-    # Whether answers that all lack a column end the job, though failing rows are set aside.
+    # Whether the job fails if all answers lack a column, even if failing rows are set aside.
     judges_answers: bool = True
 
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
@@ -139,8 +139,8 @@ class TaskPlan:
 
         Args:
             batches: The task's input.
-            place: Spark's partition id: where in the job this task stands.
-            attempt: Spark's task attempt id: the only number that no other attempt has.
+            place: Spark's partition id: this task's position in the job.
+            attempt: Spark's task attempt id, which no other attempt shares.
         """
         ledger, every_s = self.ledger, self.checkpoint_every_s
         end = reason_to_do_nothing(ledger, place=place, attempt=attempt, every_s=every_s)
@@ -173,7 +173,7 @@ class TaskPlan:
                 report = Attempt(self, checkpoints, writer).run(rows, report)
         except TaskYieldsError:
             checkpoints.fail()
-            # Ending before the other would make Spark kill it.
+            # If this attempt ended before the other, Spark would kill the other.
             wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s)
             report = replace(report, end="left")
         except BaseException:
@@ -181,16 +181,16 @@ class TaskPlan:
                 checkpoints.fail()
             raise
         if report.problem is not None and report.problem.of_the_job:
-            with contextlib.suppress(HoldfastError):  # Advice: the report says it to the driver.
+            with contextlib.suppress(HoldfastError):  # Only a hint: the driver gets the report.
                 ledger.say_hopeless()
         failpoint("before-report")
         io = asdict(io_runtime().counters.since(before))
         return replace(report, records=checkpoints.records, io=io)
 
 
-# ---- One attempt at a task's rows: step by step, until they are done or must not go on
+# ---- One attempt at a task's rows: step by step, until they are done or the attempt must stop
 
-# How long calls that are being made may still take when the driver gives up.
+# How long calls in progress may still take when the driver is stopping.
 _GRACE_S = 5.0
 _NO_ROWS = pa.RecordBatch.from_pydict({})
 
@@ -199,7 +199,7 @@ class Attempt:
     """One attempt at one place, from its first row to its report."""
 
     def __init__(self, plan: TaskPlan, checkpoints: Checkpoints, writer: TaskWriter) -> None:
-        """Take the parts; no row is read yet."""
+        """Keep the parts; no row is read yet."""
         self._plan = plan
         self._checkpoints = checkpoints
         self._writer = writer
@@ -209,10 +209,10 @@ class Attempt:
         self._rows: RowSteps | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch], report: TaskReport) -> TaskReport:
-        """Work on all rows, as far as that goes."""
+        """Work on all rows, as far as possible."""
         checkpoints, problem = self._checkpoints, None
         try:
-            if self._plan.cost:  # So that what a kill has cost can be told.
+            if self._plan.cost:  # So that the cost of a kill can be reported.
                 checkpoints.say_begun()
             for step in self._steps(batches):
                 failpoint("after-batch")
@@ -236,7 +236,7 @@ class Attempt:
             NullKeysError,
             InputChangedError,
         ) as error:
-            # Nothing of the rows that it is about has been taken.
+            # No output of the rows at fault has been taken.
             checkpoints.stop()
             problem = problem_of(
                 error, self._plan.key, _NO_ROWS, self._rows_in, self._plan.transform
@@ -320,24 +320,25 @@ class Attempt:
         return failed
 
     def _cost_of_batch(self, output: pa.RecordBatch) -> float:
-        """Return what a batch of output has cost, by the user's function of it.
+        """Return the cost of an output batch, from the user's cost function.
 
         Raises:
-            TransformFailedError: That function raised.
+            TransformFailedError: The cost function raised.
         """
         cost = self._plan.cost
         if not callable(cost) or self._rows is not None:
             return 0.0
         try:
             return checked_cost(cost(output))
-        except Exception as error:  # It may raise anything.
+        except Exception as error:  # User code may raise anything.
             raise TransformFailedError(error) from error
 
     def _refuse(self, failed: Sequence[FailedRow]) -> None:
-        """Stop when rows have failed and may not, or too many have.
+        """Stop if rows have failed and may not, or too many have.
 
         Raises:
-            _RowsFailedError: So it is.
+            _RowsFailedError: A row failed and failures are not allowed, or more failed than
+                allowed.
         """
         if not failed:
             return
@@ -355,18 +356,18 @@ class Attempt:
             raise _RowsFailedError(problem)
 
     def _drain(self, grace_s: float | None) -> None:
-        """Take what the calls that are being made still bring."""
-        with contextlib.suppress(SchemaMismatchError):  # Then they bring nothing.
+        """Take the results of the calls still in progress."""
+        with contextlib.suppress(SchemaMismatchError):  # Then there are no results.
             if self._rows is not None and (step := self._rows.drained(grace_s)) is not None:
                 self._take(step)
                 self._checkpoints.count(step)
 
 
 def _with_keys(batches: Iterable[pa.RecordBatch], key: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Hand batches on whose rows all have keys: the others must not be paid for.
+    """Pass on batches whose rows all have keys; rows without one must not be paid for.
 
     Raises:
-        NullKeysError: Rows have none.
+        NullKeysError: Some rows have NULL in their key.
     """
     for batch in batches:
         refuse_null_keys(batch, key)
@@ -374,7 +375,7 @@ def _with_keys(batches: Iterable[pa.RecordBatch], key: tuple[str, ...]) -> Itera
 
 
 class _RowsFailedError(Exception):
-    """Rows have failed; what came before and beside them is whole."""
+    """Rows have failed; the rows before and beside them are intact."""
 
     def __init__(self, problem: TaskProblem) -> None:
         super().__init__(problem)
@@ -382,4 +383,4 @@ class _RowsFailedError(Exception):
 
 
 class _BatchFailedError(_RowsFailedError):
-    """A batch has failed while its output was being written: the open files are spoilt."""
+    """A batch failed while its output was being written, so the open files are unusable."""

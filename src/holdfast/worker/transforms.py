@@ -1,6 +1,6 @@
 """Transforms: the user's expensive step, by batch or by row, and which errors are retried.
 
-Seeing one batch at a time is what lets Holdfast know which rows are done. A transform may be a
+Holdfast passes one batch at a time, which is how it knows which rows are done. A transform may be a
 plain function or an object that is built once in each worker process.
 """
 
@@ -29,14 +29,14 @@ from holdfast.text import seconds_of
 Transform = Callable[[Any], Any]
 BatchFormat = Literal["arrow", "pandas", "polars"]
 
-# Built objects of this worker process, most recently used last. PySpark reuses its worker
-# processes over many tasks, and each task unpickles a copy of its own.
+# Objects built in this worker process, most recently used last. PySpark reuses its worker processes
+# across tasks, and each task unpickles its own copy.
 _BUILT: OrderedDict[str, Transform] = OrderedDict()
 _BUILT_MAX = 4
 
 
 class TransformOutputError(TypeError):
-    """The transform returned something that is no rows."""
+    """The transform returned something that is not rows."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class PerWorker:
     factory: Callable[..., Transform]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    # Every unpickled copy carries it, so all tasks of a process find the same object.
+    # Every unpickled copy carries the token, so all tasks of a process find the same object.
     token: str
 
     def build(self) -> Transform:
-        """Return this process's object; make it at the first call.
+        """Return this process's object; build it on the first call.
 
         Runs on an executor.
         """
@@ -62,17 +62,17 @@ class PerWorker:
         return _BUILT[self.token]
 
 
-# The arguments are the factory's own.
+# The arguments belong to the factory.
 def per_worker(factory: Callable[..., Transform], *args: Any, **kwargs: Any) -> PerWorker:  # noqa: ANN401
     """Build a transform once in each worker process, not once per task or batch.
 
-    Runs on the driver; only the factory and its arguments travel. Use it for models, clients
-    and anything else that is large or slow to make.
+    Runs on the driver; only the factory and its arguments are sent to the executors. Use it for
+    models, clients and anything else that is large or slow to build.
 
     Args:
         factory: A class or function; what it returns is called with each batch.
-        *args: Its positional arguments.
-        **kwargs: Its keyword arguments.
+        *args: Positional arguments of the factory.
+        **kwargs: Keyword arguments of the factory.
     """
     return PerWorker(factory=factory, args=args, kwargs=kwargs, token=uuid.uuid4().hex)
 
@@ -87,8 +87,8 @@ def ready(transform: Transform | PerWorker | None) -> Transform:
 def converted(batch: pa.RecordBatch, batch_format: BatchFormat) -> Any:  # noqa: ANN401 - by format.
     """Return a batch in the format that the transform wants. Runs on an executor.
 
-    A pandas frame gets Arrow's types: NumPy has no NULL for whole numbers, and would make large
-    ones inexact.
+    A pandas frame gets Arrow types: NumPy has no NULL for integers, and would make large ones
+    inexact.
     """
     if batch_format == "pandas":
         import pandas as pd  # noqa: PLC0415 - only for those who use it.
@@ -102,7 +102,7 @@ def converted(batch: pa.RecordBatch, batch_format: BatchFormat) -> Any:  # noqa:
 
 
 def _is_frame(output: object, library: str) -> bool:
-    """Whether it is a DataFrame of a library, which is imported only if its user has done so."""
+    """Whether it is a library's DataFrame; the library is not imported for this check."""
     module = sys.modules.get(library)
     return module is not None and isinstance(output, module.DataFrame)
 
@@ -120,7 +120,7 @@ def output_batches(output: object) -> Iterator[pa.RecordBatch]:
             iterable of these.
 
     Raises:
-        TransformOutputError: It is none of them.
+        TransformOutputError: The output is none of these.
     """
     if isinstance(output, pa.RecordBatch):
         yield output
@@ -138,7 +138,7 @@ def output_batches(output: object) -> Iterator[pa.RecordBatch]:
     elif isinstance(output, Iterable) and not isinstance(output, str | bytes):
         for part in output:
             if not _is_rows(part):
-                # A Series or an array can be iterated over, but not for rows: name it whole.
+                # A Series or an array is iterable, but not by rows: name the whole object.
                 container = isinstance(output, list | tuple | Iterator)
                 raise TransformOutputError(_complaint(part if container else output))
             yield from output_batches(part)
@@ -153,22 +153,22 @@ def _complaint(output: object) -> str:
     )
 
 
-# ---- Retry: which errors of a call are worth another one, and how long to wait before it
+# ---- Retry: which failed calls are retried, and how long to wait before the next call
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """When and how a call for one row is made again.
+    """When and how a failed call for one row is retried.
 
-    A call that is refused for its rate is not the row's fault: it does not count as an attempt,
-    and all calls of the task wait as long as the server asks. It is made again until
-    `patience` has passed since the row's first call.
+    A rate-limited call is not the row's fault: it does not count as an attempt, and all calls of
+    the task wait as long as the server asks. It is retried until `patience` has passed since the
+    row's first call.
 
     Args:
-        on: What is worth another call: error classes, HTTP status codes, or the dotted names of
-            error classes. By default time-outs, lost connections, 408, 429, 5xx of the moment.
-        attempts: How many calls a row gets in all.
-        first_wait: The wait before the second call; it doubles from call to call.
-        longest_wait: What it does not grow beyond. A longer `Retry-After` is followed.
-        patience: For how long a row is held up by rate limits before it counts as failed.
+        on: Which errors to retry: error classes, HTTP status codes, or dotted names of error
+            classes. By default timeouts, lost connections, 408, 429 and transient 5xx.
+        attempts: How many calls a row gets in total.
+        first_wait: The wait before the second call; it doubles with each call.
+        longest_wait: The upper limit of that wait. A longer `Retry-After` is still honoured.
+        patience: How long rate limits may hold up a row before it counts as failed.
 
     Raises:
         SettingsError: An argument cannot be used.
@@ -181,7 +181,7 @@ class Retry:
     patience: str | float | timedelta = "15min"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be followed.
+        """Reject invalid values.
 
         Raises:
             SettingsError: An argument cannot be used.
@@ -205,13 +205,13 @@ class Retry:
     def wait_s(
         self, error: BaseException, attempts: int, since_s: float, refusals: int = 0
     ) -> float | None:
-        """Return how long to wait before the next call; None if there is to be none.
+        """Return how long to wait before the next call; None if there is no next call.
 
         Args:
             error: What the last call raised.
-            attempts: How many calls counted so far, this one included if it counts.
+            attempts: How many calls have counted so far, including this one if it counts.
             since_s: How long ago the row's first call was.
-            refusals: How many calls were refused for their rate.
+            refusals: How many calls were rate-limited.
         """
         asked = retry_after_s(error) or 0.0
         if not names(self.on, error):
@@ -222,25 +222,26 @@ class Retry:
         elif attempts >= self.attempts:
             return None
         if asked:
-            # Not one moment sooner; and not all at the same moment.
+            # Never earlier than asked, and with jitter so that the calls do not all come back at
+            # once.
             return asked * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret hangs on it.
         calls = max(attempts + refusals, 1)
         doubled = seconds_of(self.first_wait) * 2.0 ** min(calls - 1, 30)
         wait = min(doubled, seconds_of(self.longest_wait))
-        # Spread, so that calls that failed together do not come back together.
+        # Jitter, so that calls that failed together do not come back together.
         return wait * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it.
 
 
 def is_rate_limit(error: BaseException) -> bool:
-    """Whether the server says that calls come too fast, or names a time to come back."""
+    """Whether the server reports a rate limit or says when to come back."""
     return status_of(error) == RATE_LIMITED or retry_after_s(error) is not None
 
 
 def retry_after_s(error: BaseException) -> float | None:
-    """Return the wait that the server asks for, in seconds; None if it asks for none.
+    """Return the wait that the server asks for, in seconds; None if it does not ask.
 
-    Read from the error's own `retry_after`, or from the header of the response that it carries,
-    which may be a number of seconds or a date.
+    Read from the error's own `retry_after`, or from the `Retry-After` header of its response, which
+    may be a number of seconds or a date.
     """
     asked: Any = getattr(error, "retry_after", None)
     for holder in (getattr(error, "response", None), error):
@@ -266,7 +267,7 @@ def duration(what: str, value: str | float | timedelta) -> float:
     """Return a duration in seconds.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: The value is not a duration.
     """
     try:
         return seconds_of(value)
@@ -274,7 +275,7 @@ def duration(what: str, value: str | float | timedelta) -> float:
         raise SettingsError(what=f"{what}: {error}", cure='give a duration ("30s")') from error
 
 
-# ---- Per row: a function of one row, called for many rows at once. Made for calls to a model
+# ---- Per row: a function of one row, called for many rows concurrently. Meant for calls to a model
 
 RowFunction = Callable[[dict[str, Any]], Any]
 
@@ -302,19 +303,19 @@ def per_row(
     retry: Retry | None = None,
     timeout: str | float | timedelta | None = None,
 ) -> PerRow:
-    """Make a transform of a function that takes one row, and call it for many rows at once.
+    """Make a transform from a function of one row, which is called for many rows concurrently.
 
-    Runs on the driver; the calls run on the executors. Rows that are finished count at a
-    checkpoint, whatever other rows are still waiting for. Rows keep their order, except that a
-    finished row does not wait for a slower one when a checkpoint is due.
+    Runs on the driver; the calls run on the executors. A checkpoint records every finished row,
+    even while other rows are still waiting. Rows keep their order, except that a finished row does
+    not wait for a slower one when a checkpoint is due.
 
     Args:
         function: Takes a row as a dict; returns the output row as a dict, or, with
-            `one_to_one=False`, a list of them or None. An `async def` is best; a plain function
+            `one_to_one=False`, a list of dicts or None. An `async def` is best; a plain function
             runs in threads. `hf.per_worker(Class, ...)` builds a client once per worker process.
-        concurrency: How many rows each task works on at a time.
-        retry: Which errors are worth another call; `hf.Retry()` by default.
-        timeout: How long one call may take. It then counts as an error.
+        concurrency: How many rows each task works on at once.
+        retry: Which errors to retry, and when; `hf.Retry()` by default.
+        timeout: How long one call may take. A call that takes longer counts as an error.
 
     Raises:
         SettingsError: An argument cannot be used.

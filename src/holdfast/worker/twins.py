@@ -1,8 +1,8 @@
 """Twins: another attempt at the same place of the same job.
 
-Spark starts a second attempt when the first one is lost, has failed, or is slow. Where the other
-has durable work, this one does nothing: the next pass does what is left, over all cores. As long
-as the other's log grows it is alive, and ending before it would make Spark kill it.
+Spark starts a second attempt when the first one is lost, has failed, or is slow. If the other
+attempt has durable work, this one does nothing: the next pass does the rest, over all cores. As
+long as the other attempt's log grows it is alive, and if this one ended first, Spark would kill it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.ledger.task_log import JobLedger, read_task_records, whole_prefixe
 from holdfast.model.work import TaskRecord
 from holdfast.worker.reports import ReportEnd
 
-# Without checkpoints a log says nothing while its task works.
+# Without checkpoints a log does not grow while its task works.
 _PATIENCE_WITHOUT_CHECKPOINTS_S = 60.0
 _POLL_MIN_S, _POLL_MAX_S = 0.2, 10.0
 _POLLS_MAX = 1_000_000
@@ -23,7 +23,7 @@ _POLLS_MAX = 1_000_000
 def reason_to_do_nothing(
     ledger: JobLedger, *, place: int, attempt: int, every_s: float | None
 ) -> ReportEnd | None:
-    """Return why a task that just starts must not pay for any row; None if it may.
+    """Return why a starting task must not pay for any row; None if it may.
 
     Raises:
         StoreUnavailableError: The store did not answer.
@@ -35,11 +35,11 @@ def reason_to_do_nothing(
 
 
 def twin_is_at_work(ledger: JobLedger, *, place: int, attempt: int, only_earlier: bool) -> bool:
-    """Whether another attempt has durable work at this place, and goes on with it.
+    """Whether another attempt has durable work at this place, and continues it.
 
     Args:
         ledger: How the run's ledger is reached.
-        place: Where in the job.
+        place: The position in the job.
         attempt: This task's own attempt.
         only_earlier: Count only attempts that Spark started before this one.
 
@@ -66,7 +66,7 @@ def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control i
     clock: Callable[[], float] | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> bool:
-    """Wait while another attempt's log grows; return whether there is one with durable work.
+    """Wait while another attempt's log grows; return whether one has durable work.
 
     Raises:
         StoreUnavailableError: The store did not answer.

@@ -1,14 +1,14 @@
 """Catalogs: found in Spark's or PyIceberg's settings, and opened so that they can be trusted.
 
-Spark users have their catalog in `spark.sql.catalog.<name>.*`, in the names of Iceberg's Java
-library. Most names are the same in PyIceberg; this module maps the rest, and refuses catalogs
-that cannot give a true compare-and-set.
+Spark users configure their catalog in `spark.sql.catalog.<name>.*`, under the names of Iceberg's
+Java library. Most names are the same in PyIceberg; this module maps the rest, and refuses catalogs
+that cannot do a true compare-and-set.
 
-A table's properties belong to everyone who may alter the table. PyIceberg merges them over the
-catalog's own when it opens a table's files, and imports the classes that they name: `s3.endpoint`
-there would receive the signed requests of every job that writes the table. Here they choose
-neither storage nor code: `_load_file_io` and `_update_and_stage_table` are overridden, and a
-PyIceberg that no longer goes through them is refused before it is used.
+Everyone who may alter a table can set its properties. PyIceberg merges them over the catalog's own
+when it opens a table's files, and imports the classes that they name: `s3.endpoint` there would
+receive the signed requests of every job that writes the table. Here they choose neither storage nor
+code: `_load_file_io` and `_update_and_stage_table` are overridden, and a PyIceberg version that no
+longer goes through them is refused before it is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from holdfast.text import in_short, told
 
 # ---- PyIceberg's own configuration of catalogs: its YAML file, and the environment
 def configured(name: str) -> dict[str, str] | None:
-    """Return the properties of a catalog, or None if nothing names it.
+    """Return the properties of a catalog, or None if it is not configured.
 
     Args:
         name: The catalog's name, as in `.pyiceberg.yaml` or `PYICEBERG_CATALOG__<NAME>__URI`.
@@ -54,7 +54,7 @@ def configured(name: str) -> dict[str, str] | None:
         raise SettingsError(
             what=f"PyIceberg's configuration cannot be read ({in_short(error)})",
             cure="mend .pyiceberg.yaml, or the PYICEBERG_* variables",
-        ) from None  # It would repeat the lines around it, which may hold a secret.
+        ) from None  # It would repeat nearby lines, which may hold a secret.
     return {key: str(value) for key, value in found.items()} if found else None
 
 
@@ -74,9 +74,9 @@ _REFUSED = {
     "hadoop": "a file system without atomic rename can lose a commit",
     "nessie": "the native Nessie API is not supported",
 }
-# Settings of Spark's or Java's own that mean nothing to PyIceberg.
+# Settings of Spark or Java that PyIceberg does not use.
 _JAVA_ONLY = ("catalog-impl", "io-impl", "type", "default-namespace", "cache-enabled")
-# How to log in to a REST catalog. PyIceberg finds `credential` and `token` by itself.
+# How to log in to a REST catalog. PyIceberg reads `credential` and `token` on its own.
 _AUTH = "rest.auth."
 _SIGNS = "rest.sigv4-enabled"
 _SIGNING_KEY = "rest.access-key-id"
@@ -88,11 +88,11 @@ def pyiceberg_properties(catalog: str, settings: Mapping[str, str]) -> dict[str,
 
     Args:
         catalog: The catalog's name in Spark.
-        settings: What follows `spark.sql.catalog.<name>.`, by name.
+        settings: The settings below `spark.sql.catalog.<name>.`, by name.
 
     Raises:
-        UnsupportedTableError: The catalog is of a kind that cannot be written safely, or that we
-            cannot log in to.
+        UnsupportedTableError: The catalog is of a kind that cannot be written safely, or that
+            Holdfast cannot log in to.
     """
     kind = settings.get("type") or _IMPLEMENTATIONS.get(settings.get("catalog-impl", ""), "")
     kind = _TYPES.get(kind.lower(), kind.lower())
@@ -119,14 +119,14 @@ def pyiceberg_properties(catalog: str, settings: Mapping[str, str]) -> dict[str,
 
 
 def _login(catalog: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return how PyIceberg is to log in to a REST catalog.
+    """Return how PyIceberg should log in to a REST catalog.
 
     Raises:
-        UnsupportedTableError: It is a way that we do not know.
+        UnsupportedTableError: The login method is not supported.
     """
     way = settings.get(f"{_AUTH}type", "").lower()
     if way == "sigv4" or settings.get(_SIGNS, "").lower() == "true":
-        if _SIGNING_KEY in settings:  # PyIceberg would sign as somebody else, without a word.
+        if _SIGNING_KEY in settings:  # PyIceberg would silently sign as another user.
             raise UnsupportedTableError(
                 table=f"catalog {catalog!r}",
                 what=f"{_SIGNING_KEY} is to sign requests, and PyIceberg does not know it",
@@ -148,10 +148,10 @@ def _login(catalog: str, settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def refuse_unsafe_catalog(catalog: str, kind: str) -> None:
-    """Stop at catalogs whose commit is no compare-and-set.
+    """Refuse catalogs whose commit is not a compare-and-set.
 
     Raises:
-        UnsupportedTableError: This is one.
+        UnsupportedTableError: The catalog is one of these.
     """
     if kind in set(_TYPES.values()):
         return
@@ -166,7 +166,7 @@ def _sqlalchemy_url(catalog: str, settings: Mapping[str, str]) -> str:
     """Turn `jdbc:postgresql://host/db` with `jdbc.user` into an SQLAlchemy URL.
 
     Raises:
-        UnsupportedTableError: It is no JDBC URL of a database that we know.
+        UnsupportedTableError: It is not a JDBC URL of a supported database.
     """
     uri = settings.get("uri", "")
     match = re.fullmatch(r"jdbc:(\w+):(.*)", uri)
@@ -196,13 +196,13 @@ def _sqlalchemy_url(catalog: str, settings: Mapping[str, str]) -> str:
     return f"{_JDBC_DRIVERS[database]}://{login}{'@' if login else ''}{location}"
 
 
-# ---- Open a catalog so that Holdfast can trust it: our storage, time-outs, no hidden retries
+# ---- Open a catalog that Holdfast can trust: our storage, timeouts, no hidden retries
 
-# Connect, and wait for an answer. A commit without an answer is looked up, not waited for.
+# Connect and read timeouts. A commit without an answer is looked up, not waited for.
 _TIMEOUT_S = (10.0, 60.0)
 _FILE_IO, _STAGE, _ANSWER = "_load_file_io", "_update_and_stage_table", "_response_to_table"
-# By the kind of a catalog: which methods of PyIceberg's have to call which others, so that
-# what is overridden here is on every way to a table's files.
+# By kind of catalog: which PyIceberg methods must call which others, so that every path to a
+# table's files goes through the overrides here.
 _WAYS = {
     "rest": {"load_table": _ANSWER, _ANSWER: _FILE_IO},
     "sql": {
@@ -219,21 +219,21 @@ _WAYS = {
     },
 }
 
-# By the kind of a catalog: names of its own that it keeps beside a table's properties.
+# By kind of catalog: its own field names that it stores next to a table's properties.
 _POINTERS = {"glue": ("metadata_location", "previous_metadata_location", "table_type")}
 
 
 class TimedRestCatalog(RestCatalog):
-    """PyIceberg's REST catalog, which would wait for an answer for ever."""
+    """PyIceberg's REST catalog with timeouts; without them it would wait forever."""
 
     def __init__(self, name: str, **properties: Any) -> None:  # noqa: ANN401 - as PyIceberg's.
-        """Connect; `given` is what was given, without what the server adds to it."""
+        """Connect; `given` holds the given properties, without those that the server adds."""
         self.given = properties
         super().__init__(name, **properties)
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        # On the session, not on an adapter: signing mounts an adapter of its own.
+        # On the session, not on an adapter: signing mounts its own adapter.
         session.request = partial(session.request, timeout=_TIMEOUT_S)  # type: ignore[method-assign]
         return session
 
@@ -248,7 +248,7 @@ class TimedRestCatalog(RestCatalog):
         self, identifier_tuple: tuple[str, ...], table_response: TableResponse
     ) -> Table:
         table = super()._response_to_table(identifier_tuple, table_response)
-        # What the server sends beside the table is the catalog's own word: keys, an endpoint.
+        # What the server sends next to the table comes from the catalog itself: keys, an endpoint.
         keys = self._resolve_storage_credentials(
             table_response.storage_credentials, table_response.metadata_location
         )
@@ -257,17 +257,16 @@ class TimedRestCatalog(RestCatalog):
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Open a catalog by PyIceberg properties.
+    """Open a catalog with PyIceberg properties.
 
     Args:
-        name: The catalog's name; SQL catalogs keep it in each row.
-        properties: PyIceberg properties, `type` among them.
+        name: The catalog's name; SQL catalogs store it in each row.
+        properties: PyIceberg properties, including `type`.
 
     Raises:
         UnsupportedTableError: The catalog is of a kind that cannot be written safely.
-        SettingsError: A package for it is missing, or PyIceberg is of a version that goes past
-            our guards.
-        CatalogUnavailableError: It does not answer, or does not let us in.
+        SettingsError: A package for it is missing, or the PyIceberg version bypasses our guards.
+        CatalogUnavailableError: The catalog does not answer, or refuses the login.
     """
     kind = properties.get("type", "rest" if "uri" in properties else "unknown")
     refuse_unsafe_catalog(name, kind)
@@ -291,15 +290,15 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         raise CatalogUnavailableError(
             table=f"catalog {name!r}",
             reason=reason,
-            # What is no answer of a server at all is about the properties.
+            # An error that is not a server's answer is about the properties.
             retry_safe=not lasts(error) and type(error) not in (KeyError, ValueError),
         ) from cause
-    # A server may name another FileIO, even code of its own: storage stays ours.
+    # A server may name another FileIO, even its own code: storage stays ours.
     catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
     _refuse_unguarded(kind, type(catalog))
     if isinstance(catalog, MetastoreCatalog):
-        # On the instance: the classes need packages that not everyone has, and the rest of the
-        # user's process keeps its PyIceberg as it is.
+        # On the instance: the classes need packages that not everyone has, and PyIceberg stays
+        # unchanged for the rest of the user's process.
         stage = catalog._update_and_stage_table  # noqa: SLF001
         catalog._load_file_io = partial(_catalogs_file_io, catalog)  # type: ignore[method-assign]  # noqa: SLF001
         catalog._update_and_stage_table = partial(_stage, catalog, stage)  # type: ignore[method-assign]  # noqa: SLF001
@@ -307,10 +306,10 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 def _refuse_unguarded(kind: str, opened: type[Catalog]) -> None:
-    """Stop at a PyIceberg that does not go through what is overridden here.
+    """Refuse a PyIceberg version that does not go through the overrides here.
 
     Raises:
-        SettingsError: Nothing would keep a table's properties from choosing storage or code.
+        SettingsError: A table's properties could choose storage or code.
     """
     for name, hook in _WAYS[kind].items():
         if not _calls(opened, name, hook):
@@ -323,7 +322,7 @@ def _refuse_unguarded(kind: str, opened: type[Catalog]) -> None:
 
 
 def _calls(opened: type[Catalog], name: str, hook: str) -> bool:
-    """Whether PyIceberg has both methods, and the code of the first names the second."""
+    """Whether PyIceberg has both methods, and the first one's code names the second."""
     theirs = [vars(one) for one in opened.__mro__ if one is not TimedRestCatalog]
     method = next((names[name] for names in theirs if name in names), None)
     code = getattr(inspect.unwrap(method), "__code__", None) if method is not None else None
@@ -331,14 +330,14 @@ def _calls(opened: type[Catalog], name: str, hook: str) -> bool:
 
 
 def pointers_among(catalog: Catalog, properties: Mapping[str, str]) -> list[str]:
-    """Return the properties of a table that would say in its place which metadata is the newest.
+    """Return the properties of a table that would overwrite the catalog's metadata pointer.
 
     PyIceberg writes a table's properties over the catalog's own fields of these names: a commit
-    would be answered with success, and leave the table as it was.
+    would be reported as successful and leave the table unchanged.
 
     Args:
         catalog: An open catalog.
-        properties: The table's.
+        properties: The table's properties.
     """
     pointers = _POINTERS.get(str(catalog.properties.get("type")), ())
     return [name for name in pointers if name in properties]
@@ -360,14 +359,14 @@ def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
     requirements: tuple[TableRequirement, ...],
     updates: tuple[TableUpdate, ...],
 ) -> StagedTable:
-    """Make the next metadata of a table without the code that its properties name.
+    """Make a table's next metadata without the code that its properties name.
 
-    PyIceberg asks that code where the metadata is to be written. It is taken out before, and put
-    back into what is written: the property belongs to the table, and others may want it.
+    PyIceberg asks that code where to write the metadata. The property is removed first, and put
+    back into what is written: it belongs to the table, and others may want it.
 
     Raises:
-        ValueError: An update would name code; Holdfast makes none.
-        CommitFailedException: The commit would land nowhere. The next look says so.
+        ValueError: An update would name code; Holdfast makes no such update.
+        CommitFailedException: The commit would have no effect. The next look shows this.
     """
     for update in updates:
         if isinstance(update, SetPropertiesUpdate) and update.updates.keys() & CODE_PROPERTIES:
@@ -393,7 +392,7 @@ def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
 
 
 def single_post(catalog: Catalog) -> Callable[..., Any]:
-    """Return the catalog's commit call without the client's own retries around it."""
+    """Return the catalog's commit call without the client's own retries."""
     wrapped = getattr(type(catalog).commit_table, "__wrapped__", None)
     if wrapped is None:
         return catalog.commit_table

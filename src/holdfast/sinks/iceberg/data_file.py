@@ -1,13 +1,13 @@
 """One Parquet data file: how the table wants it written, its row groups, its statistics.
 
-Parquet's writer builds a dictionary for every column and gives it up when it grows too large:
-for columns of nearly distinct values that costs a third of the encoding time and makes files
-larger. A look at the first rows of a file is enough to tell them apart.
+Parquet's writer builds a dictionary for every column and drops it when it grows too large: for
+columns of nearly distinct values that costs a third of the encoding time and makes files larger.
+The first rows of a file are enough to recognise such columns.
 
-PyIceberg does the counting. Ours are: bounds of fields inside structs (which Spark's writer
+PyIceberg does the counting. This module adds: bounds of fields inside structs (which Spark's writer
 keeps, so filters on them prune alike), the limit on columns that get statistics by default, no
-bounds at all where they would hide rows, and bounds of values that PyIceberg cannot express:
-dates and times that Python has no objects for, and texts whose next character is a surrogate.
+bounds at all where they would hide rows, and bounds of values that PyIceberg cannot express: dates
+and times that Python has no objects for, and texts whose next character is a surrogate.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from holdfast.storage.port import Storage
 from holdfast.storage.runtime import io_runtime
 from holdfast.storage.upload import ArrowFile
 
-# ---- A table's properties, as far as they say how its files are written
+# ---- The table properties that control how its files are written
 
 # Properties that name classes, which PyIceberg would import.
 CODE_PROPERTIES = (PY_IO_IMPL, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL)
@@ -68,7 +68,7 @@ _DICTIONARY_BYTES = 2 * 1024 * 1024
 
 
 def without_code(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a table's properties without the names of code: a table gets nothing imported."""
+    """Return a table's properties without those that name code, so that none is imported."""
     return {name: value for name, value in properties.items() if name not in CODE_PROPERTIES}
 
 
@@ -91,7 +91,7 @@ class WriteOptions:
             properties: All its properties.
 
         Raises:
-            UnsupportedTableError: Another file format than Parquet, or a size that is no number.
+            UnsupportedTableError: The file format is not Parquet, or a size is not a number.
         """
         file_format = properties.get("write.format.default", "parquet").lower()
         if file_format != "parquet":
@@ -110,7 +110,7 @@ class WriteOptions:
             "dictionary_pagesize_limit": _number(
                 table, properties, "write.parquet.dict-size-bytes", _DICTIONARY_BYTES
             ),
-            # Pages end on a batch of rows; smaller batches let page statistics prune.
+            # Pages end at a batch of rows; smaller batches let page statistics prune.
             "write_batch_size": _number(
                 table, properties, "write.parquet.page-row-limit", _PAGE_ROWS
             ),
@@ -150,10 +150,10 @@ def _number(
 # ---- Which columns of a file are worth a dictionary
 
 _SAMPLE_ROWS_MAX = 32_768
-# Values that repeat less often in a row group than about twice are not worth a dictionary, and an
-# eighth of its rows tells. To count them all takes as long as to encode them.
+# A dictionary does not pay off if values repeat fewer than about two times in a row group, and an
+# eighth of its rows shows that. Counting them all takes as long as encoding them.
 _SAMPLE_SHARE = 8
-# Nine in ten values of the sample are new: well over 100,000 different ones in a row group.
+# Nine in ten values of the sample are new: well over 100,000 distinct ones in a row group.
 _DISTINCT_SHARE = 0.9
 # Too few rows to judge by, and too few to matter.
 _ROWS_MIN = 1_000
@@ -199,8 +199,8 @@ def file_statistics(
     """Return the statistics as arguments of a manifest's data file.
 
     Args:
-        metadata: The finished file's own.
-        plan: What `statistics_plan` gave for the table.
+        metadata: The finished file's metadata.
+        plan: The result of `statistics_plan` for the table.
         leaf_paths: Field ids by Parquet path.
     """
     temporal = {field_id for field_id, column in plan.items() if _is_bounded_time(column)}
@@ -223,11 +223,11 @@ def file_statistics(
 def statistics_plan(
     schema: Schema, properties: Mapping[str, str]
 ) -> dict[int, StatisticsCollector]:
-    """Return how each column's statistics are kept, as the table's properties ask.
+    """Return how each column's statistics are kept, according to the table's properties.
 
     Args:
-        schema: The table's schema: metrics modes are named by its columns.
-        properties: The table's.
+        schema: The table's schema: metrics modes refer to its columns.
+        properties: The table's properties.
     """
     plan = compute_statistics_plan(schema, dict(properties))
     in_structs = {field.field_id for field in _fields_in_structs(schema.as_struct())}
@@ -245,7 +245,7 @@ def statistics_plan(
 
 
 class _TextBounds(StatsAggregator):
-    """Bounds of texts; PyIceberg's upper one fails next to the surrogates."""
+    """Bounds of texts; PyIceberg's upper bound fails next to the surrogates."""
 
     @classmethod
     def of(cls, column: StatsAggregator) -> _TextBounds:
@@ -261,12 +261,12 @@ class _TextBounds(StatsAggregator):
 
 
 def _upper_text(text: str, length: int | None) -> str | None:
-    """Return the least text of a length that is not below the given one; None if there is none."""
+    """Return the smallest text of a length that is not below the given one, or None."""
     if length is None or len(text) <= length:
         return text
     for end in range(length, 0, -1):
         code = ord(text[end - 1]) + 1
-        if code == _SURROGATES.start:  # They are no characters: Java skips them, too.
+        if code == _SURROGATES.start:  # They are not characters: Java skips them, too.
             code = _SURROGATES.stop
         if code <= sys.maxunicode:
             return text[: end - 1] + chr(code)
@@ -283,9 +283,9 @@ def _bounds_of_times(
     leaf_paths: Mapping[str, int],
     plan: Mapping[int, StatisticsCollector],
 ) -> dict[int, StatsAggregator]:
-    """Return the bounds of columns of dates and times, from the numbers that stand for them.
+    """Return the bounds of date and time columns, from their integer values.
 
-    Python's own dates end with the year 9999, Parquet's and Spark's do not.
+    Python's dates end with the year 9999; those of Parquet and Spark do not.
     """
     found: dict[int, StatsAggregator] = {}
     for group in range(metadata.num_row_groups if plan else 0):
@@ -311,7 +311,7 @@ def _mode(text: str, column: StatisticsCollector) -> MetricsMode:
 
 
 def _fields_in_structs(struct: StructType) -> Iterator[NestedField]:
-    """Yield the leaves that are reached through structs alone: one value a row at most."""
+    """Yield the leaves that are reached only through structs: at most one value per row."""
     for field in struct.fields:
         if isinstance(field.field_type, StructType):
             yield from _fields_in_structs(field.field_type)
@@ -320,10 +320,10 @@ def _fields_in_structs(struct: StructType) -> Iterator[NestedField]:
 
 
 def _columns_without_bounds(metadata: pq.FileMetaData, leaf_paths: Mapping[str, int]) -> set[int]:
-    """Return the columns whose bounds would be a lie.
+    """Return the columns whose bounds would be wrong.
 
-    Parquet leaves out minimum and maximum of a row group whose values are too long (or all
-    NaN). Bounds from the other row groups would then hide this one from a reader that prunes.
+    Parquet omits the minimum and maximum of a row group whose values are too long (or all NaN).
+    Bounds from the other row groups would then hide this one from a reader that prunes.
     """
     found = set()
     for group in range(metadata.num_row_groups):
@@ -337,9 +337,9 @@ def _columns_without_bounds(metadata: pq.FileMetaData, leaf_paths: Mapping[str, 
     return found
 
 
-# ---- One Parquet data file on its way: row groups are written through, nothing is kept
+# ---- An open Parquet data file: row groups are written through, nothing is kept
 class FileLayout:
-    """What all data files of one table have in common, worked out once."""
+    """What all data files of one table share, worked out once."""
 
     def __init__(
         self,
@@ -348,12 +348,12 @@ class FileLayout:
         properties: Mapping[str, str],
         parquet: Mapping[str, Any],
     ) -> None:
-        """Work out what PyIceberg takes longer for than a small file takes to encode.
+        """Precompute what takes PyIceberg longer than encoding a small file.
 
         Args:
             schema: The table's schema.
             spec_id: The partition spec that files are written with.
-            properties: The table's.
+            properties: The table's properties.
             parquet: Arguments of pyarrow's ParquetWriter.
         """
         self.spec_id = spec_id
@@ -373,11 +373,11 @@ class OpenDataFile:
         """Open the upload; nothing is visible before `close`.
 
         Args:
-            storage: Where.
+            storage: Where the file is written.
             uri: The file's name.
-            partition: The partition that all its rows are in.
+            partition: The partition of all its rows.
             layout: What it shares with all files of the table.
-            sample: Its first rows, to judge how to encode them; they are not written here.
+            sample: Its first rows, to decide how to encode them; they are not written here.
         """
         self.uri = uri
         self._partition = partition
@@ -394,22 +394,22 @@ class OpenDataFile:
 
     @property
     def size_bytes(self) -> int:
-        """How much was encoded so far."""
+        """How many bytes have been encoded so far."""
         return self._file.size_bytes
 
     def write_row_group(self, rows: pa.Table) -> None:
-        """Encode the rows, which are in the file's schema, as one row group and pass it on."""
+        """Encode the rows, which are in the file's schema, as one row group and send it."""
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._row_groups += 1
 
     def close(self, sort_order_id: int | None) -> DataFile:
         """End the file, which has at least one row group, and return its manifest entry.
 
-        What is left of it goes out behind the caller: it is there once `arrived` returns.
+        The rest of the file is sent in the background: it has arrived once `arrived` returns.
 
         Args:
-            sort_order_id: The order that each row group is sorted by, if any. Only a file of a
-                single row group is sorted as a whole, so only such a file says so.
+            sort_order_id: The order that each row group is sorted by, if any. Only a file with a
+                single row group is sorted as a whole, so only such a file declares it.
         """
         self._writer.close()
         self._arrival = io_runtime().read(self._file.finish, 0)
@@ -430,15 +430,15 @@ class OpenDataFile:
         return data_file
 
     def arrived(self) -> None:
-        """Wait until the closed file is there.
+        """Wait until the closed file has arrived.
 
         Raises:
-            StorageError: It is not.
+            StorageError: It did not arrive.
         """
         if self._arrival is not None:
             self._arrival.result()
 
     def abandon(self) -> None:
-        """Give the file up; nothing becomes visible."""
+        """Discard the file; nothing becomes visible."""
         self._file.discard()
         self._writer.close()

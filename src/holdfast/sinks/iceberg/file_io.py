@@ -1,7 +1,7 @@
 """A PyIceberg FileIO on our storage, so that no storage call goes another way.
 
-PyIceberg finds it by the dotted path in `py-io-impl`. Metadata, manifests and manifest lists
-are small and are held as whole objects; data files are written through `open_sink`.
+PyIceberg finds it by the dotted path in `py-io-impl`. Metadata, manifests and manifest lists are
+small and are held as whole objects; data files are written through `open_sink`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Output(OutputFile):
         self._size: int | None = None
 
     def __len__(self) -> int:
-        if self._size is not None:  # Written here: asking the store again would cost a request.
+        if self._size is not None:  # Written here: asking the store would cost a request.
             return self._size
         return _translated(lambda: self._storage.size(self.location))
 
@@ -77,7 +77,7 @@ class _Buffer(io.BytesIO):
         if self.closed:
             return
         data = self.getvalue()
-        super().close()  # First: a close that fails must not be tried again by the collector.
+        super().close()  # First: the garbage collector must not retry a failed close.
         self._output.keep(data)
 
     def __exit__(
@@ -93,7 +93,7 @@ class _Buffer(io.BytesIO):
 
 
 class HoldfastFileIO(FileIO):
-    """PyIceberg's way to storage, on Holdfast's own."""
+    """PyIceberg's access to storage, through Holdfast's own."""
 
     def __init__(
         self, properties: Properties = EMPTY_DICT, vendor: credentials.Vendor | None = None
@@ -101,14 +101,14 @@ class HoldfastFileIO(FileIO):
         """Keep the properties; connections are opened when used.
 
         Args:
-            properties: Storage options among others.
-            vendor: Who gives out keys, if the properties hold none.
+            properties: Properties, including storage options.
+            vendor: What supplies keys, if the properties hold none.
         """
         super().__init__(properties)
         self.vendor = vendor
         options = {name: str(value) for name, value in properties.items() if value is not None}
-        # A catalog's server and a table add properties of theirs: those do not get to name code.
-        # The user's own environment does, on the driver and on executors.
+        # A catalog's server and a table add their own properties, which must not name code. The
+        # user's own environment may, on the driver and on executors.
         options.pop(credentials.OPTION, None)
         self.storage: Storage = ObjectStorage(options, vendor)
 
@@ -135,7 +135,7 @@ def _exists(storage: Storage, location: str) -> bool:
 
 
 def _translated(action: Callable[[], _Result]) -> _Result:
-    """Speak PyIceberg's language.
+    """Translate storage errors into those that PyIceberg expects.
 
     Raises:
         OSError: Storage failed.

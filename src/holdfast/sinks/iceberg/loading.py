@@ -1,7 +1,7 @@
-"""Load a table: what it says of itself, its storage options, and its keys renewed.
+"""Load a table: its facts, its storage options, and how its keys are renewed.
 
-A REST catalog may vend keys for a table's files with each look at it, good for an hour or less.
-Workers get those that the driver has seen, and ask the catalog for new ones in time.
+A REST catalog may vend keys for a table's files each time the table is loaded, valid for an hour or
+less. Workers get the driver's keys, and ask the catalog for new ones in time.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from holdfast.sinks.iceberg.manifests import ExactTable
 from holdfast.text import told
 
 
-# ---- What a table says of itself that matters to somebody who sets a job up
+# ---- Facts about a table that matter when a job is set up
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """A few facts of an Iceberg table."""
+    """A few facts about an Iceberg table."""
 
     location: str
     format_version: int
     snapshots: int
-    # Whether writers are asked to hold their snapshots back until somebody has looked at them.
+    # Whether writers are asked to hold back their snapshots until they have been audited.
     is_audited: bool
 
 
 def table_facts(view: TableView) -> TableFacts:
-    """Return the facts of a table that was loaded."""
+    """Return the facts of a loaded table."""
     table: Table = view.handle
     return TableFacts(
         location=table.location(),
@@ -51,7 +51,7 @@ def table_facts(view: TableView) -> TableFacts:
     )
 
 
-# ---- Look at a table: its storage options can be trusted, and its keys can be asked for again
+# ---- Load a table: its storage options can be trusted, and its keys can be renewed
 
 _KEY = "s3.access-key-id"
 _SECRET = "s3.secret-access-key"  # noqa: S105 - a name.
@@ -60,12 +60,12 @@ _EXPIRES_AT_MS = "s3.session-token-expires-at-ms"
 
 
 def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
-    """Look at a table afresh.
+    """Load a table's current state.
 
     Args:
         catalog: An open catalog, from `open_catalog`.
         identifier: `namespace.table`.
-        name: The table's name for people.
+        name: The table's display name.
 
     Raises:
         TableMissingError: There is no such table.
@@ -81,7 +81,7 @@ def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
         raise CatalogUnavailableError(
             table=name, reason=reason, retry_safe=not lasts(error)
         ) from cause
-    options = dict(table.io.properties)  # The catalog's alone: see `catalog`.
+    options = dict(table.io.properties)  # Only the catalog's: see `catalog`.
     vendor = _vendor(catalog, identifier, table.metadata_location, options)
     if vendor is not None:
         options = {k: v for k, v in options.items() if k not in (_KEY, _SECRET, _TOKEN)}
@@ -89,14 +89,14 @@ def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
 
 
 def io_of(table: Table) -> HoldfastFileIO:
-    """Return the storage of a table that `load_table` gave."""
+    """Return the storage of a table that `load_table` returned."""
     return cast("HoldfastFileIO", table.io)
 
 
 def _vendor(
     catalog: Catalog, identifier: str, location: str, options: Mapping[str, Any]
 ) -> CatalogKeys | None:
-    """Return who gives out the keys in a table's options; None if they are the user's own."""
+    """Return what supplies the keys in a table's options; None if they are the user's own."""
     if not isinstance(catalog, TimedRestCatalog):
         return None
     given = catalog.given
@@ -104,7 +104,7 @@ def _vendor(
         return None
     # A token of the user's own belongs to another key.
     theirs = {k: v for k, v in options.items() if k != _TOKEN or v != given.get(_TOKEN)}
-    # Objects of this process do not come along; a worker has the chain of its own.
+    # Objects of this process are not sent along; a worker has its own credential chain.
     plain = {k: v for k, v in given.items() if isinstance(v, str | int | float | dict)}
     settings = json.dumps(plain, sort_keys=True, default=str)
     return CatalogKeys(
@@ -123,9 +123,9 @@ class CatalogKeys:
 
     catalog: str
     identifier: str
-    # A digest: one name may stand for several catalogs, warehouses and logins.
+    # A digest, because one name may refer to several catalogs, warehouses and logins.
     settings: str = field(repr=False)
-    # Where its metadata is: of keys for several places those for this one are meant.
+    # The location of its metadata: selects among keys for several locations.
     location: str = field(compare=False, repr=False)
     first: Mapping[str, Any] = field(compare=False, repr=False)
     properties: Mapping[str, Any] = field(compare=False, repr=False)
@@ -136,12 +136,12 @@ class CatalogKeys:
         return f"catalog {self.catalog!r}, for table {self.identifier}"
 
     def ask(self) -> Mapping[str, Any]:
-        """Ask the catalog, over a connection of its own: a token of the last one may be over.
+        """Ask the catalog over a new connection: the token of the last one may have expired.
 
         Raises:
-            CatalogUnavailableError: It does not answer.
+            CatalogUnavailableError: The catalog does not answer.
             TableMissingError: The table is gone.
-            LookupError: It vends no keys any more.
+            LookupError: The catalog no longer vends keys.
         """
         catalog = cast("RestCatalog", open_catalog(self.catalog, self.properties))
         try:
@@ -157,9 +157,9 @@ class CatalogKeys:
 
 
 def _keys_in(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return vended keys as `storage.credentials` wants them."""
+    """Return vended keys in the form that `storage.credentials` expects."""
     ends = None
-    with contextlib.suppress(ValueError, OverflowError, OSError):  # What cannot be is not told.
+    with contextlib.suppress(ValueError, OverflowError, OSError):  # Omit an impossible expiry.
         ends = datetime.fromtimestamp(int(options.get(_EXPIRES_AT_MS, "")) / 1000, timezone.utc)
     return {
         "access_key_id": options.get(_KEY),

@@ -2,18 +2,18 @@
 
 PyIceberg 0.12.0's compiled Avro decoder reads a double through a float: 0.1 becomes
 0.10000000149011612, 1e308 becomes infinity. Doubles appear in manifests as partition values, so
-pruning by them loses rows, and a manifest that is written anew gets other values. Every table
-that `load_table` returns is read through this module. PyIceberg itself is not patched: the rest
-of the user's process keeps what it had.
+pruning by them loses rows, and a rewritten manifest gets different values. Every table that
+`load_table` returns is read through this module. PyIceberg itself is not patched: it stays
+unchanged for the rest of the user's process.
 
-`tests/unit/sinks/iceberg/test_manifests.py` notices when PyIceberg has mended its decoder.
+`tests/unit/sinks/iceberg/test_manifests.py` notices when PyIceberg has fixed its decoder.
 
-Entries leave snapshot id and sequence numbers empty: readers inherit them from the snapshot
-that lists the manifest. So a manifest can be written before anyone knows which snapshot it
-will be part of, and the driver never sees the files one by one.
+Entries leave snapshot id and sequence numbers empty: readers inherit them from the snapshot that
+lists the manifest. So a manifest can be written before its snapshot is known, and the driver never
+handles the files one by one.
 
-A manifest holds the names of its files, so it cannot be copied as it is. All that it says about
-them stays.
+A manifest holds the names of its files, so it cannot be copied as it is. Everything else that it
+records about them is kept.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from holdfast.storage.port import Storage
 _Entry = TypeVar("_Entry", bound=StructProtocol)
 
 _DOUBLE = struct.Struct("<d")
-# Deletes find their data files by equal partition values, and only the same NaN is equal.
+# Deletes find their data files by equal partition values, and NaN only equals the same object.
 _NAN = float("nan")
 
 
@@ -73,7 +73,7 @@ class ExactTable(Table):
 
     @classmethod
     def of(cls, table: Table, io: FileIO) -> ExactTable:
-        """Return a loaded table, with another way to its files."""
+        """Return a loaded table that reads its files through another FileIO."""
         return cls(
             identifier=table.name(),
             metadata=table.metadata,
@@ -102,7 +102,7 @@ class ExactTable(Table):
 
 
 def manifest_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """Return all entries of a manifest, deleted ones too."""
+    """Return all entries of a manifest, including deleted ones."""
     return _exact(manifest).fetch_manifest_entry(io, discard_deleted=False)
 
 
@@ -172,7 +172,7 @@ class _ExactFloat(FloatReader):
 
 class _ExactDouble(DoubleReader):
     def read(self, decoder: BinaryDecoder) -> float:
-        # Not `read_double`: the compiled decoder narrows there. Its plain bytes are right.
+        # Not `read_double`, where the compiled decoder narrows the value. The raw bytes are right.
         value: float = _DOUBLE.unpack(decoder.read(_DOUBLE.size))[0]
         return _one_nan(value)
 
@@ -183,7 +183,7 @@ def _one_nan(value: float) -> float:
 
 # ---- Manifests written on executors, listed by the driver
 
-# PyIceberg's own mark for "assign it when the snapshot is written".
+# PyIceberg's own marker for "assign it when the snapshot is written".
 _UNASSIGNED = -1
 HexText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
 
@@ -206,7 +206,7 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
     data_files: Sequence[DataFile],
 ) -> StagedGroup:
     """Write one manifest over the data files and return it as a staged group."""
-    nobody = cast("int", None)  # The snapshot is not known yet; PyIceberg's types want an int.
+    nobody = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
     version: Literal[2] = 2
     with write_manifest(
         format_version=version,
@@ -251,7 +251,7 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
 
 
 class Summary(msgspec.Struct):
-    """What a staged group says of one partition field, with bounds in hexadecimal."""
+    """What a staged group records about one partition field, with bounds in hexadecimal."""
 
     contains_null: bool
     contains_nan: bool | None
@@ -260,17 +260,17 @@ class Summary(msgspec.Struct):
 
 
 class Detail(msgspec.Struct):
-    """What a staged group says that only Iceberg understands."""
+    """The part of a staged group that only Iceberg understands."""
 
     spec_id: Count
     partitions: list[Summary]
 
 
 def detail_of(group: StagedGroup) -> Detail:
-    """Return what a ledger says of a staged group.
+    """Return a staged group's details from the ledger.
 
     Raises:
-        LedgerDamagedError: It is not what `write_staged_manifest` has said.
+        LedgerDamagedError: They are not what `write_staged_manifest` recorded.
     """
     with damage_at(group.path):
         return typed(group.detail, Detail)
@@ -280,7 +280,7 @@ def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
     """Return the manifest-list entry of a staged group for one snapshot.
 
     Raises:
-        LedgerDamagedError: The ledger does not say of the group what was written.
+        LedgerDamagedError: The ledger's details of the group are not what was written.
     """
     detail = detail_of(group)
     return ManifestFile.from_args(
@@ -305,7 +305,7 @@ def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
 def _summary_json(summary: PartitionFieldSummary, kind: IcebergType) -> dict[str, Any]:
     lower, upper = summary.lower_bound, summary.upper_bound
     if isinstance(kind, FloatType | DoubleType):
-        # -0.0 precedes 0.0 for readers that prune, and PyIceberg takes whichever comes first.
+        # -0.0 sorts before 0.0 for readers that prune, and PyIceberg takes whichever comes first.
         zeros = [to_bytes(kind, -0.0), to_bytes(kind, 0.0)]
         lower, upper = (
             (zeros[0] if lower in zeros else lower),
@@ -328,10 +328,10 @@ def _summary(value: Summary) -> PartitionFieldSummary:
     )
 
 
-# ---- Copies of staged groups: data files by the store itself, manifests written anew
+# ---- Copies of staged groups: the store copies data files, manifests are rewritten
 
 _MANIFESTS_AT_ONCE = 8
-# PyIceberg's records have no other way to change a field.
+# PyIceberg's records offer no other way to change a field.
 _FILE_PATH = 1
 # Readers give a manifest's entries the id of its snapshot; ours are written without one.
 _NO_SNAPSHOT = 0
@@ -340,16 +340,16 @@ _NO_SNAPSHOT = 0
 def copied_groups(
     table: Table, storage: Storage, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
 ) -> list[StagedGroup]:
-    """Copy groups with all their files, and return the copies as they are now staged.
+    """Copy groups with all their files, and return the copies as staged.
 
     Args:
         table: The table, freshly loaded.
         storage: How its files are reached.
-        groups: What to copy.
+        groups: The groups to copy.
         targets: Each group under its new names.
 
     Raises:
-        LedgerDamagedError: A manifest lists other files than the ledger says.
+        LedgerDamagedError: A manifest lists other files than the ledger does.
         FileNotFoundError: A data file or a manifest is gone.
         StorageError: Storage failed.
     """

@@ -1,9 +1,9 @@
 """Marks: the run's name inside the table.
 
-A mark is a table property that is set in the same atomic commit as the data, so it is there if
-and only if the data landed. It outlives expiry, compaction and catalogs that hide history.
-Marks are bounded; the horizon says up to which sequence number a missing mark proves nothing.
-They are counted, so a mark that somebody has removed is missed, though not whose it was.
+A mark is a table property that is set in the same atomic commit as the data, so it exists if and
+only if the data landed. It survives expiry, compaction and catalogs that hide history. The number
+of marks is bounded; the horizon is the sequence number up to which a missing mark proves nothing.
+Marks are counted, so a removed mark is noticed, though not which run it belonged to.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ COUNT = "holdfast.marks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkChanges:
-    """The property changes that belong into the commit."""
+    """The property changes that go into the commit."""
 
     updates: dict[str, str]
     removals: list[str]
 
 
 def mark_changes(properties: Mapping[str, str], run_id: str, mark: RunMark) -> MarkChanges:
-    """Set this run's mark; drop the oldest beyond the bound and raise the horizon to them."""
+    """Set this run's mark; drop the oldest beyond the limit and raise the horizon to them."""
     ours = MARK_PREFIX + encode_run_id(run_id)
     dropped = oldest_beyond(properties, ours, MARKS_MAX)
     others = sum(name.startswith(MARK_PREFIX) and name != ours for name in properties)
@@ -73,8 +73,8 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
 
     Raises:
         RunMismatchError: Another run of the same id has landed there.
-        CommitUnknownError: A missing mark proves nothing.
-        TableChangedError: The catalog was rewound.
+        CommitUnknownError: The mark is missing, but that proves nothing.
+        TableChangedError: The catalog was rolled back.
     """
     text = metadata.properties.get(MARK_PREFIX + encode_run_id(run_id))
     if text is None:
@@ -110,7 +110,7 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
 
 
 def _texts(metadata: TableMetadata) -> Iterator[str]:
-    """Yield the marks of all runs: those that stand, and those that snapshots carry."""
+    """Yield the marks of all runs: from the table's properties, and from its snapshots."""
     for name, text in metadata.properties.items():
         if name.startswith(MARK_PREFIX):
             yield text
@@ -126,10 +126,10 @@ def _unmarked(
     run_nonce: str,
     intents: Mapping[int, Intent],
 ) -> RunMark | None:
-    """Find an intent that landed though its mark is gone: dropped as too old, or by somebody.
+    """Find an intent that landed although its mark is gone: dropped as too old, or removed.
 
-    A snapshot id is 63 random bits that the intent wrote down before it was used, so whatever
-    names it is ours: the snapshot itself, a child of it, or a manifest that it added.
+    A snapshot id is 63 random bits that the intent recorded before using them, so whatever names
+    the id is ours: the snapshot itself, a child of it, or a manifest that it added.
     """
     if not intents:
         return None
@@ -150,10 +150,10 @@ def _unmarked(
 
 
 def _taken(metadata: TableMetadata, io: FileIO, branch: str) -> set[int]:
-    """Return the sequence numbers that are known to be those of others' snapshots.
+    """Return the sequence numbers that are known to belong to other writers' snapshots.
 
-    No two snapshots of a table share one: an intent whose number another has got is dead. Asked
-    only when nothing names a snapshot of ours.
+    No two snapshots of a table share one: an intent whose number went to another snapshot is dead.
+    Only called if nothing names a snapshot of ours.
     """
     taken = {one.sequence_number or 0 for one in metadata.snapshots}
     if (head := _head(metadata, branch)) is not None:
@@ -167,7 +167,7 @@ def _head(metadata: TableMetadata, branch: str) -> Snapshot | None:
 
 
 def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark) -> bool | None:
-    """Whether the marked snapshot is in the branch's history; None if history does not tell."""
+    """Whether the marked snapshot is in the branch's history; None if history does not show it."""
     head = _head(metadata, branch)
     if head is None:
         return False
@@ -177,8 +177,9 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
         if mark.snapshot_id in (snapshot.snapshot_id, parent_id):
             return True
         if (snapshot.sequence_number or 0) < mark.sequence_number or parent_id is None:
-            # PyIceberg's expiry empties the parent of the oldest snapshot that it keeps: such a
-            # root is told from a replaced table only while our own snapshot is still listed.
+            # PyIceberg's expiry clears the parent of the oldest snapshot that it keeps: such a root
+            # can be distinguished from a replaced table only while our own snapshot is still
+            # listed.
             ended = parent_id is None and metadata.snapshot_by_id(mark.snapshot_id) is None
             ended = ended and (snapshot.sequence_number or 0) > mark.sequence_number
             break
@@ -187,14 +188,14 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
             ended = True
             break
         snapshot = parent
-    # A manifest that our snapshot added outlives the snapshot's own expiry.
+    # A manifest that our snapshot added survives the snapshot's own expiry.
     if any(one.added_snapshot_id == mark.snapshot_id for one in head.manifests(io)):
         return True
     return None if ended else False
 
 
 def _removed(properties: Mapping[str, str]) -> int:
-    """Return how many marks are gone that no commit of ours has removed."""
+    """Return how many marks are gone that none of our commits removed."""
     found = sum(name.startswith(MARK_PREFIX) for name in properties)
     return max(0, _number(properties, COUNT) - found)
 

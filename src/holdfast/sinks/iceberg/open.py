@@ -1,4 +1,4 @@
-"""From what a user names to an open sink; the table is created if asked to."""
+"""Open a sink for the table that a user names; create the table if asked to."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def create_table(
     Args:
         catalog: An open catalog.
         identifier: `namespace.table`.
-        create: What the user asked for.
-        default_schema: The schema to use when the user gave none.
+        create: The user's request.
+        default_schema: The schema to use if the user gave none.
 
     Raises:
         TableMissingError: The namespace does not exist.
-        UnsupportedTableError: Another format version than 2 was asked for.
-        SettingsError: A partition names no column, a type has no place in Iceberg, or a
-            property names code.
-        CommitRefusedError: The catalog did not create it.
+        UnsupportedTableError: A format version other than 2 was requested.
+        SettingsError: A partition names no column, a type does not exist in Iceberg, or a property
+            names code.
+        CommitRefusedError: The catalog did not create the table.
     """
     name = f"{catalog.name}.{identifier}"
     properties = dict(create.properties)
@@ -73,7 +73,7 @@ def create_table(
             what=f"Create(schema=) is a {type(arrow).__name__}", cure="give a pyarrow.Schema"
         )
     try:
-        # PyIceberg keeps the conversion without ids to itself; its catalogs create this way.
+        # PyIceberg's conversion without ids is private; its catalogs create tables this way.
         converted: Any = Catalog._convert_schema_if_needed(arrow)  # noqa: SLF001
     except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
         raise SettingsError(
@@ -142,7 +142,7 @@ def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
 
 
 def _parse(text: str) -> tuple[str, str, str]:
-    """Return transform, column and the suffix that Spark gives the partition's name."""
+    """Return the transform, the column and the suffix that Spark gives the partition's name."""
     if match := _WITH_ARGUMENT.fullmatch(text):
         kind, number, column = match.groups()
         suffix = "_bucket" if kind == "bucket" else "_trunc"
@@ -153,7 +153,7 @@ def _parse(text: str) -> tuple[str, str, str]:
     return "identity", text, ""
 
 
-# ---- From what a user names to an open sink: find the catalog, create the table if asked to
+# ---- From the user's target to an open sink: find the catalog, create the table if asked to
 def open_sink(
     target: IcebergTable,
     *,
@@ -165,15 +165,15 @@ def open_sink(
     """Open the table's catalog and, if asked to, create the table.
 
     Args:
-        target: What the user named.
-        settings_under: Gives the session's settings below a prefix.
-        create: How to create the table if there is none.
-        default_schema: Gives the new table's schema when the user gave none.
-        before_create: Called when there is no table, before one is created; may refuse it.
+        target: The user's target.
+        settings_under: Returns the session's settings below a prefix.
+        create: How to create the table if it does not exist.
+        default_schema: Returns the new table's schema if the user gave none.
+        before_create: Called if the table does not exist, before it is created; may refuse.
 
     Raises:
         SettingsError: The name or the catalog's settings cannot be used.
-        TableMissingError: The table is to be created, and its namespace does not exist.
+        TableMissingError: The table is to be created, but its namespace does not exist.
     """
     catalog, identifier = _find_catalog(target, settings_under)
     sink = IcebergSink(catalog, identifier, target.branch)
@@ -190,11 +190,11 @@ def open_sink(
 def table_loader(
     target: IcebergTable, settings_under: Callable[[str], Mapping[str, str]]
 ) -> tuple[str, Callable[[], Table]]:
-    """Return a table's name for people, and what looks at it afresh, for reading.
+    """Return a table's display name, and a function that loads it for reading.
 
     Args:
-        target: What the user named.
-        settings_under: Gives the session's settings below a prefix.
+        target: The user's target.
+        settings_under: Returns the session's settings below a prefix.
 
     Raises:
         SettingsError: The name or the catalog's settings cannot be used.
@@ -214,7 +214,7 @@ def _find_catalog(
     """
     if target.catalog is not None:
         properties, identifier = dict(target.catalog), target.name
-        # SQL catalogs keep their name in each row; "default" is PyIceberg's own default.
+        # SQL catalogs store their name in each row; "default" is PyIceberg's own default.
         catalog_name = properties.pop("name", "default")
     else:
         catalog_name, _, identifier = target.name.partition(".")

@@ -1,11 +1,11 @@
 """Rows on their way to a file: split by partition, sorted, kept until a row group is full.
 
-Values are transformed column by column (by pyiceberg-core, the same code that readers rely
-on), then rows are sorted by partition once and cut: the cost does not grow with the number of
-partitions in a batch.
+Values are transformed column by column (by pyiceberg-core, the same code that readers rely on),
+then rows are sorted by partition once and cut: the cost does not grow with the number of partitions
+in a batch.
 
-They are split by partition when there are many. If each batch were split as it comes, a table of
-many partitions would get its rows in many small pieces, and each piece has its price.
+Rows are split by partition only once many have gathered. If each batch were split on arrival, a
+table with many partitions would get its rows in many small pieces, and each piece has a cost.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _SORTABLE = (
 
 
 class RowSorter:
-    """Sorts row groups by a table's sort order, where Arrow's order is the same.
+    """Sorts row groups by a table's sort order, if Arrow's order is the same.
 
-    Transforms, nested columns, UUIDs and floats (Arrow puts NaN beside NULL) are left as they
-    come; then no file claims to be sorted.
+    Orders on transforms, nested columns, UUIDs and floats (Arrow puts NaN beside NULL) are not
+    applied; then no file claims to be sorted.
     """
 
     def __init__(self, schema: Schema, order: SortOrder) -> None:
         """Work out the sort keys.
 
         Args:
-            schema: The table's schema, in the names that rows have.
+            schema: The table's schema, with the column names of the rows.
             order: The table's sort order.
         """
         self._keys: list[tuple[str, str]] = []
@@ -87,7 +87,7 @@ class RowSorter:
             isinstance(field.transform, IdentityTransform) and field.source_id in columns
             for field in order.fields
         )
-        # Before pyarrow 25 NULLs go to one side for all keys; so only such orders are followed.
+        # Before pyarrow 25, NULLs go to one side for all keys, so only such orders are followed.
         if order.is_unsorted or not plain or len(placements) != 1:
             return
         self._keys = [
@@ -113,7 +113,7 @@ class RowSorter:
 
 # ---- Split batches by the table's partitions
 
-# Stores take 255 bytes for one name, or 1,024 for all of them.
+# Stores allow 255 bytes for one name, or 1,024 for a whole path.
 _FOLDER_MAX = 200
 _FOLDER_KEPT = 160
 
@@ -132,7 +132,7 @@ class PartitionSplitter:
         self._spec = spec
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Record, pa.RecordBatch]]:
-        """Yield each partition in the batch with its rows, in their order."""
+        """Yield each partition in the batch with its rows, in order."""
         if self._spec.is_unpartitioned():
             yield Record(), batch
             return
@@ -140,12 +140,12 @@ class PartitionSplitter:
             return
         columns = [self._transformed(batch, field) for field in self._spec.fields]
         codes = _codes(columns)
-        # Numbers of 16 bits are sorted in linear time.
+        # 16-bit numbers are sorted in linear time.
         narrow = codes.astype(np.uint16) if codes.max() < 1 << 16 else codes
         order = np.argsort(narrow, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
         ends = np.append(starts[1:], len(order))
-        # One take copies the rows, so that a kept slice does not hold the whole batch of Spark.
+        # One take copies the rows, so that a kept slice does not keep Spark's whole batch alive.
         clustered = batch if len(starts) == 1 else batch.take(pa.array(order))
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             row = int(order[start])
@@ -161,8 +161,8 @@ class PartitionSplitter:
         if isinstance(field.transform, IdentityTransform):
             return column
         if pa.types.is_decimal(column.type):
-            # pyiceberg-core panics on buffers that are not aligned to 16 bytes, and Spark's
-            # stream aligns to 8. Concatenation copies into an aligned one.
+            # pyiceberg-core panics on buffers that are not aligned to 16 bytes, and Spark's stream
+            # aligns to 8. Concatenation copies into an aligned buffer.
             column = pa.concat_arrays([column, column.slice(0, 0)])
         result = field.transform.pyarrow_transform(source.field_type)(column)
         return result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
@@ -172,16 +172,16 @@ class PartitionSplitter:
 
 
 class PartitionLimits:
-    """Finds rows whose partition value the table has no room for.
+    """Finds rows whose partition value does not fit its type.
 
-    `truncate` rounds down, and below the smallest numbers there is nothing. By a width of 50 the
-    decimal -9999999.99 becomes -10000000.00, one digit more than decimal(9, 2) has: Java refuses
-    to write the file's manifest then, with all other rows in it. The smallest int becomes one of
-    the largest in Java and in pyiceberg-core: written so, `WHERE d < 0` does not find it.
+    `truncate` rounds down, and below the smallest numbers there is nothing. With a width of 50 the
+    decimal -9999999.99 becomes -10000000.00, one digit more than decimal(9, 2) has: Java then
+    refuses to write the file's manifest, with all other rows in it. The smallest int becomes one of
+    the largest in Java and in pyiceberg-core: written that way, `WHERE d < 0` does not find it.
     """
 
     def __init__(self, table: str, schema: Schema, spec: PartitionSpec) -> None:
-        """Work out the least value of each column.
+        """Work out the smallest value of each column.
 
         Args:
             table: The table's name, for errors.
@@ -199,10 +199,10 @@ class PartitionLimits:
                     self._fields.append((field, least))
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """Look at rows before they share a file with others.
+        """Check rows before they share a file with others.
 
         Raises:
-            ValueMisfitError: A row is in no partition.
+            ValueMisfitError: A row does not fit into any partition.
         """
         for field, least in self._fields:
             column = _source_column(self._schema, rows, field.source_id)
@@ -220,7 +220,7 @@ class PartitionLimits:
 
 
 def _least(kind: IcebergType, width: int) -> pa.Scalar | None:
-    """Return the smallest number that `truncate` leaves in its type; None for other types."""
+    """Return the smallest number that `truncate` keeps within its type; None for other types."""
     if isinstance(kind, DecimalType):
         least = -((10**kind.precision - 1) // width * width)
         arrow = pa.decimal128(kind.precision, kind.scale)
@@ -232,10 +232,10 @@ def _least(kind: IcebergType, width: int) -> pa.Scalar | None:
 
 
 def partition_path(spec: PartitionSpec, record: Record, schema: Schema) -> str:
-    """Return the folders of a partition's files. Readers do not look at their names."""
+    """Return the folder path of a partition's files. Readers ignore these names."""
     try:
         path = spec.partition_to_path(record, schema)
-    except OverflowError:  # Python writes no date outside the years 1 to 9999: its number, then.
+    except OverflowError:  # Python has no date outside the years 1 to 9999: use its number.
         values = (record[position] for position in range(len(record)))
         pairs = zip(spec.fields, values, strict=True)
         path = "/".join(
@@ -246,14 +246,14 @@ def partition_path(spec: PartitionSpec, record: Record, schema: Schema) -> str:
 
 
 def _short(folder: str) -> str:
-    """Return a name that every store takes: a long text as partition must not end the job."""
+    """Return a name that every store accepts: a long partition value must not fail the job."""
     if len(folder) <= _FOLDER_MAX:
         return folder
     return f"{folder[:_FOLDER_KEPT]}-{hashlib.sha256(folder.encode()).hexdigest()[:16]}"
 
 
 def _source_column(schema: Schema, batch: pa.RecordBatch, field_id: int) -> pa.Array:
-    # Walk down by id and position, not by name: a name may itself contain a dot.
+    # Descend by id and position, not by name: a name may contain a dot.
     for index, field in enumerate(schema.fields):
         path = _path_to(field, field_id)
         if path is not None:
@@ -263,7 +263,7 @@ def _source_column(schema: Schema, batch: pa.RecordBatch, field_id: int) -> pa.A
 
 
 def _plain(value: pa.Scalar) -> Any:  # noqa: ANN401 - of whatever type the partition is.
-    """Return a value as manifests hold it: dates and times as the numbers that stand for them.
+    """Return a value in its manifest form: dates and times as integers.
 
     Python has no objects for those outside the years 1 to 9999.
     """
@@ -281,7 +281,7 @@ def _path_to(field: NestedField, field_id: int) -> list[int] | None:
 
 
 def _codes(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
-    """Number the combinations of partition values; NULL is a value of its own."""
+    """Number the combinations of partition values; NULL counts as a value."""
     codes = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         encoded = pc.dictionary_encode(column, null_encoding="encode")
@@ -290,24 +290,24 @@ def _codes(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
         indices = encoded.indices.to_numpy(zero_copy_only=False)
         codes = codes * max(1, len(encoded.dictionary)) + indices
         if len(columns) > 1:
-            # Numbered anew after each column, so that the product stays below rows squared.
+            # Renumbered after each column, so that the product stays below rows squared.
             codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     return codes
 
 
-# ---- Rows that wait for their row group: in the order they came, then by partition
+# ---- Rows that wait for their row group: in order of arrival, then by partition
 
-# How much of the memory for rows waits unsplit: while it is split there are two copies of it.
+# How much of the memory for rows waits unsplit: during a split there are two copies of it.
 _UNSPLIT_SHARE = 1 / 8
-# How much of a row group's rows wait unsplit: it may get so many more than it should have.
+# How much of a row group's rows wait unsplit: the group may exceed its size by this much.
 _UNSPLIT_ROWS_SHARE = 1 / 2
-# How much more than its own bytes a kept slice may hold.
+# How much more than its own bytes a kept slice may keep alive.
 _PINNED_SHARE_MAX = 2
 _PINNED_BYTES_MAX = 4096
 
 
 class Partition:
-    """The rows of one partition that wait, and the file that takes them."""
+    """The waiting rows of one partition, and the file that takes them."""
 
     def __init__(self, record: Record) -> None:
         """Start without rows and without a file."""
@@ -319,7 +319,7 @@ class Partition:
 
 
 class KeptRows:
-    """All rows of a task that wait."""
+    """All waiting rows of a task."""
 
     def __init__(self, schema: Schema, spec: PartitionSpec, options: WriteOptions) -> None:
         """Start empty.
@@ -327,13 +327,13 @@ class KeptRows:
         Args:
             schema: The table's schema.
             spec: The spec that files are written with.
-            options: How large row groups are; all rows that wait are within the bytes of one.
+            options: The size of row groups; all waiting rows stay within the bytes of one.
         """
         self._splitter = PartitionSplitter(schema, spec)
         self._rows_max, self._bytes_max = options.row_group_rows, options.row_group_bytes
         self._unsplit_rows_max = self._rows_max * _UNSPLIT_ROWS_SHARE
         self._unsplit_bytes_max = self._bytes_max * _UNSPLIT_SHARE
-        if spec.is_unpartitioned():  # Then a split costs nothing, and to join batches would.
+        if spec.is_unpartitioned():  # Then a split is free, but joining batches is not.
             self._unsplit_rows_max = 0
         self._unsplit: list[pa.RecordBatch] = []
         self._unsplit_rows = self._unsplit_bytes = 0
@@ -341,7 +341,7 @@ class KeptRows:
         self.size_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[Partition]:
-        """Take rows; yield partitions whose rows the caller takes at once, to make room."""
+        """Add rows; yield partitions whose rows the caller must take at once, to make room."""
         rows = _apart(rows)
         self._unsplit.append(rows)
         self._unsplit_rows += rows.num_rows
@@ -356,7 +356,7 @@ class KeptRows:
             yield max(self.partitions.values(), key=lambda one: one.size_bytes)
 
     def split(self) -> Iterator[Partition]:
-        """Give all rows to their partitions; yield those that have enough for a row group."""
+        """Give all rows to their partitions; yield those with enough rows for a row group."""
         waiting, self._unsplit = self._unsplit, []
         self.size_bytes -= self._unsplit_bytes
         self._unsplit_rows = self._unsplit_bytes = 0
@@ -369,7 +369,7 @@ class KeptRows:
                     yield partition
 
     def take(self, partition: Partition) -> pa.Table:
-        """Return the rows of a partition, which wait no more."""
+        """Remove and return the waiting rows of a partition."""
         rows = pa.Table.from_batches(partition.batches)
         self.size_bytes -= partition.size_bytes
         partition.batches = []
@@ -377,7 +377,7 @@ class KeptRows:
         return rows
 
     def _keep(self, record: Record, rows: pa.RecordBatch) -> Partition:
-        # NaN is not equal to itself, and 0.0 is to -0.0; their texts tell partitions apart.
+        # NaN is not equal to itself, but 0.0 equals -0.0; their text forms identify partitions.
         key = tuple(
             repr(record[i]) if isinstance(record[i], float) else record[i]
             for i in range(len(record))
@@ -393,9 +393,10 @@ class KeptRows:
 
 
 def _apart(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows without the batch that they were cut from, if they would hold it all.
+    """Return a copy of the rows if they would keep alive a much larger batch.
 
-    A rare partition, or a transform that keeps few rows, would pin every batch of the task.
+    A rare partition, or a transform that keeps few rows, would otherwise pin every batch of the
+    task.
     """
     if rows.get_total_buffer_size() > _PINNED_SHARE_MAX * rows.nbytes + _PINNED_BYTES_MAX:
         return pa.concat_batches([rows, rows.slice(0, 0)])

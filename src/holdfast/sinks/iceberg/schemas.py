@@ -25,15 +25,15 @@ from holdfast.model.stored import RecordDamagedError
 from holdfast.sinks.base import ColumnPath
 from holdfast.text import in_short
 
-# Format v2 lets a column's type become another one in these ways, and in a decimal's precision.
+# Format v2 allows these type promotions, and a higher decimal precision.
 _PROMOTIONS = {(IntegerType, LongType), (FloatType, DoubleType)}
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema that Spark hands out for this table: small offsets, no ids.
+    """Return the Arrow schema that Spark produces for this table: small offsets, no ids.
 
-    PyIceberg maps to Arrow's large types; a batch never needs 64-bit offsets, and Spark's
-    batches would have to be copied into them.
+    PyIceberg maps to Arrow's large types; a batch never needs 64-bit offsets, and Spark's batches
+    would have to be copied to get them.
     """
     large = schema_to_pyarrow(schema, include_field_ids=False)
     return pa.schema([_small_field(field) for field in large])
@@ -51,18 +51,17 @@ def schema_json(schema: Schema) -> dict[str, Any]:
 
 
 def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Name every change that files staged for the first schema would not survive.
+    """Name every change that makes files staged for the first schema unusable.
 
-    What Iceberg allows for files that are in a table is fine for staged ones: added optional
-    columns read as NULL, a wider type holds every value, a column need no longer be filled.
-    Comments do not matter.
+    What Iceberg allows for files in a table is fine for staged ones: added optional columns read as
+    NULL, a wider type holds every value, and a column may become optional. Comments do not matter.
 
     Args:
         began: The schema that files were staged for, as JSON.
         now: The table's schema now, as JSON.
 
     Raises:
-        RecordDamagedError: The first is no schema: it comes from a ledger.
+        RecordDamagedError: `began`, which comes from a ledger, is not a schema.
     """
     old, new = _read(began), Schema.model_validate(now)
     old_fields, new_fields = index_by_id(old), index_by_id(new)
@@ -83,7 +82,7 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found.extend(
         f"required column {new.find_column_name(field_id)!r} was added"
         for field_id, field in new_fields.items()
-        # Below a new optional column nothing is missed: the whole of it reads as NULL.
+        # Nothing is missing below a new optional column: all of it reads as NULL.
         if field.required
         and field_id not in old_fields
         and parents.get(field_id) in (None, *old_fields)
@@ -92,14 +91,14 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def added_columns(began: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[ColumnPath]:
-    """Return the columns that have come since the first schema, whatever they are called.
+    """Return the columns that were added since the first schema, whatever their names.
 
     Args:
-        began: The schema of then, as JSON.
+        began: The earlier schema, as JSON.
         now: The table's schema now, as JSON.
 
     Raises:
-        RecordDamagedError: The first is no schema: it comes from a ledger.
+        RecordDamagedError: `began`, which comes from a ledger, is not a schema.
     """
     known, new = index_by_id(_read(began)), Schema.model_validate(now)
     fields, parents = index_by_id(new), _index_parents(new)
@@ -114,7 +113,7 @@ def _path(number: int, fields: Mapping[int, NestedField], parents: Mapping[int, 
 def _read(value: Mapping[str, Any]) -> Schema:
     try:
         schema = Schema.model_validate({**value, "fields": value["fields"]})
-        _ = index_by_id(schema), schema.column_names  # Names and numbers are there once.
+        _ = index_by_id(schema), schema.column_names  # Fails on duplicate names or ids.
     except Exception as error:
         # PyIceberg's own validators raise errors of every kind.
         raise RecordDamagedError(f"no schema of a table: {in_short(error)}") from error
@@ -122,12 +121,12 @@ def _read(value: Mapping[str, Any]) -> Schema:
 
 
 def _reads_as(old: IcebergType, new: IcebergType) -> bool:
-    """Whether readers of the new type read values that were written as the old one."""
+    """Whether readers of the new type can read values written as the old one."""
     if isinstance(old, PrimitiveType) and isinstance(new, PrimitiveType):
         if isinstance(old, DecimalType) and isinstance(new, DecimalType):
             return old.scale == new.scale and old.precision <= new.precision
         return old == new or (type(old), type(new)) in _PROMOTIONS
-    # Nested types are compared field by field; here only their kind matters.
+    # Nested types are compared field by field; only their kind matters here.
     return type(old) is type(new)
 
 

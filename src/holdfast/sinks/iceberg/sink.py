@@ -72,27 +72,28 @@ class IcebergSink(StagedFiles):
         self._catalog = catalog
         self._identifier = identifier
         self._branch = branch
-        # With the catalog's name: an SQL catalog of another name does not know the table.
+        # With the catalog's name: an SQL catalog with another name does not know the table.
         self._name = f"{catalog.name}.{identifier}"
 
     @property
     def name(self) -> str:
-        """The table's name for people."""
+        """The table's display name."""
         return self._name
 
     def load(self) -> TableView:
-        """Look at the table afresh.
+        """Load the table's current state.
 
         Raises:
             TableMissingError: There is no such table.
-            UnsupportedTableError: It is not of format v2 and holds no run, or the branch is a tag.
+            UnsupportedTableError: The table is not format v2 and holds no run, or the branch is a
+                tag.
             CatalogUnavailableError: The catalog does not answer.
         """
         table = load_table(self._catalog, self._identifier, self._name)
         metadata = table.metadata
         if not any(name.startswith(MARK_PREFIX) for name in metadata.properties):
-            # A run that landed before somebody upgraded the table is to be found, not refused:
-            # where a mark stands, `check` asks for the format once the run is not in the table.
+            # A run that landed before the table was upgraded must be found, not refused: if there
+            # is a mark, `check` tests the format once the run is known not to be in the table.
             self._refuse_format(table)
         ref = metadata.refs.get(self._branch)
         if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
@@ -111,19 +112,19 @@ class IcebergSink(StagedFiles):
         )
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
-        """Return the columns that the table has got since: those whose numbers are new.
+        """Return the columns that the table has gained since: those with new ids.
 
         Raises:
-            LedgerDamagedError: `began` is no schema.
+            LedgerDamagedError: `began` is not a schema.
         """
         with damage_at(self._name):
             return added_columns(began, view.schema)
 
     def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> IcebergWriterSpec:
-        """Return what executors need to write for this table.
+        """Return what executors need to write to this table.
 
         Raises:
-            UnsupportedTableError: Its files are not to be Parquet.
+            UnsupportedTableError: The table's file format is not Parquet.
         """
         table: Table = view.handle
         WriteOptions.of(self._name, table.properties)  # Refused here, not on an executor.
@@ -146,8 +147,8 @@ class IcebergSink(StagedFiles):
 
         Raises:
             RunMismatchError: Another run of the same id has landed there.
-            CommitUnknownError: A missing mark proves nothing.
-            TableChangedError: The catalog was rewound.
+            CommitUnknownError: The mark is missing, but that proves nothing.
+            TableChangedError: The catalog was rolled back.
         """
         table: Table = view.handle
         with self._storage_of(view):
@@ -167,11 +168,11 @@ class IcebergSink(StagedFiles):
         """Stop if staged files are gone or no longer fit the table.
 
         Raises:
-            UnsupportedTableError: It is not of format v2.
+            UnsupportedTableError: The table is not format v2.
             TableMissingError: The branch does not exist.
             TableChangedError: The schema or the layout has changed.
             StagedFileMissingError: A staged file is gone.
-            LedgerDamagedError: What the ledger says of schemas or groups was never written so.
+            LedgerDamagedError: The ledger's schemas or groups are not what was written.
         """
         table: Table = view.handle
         self._refuse_format(table)
@@ -187,12 +188,12 @@ class IcebergSink(StagedFiles):
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
     ) -> list[StagedGroup]:
-        """Copy groups with all their files, and return the copies as they are now staged.
+        """Copy groups with all their files, and return the copies as staged.
 
         Raises:
             TableChangedError: A partition spec is gone.
             StagedFileMissingError: A staged file is gone.
-            LedgerDamagedError: A manifest lists other files than the ledger says.
+            LedgerDamagedError: A manifest lists other files than the ledger does.
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
@@ -201,11 +202,11 @@ class IcebergSink(StagedFiles):
             with self._storage_of(view) as storage:
                 return copied_groups(table, storage, groups, targets)
         except StoreUnavailableError:
-            self.refuse_missing_files(view, groups)  # Then it did answer: an object is not there.
+            self.refuse_missing_files(view, groups)  # Storage did answer: an object is missing.
             raise
 
     def live_files(self, view: TableView, paths: Sequence[str], run_nonce: str) -> set[str]:
-        """Return those of a run's staged files that a snapshot which the table keeps reaches.
+        """Return those of a run's staged files that are reachable from a retained snapshot.
 
         Raises:
             LedgerDamagedError: A path is outside the table, or its name is not one of the run's.
@@ -220,12 +221,12 @@ class IcebergSink(StagedFiles):
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
         """Delete staged files that no snapshot refers to, inside the table's own location.
 
-        A folder that a property names is written to, but nothing is deleted there: who may alter
-        the table could name another table's.
+        Files are written to a folder that a property names, but nothing is deleted there: anyone
+        who may alter the table could name another table's folder.
 
         Raises:
             LedgerDamagedError: A path is outside the table.
-            UnsupportedTableError: A path is in a folder that is not the table's alone.
+            UnsupportedTableError: A path is in a folder that the table may share.
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
@@ -256,8 +257,8 @@ class IcebergSink(StagedFiles):
         """Give the branch a first, empty snapshot, so that every data snapshot has a parent.
 
         Raises:
-            UnsupportedTableError: It is not of format v2.
-            TableMissingError: It is a branch that somebody has to create.
+            UnsupportedTableError: The table is not format v2.
+            TableMissingError: The branch does not exist and must be created first.
         """
         table: Table = view.handle
         self._refuse_format(table)
@@ -290,20 +291,20 @@ class IcebergSink(StagedFiles):
         if lost := {detail.spec_id for detail in details.values()} - fields.keys():
             raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
         for path, detail in details.items():
-            # A manifest list with fewer or more could not be read.
+            # A manifest list with fewer or more fields could not be read.
             if len(detail.partitions) != fields[detail.spec_id]:
                 raise LedgerDamagedError(uri=path, reason="it has another number of partitions")
 
     def _refuse_missing_branch(self, view: TableView) -> None:
-        # Not at every look: a run may have landed on a branch that was merged and dropped since.
+        # Not at every look: a run may have landed on a branch that was since merged and dropped.
         if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
             raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
-        """Publish the change in one snapshot, once, if the table still is as in the view.
+        """Publish the change in one snapshot, once, if the table is still as in the view.
 
         Raises:
-            CommitRefusedError: The catalog refused for good.
+            CommitRefusedError: The catalog refused permanently.
         """
         table: Table = view.handle
         changes = mark_changes(table.properties, run_id, mark)
@@ -316,14 +317,14 @@ class IcebergSink(StagedFiles):
         return self._send(table, updates)
 
     def unindexed_rows(self) -> dict[str, int]:
-        """Return nothing: Iceberg has no indices."""
+        """Return an empty dict: Iceberg has no indices."""
         return {}
 
     def _send(self, table: Table, updates: tuple[TableUpdate, ...]) -> Outcome:
-        """Post once. Whatever is not a clear answer is unknown, and the mark will tell.
+        """Post once. Anything but a clear answer is unknown, and the mark will show the outcome.
 
         Raises:
-            CommitRefusedError: The catalog refused for good.
+            CommitRefusedError: The catalog refused permanently.
         """
         post, required = single_post(self._catalog), requirements(table, self._branch)
         try:
@@ -343,10 +344,10 @@ class IcebergSink(StagedFiles):
         return Outcome.LANDED
 
     def _has_changed(self, table: Table) -> bool:
-        """Whether the table is another than the post was made for: then a look says more.
+        """Whether the table has changed since the post was built; a new look then shows more.
 
-        A refusal may well be due to the change. Catalogs say so in any words: to a table that was
-        upgraded to v3 meanwhile, "first-row-id is null".
+        The change may well be the reason for a refusal. Catalogs word that in any way: for a table
+        that was upgraded to v3 meanwhile, "first-row-id is null".
         """
         try:
             now = self._catalog.load_table(self._identifier)
@@ -356,10 +357,10 @@ class IcebergSink(StagedFiles):
 
     @contextlib.contextmanager
     def _storage_of(self, view: TableView) -> Iterator[Storage]:
-        """Give the table's storage, and speak of it where it fails.
+        """Yield the table's storage; raise its failures as an error that names it.
 
         Raises:
-            StoreUnavailableError: It did.
+            StoreUnavailableError: The storage failed.
         """
         table: Table = view.handle
         try:

@@ -1,11 +1,11 @@
 """Snapshots: how one is built and posted, and which staged files a table's snapshots reach.
 
-A ledger that was restored, cut or copied can list files that have landed, so the table is asked:
-every snapshot that it keeps, and every manifest of these. Files are told by their last name, which
-has a nonce in it: other engines write the rest of a path in ways of their own (s3a:// for s3://).
+A restored, truncated or copied ledger can list files that have landed, so the table is checked:
+every snapshot that it keeps, and all of their manifests. Files are matched by their base name,
+which contains a nonce: other engines write the rest of a path differently (s3a:// for s3://).
 
-Manifests are not decoded at first. Their blocks are unpacked and searched for the nonces of the
-names, by C code that runs on all threads; only where one is found, entries are read one by one.
+Manifests are not decoded at first. Their blocks are decompressed and searched for the nonces of the
+names, by C code that runs on all threads; only if one is found are entries read one by one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest, manife
 from holdfast.storage.runtime import io_runtime
 
 
-# ---- Build one snapshot: the manifest list, the summary, and what the catalog is asked to check
+# ---- Build one snapshot: the manifest list, the summary, and what the catalog must check
 def requirements(table: Table, branch: str) -> tuple[TableRequirement, ...]:
-    """Return what must still hold when the commit lands: all that was checked.
+    """Return what must still hold when the commit lands: everything that was checked.
 
-    The ref alone is not enough: schema, spec and sort order change without moving it, and an
-    empty table that was dropped and made again has the same absent ref.
+    The ref alone is not enough: schema, spec and sort order change without moving it, and an empty
+    table that was dropped and recreated has the same absent ref.
     """
     metadata = table.metadata
     ref = metadata.refs.get(branch)
@@ -71,14 +71,14 @@ def snapshot_updates(
     """Write the manifest list of a new snapshot and return the updates that publish it.
 
     Args:
-        table: Freshly loaded; the snapshot builds on its branch's head.
+        table: Freshly loaded; the snapshot builds on the head of its branch.
         branch: The branch.
         snapshot_id: The new snapshot's id.
-        change: Which staged manifests it adds; none for an empty snapshot.
+        change: The staged manifests to add; none for an empty snapshot.
         notes: What goes into the snapshot's summary besides the totals.
 
     Raises:
-        UnsupportedTableError: The catalog does not show the branch's own head.
+        UnsupportedTableError: The catalog does not show the head of the branch.
     """
     metadata = table.metadata
     ref = metadata.refs.get(branch)
@@ -122,7 +122,7 @@ def snapshot_updates(
             ref_name=branch,
             type=SnapshotRefType.BRANCH,
             snapshot_id=snapshot_id,
-            # The update replaces the ref as a whole: its retention rules must be kept.
+            # The update replaces the whole ref, so its retention rules must be carried over.
             max_ref_age_ms=ref.max_ref_age_ms if ref else None,
             max_snapshot_age_ms=ref.max_snapshot_age_ms if ref else None,
             min_snapshots_to_keep=ref.min_snapshots_to_keep if ref else None,
@@ -148,17 +148,16 @@ def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) 
     )
 
 
-# ---- Which staged files a table's snapshots reach: a sweep deletes none of them, whatever a log
-# says
+# ---- Which staged files a table's snapshots reach: a sweep never deletes these
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
-# Names are ours up to here: <nonce>-<more>. A shorter start is no nonce, and all of it is compared.
+# Our names begin <nonce>-<more>. A shorter prefix is not a nonce, and the whole name is compared.
 _NONCE_CHARS = 16
 
 
 def live_paths(table: Table, paths: Collection[str]) -> set[str]:
-    """Return those of the paths that a snapshot which the table keeps reaches.
+    """Return those of the paths that are reachable from a retained snapshot.
 
     Args:
         table: A fresh look at the table.
@@ -189,7 +188,7 @@ def live_paths(table: Table, paths: Collection[str]) -> set[str]:
 
 
 def _metadata_files(table: Table) -> Iterator[str]:
-    """Give what the table's metadata names itself."""
+    """Yield the files that the table's metadata names directly."""
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
@@ -209,7 +208,7 @@ def _manifests(table: Table) -> dict[str, ManifestFile]:
 
 
 def _needle(name: str) -> bytes:
-    """Return the part of a name that all files of its job share, if it is long enough to tell."""
+    """Return the part of a name that all files of its job share, or all of a short name."""
     nonce = name.partition("-")[0]
     return (nonce if len(nonce) >= _NONCE_CHARS else name).encode()
 
@@ -220,7 +219,7 @@ def _read(io: FileIO, path: str) -> bytes:
 
 
 def _may_hold(data: bytes, needles: Iterable[bytes]) -> bool:
-    """Whether a manifest names a file with one of the parts; true as well if it cannot be told."""
+    """Whether a manifest may name a file with one of the parts; true if that is unclear."""
     try:
         unpacked = b"".join(_blocks(data))  # Some writers make a block of each entry.
         return any(needle in unpacked for needle in needles)
@@ -229,10 +228,10 @@ def _may_hold(data: bytes, needles: Iterable[bytes]) -> bool:
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:
-    """Give the blocks of an Avro file, unpacked.
+    """Yield the decompressed blocks of an Avro file.
 
     Raises:
-        ValueError: It is packed in a way that is not looked into here.
+        ValueError: The codec is not supported here.
     """
     if not data.startswith(_MAGIC):
         raise ValueError("no Avro file")
@@ -250,7 +249,7 @@ def _blocks(data: bytes) -> Iterator[bytes]:
 
 
 def _header(data: bytes, at: int) -> tuple[int, dict[bytes, bytes]]:
-    """Read the map at the start of an Avro file; return where it ends, and what it says."""
+    """Read the map at the start of an Avro file; return its end offset and its content."""
     found: dict[bytes, bytes] = {}
     while True:
         count, at = _number(data, at)
@@ -269,7 +268,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number as Avro writes it: seven bits a byte, and the sign in the lowest bit."""
+    """Read an Avro number: seven bits per byte, with the sign in the lowest bit."""
     value = shift = 0
     while True:
         byte = data[at]

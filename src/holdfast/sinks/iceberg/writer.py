@@ -1,8 +1,8 @@
 """The rolling writer: output batches become data files of the table's target size.
 
-Rows are kept per partition until they make a row group; then they are encoded and sent on.
-What is kept is bounded in bytes over all partitions, and so is the number of open files, so
-memory does not grow with the data or with the number of partitions.
+Rows are kept per partition until they fill a row group; then they are encoded and sent. The bytes
+kept over all partitions are bounded, and so is the number of open files, so memory does not grow
+with the data or with the number of partitions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FILES_BEFORE_CUT_MAX = 8
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergWriterSpec:
-    """All that an executor needs to write for one table: pickled with the task, never stored."""
+    """All that an executor needs to write to one table. Pickled with the task, never stored."""
 
     table: str
     schema_json: str
@@ -54,13 +54,13 @@ class IcebergWriterSpec:
     location: str
     properties: Mapping[str, str]
     may_lack: MayLack = frozenset()
-    # Storage options with credentials: they travel with the task and are never written down.
+    # Storage options with credentials: they are sent with the task and never stored.
     io_properties: Mapping[str, str] = field(repr=False)
     vendor: Vendor | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's schema in Arrow's terms."""
+        """The table's Arrow schema."""
         return arrow_schema(Schema.model_validate_json(self.schema_json))
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> IcebergTaskWriter:
@@ -88,7 +88,7 @@ class IcebergTaskWriter:
             sanitize_column_names(self._schema),
             SortOrder.model_validate_json(spec.sort_order_json),
         )
-        # A table's property does not get to name code that executors import.
+        # A table's property must not name code that executors import.
         self._locations = load_location_provider(spec.location, without_code(self._properties))
         self._io = HoldfastFileIO(dict(spec.io_properties), spec.vendor)
         self._target = arrow_schema(self._schema)
@@ -96,7 +96,7 @@ class IcebergTaskWriter:
         self._conformer: tuple[pa.Schema, Conformer] | None = None
         self._limits = PartitionLimits(spec.table, self._schema, self._spec)
         self._kept = KeptRows(self._schema, self._spec, self._options)
-        # Partitions that have a file; the first one was written to longest ago.
+        # Partitions that have a file, least recently written first.
         self._open: list[Partition] = []
         self._files_begun = 0
         self._cuts = 0
@@ -107,23 +107,23 @@ class IcebergTaskWriter:
 
     @property
     def stored_schema(self) -> pa.Schema:
-        """The schema of rows as `fit` returns them."""
+        """The schema of the rows that `fit` returns."""
         return self._written
 
     @property
     def fullness(self) -> float:
-        """How much of what makes good files was written since the last cut; 1.0 is all."""
+        """How much of a good file size has been written since the last cut; 1.0 is all of it."""
         written = self._closed_bytes + sum(p.file.size_bytes for p in self._open if p.file)
         # A cut closes the files of all partitions: with many open, wait until they are larger.
         files = min(max(1, self._files_begun - self._files_at_cut), _FILES_BEFORE_CUT_MAX)
         return written / (self._options.target_file_bytes * files)
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return output rows as they are stored.
+        """Return output rows in their stored form.
 
         Raises:
-            SchemaMismatchError: They do not fit the table.
-            ValueMisfitError: Some of them do not.
+            SchemaMismatchError: The output does not fit the table.
+            ValueMisfitError: Some of the rows do not fit.
         """
         if self._conformer is None or self._conformer[0] != batch.schema:
             conformer = Conformer(
@@ -135,7 +135,7 @@ class IcebergTaskWriter:
         return rows
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows that `fit` has returned."""
+        """Add rows that `fit` has returned."""
         if rows.num_rows:
             for partition in self._kept.add(rows):
                 self._write_row_group(partition)
@@ -170,14 +170,14 @@ class IcebergTaskWriter:
         return [group]
 
     def abandon(self) -> None:
-        """Give up what is not finished."""
+        """Discard what is not finished."""
         for partition in self._open:
             if partition.file is not None:
                 partition.file.abandon()
         self._open.clear()
         self._kept = KeptRows(self._schema, self._spec, self._options)
         while self._arriving:
-            with contextlib.suppress(StorageError):  # Nobody needs them any more.
+            with contextlib.suppress(StorageError):  # They are no longer needed.
                 self._arriving.popleft().arrived()
 
     def _write_row_group(self, partition: Partition) -> None:
@@ -201,15 +201,15 @@ class IcebergTaskWriter:
             self._arriving.append(partition.file)
             partition.file = None
             self._open.remove(partition)
-            # A table of many partitions closes many small files, and each would cost a round trip
-            # to the store: as many may be on their way as are open.
+            # A table with many partitions closes many small files, and each would cost a round trip
+            # to the store: as many may be in transit as are open.
             self._wait_for_files(self._open_files_max)
 
     def _wait_for_files(self, left: int) -> None:
-        """Wait until no more closed files than these are on their way.
+        """Wait until at most this many closed files are still in transit.
 
         Raises:
-            StorageError: One did not arrive.
+            StorageError: A file did not arrive.
         """
         while len(self._arriving) > left:
             self._arriving.popleft().arrived()
@@ -226,7 +226,7 @@ class IcebergTaskWriter:
 
 
 class _PartitionPath:
-    """What a location provider asks of a partition: its path."""
+    """What a location provider needs of a partition: its path."""
 
     def __init__(self, path: str) -> None:
         self._path = path

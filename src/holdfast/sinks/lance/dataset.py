@@ -1,11 +1,11 @@
 """A Lance dataset: its storage options, how it is opened, which one it is, its indices.
 
-Users of Lance have theirs in object_store's names (`aws_endpoint`, `aws_access_key_id`, ...),
+Users of Lance give options in object_store's names (`aws_endpoint`, `aws_access_key_id`, ...),
 users of Iceberg in Iceberg's (`s3.endpoint`, ...). Both are understood.
 
-One object inside the dataset's folder holds an id. It is created once, by whoever comes first; it
-goes with the folder when the dataset is dropped, and outlives overwrites, roll-backs and
-clean-ups, which leave what they do not know.
+One object inside the dataset's folder holds an id. The first process to need it creates it, once.
+It is removed with the folder when the dataset is dropped, and survives overwrites, rollbacks and
+clean-ups, which leave unknown files alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.text import in_short, printable, told
 
 # ---- Storage options of a Lance dataset: in Lance's names for Lance, in ours for everything else
 
-# Iceberg's name, Lance's, and what else Lance calls it.
+# Iceberg's name, Lance's name, and Lance's aliases.
 _NAMES = (
     ("s3.endpoint", "aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url"),
     ("s3.region", "aws_region", "region", "default_region", "aws_default_region", "client.region"),
@@ -55,16 +55,16 @@ _LANCES = {one[0]: one[1] for one in _NAMES}
 
 
 def for_storage(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options in the names of Holdfast's own storage."""
+    """Return the options under the names of Holdfast's own storage."""
     return {_ICEBERGS.get(name.lower(), name): value for name, value in options.items()}
 
 
 def for_lance(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options in Lance's names, with the newest credentials where they can be asked for.
+    """Return the options under Lance's names, with the newest credentials if they can be requested.
 
     Raises:
-        SettingsError: The function that gives credentials cannot be used.
-        StorageError: It gives none for now.
+        SettingsError: The function that supplies credentials cannot be used.
+        StorageError: It supplies none at the moment.
     """
     ours = for_storage(options)
     found = {
@@ -84,18 +84,18 @@ def for_lance(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if not name.startswith("s3.")}
 
 
-# ---- A Lance dataset: how it is opened, and which error means what
+# ---- A Lance dataset: how it is opened, and what its errors mean
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlace:
-    """Where a dataset stands, and how it is reached. Travels with tasks; is never stored."""
+    """A dataset's location, and how it is reached. Sent with tasks, never stored."""
 
     uri: str
-    # Credentials stand in them: never in a repr, a log or an error.
+    # They hold credentials: never show them in a repr, a log or an error.
     options: Mapping[str, str] = field(repr=False)
 
     @property
     def storage(self) -> ObjectStorage:
-        """Its objects, past Lance."""
+        """Its objects, accessed without Lance."""
         return ObjectStorage(for_storage(self.options))
 
     @property
@@ -105,10 +105,10 @@ class DatasetPlace:
 
     @property
     def lance_options(self) -> dict[str, str]:
-        """What Lance needs to reach it, asked for afresh.
+        """What Lance needs to reach it, with fresh credentials.
 
         Raises:
-            StoreUnavailableError: There are no credentials for now.
+            StoreUnavailableError: There are no credentials at the moment.
         """
         try:
             return for_lance(self.options)
@@ -119,7 +119,7 @@ class DatasetPlace:
             ) from cause
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
-        """Look at the dataset afresh.
+        """Open the dataset's current state.
 
         Args:
             version: An older version; by default the newest.
@@ -142,18 +142,18 @@ class DatasetPlace:
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether an error of Lance's says that an object is not there, and nothing worse."""
+    """Whether a Lance error says that an object does not exist, and nothing worse."""
     text = str(error).lower()
     return "not found" in text or "no such file" in text
 
 
-# ---- Which dataset it is. A Lance dataset has a place, but no name of its own
+# ---- The identity of a dataset. A Lance dataset has a location, but no name of its own
 
 _NAME = "_holdfast/identity.json"
 
 
 def read_identity(place: DatasetPlace) -> str | None:
-    """Return the dataset's id; None if it has none, or there is no dataset.
+    """Return the dataset's id; None if it has none, or if there is no dataset.
 
     Raises:
         StoreUnavailableError: The store does not answer, or the object cannot be read.
@@ -170,7 +170,7 @@ def read_identity(place: DatasetPlace) -> str | None:
 
 
 def give_identity(place: DatasetPlace) -> str:
-    """Give the dataset an id, unless it has one; return the one that it has now.
+    """Give the dataset an id unless it has one, and return its id.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -192,15 +192,15 @@ def _parse(uri: str, data: bytes) -> str:
         ) from error
 
 
-# ---- Indices of a dataset: a search finds new rows without them, but more slowly
+# ---- Indices of a dataset: a search finds rows outside them too, but more slowly
 
 _log = logging.getLogger(__name__)
 
 
 def unindexed_rows(place: DatasetPlace) -> dict[str, int]:
-    """Return how many rows each index does not know yet; an index that knows all is left out.
+    """Return how many rows each index does not cover yet; a complete index is left out.
 
-    What cannot be found out is left out as well: the rows have landed, whatever an index says.
+    So is an index whose state cannot be determined: the rows have landed either way.
     """
     found: dict[str, int] = {}
     try:

@@ -1,11 +1,12 @@
-"""History: what the versions of a dataset tell about a post.
+"""History: what the versions of a dataset show about a post.
 
-Every version but the newest may have been cleaned away. Each one that is there names the
-transaction that made it: what it did, and whose it was.
+Every version but the newest may have been cleaned up. Each one that still exists names the
+transaction that made it: its operation, and whose it was.
 
-Lance refuses our post once anything else than an index or a setting was committed since the
+Lance refuses our post once anything other than an index or a setting was committed since the
 version that it was built on. So the first other version after that is ours, or the post is dead.
-That holds as long as every version since is there: Lance does not miss what was cleaned away.
+That holds as long as every version since still exists: Lance does not notice versions that were
+cleaned up.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from holdfast.sinks.lance.dataset import is_gone
 from holdfast.storage.runtime import io_runtime
 from holdfast.text import told
 
-# What lets a post pass that was built on an older version. Some of these may stop it all the
-# same; nothing here relies on that. The last is what Lance's Python makes of an operation that it
-# has no class for: of a compaction that reserves numbers for its fragments, and of whatever comes.
+# Operations that let through a post that was built on an older version. Some of these may still
+# stop it; nothing here relies on that. The last is what Lance's Python returns for an operation
+# that it has no class for: a compaction that reserves numbers for its fragments, or a future
+# operation.
 _PASSING = (
     "CreateIndex",
     "ReserveFragments",
@@ -34,26 +36,26 @@ _PASSING = (
     "UpdateBases",
     "BaseOperation",
 )
-# What Lance's Python fails at when it reads back a compaction that has moved an index.
+# Lance's Python fails on this when it reads back a compaction that has moved an index.
 _UNREADABLE_REWRITE = "RewrittenIndex"
 
 
-# How many of these may have come between a look and its post, as far as is looked for.
+# How many such versions between a look and its post are searched.
 _PASSING_MAX = 20
-# What makes a version that need hold nothing of the one before it.
+# Operations whose version need not hold anything of the one before it.
 _ANEW = ("Overwrite", "Restore")
 
 
 class GoneError(Exception):
-    """A version that would tell was cleaned away."""
+    """A version that would show the outcome was cleaned up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What made one version."""
+    """The operation that made one version."""
 
     kind: str
-    # The version that a roll-back went back to.
+    # The version that a rollback went back to.
     restored: int | None
     properties: Mapping[str, str]
 
@@ -65,7 +67,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known of the versions up to one look."""
+    """What is known about the versions up to one look."""
 
     dataset: lance.LanceDataset
     _steps: dict[int, Step] = field(default_factory=dict)
@@ -91,10 +93,10 @@ class History:
         return live
 
     def step(self, version: int) -> Step:
-        """Return what made a version.
+        """Return the operation that made a version.
 
         Raises:
-            GoneError: It was cleaned away.
+            GoneError: The version was cleaned up.
             StoreUnavailableError: The store does not answer.
         """
         if version not in self._steps:
@@ -102,7 +104,7 @@ class History:
         return self._steps[version]
 
     def settled_below(self) -> int:
-        """Return the number below which no post can land any more; 0 if history does not tell.
+        """Return the number below which no post can land any more; 0 if history does not show it.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -120,10 +122,10 @@ class History:
 
         Args:
             base: The version that the post was built on.
-            is_ours: Whether a step is the one that the post asked for.
+            is_ours: Whether a step is the one that the post requested.
 
         Raises:
-            GoneError: The version that would tell was cleaned away.
+            GoneError: The version that would show it was cleaned up.
             StoreUnavailableError: The store does not answer.
         """
         for version in range(base + 1, self.dataset.version + 1):
@@ -135,11 +137,11 @@ class History:
         return None
 
     def noted(self, base: int, is_ours: Callable[[Step], bool]) -> int | None:
-        """Return the version after a base that is ours, among those that are still there.
+        """Return our version after a base, among those that still exist.
 
         Args:
             base: The version that the post was built on.
-            is_ours: Whether a step is the one that the post asked for.
+            is_ours: Whether a step is the one that the post requested.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -154,11 +156,11 @@ class History:
         return None
 
     def lets_pass(self, base: int, below: int | None = None) -> bool:
-        """Whether every version since a base is there, and lets a post on that base pass.
+        """Whether every version since a base exists, and lets a post on that base through.
 
         Args:
             base: The version that the post was built on.
-            below: The first version that does not matter; by default all up to the newest do.
+            below: The first version that does not matter; by default all up to the newest matter.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -170,37 +172,37 @@ class History:
             return False
 
     def is_followed(self, landed: int, is_marked: Callable[[lance.LanceDataset], bool]) -> bool:
-        """Whether what came after a version was built on it.
+        """Whether the versions after this one were built on it.
 
-        A version whose request was long under way may take a number that a clean-up has freed,
-        below younger versions that know nothing of it: then none of its rows are in the dataset.
+        A version whose request took a long time may take a number that a clean-up has freed, below
+        newer versions that were not built on it: then none of its rows are in the dataset.
 
         Args:
             landed: The version.
-            is_marked: Whether a version holds the mark that this one has set.
+            is_marked: Whether a version holds the mark that this one set.
 
         Raises:
-            GoneError: The version after it was cleaned away, or the one before that would tell.
+            GoneError: The next version was cleaned up, or the previous one that would show it.
             StoreUnavailableError: The store does not answer.
         """
         if landed == self.dataset.version:
             return is_marked(self.dataset)
         if self.step(landed + 1).kind in _ANEW:
-            return True  # It would hold neither: whatever came before it, no rows are there.
+            return True  # It would hold neither: its rows are gone either way.
         after = self.opened(landed + 1)
         if is_marked(after):
             return True
         files = _files(self.opened(landed))
         if not files <= _files(after):
             return False
-        # Of a version that has added none, its files prove nothing.
+        # If a version added no files, its files prove nothing.
         return files != _files(self.opened(landed - 1))
 
     def is_present(self, landed: int) -> bool | None:
         """Whether what a version added has been neither overwritten nor rolled back since.
 
         Returns:
-            None where history does not tell.
+            None if history does not show it.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -218,10 +220,10 @@ class History:
         return present[self.dataset.version]
 
     def opened(self, version: int) -> lance.LanceDataset:
-        """Return the dataset as it was in a version.
+        """Return the dataset as of a version.
 
         Raises:
-            GoneError: It was cleaned away.
+            GoneError: The version was cleaned up.
             StoreUnavailableError: The store does not answer.
         """
         with self._answers():
@@ -234,7 +236,7 @@ class History:
         except TypeError as error:
             if _UNREADABLE_REWRITE in str(error):
                 return Step(kind="Rewrite", restored=None, properties={})
-            raise GoneError from error  # It is there, but does not tell.
+            raise GoneError from error  # It exists, but cannot be read.
         if found is None:
             raise GoneError
         operation = found.operation
@@ -246,10 +248,10 @@ class History:
 
     @contextlib.contextmanager
     def _answers(self) -> Iterator[None]:
-        """Tell what was cleaned away from a store that does not answer.
+        """Distinguish a cleaned-up version from a store that does not answer.
 
         Raises:
-            GoneError: A version was cleaned away.
+            GoneError: A version was cleaned up.
             StoreUnavailableError: The store does not answer.
         """
         try:

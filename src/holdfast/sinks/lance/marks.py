@@ -1,7 +1,7 @@
 """The run's mark in the dataset's schema metadata, set by the very transaction that adds the rows.
 
-It outlives appends, deletes, compaction and clean-up. An overwrite or a roll-back takes it away:
-then the versions since the post tell, as long as they are there.
+It survives appends, deletes, compaction and clean-up. An overwrite or a rollback removes it: then
+the versions since the post show the outcome, as long as they exist.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from holdfast.sinks.staged import (
 def mark_changes(
     metadata: Mapping[str, str], run_id: str, mark: RunMark, identity: str
 ) -> dict[str, str | None]:
-    """Return what a post changes in the schema's metadata: the mark, and the oldest ones dropped.
+    """Return a post's changes to the schema metadata: the new mark, and the oldest ones dropped.
 
     Args:
-        metadata: The metadata now.
+        metadata: The current metadata.
         run_id: The run.
         mark: Its mark.
-        identity: The dataset's id. A mark that was copied elsewhere with the rows is nobody's.
+        identity: The dataset's id. A mark that was copied elsewhere with the rows is ignored.
     """
     ours = MARK_PREFIX + encode_run_id(run_id)
     dropped = oldest_beyond(metadata, ours, MARKS_MAX)
@@ -46,7 +46,7 @@ def mark_changes(
 
 
 def metadata_of(dataset: lance.LanceDataset) -> dict[str, str]:
-    """Return the schema's metadata as texts."""
+    """Return the schema's metadata as strings."""
     found = dataset.schema.metadata or {}
     return {
         name.decode(errors="replace"): value.decode(errors="replace")
@@ -63,11 +63,11 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
     run_nonce: str,
     intents: Mapping[int, Intent],
 ) -> MarkFound | None:
-    """Look for the run's mark, and where it is gone, for the version that the run has made.
+    """Look for the run's mark or, if it is gone, for the version that the run made.
 
     Raises:
         RunMismatchError: Another run of the same id has landed there.
-        CommitUnknownError: The mark is gone, and so is the history that would tell.
+        CommitUnknownError: The mark is gone, and so is the history that would show the outcome.
         TableChangedError: Versions went back.
         UnsupportedTableError: The mark cannot be read.
         StoreUnavailableError: The store does not answer.
@@ -93,12 +93,12 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
 def _standing(
     dataset: lance.LanceDataset, run_id: str, run_nonce: str, identity: str
 ) -> RunMark | None:
-    """Return the run's mark, if one stands that was made for this very dataset.
+    """Return the run's mark, if there is one that was made for this dataset.
 
-    A mark of the same run under another id is its own as well: this ledger is a copy.
+    A mark of the same run under another id counts too: this ledger is a copy.
 
     Raises:
-        UnsupportedTableError: It cannot be read.
+        UnsupportedTableError: The mark cannot be read.
     """
     metadata = metadata_of(dataset)
     text = metadata.get(MARK_PREFIX + encode_run_id(run_id))
@@ -110,14 +110,14 @@ def _standing(
 
 
 def _is_of(identity: str, text: str) -> bool:
-    """Whether a mark was made for this dataset; one that cannot be read was not."""
+    """Whether a mark was made for this dataset; an unreadable one was not."""
     with contextlib.suppress(ValueError, AttributeError):
         return bool(json.loads(text).get("dataset") == identity)
     return False
 
 
 def _where(history: History, mark: RunMark, intents: Mapping[int, Intent]) -> RunMark:
-    """Return the mark with the version that it stands in: settings may have come in between."""
+    """Return the mark with the version that set it: settings may have been committed in between."""
     intent = intents.get(mark.intent_number)
     if intent is None:
         return mark
@@ -128,10 +128,10 @@ def _where(history: History, mark: RunMark, intents: Mapping[int, Intent]) -> Ru
 def _unmarked(
     history: History, *, table: str, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
 ) -> MarkFound | None:
-    """Find the intent that has landed though no mark stands: overwritten, or rolled back.
+    """Find the intent that landed although its mark is gone: overwritten, or rolled back.
 
     Raises:
-        CommitUnknownError: The history that would tell is gone.
+        CommitUnknownError: The history that would show the outcome is gone.
     """
     gone: list[int] = []
     for number, intent in sorted(intents.items()):
@@ -151,7 +151,7 @@ def _unmarked(
             gone.append(intent.parent_snapshot_id)
             continue
         if is_stray:
-            # What truly made that version was cleaned away, and with it what would tell.
+            # The version that first had this number was cleaned up, and the evidence with it.
             gone.append(intent.parent_snapshot_id)
         elif landed is not None:
             mark = replace(mark, snapshot_id=landed)

@@ -1,8 +1,8 @@
 """The post: one conditional commit to a Lance dataset, and the schemas it compares.
 
-Lance's own append is no compare-and-set: it lands on whatever the newest version is, and a post
-that is sent twice can land twice. A merge, which names all fragments of the new version, lands
-only if nothing but indices and settings has changed since the version that it was built on.
+Lance's own append is not a compare-and-set: it lands on whatever the newest version is, and a post
+that is sent twice can land twice. A merge, which names all fragments of the new version, lands only
+if nothing but indices and settings has changed since the version that it was built on.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from holdfast.text import told
 
 # ---- Lance schemas: as plain values, compared over time, and with a run's mark in them
 
-# How many versions are looked through for a column that was dropped and added again.
+# How many versions are searched for a column that was dropped and added again.
 _LOOKED_THROUGH_MAX = 1000
-# Transactions that leave the columns as they are. Of any other the schema is looked at.
+# Transactions that leave the columns unchanged. For any other the schema is examined.
 _SAME_COLUMNS = frozenset(
     {
         "Append",
@@ -52,7 +52,7 @@ _SAME_COLUMNS = frozenset(
 
 
 class _FieldJson(msgspec.Struct):
-    """A field as a ledger has it."""
+    """A field as stored in a ledger."""
 
     id: Id
     name: str
@@ -62,7 +62,7 @@ class _FieldJson(msgspec.Struct):
 
 
 class _SchemaJson(msgspec.Struct):
-    """A schema as a ledger has it; at first without the version."""
+    """A schema as stored in a ledger; early ones lack the version."""
 
     fields: list[_FieldJson]
     version: Count = 0
@@ -77,21 +77,22 @@ def schema_json(dataset: lance.LanceDataset) -> dict[str, Any]:
 def changes_since(
     history: History, schemas: Sequence[Mapping[str, Any]], now: Mapping[str, Any]
 ) -> list[str]:
-    """Name every change since files were staged that they would not survive.
+    """Name every change since files were staged that makes them unusable.
 
     Lance gives the number of a dropped column to the next one that is added, so the newest schema
-    alone does not tell a column from its successor: name, number and type may all be the same.
-    Every version in between that may have changed the columns is looked at too. Versions that were
-    cleaned away, and all but the newest thousand, tell nothing: then name, number and type decide.
+    alone does not distinguish a column from its successor: name, number and type may all be the
+    same. Every version in between that may have changed the columns is examined too. Versions that
+    were cleaned up, and all but the newest thousand, are skipped: then name, number and type
+    decide.
 
     Args:
         history: The dataset's versions.
         schemas: The schemas that files were staged for, as JSON.
-        now: The dataset's schema now, as JSON.
+        now: The dataset's current schema, as JSON.
 
     Raises:
         StoreUnavailableError: The store does not answer.
-        RecordDamagedError: One of the schemas is none: they come from a ledger.
+        RecordDamagedError: One of the schemas, which come from a ledger, is not a schema.
     """
     for schema in schemas:
         typed(schema, _SchemaJson)
@@ -115,14 +116,14 @@ def changes_since(
 
 
 def schema_changes(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Name every change that files staged for the first schema would not survive.
+    """Name every change that makes files staged for the first schema unusable.
 
-    Added optional columns are fine: fragments without them read as NULL. So is a column that need
-    no longer be filled.
+    Added optional columns are fine: fragments without them read as NULL. So is a column that has
+    become optional.
 
     Args:
         began: The schema that files were staged for, as JSON.
-        now: The dataset's schema now, as JSON.
+        now: The dataset's current schema, as JSON.
     """
     old = {column["id"]: (path, column) for path, column in _flat(began["fields"])}
     new = {column["id"]: (path, column) for path, column in _flat(now["fields"])}
@@ -147,16 +148,16 @@ def schema_changes(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def added_columns(began: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[ColumnPath]:
-    """Return the columns that have come since the first schema, whatever they are called.
+    """Return the columns that were added since the first schema, whatever their names.
 
-    One that has got the number of a dropped column is not told from it, and not among them.
+    A column that got the number of a dropped one cannot be distinguished from it, and is left out.
 
     Args:
-        began: The schema of then, as JSON.
-        now: The dataset's schema now, as JSON.
+        began: The earlier schema, as JSON.
+        now: The dataset's current schema, as JSON.
 
     Raises:
-        RecordDamagedError: The first is no schema: it comes from a ledger.
+        RecordDamagedError: `began`, which comes from a ledger, is not a schema.
     """
     typed(began, _SchemaJson)
     known = {column["id"] for _, column in _flat(began["fields"])}
@@ -167,14 +168,14 @@ def with_metadata(
     schema: Any,  # noqa: ANN401 - LanceSchema, of which Lance exports no type.
     changes: Mapping[str, str | None],
 ) -> Any:  # noqa: ANN401
-    """Return a Lance schema with other metadata, and the very same fields.
+    """Return a Lance schema with changed metadata and exactly the same fields.
 
-    By way of Arrow the fields would be numbered anew, and files read as other columns: the way
-    that Lance itself copies a schema keeps them.
+    Going through Arrow would renumber the fields, and files would be read as other columns. Lance's
+    own way to copy a schema keeps the numbers.
 
     Args:
         schema: The schema.
-        changes: What to set; None to remove it.
+        changes: The values to set; None removes a key.
     """
     rebuild, (text, *fields) = schema.__reduce__()
     metadata = json.loads(text)
@@ -191,7 +192,7 @@ def _field_json(column: Any) -> dict[str, Any]:  # noqa: ANN401 - LanceField.
     return {
         "id": column.id(),
         "name": column.name(),
-        # Of nested ones only the kind: their children follow.
+        # For nested ones only the kind: their children follow.
         "type": str(arrow.type).partition("<")[0] if children else str(arrow.type),
         "nullable": arrow.nullable,
         "children": [_field_json(one) for one in children],
@@ -201,7 +202,7 @@ def _field_json(column: Any) -> dict[str, Any]:  # noqa: ANN401 - LanceField.
 def _paths(
     fields: Iterable[Mapping[str, Any]], above: ColumnPath = ()
 ) -> Iterator[tuple[int, ColumnPath]]:
-    """Give the number and the path of each column, with our words for what lists and maps hold."""
+    """Yield each column's number and path, with our names for children of lists and maps."""
     for column in fields:
         path = (*above, column["name"])
         yield column["id"], path
@@ -228,35 +229,35 @@ _REFUSALS = ("forbidden", "access denied", "accessdenied", "permission denied", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """What is to be posted, and on which look it was built."""
+    """What is to be posted, and the look that it was built on."""
 
     place: DatasetPlace
     view: TableView
-    # A LanceSchema, of which Lance exports no type.
+    # A LanceSchema; Lance exports no type for it.
     schema: Any
     fragments: Sequence[FragmentMetadata] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def send(self) -> tuple[Outcome, int]:
-        """Post once, and return the version that it has made, if it has.
+        """Post once, and return the version that it made, if any.
 
-        Whatever is not a clear answer is unknown, and the mark will tell.
+        Anything but a clear answer is unknown, and the mark will show the outcome.
 
         Raises:
-            CommitRefusedError: The store refused for good.
-            TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
+            CommitRefusedError: The store refused permanently.
+            TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
         """
         dataset: LanceDataset = self.view.handle.dataset
         there = [one.metadata for one in dataset.get_fragments()]
-        # No column is added, so others' appends may land on top of it.
+        # No column is added, so other writers' appends may land on top of it.
         merge = LanceOperation.Merge(
             [*there, *self.fragments], self.schema, preserves_nullability=True
         )
         transaction = Transaction(
             read_version=dataset.version, operation=merge, transaction_properties=dict(self.notes)
         )
-        # Right before: Lance itself notices neither what was cleaned away since, nor when another
-        # dataset stands in its place.
+        # Right before the post: Lance itself does not notice versions that were cleaned up since,
+        # or another dataset in the same location.
         if not self._lets_pass(dataset.version) or read_identity(self.place) != self.view.uuid:
             return Outcome.UNSENT, 0
         failpoint("before-lance-commit")
@@ -286,24 +287,24 @@ class Post:
         return Outcome.LANDED, int(landed.version)
 
     def _told(self, error: Exception) -> Outcome:
-        """Return what an error means.
+        """Return the outcome that an error means.
 
         Raises:
-            CommitRefusedError: The store refused for good.
+            CommitRefusedError: The store refused permanently.
         """
         text = str(error).lower()
         if any(word in text for word in _REFUSALS):
             reason, cause = told(error, self.place.options)
             raise CommitRefusedError(table=self.place.uri, reason=reason) from cause
         if is_gone(error):
-            return Outcome.CONFLICT  # The version that it was built on was cleaned away.
+            return Outcome.CONFLICT  # The version that it was built on was cleaned up.
         if isinstance(error, ValueError) and not self._has_changed():
             reason, cause = told(error, self.place.options)
             raise CommitRefusedError(table=self.place.uri, reason=reason) from cause
         return Outcome.UNKNOWN
 
     def _lets_pass(self, base: int) -> bool:
-        """Whether a post that was built on a version can still be right.
+        """Whether a post that was built on a version can still be correct.
 
         Raises:
             StoreUnavailableError: The store does not answer.

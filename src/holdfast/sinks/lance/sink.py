@@ -70,14 +70,14 @@ class LanceSink(StagedFiles):
         bytes_per_file: int,
         of_known_run: bool = False,
     ) -> None:
-        """Keep where it stands; the dataset is opened at each look.
+        """Keep the location; the dataset is opened at each look.
 
         Args:
-            place: Where the dataset stands.
+            place: The dataset's location.
             rows_per_file: How many rows make a good file.
-            bytes_per_file: How many bytes make a good file, if that is fewer rows.
-            of_known_run: Whether a ledger says that a run writes it. Then it has an id; one that
-                has none is another dataset, and is not given one on a ledger's word.
+            bytes_per_file: How many bytes make a good file, if they are reached first.
+            of_known_run: Whether a ledger says that a run writes it. Then it has an id; a dataset
+                without one is another dataset, and is not given an id because a ledger names it.
         """
         self._place = place
         self._rows_per_file = rows_per_file
@@ -90,12 +90,12 @@ class LanceSink(StagedFiles):
         return self._place.uri
 
     def load(self) -> TableView:
-        """Look at the dataset afresh.
+        """Load the dataset's current state.
 
         Raises:
-            TableMissingError: There is no such dataset, or it is not that of a known run.
+            TableMissingError: There is no such dataset, or it is not the known run's.
             StoreUnavailableError: The store does not answer.
-            TableChangedError: It is dropped and made again all the time.
+            TableChangedError: The dataset keeps being dropped and recreated.
         """
         for _ in range(_LOOKS_MAX):
             identity = read_identity(self._place)
@@ -104,21 +104,21 @@ class LanceSink(StagedFiles):
                 if self._of_known_run:
                     raise TableMissingError(table=self.name, what="no run has written it")
                 give_identity(self._place)
-            elif read_identity(self._place) == identity:  # Of the dataset that was opened.
+            elif read_identity(self._place) == identity:  # The id of the dataset that was opened.
                 return self._view(dataset, identity)
         raise TableChangedError(table=self.name, change="it is made again at each look")
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
-        """Return the columns that the dataset has got since: those whose numbers are new.
+        """Return the columns that the dataset has gained since: those with new numbers.
 
         Raises:
-            LedgerDamagedError: `began` is no schema.
+            LedgerDamagedError: `began` is not a schema.
         """
         with damage_at(self.name):
             return added_columns(began, view.schema)
 
     def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> LanceWriterSpec:
-        """Return what executors need to write for this dataset."""
+        """Return what executors need to write to this dataset."""
         stored = view.handle.dataset.schema.remove_metadata()
         return LanceWriterSpec(
             table=self.name,
@@ -137,7 +137,7 @@ class LanceSink(StagedFiles):
 
         Raises:
             RunMismatchError: Another run of the same id has landed there.
-            CommitUnknownError: A missing mark proves nothing.
+            CommitUnknownError: The mark is missing, but that proves nothing.
             TableChangedError: Versions went back.
         """
         return find_mark(
@@ -157,7 +157,7 @@ class LanceSink(StagedFiles):
         Raises:
             TableChangedError: The schema has changed.
             StagedFileMissingError: A staged file is gone.
-            LedgerDamagedError: What the ledger says of schemas or groups was never written so.
+            LedgerDamagedError: The ledger's schemas or groups are not what was written.
         """
         try:
             changes = changes_since(view.handle, schemas, view.schema)
@@ -172,7 +172,7 @@ class LanceSink(StagedFiles):
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
     ) -> list[StagedGroup]:
-        """Copy fragments with all their files, and return the copies as they are now staged.
+        """Copy fragments with all their files, and return the copies as staged.
 
         Raises:
             StagedFileMissingError: A staged file is gone.
@@ -187,7 +187,7 @@ class LanceSink(StagedFiles):
             with self._storage_of(view) as storage:
                 storage.copy(names)
         except StoreUnavailableError:
-            self.refuse_missing_files(view, groups)  # Then it did answer.
+            self.refuse_missing_files(view, groups)  # The store did answer.
             raise
         return [self._under_own_name(target) for target in targets]
 
@@ -197,7 +197,7 @@ class LanceSink(StagedFiles):
         paths: Sequence[str],
         run_nonce: str,  # noqa: ARG002 - Lance names its files.
     ) -> set[str]:
-        """Return those of a run's staged files that a version which the dataset keeps reaches.
+        """Return those of a run's staged files that are reachable from a retained version.
 
         Raises:
             LedgerDamagedError: A path is outside the dataset.
@@ -205,7 +205,7 @@ class LanceSink(StagedFiles):
         """
         self._refuse_outside(paths)
         history: History = view.handle
-        # What a file keeps besides is in a folder of its name.
+        # A data file's additional files are in a folder with its name.
         names = {
             path: path.removeprefix(f"{self._place.data}/").partition("/")[0].partition(".")[0]
             for path in paths
@@ -218,7 +218,7 @@ class LanceSink(StagedFiles):
         view: TableView,
         paths: Sequence[str],
     ) -> None:
-        """Delete staged files that no version refers to; a path outside the dataset is refused.
+        """Delete staged files that no version refers to; refuse a path outside the dataset.
 
         Raises:
             LedgerDamagedError: A path is outside the dataset.
@@ -232,26 +232,26 @@ class LanceSink(StagedFiles):
         refuse_outside(self.name, [self._place.data], paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
-        """Return the version that a post makes, if no index or setting comes in between."""
+        """Return the version that a post makes, if no index or setting is committed in between."""
         return view.next_sequence_number
 
     def post_empty(self, view: TableView) -> Outcome:
-        """Make a version that adds nothing, and that no older post outlives.
+        """Make a version that adds nothing, and after which no older post can land.
 
         Raises:
-            CommitRefusedError: The store refused for good.
-            TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
+            CommitRefusedError: The store refused permanently.
+            TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
         """
         schema = view.handle.dataset.lance_schema
         outcome, _ = Post(place=self._place, view=view, schema=schema).send()
         return outcome
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
-        """Publish the change in one version, once, if the dataset still is as in the view.
+        """Publish the change in one version, once, if the dataset is still as in the view.
 
         Raises:
-            CommitRefusedError: The store refused for good.
-            TableChangedError: It landed in a dataset that was made again, or cleaned up meanwhile.
+            CommitRefusedError: The store refused permanently.
+            TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
         """
         history: History = view.handle
         changes = mark_changes(metadata_of(history.dataset), run_id, mark, view.uuid)
@@ -264,12 +264,12 @@ class LanceSink(StagedFiles):
         )
         outcome, version = post.send()
         if outcome is Outcome.LANDED and version != mark.snapshot_id:
-            # A setting or an index has come in between: the next look tells the true version.
+            # A setting or an index was committed in between: the next look shows the true version.
             return Outcome.UNKNOWN
         return outcome
 
     def unindexed_rows(self) -> dict[str, int]:
-        """Return how many rows each index does not know yet."""
+        """Return how many rows each index does not cover yet."""
         return unindexed_rows(self._place)
 
     def _view(self, dataset: LanceDataset, identity: str) -> TableView:
@@ -284,10 +284,10 @@ class LanceSink(StagedFiles):
         )
 
     def _fragment(self, group: StagedGroup) -> FragmentMetadata:
-        """Return a staged group as Lance has it.
+        """Return a staged group as Lance's fragment metadata.
 
         Raises:
-            LedgerDamagedError: The ledger says something of it that was never written so.
+            LedgerDamagedError: The ledger's details of the group are not what was written.
         """
         try:
             found = FragmentMetadata.from_json(json.dumps(dict(group.detail["fragment"])))
@@ -308,10 +308,10 @@ class LanceSink(StagedFiles):
         self,
         view: TableView,  # noqa: ARG002 - other formats find their storage there.
     ) -> Iterator[ObjectStorage]:
-        """Give the dataset's storage, and speak of it where it fails.
+        """Yield the dataset's storage; raise its failures as an error that names it.
 
         Raises:
-            StoreUnavailableError: It did.
+            StoreUnavailableError: The storage failed.
         """
         try:
             yield self._place.storage
@@ -321,10 +321,10 @@ class LanceSink(StagedFiles):
             ) from error
 
 
-# ---- From what a user names to an open sink; the dataset is created if asked to
+# ---- From the user's target to an open sink; the dataset is created if asked to
 
 _SETTINGS = "spark.holdfast.lance."
-# What `Create(properties=)` may say.
+# The properties that `Create(properties=)` accepts.
 _STABLE_ROW_IDS = "enable_stable_row_ids"
 
 
@@ -340,12 +340,12 @@ def open_sink(  # noqa: PLR0913 - each is another fact of the dataset.
     """Open the dataset and, if asked to, create it.
 
     Args:
-        target: What the user named.
-        settings_under: Gives the session's settings below a prefix.
-        create: How to create the dataset if there is none.
-        default_schema: Gives the new dataset's schema when the user gave none.
-        of_known_run: Whether a ledger names the dataset, as that of a run.
-        before_create: Called when there is no dataset, before one is created; may refuse it.
+        target: The user's target.
+        settings_under: Returns the session's settings below a prefix.
+        create: How to create the dataset if it does not exist.
+        default_schema: Returns the new dataset's schema if the user gave none.
+        of_known_run: Whether a ledger already names the dataset as its run's.
+        before_create: Called if the dataset does not exist, before it is created; may refuse.
 
     Raises:
         SettingsError: An argument cannot be used.
@@ -376,8 +376,8 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
     """Create the dataset; if another start was faster, leave its dataset alone.
 
     Raises:
-        SettingsError: What the user asks for does not exist in Lance.
-        CommitRefusedError: It could not be created.
+        SettingsError: The request contains something that does not exist in Lance.
+        CommitRefusedError: The dataset could not be created.
     """
     if create.partition_by:
         raise SettingsError(
@@ -393,8 +393,8 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
         raise SettingsError(
             what=f"Create(schema=) is a {type(schema).__name__}", cure="give a pyarrow.Schema"
         )
-    # Not `write_dataset(mode="create")`: of two at once both may land, the later over the earlier.
-    # Without a retry Lance puts version 1 there, or nothing.
+    # Not `write_dataset(mode="create")`: of two concurrent calls both may land, the later over the
+    # earlier. Without retries Lance creates version 1, or nothing.
     made = Transaction(
         read_version=0,
         operation=LanceOperation.Overwrite(LanceSchema.from_pyarrow(schema), []),
@@ -411,7 +411,7 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
         )
     except Exception as error:  # noqa: BLE001 - Lance has no error of its own for a rival.
         try:
-            place.open()  # Somebody's, or our own whose answer was lost.
+            place.open()  # Another start's, or our own whose answer was lost.
         except TableMissingError:
             reason, cause = told(error, place.options)
             raise CommitRefusedError(

@@ -1,8 +1,8 @@
 """The writer: output batches become fragments of a Lance dataset that no version names yet.
 
-Lance pulls rows from a reader until it ends, and a task pushes them as they come. A thread of the
-writer's stands between the two, with a queue that holds a few batches: while Lance encodes and
-sends one, the task computes the next, and a slow store slows the task instead of filling memory.
+Lance pulls rows from a reader until it ends, while a task pushes them as they come. A writer thread
+connects the two, with a queue that holds a few batches: while Lance encodes and sends one, the task
+computes the next, and a slow store slows the task instead of filling memory.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.text import told
 
 
-# ---- Blob columns: a user gives plain bytes, Lance wants its own type around them
+# ---- Blob columns: a user gives plain bytes, Lance wraps them in its own type
 def has_blobs(schema: pa.Schema) -> bool:
     """Whether a column keeps its values in files beside the data file."""
     return any(isinstance(field.type, BlobType) for field in schema)
 
 
 def given_schema(stored: pa.Schema) -> pa.Schema:
-    """Return a dataset's schema as rows are given: blobs are bytes."""
+    """Return the dataset's schema in the form users give rows: blobs are bytes."""
     return pa.schema(
         [
             field.with_type(pa.large_binary()) if isinstance(field.type, BlobType) else field
@@ -48,10 +48,10 @@ def given_schema(stored: pa.Schema) -> pa.Schema:
 
 
 def written_schema(stored: pa.Schema) -> pa.Schema:
-    """Return a dataset's schema as Lance is given rows.
+    """Return the dataset's schema in the form Lance takes rows.
 
-    A dataset made of an older kind of blobs has fewer parts in its type than `blob_array` gives.
-    Lance takes either, but not one in place of the other within a stream of rows.
+    A dataset with an older kind of blobs has fewer parts in its type than `blob_array` gives. Lance
+    takes either, but not a mix within a stream of rows.
     """
     return pa.schema(
         [
@@ -62,14 +62,14 @@ def written_schema(stored: pa.Schema) -> pa.Schema:
 
 
 def plain_schema(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
-    """Return rows whose blobs, if the user made some, are bytes again.
+    """Return rows whose blobs, if the user made any, are bytes again.
 
     Args:
-        batch: What a transform has returned.
-        table: The dataset's name for people.
+        batch: The output of a transform.
+        table: The dataset's display name.
 
     Raises:
-        ValueMisfitError: A blob names bytes that stand elsewhere.
+        ValueMisfitError: A blob refers to bytes stored elsewhere.
     """
     if not has_blobs(batch.schema):
         return batch
@@ -88,7 +88,7 @@ def plain_schema(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
 
 
 def as_blobs(batch: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
-    """Return rows as Lance is given them, in the schema of `written_schema`."""
+    """Return rows in the form Lance takes them, in the schema of `written_schema`."""
     if not has_blobs(written):
         return batch
     columns = [
@@ -100,18 +100,18 @@ def as_blobs(batch: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
 
 # ---- The writer: output batches become fragments of a Lance dataset that no version names yet
 
-# How many bytes of batches are handed over at a time, and how often before the task waits.
+# How many bytes of batches are passed at a time, and how many times before the task waits.
 _HANDED_BYTES = 8 * 1024 * 1024
 _HANDED_MAX = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanceWriterSpec:
-    """All that an executor needs to write for one dataset: pickled with the task, never stored."""
+    """All that an executor needs to write to one dataset. Pickled with the task, never stored."""
 
     table: str
     place: DatasetPlace
-    # As users give rows; `stored` as the dataset keeps them.
+    # In the form users give rows; `stored` is the form the dataset keeps.
     schema: pa.Schema
     stored: pa.Schema
     rows_per_file: int
@@ -140,21 +140,21 @@ class LanceTaskWriter:
 
     @property
     def stored_schema(self) -> pa.Schema:
-        """The schema of rows as `fit` returns them."""
+        """The schema of the rows that `fit` returns."""
         return self._spec.schema
 
     @property
     def fullness(self) -> float:
-        """How much of what makes good files was written since the last cut; 1.0 is all."""
+        """How much of a good file size has been written since the last cut; 1.0 is all of it."""
         return max(
             self._rows / self._spec.rows_per_file, self._size_bytes / self._spec.bytes_per_file
         )
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return output rows as they are stored.
+        """Return output rows in their stored form.
 
         Raises:
-            SchemaMismatchError: They do not fit the dataset.
+            SchemaMismatchError: The rows do not fit the dataset.
         """
         batch = plain_schema(batch, self._spec.table)
         if self._conformer is None or self._conformer[0] != batch.schema:
@@ -164,7 +164,7 @@ class LanceTaskWriter:
         return self._conformer[1](batch)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows that `fit` has returned.
+        """Add rows that `fit` has returned.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -193,7 +193,7 @@ class LanceTaskWriter:
         return [self._staged(one) for one in fragments]
 
     def abandon(self) -> None:
-        """Give up what is not finished."""
+        """Discard what is not finished."""
         if self._stream is not None:
             self._stream.abandon()
             self._stream = None
@@ -203,7 +203,7 @@ class LanceTaskWriter:
         path = f"{place.data}/{data_file.path}"
         size_bytes = data_file.file_size_bytes or 0
         files = [StagedFile(path=path, size_bytes=size_bytes, rows=fragment.physical_rows)]
-        if has_blobs(self._spec.stored):  # Large values stand in files beside it.
+        if has_blobs(self._spec.stored):  # Large values are in files beside it.
             files += [
                 StagedFile(path=one.uri, size_bytes=one.size_bytes, rows=0)
                 for one in place.storage.facts(path.removesuffix(".lance"))
@@ -217,11 +217,11 @@ class LanceTaskWriter:
 
 
 class _AbandonedError(Exception):
-    """The task has given its rows up."""
+    """The task has discarded its rows."""
 
 
 class _Stream:
-    """One call of Lance's writer, on a thread of its own, fed by a queue."""
+    """One call of Lance's writer on its own thread, fed by a queue."""
 
     def __init__(self, spec: LanceWriterSpec) -> None:
         self._spec = spec
@@ -242,10 +242,10 @@ class _Stream:
             self._send_kept()
 
     def finish(self) -> list[FragmentMetadata]:
-        """Let Lance come to its end, and return what it has made.
+        """Let Lance finish, and return the fragments that it made.
 
         Raises:
-            StoreUnavailableError: It has failed.
+            StoreUnavailableError: Lance failed.
         """
         self._send_kept()
         self._send(None)
@@ -254,7 +254,7 @@ class _Stream:
         return self._fragments
 
     def abandon(self) -> None:
-        """Let Lance stop. What it has not finished, it takes away itself."""
+        """Make Lance stop. It removes unfinished files itself."""
         self._kept = []
         self._send(_AbandonedError())
         self._thread.join()
@@ -266,7 +266,7 @@ class _Stream:
             self._raise_error()
 
     def _send(self, item: list[pa.RecordBatch] | Exception | None) -> None:
-        # Lance may have ended before it has taken all: then nobody empties the queue.
+        # Lance may have ended before it has taken everything: then the queue is never emptied.
         is_taken = False
         while not is_taken and not self._ended.is_set():
             with contextlib.suppress(queue.Full):
@@ -297,7 +297,7 @@ class _Stream:
             "max_bytes_per_file": 2 * spec.bytes_per_file,
         }
         try:
-            # At each file afresh: a long task outlives its credentials.
+            # Reopened for each file: a long task outlives its credentials.
             dataset = spec.place.open()
             self._fragments = write_fragments(reader, dataset, **how)
         except BaseException as error:  # noqa: BLE001 - told in the task's own thread.
