@@ -34,10 +34,10 @@ retry. Spark hands an executor's error to the driver as text, so the message alo
         ├── CatalogUnavailableError   the catalog does not answer
         ├── TableMissingError         there is no such table
         ├── TableChangedError         the table is not the one that was staged for
-        ├── StagedFileMissingError    somebody removed a staged file
+        ├── StagedFileMissingError    a staged file was removed
         ├── CommitConflictError       other writers won every attempt
         ├── CommitRefusedError        the catalog says no, for good
-        ├── CommitUnknownError        nobody can tell whether it landed
+        ├── CommitUnknownError        it is unknown whether it landed
         ├── TableOutOfSightError      an abort cannot ask the table what became of a post
         └── CommittedThenRemovedError it landed, and was rolled back or replaced since
 """

@@ -77,7 +77,7 @@ def _agreed(seen: Observation, ledger: Ledger) -> bool:
     """
     if not sys.stdin.isatty():
         raise SettingsError(
-            what=f"to abort run {ledger.run_id!r} is final, and nobody can be asked here",
+            what=f"to abort run {ledger.run_id!r} is final, and there is no terminal to ask at",
             cure="give --yes if that is what you want",
         )
     progress, out = seen.progress, console.make_console()

@@ -284,7 +284,7 @@ def _silence(url: str) -> Finding | None:
         socket.create_connection(address, timeout=_CONNECT_S).close()
     except (OSError, ValueError) as error:
         fix = "check the address, and that the server runs and can be reached from here"
-        return failed("spark answers", f"{_shown(url)}: nobody answers ({error})", fix)
+        return failed("spark answers", f"{_shown(url)}: no answer ({error})", fix)
     return None
 
 

@@ -154,7 +154,7 @@ def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
         )
     if receipt is None and not ledger.log.intents:
         return (
-            "the run was given up before anything was posted to the table, and nobody can post "
+            "the run was given up before anything was posted to the table, and no driver can post "
             "any more; only files that this run's own records list are deleted"
         )
     if receipt is None and not ledger.log.doubtful:

@@ -224,7 +224,7 @@ def doing(progress: Progress | None, reason: str) -> str:
     if progress is None:
         return "opening"
     if progress.state == "new":
-        return "nobody has started it yet"
+        return "it has not been started yet"
     why = f" ({reason})" if reason else ""
     told = {
         "staged": "all rows are staged; commits",

@@ -416,7 +416,7 @@ class Passes:
     def _log_pass(self, job: Job, rows_left: int | None) -> None:
         start = starts_of(self._log.records)[-1]
         reason = pass_reason(start, start.jobs[-1])
-        rows = "rows that nobody has counted" if rows_left is None else f"{rows_left:,} rows left"
+        rows = "rows that were not counted" if rows_left is None else f"{rows_left:,} rows left"
         log_step(self._log.run_id, f"pass {self._book.tally.passes + 1} ({job}): {rows}; {reason}")
 
     def _ask_to_stop(self, reason: str) -> None:

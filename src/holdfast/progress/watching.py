@@ -130,7 +130,7 @@ def _begin(ledger: Ledger, table: str, *, wanted: bool | None) -> _Thread | None
         )
         thread = _Thread(watching)
         thread.start()
-    except Exception:  # noqa: BLE001 - a job that nobody can watch is a job all the same.
+    except Exception:  # noqa: BLE001 - a job goes on without its display.
         _log.debug("run %r: its progress is not shown", ledger.run_id, exc_info=True)
         return None
     return thread

@@ -79,7 +79,7 @@ def test_a_failure_and_a_resume(steps: pytest.LogCaptureFixture) -> None:
 def test_an_input_that_nobody_has_counted(steps: pytest.LogCaptureFixture) -> None:
     """Then nobody knows how many rows are left."""
     Rig().start(verify_input=False)
-    assert "pass 1 (rows): rows that nobody has counted; does all rows" in said(steps)
+    assert "pass 1 (rows): rows that were not counted; does all rows" in said(steps)
 
 
 def test_nothing_is_printed_by_itself(capfd: pytest.CaptureFixture[str]) -> None:

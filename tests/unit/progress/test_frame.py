@@ -121,7 +121,7 @@ def test_a_run_that_has_landed_is_over() -> None:
 
 def test_a_run_that_nobody_has_started_is_no_error() -> None:
     """It may be about to begin."""
-    assert words(frame(Rig())) == {"start": "nobody has started it yet"}
+    assert words(frame(Rig())) == {"start": "it has not been started yet"}
     assert words(Frame(run_id="r")) == {"start": "opening"}
 
 

@@ -28,6 +28,10 @@ FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 # Folders of unit tests that do not mirror one of src/holdfast.
 NOT_OF_THE_PRODUCT = ("project", "tools")
+ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|speaks? of)\b", re.IGNORECASE)
+# A name in a text, such as a test's.
+QUOTED = re.compile(r"`[^`\n]+`")
 LINTER_NOTE = re.compile(r"\s+# (?:noqa|type: ignore).*$")
 
 # A path that exists on one machine only. The names stand in a group, so that this very line does
@@ -109,6 +113,22 @@ def test_a_line_has_at_most_100_columns() -> None:
         if len(LINTER_NOTE.sub("", line)) > LINE_COLUMNS_MAX
     ]
     assert too_long == []
+
+
+def test_what_users_read_is_plain_english() -> None:
+    """Name the process, the writer or the reader instead: these words never say which."""
+    pages = [
+        file
+        for file in repository_files()
+        if file.suffix == ".md" and file.relative_to(ROOT).parts[0] in {"docs", *ROOT_PAGES}
+        if "adr" not in file.parts
+    ]
+    found = [
+        f"{file.relative_to(ROOT)}: {match[0]}"
+        for file in [*pages, *(ROOT / "src").rglob("*.py")]
+        for match in VAGUE.finditer(QUOTED.sub("", file.read_text()))
+    ]
+    assert found == []
 
 
 def test_every_module_says_what_it_is_for() -> None:

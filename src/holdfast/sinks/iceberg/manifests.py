@@ -206,14 +206,14 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
     data_files: Sequence[DataFile],
 ) -> StagedGroup:
     """Write one manifest over the data files and return it as a staged group."""
-    nobody = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
+    unknown = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
     version: Literal[2] = 2
     with write_manifest(
         format_version=version,
         spec=spec,
         schema=schema,
         output_file=io.new_output(uri),
-        snapshot_id=nobody,
+        snapshot_id=unknown,
         avro_compression=avro_codec(properties),
     ) as writer:
         for data_file in data_files:

@@ -86,7 +86,7 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         reason = f"marks up to sequence number {horizon} were dropped from the table"
         if removed:
             horizon = metadata.next_sequence_number() - 1
-            reason = f"somebody has removed {removed} of the table's properties {MARK_PREFIX}*"
+            reason = f"{removed} of the table's properties {MARK_PREFIX}* were removed"
         doubted = {one.sequence_number for one in intents.values()}
         doubted = {number for number in doubted if number <= horizon}
         if doubted and doubted - _taken(metadata, io, branch):
