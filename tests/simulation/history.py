@@ -53,7 +53,7 @@ _LONGEST_QUIET_S = 120.0
 _SLIPS: tuple[dict[str, Any], ...] = (
     {},
     {"retries": -1},
-    {"rows": "some"},
+    {"one_to_one": "some"},
     {"checkpoint_every": "soon"},
     {"max_errors": 1.5},
     {"cost": -1},
