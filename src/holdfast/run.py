@@ -21,20 +21,20 @@ from holdfast.engine.options import (
     VerifyInput,
 )
 from holdfast.engine.resolve import refuse_doubt
-from holdfast.engine.watch import quarantine_chunks, run_folders, status
+from holdfast.engine.watch import quarantine_chunks, run_ids, status
 from holdfast.errors import LedgerDamagedError, RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import open_input
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import RunStatus
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.records import Identity, decode_run_id, encode_run_id, is_run_folder
+from holdfast.model.records import Identity, encode_run_id
 from holdfast.model.report import Report
 from holdfast.opening import active_session, open_store, open_table
 from holdfast.progress.watching import shown
 from holdfast.sinks.base import Sink, WriterSpec
 from holdfast.sinks.conform import Conformer
-from holdfast.sinks.targets import Create, Target, target_of
+from holdfast.sinks.targets import Create, Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkDataFrame, SparkSession
@@ -336,7 +336,10 @@ class Run:
         """Return a function that opens the run's table once the table is known."""
 
         def open_sink(identity: Identity) -> Sink:
-            target = target_of(to or identity.table, identity.branch)
+            if to:
+                target = asked_target(to, identity.branch)
+            else:
+                target = target_of(identity.table, identity.branch)
             return open_table(target, active_session(), of_known_run=True)
 
         return open_sink
@@ -352,7 +355,7 @@ class Run:
     ) -> Report:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
-        started, target = time.monotonic(), target_of(to)
+        started, target = time.monotonic(), asked_target(to)
         given = open_input(source, key)
         if given.identity:  # Comparing the files of a scan costs next to nothing.
             choices = replace(choices, verify_input="keys")
@@ -415,7 +418,7 @@ def runs(
         StoreUnavailableError: The store does not answer.
     """
     uri, storage = open_store(store, store_options, active_session())
-    ids = map(decode_run_id, filter(is_run_folder, run_folders(storage, uri)))
+    ids = run_ids(storage, uri)
     return [_status(Ledger.open(run_id, uri, storage, Ports())) for run_id in ids]
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from holdfast.engine.watch import run_folders
+from holdfast.engine.watch import run_ids
 from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
-from holdfast.model.records import Identity, decode_run_id, encode_run_id, is_run_folder
+from holdfast.model.records import Identity
 from holdfast.opening import configured_catalog, open_store, open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of
@@ -56,13 +56,11 @@ def open_known_ledger(given: argparse.Namespace) -> Ledger:
         StoreUnavailableError: The store did not answer.
     """
     ledger = open_ledger(given)
-    folders = run_folders(ledger.storage, ledger.store)
-    if encode_run_id(ledger.run_id) not in folders:
+    known = run_ids(ledger.storage, ledger.store)
+    if ledger.run_id not in known:
         raise SettingsError(
             what=f"there is no run {ledger.run_id!r} in {ledger.store}",
-            cure=_nearest(
-                ledger.run_id, [decode_run_id(name) for name in folders if is_run_folder(name)]
-            ),
+            cure=_nearest(ledger.run_id, known),
         )
     return ledger
 

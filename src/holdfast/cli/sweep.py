@@ -15,12 +15,12 @@ from holdfast.cli.arguments import (
     sink_opener,
 )
 from holdfast.engine.cleanup import SweepPlan, carry_out, plan_sweep
-from holdfast.engine.watch import run_folders, status
+from holdfast.engine.watch import run_ids, status
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.store import answers
-from holdfast.model.records import Identity, decode_run_id, is_run_folder
+from holdfast.model.records import Identity
 from holdfast.model.report import counted, readable_size
 from holdfast.sinks.base import Outcome, Sink, TableView
 from holdfast.text import command
@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
     store, storage = open_named_store(given)
     documents: list[dict[str, Any]] = []
     code = 0
-    for run_id in map(decode_run_id, filter(is_run_folder, run_folders(storage, store))):
+    for run_id in run_ids(storage, store):
         ledger = Ledger.open(run_id, store, storage, Ports())
         try:
             if status(ledger, with_tasks=False).state in _ENDED:

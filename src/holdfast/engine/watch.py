@@ -15,7 +15,17 @@ from holdfast.ledger.store import answers, list_objects
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.coverage import InputSums
 from holdfast.model.history import Progress, RunState, RunStatus, Start, progress_of, starts_of
-from holdfast.model.records import Identity, PartReference, Plan, Receipt, Record, Seal, Stop
+from holdfast.model.records import (
+    Identity,
+    PartReference,
+    Plan,
+    Receipt,
+    Record,
+    Seal,
+    Stop,
+    decode_run_id,
+    is_run_folder,
+)
 from holdfast.model.work import Chunk, TaskRecord, Work
 from holdfast.storage.port import Storage
 
@@ -89,6 +99,15 @@ def run_folders(storage: Storage, store: str) -> list[str]:
     """
     with answers(store):
         return [name for name in storage.folders(store) if not name.startswith("=probe")]
+
+
+def run_ids(storage: Storage, store: str) -> list[str]:
+    """Return the ids of all runs in a store; a folder that is not a run's is left out.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    return [decode_run_id(name) for name in run_folders(storage, store) if is_run_folder(name)]
 
 
 def state_of(log: RunLog, last: Seal | None) -> RunState:

@@ -116,10 +116,26 @@ def target_of(table: object, branch: str = "main") -> Target:
         )
     if "://" in table or table.startswith("/"):
         return LanceTable(table)
-    if "/" in table or table.endswith(".lance"):
-        raise SettingsError(
-            what=f"to={table!r} is a relative path",
-            cure=f'give the whole path ("{Path(table).absolute()}") or a URI; executors may run in '
-            "other folders. For an Iceberg table of that name, pass hf.IcebergTable",
-        )
     return IcebergTable(table, branch=branch)
+
+
+def asked_target(to: object, branch: str = "main") -> Target:
+    """Return the table that the user passes as `to=`; unlike a name in a ledger, it may be a slip.
+
+    Args:
+        to: As for `target_of`.
+        branch: Of an Iceberg table that is given by its name.
+
+    Raises:
+        SettingsError: It is no target, or a relative path.
+    """
+    target = target_of(to, branch)
+    # A table that is called `lance` has a catalog and a namespace in front.
+    is_path = isinstance(to, str) and ("/" in to or (to.endswith(".lance") and to.count(".") == 1))
+    if is_path and isinstance(target, IcebergTable):
+        raise SettingsError(
+            what=f"to={to!r} is a relative path",
+            cure=f'give the whole path ("{Path(target.name).absolute()}") or a URI; executors may '
+            "run in other folders. For an Iceberg table of that name, pass hf.IcebergTable",
+        )
+    return target

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of
+from holdfast.sinks.targets import IcebergTable, LanceTable, Target, asked_target, target_of
 
 
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
         ("lake.sales.orders", IcebergTable("lake.sales.orders", branch="b")),
+        ("lake.ml.lance", IcebergTable("lake.ml.lance", branch="b")),
         ("s3://bucket/texts.lance", LanceTable("s3://bucket/texts.lance")),
         ("/data/texts.lance", LanceTable("/data/texts.lance")),
         (IcebergTable("a.b.c"), IcebergTable("a.b.c")),
@@ -22,14 +23,19 @@ from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of
 )
 def test_a_name_or_a_place_is_a_table(given: str | Target, meant: Target) -> None:
     """A branch belongs to a name; a target brings its own."""
-    assert target_of(given, "b") == meant
+    assert target_of(given, "b") == asked_target(given, "b") == meant
+
+
+def test_a_name_of_a_ledger_is_never_taken_for_a_path() -> None:
+    """A run on such a table could not be aborted or swept."""
+    assert target_of("default.sales.a/b") == IcebergTable("default.sales.a/b")
 
 
 @pytest.mark.parametrize("path", ["texts.lance", "data/texts", "./texts.lance"])
 def test_a_relative_path_is_refused_with_the_whole_one(path: str) -> None:
     """It would be taken for a table of Iceberg's, or be another folder on each executor."""
     with pytest.raises(SettingsError, match="relative path") as caught:
-        target_of(path)
+        asked_target(path)
     assert str(Path(path).absolute()) in str(caught.value)
 
 
