@@ -34,7 +34,7 @@ from holdfast.engine import input_check
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.drive import Driver
 from holdfast.engine.input_check import all_differ
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.watch import status
 from holdfast.engine.workbook import Workbook
 from holdfast.ledger.ledger import Ledger
@@ -142,7 +142,7 @@ class _Job:
             version="",
         )
         driver = Driver(ledger=self.ledger(), sink=sink, input=Unpinned(rows))
-        return driver.write(view, identity, Choices(takeover="now"))
+        return driver.write(view, identity, WriteOptions(takeover="now"))
 
 
 def _objects_alone(stack: Stack, folder: str) -> int:

@@ -97,8 +97,8 @@ def make_runs() -> None:
 def start(run_id: str, transform: Slow) -> None:
     """Start a run of 12,000 rows in six tasks, of which each row has its price."""
     rows = MemorySubmitter(*(range(first, first + 2000) for first in range(0, 12_000, 2000)))
-    choices: dict[str, Any] = {"batch_rows": 250, "checkpoint_every": 0.05, "retries": 0}
-    LAKE.start(run_id, rows, transform=transform, cost=0.0004, **choices)
+    options: dict[str, Any] = {"batch_rows": 250, "checkpoint_every": 0.05, "retries": 0}
+    LAKE.start(run_id, rows, transform=transform, cost=0.0004, **options)
 
 
 def start_and_kill(run_id: str, row: int) -> None:

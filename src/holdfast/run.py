@@ -12,13 +12,13 @@ from holdfast.engine.claim import Prepared, prepare, refuse_new_table
 from holdfast.engine.cleanup import Aborted, Swept, abort, sweep
 from holdfast.engine.drive import Driver, warn_of_doubts
 from holdfast.engine.options import (
-    Choices,
     Duration,
     IfCommitted,
     MissingColumns,
     Mode,
     Takeover,
     VerifyInput,
+    WriteOptions,
 )
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.watch import quarantine_chunks, run_ids, status
@@ -101,7 +101,7 @@ class Run:
             "strict_code": strict_code,
             "limits": limits,
         }
-        Choices(**self._common)  # Reject bad options now, not hours later.
+        WriteOptions(**self._common)  # Reject bad options now, not hours later.
         # What `remaining` has claimed and measured, for the write that follows.
         self._prepared: Prepared | None = None
         # The run whose failed rows this one retries.
@@ -165,10 +165,10 @@ class Run:
             JobError: The work on the executors failed; nothing was committed.
             CommitError: The table could not be written; staged files are kept.
         """
-        given = locals()  # Most arguments are fields of Choices, with the same name.
-        names = {field.name for field in fields(Choices)} - self._common.keys()
-        choices = Choices(**self._common, **{name: given[name] for name in names})
-        return self._write("append", source, to, key, choices, create)
+        given = locals()  # Most arguments are fields of WriteOptions, with the same name.
+        names = {field.name for field in fields(WriteOptions)} - self._common.keys()
+        options = WriteOptions(**self._common, **{name: given[name] for name in names})
+        return self._write("append", source, to, key, options, create)
 
     def remaining(self, source: SparkDataFrame, *, key: str | Sequence[str]) -> SparkDataFrame:
         """Return the rows that are not done yet, for jobs whose costly step is in the DataFrame.
@@ -193,9 +193,9 @@ class Run:
         from holdfast.spark.dataframe import DataFrameSubmitter, without_finished  # noqa: PLC0415
 
         session, key = spark.session_of(source), spark.checked_key(source, key)
-        ledger, choices = self._ledger(session), Choices(**self._common)
+        ledger, options = self._ledger(session), WriteOptions(**self._common)
         try:
-            self._prepared = prepare(ledger, DataFrameSubmitter(source, key), key, choices)
+            self._prepared = prepare(ledger, DataFrameSubmitter(source, key), key, options)
         except RunAbortedError:
             refuse_doubt(ledger, self._open_sink(None))
             raise
@@ -344,13 +344,13 @@ class Run:
 
         return open_sink
 
-    def _write(  # noqa: PLR0913, PLR0917 - what the verbs do not put into the choices.
+    def _write(  # noqa: PLR0913, PLR0917 - what the verbs do not put into the options.
         self,
         mode: Mode,
         source: SparkDataFrame | Scan | Materialized,
         to: str | Target,
         key: str | Sequence[str] | None,
-        choices: Choices,
+        options: WriteOptions,
         create: Create | None,
     ) -> Report:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
@@ -358,7 +358,7 @@ class Run:
         started, target = time.monotonic(), asked_target(to)
         given = open_input(source, key)
         if given.identity:  # Comparing the files of a scan costs next to nothing.
-            choices = replace(choices, verify_input="keys")
+            options = replace(options, verify_input="keys")
         spark.refuse_wap(given.session)
         prepared = self._prepared
         ledger = prepared.ledger if prepared else self._ledger(given.session)
@@ -378,7 +378,7 @@ class Run:
         self._prepared = None
 
         def check_output(spec: WriterSpec) -> None:
-            if choices.transform is None:  # Known now: fail before any task starts.
+            if options.transform is None:  # Known now: fail before any task starts.
                 Conformer(spec.table, given.schema(), spec.schema, may_lack=spec.may_lack)
 
         driver = Driver(
@@ -390,7 +390,7 @@ class Run:
         )
         identity = identity_on(table=sink.name, table_uuid=view.uuid)
         with shown(ledger, sink.name, wanted=self._progress):
-            report = driver.write(view, identity, choices)
+            report = driver.write(view, identity, options)
         spark.forget_cached_table(given.session, target)
         warn_of_doubts(report)
         report = replace(

@@ -86,7 +86,9 @@ def in_short(error: BaseException) -> str:
     return without_passwords(text)
 
 
-def told(error: BaseException, options: Mapping[str, Any]) -> tuple[str, BaseException | None]:
+def reason_and_cause(
+    error: BaseException, options: Mapping[str, Any]
+) -> tuple[str, BaseException | None]:
     """Return a library's error in short, and the error to raise ours from.
 
     The second is None if its traceback would show a secret.

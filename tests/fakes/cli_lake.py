@@ -17,7 +17,7 @@ from pyiceberg.types import LongType, NestedField
 
 from holdfast.cli.main import main
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
@@ -92,7 +92,7 @@ class CliLake:
         *,
         sink: Sink | None = None,
         branch: str = "main",
-        **choices: Any,  # noqa: ANN401 - any of `Choices`.
+        **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
     ) -> Report:
         """Start a run, as a script does; by default on the Iceberg table."""
         sink = sink or self.make_table()
@@ -108,13 +108,13 @@ class CliLake:
             version="",
         )
         driver = Driver(ledger=self.ledger(run_id, ports), sink=sink, input=Unpinned(submitter))
-        return driver.write(view, identity, Choices(**choices))
+        return driver.write(view, identity, WriteOptions(**options))
 
-    def start_and_die(self, run_id: str, submitter: MemorySubmitter, **choices: Any) -> None:  # noqa: ANN401
+    def start_and_die(self, run_id: str, submitter: MemorySubmitter, **options: Any) -> None:  # noqa: ANN401
         """Start a run in a process that something kills when its first task has ended."""
         submitter.after_task[0] = _die
         with contextlib.suppress(DriverDiedError):
-            self.start(run_id, submitter, Ports(process_id=_GONE), **choices)
+            self.start(run_id, submitter, Ports(process_id=_GONE), **options)
 
     def put(self, rig: Rig, run_id: str) -> None:
         """Put the run of a rig into the store, under a name of its own."""

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.records import Identity
@@ -151,7 +151,7 @@ class Lake:
         )
         given = Unpinned(submitter)
         driver = Driver(ledger=self.ledger(run_id), sink=self.sink, input=given)
-        return driver.write(view, identity, Choices())
+        return driver.write(view, identity, WriteOptions())
 
     def ledger(self, run_id: str = "r") -> Ledger:
         """Open a run's ledger as a new driver does."""

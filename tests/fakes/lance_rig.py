@@ -16,7 +16,7 @@ import lance
 import pyarrow as pa
 
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Receipt, Record
@@ -96,7 +96,7 @@ class LanceRig:
         """Open the run's ledger as a driver does."""
         return Ledger.open(RUN_ID, STORE, self.storage, manual_ports(self.time))
 
-    def start(self, **choices: Any) -> Report:  # noqa: ANN401 - any of `Choices`.
+    def start(self, **options: Any) -> Report:  # noqa: ANN401 - any of `WriteOptions`.
         """Start the script."""
         sink = self.sink()
         ledger = self.ledger()
@@ -104,7 +104,7 @@ class LanceRig:
         driver = Driver(ledger=ledger, sink=sink, input=Unpinned(rows))
         view = sink.load()
         identity = replace(Rig().identity(), table=self.uri, table_uuid=view.uuid)
-        return driver.write(view, identity, Choices(transform=self._counted, **choices))
+        return driver.write(view, identity, WriteOptions(transform=self._counted, **options))
 
     def start_while(self, *changes: Callable[[], object]) -> Report:
         """Start the script; before each of its first posts one of the changes is made."""

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work, write_work
@@ -98,7 +98,7 @@ class Rig:
         *,
         view: TableView | None = None,
         ports: Ports | None = None,
-        **choices: Any,  # noqa: ANN401 - any of `Choices`.
+        **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
     ) -> Report:
         """Start the whole job as a user's script does, which looks at the table first."""
         driver = Driver(
@@ -106,19 +106,19 @@ class Rig:
             sink=self.table,
             input=Unpinned(submitter or two_partitions()),
         )
-        return driver.write(view or self.table.load(), self.identity(), Choices(**choices))
+        return driver.write(view or self.table.load(), self.identity(), WriteOptions(**options))
 
     def scan(
         self,
         scan: PinnedScan,
         jobs: MemorySubmitter | None = None,
-        **choices: Any,  # noqa: ANN401 - any of `Choices`.
+        **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
     ) -> Report:
         """Start the whole job on a scan."""
         given = MemoryScanInput(scan, jobs or MemorySubmitter())
         driver = Driver(ledger=self.ledger(), sink=self.table, input=given)
         identity = replace(self.identity(), key=(), input=scan.identity)
-        return driver.write(self.table.load(), identity, Choices(**choices))
+        return driver.write(self.table.load(), identity, WriteOptions(**options))
 
     def start_and_die(self, submitter: MemorySubmitter | None = None, **arguments: Any) -> None:  # noqa: ANN401
         """Start the job in a process that something kills on the way."""

@@ -149,9 +149,9 @@ def _report(caller: Caller, name: str) -> Said:
         page.unlink(missing_ok=True)
 
 
-def _start(**choices: Any) -> Callable[[Caller, str], Said]:  # noqa: ANN401 - any of `Choices`.
+def _start(**options: Any) -> Callable[[Caller, str], Said]:  # noqa: ANN401 - any of `WriteOptions`.
     def call(caller: Caller, name: str) -> Said:
-        caller.lake.start(caller.job, **choices)
+        caller.lake.start(caller.job, **options)
         return Said(call=name, outcome="ok", says_committed=True)
 
     return call

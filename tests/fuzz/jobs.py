@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from holdfast.engine.claim import SettledInput, prepare
 from holdfast.engine.cleanup import abort
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
@@ -195,16 +195,16 @@ class Lake:
         )
         return Ledger.open(job.run_id, self.store, ObjectStorage(), ports)
 
-    def start(self, job: Job, *, dies_at: int | None = None, **choices: Any) -> Report:  # noqa: ANN401
+    def start(self, job: Job, *, dies_at: int | None = None, **options: Any) -> Report:  # noqa: ANN401
         """Start a job, as its script does."""
-        sink, how = self.sink(job), self._choices(job, dies_at, choices)
+        sink, how = self.sink(job), self._options(job, dies_at, options)
         view = sink.load()
         driver = Driver(ledger=self.ledger(job), sink=sink, input=self._input(job))
         return driver.write(view, self._identity(job, sink.name, view.uuid), how)
 
     def start_remaining(self, job: Job) -> Report:
         """Start a job whose costly step is in the DataFrame: only the rows that are left."""
-        ledger, how = self.ledger(job), self._choices(job, None, {})
+        ledger, how = self.ledger(job), self._options(job, None, {})
         whole = _partitions(job)
         prepared = prepare(ledger, whole, ("id",), how)
         sink = self.sink(job)
@@ -215,7 +215,7 @@ class Lake:
         )
         return driver.write(view, self._identity(job, sink.name, view.uuid), how)
 
-    def _choices(self, job: Job, dies_at: int | None, given: dict[str, Any]) -> Choices:
+    def _options(self, job: Job, dies_at: int | None, given: dict[str, Any]) -> WriteOptions:
         usual: dict[str, Any] = {
             "transform": Transform(job=job, dies_at=dies_at),
             "batch_rows": 5,
@@ -224,7 +224,7 @@ class Lake:
         }
         if job.fails:
             usual |= {"on_error": "quarantine", "max_errors": len(job.fails), "batch_rows": 1}
-        return Choices(**{**usual, **given})
+        return WriteOptions(**{**usual, **given})
 
     def _input(self, job: Job) -> SettledInput:
         if job.is_scan:

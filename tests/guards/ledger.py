@@ -107,8 +107,8 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: a driver gives signs of life",
         file="engine/drive.py",
-        before="            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)\n",
-        after="            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)\n"
+        before="            heartbeat = Heartbeat(ledger, options.checkpoint_every_s)\n",
+        after="            heartbeat = Heartbeat(ledger, options.checkpoint_every_s)\n"
         "            heartbeat.stop()\n",
         test="tests/unit/engine/test_takeover.py",
     ),

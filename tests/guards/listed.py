@@ -62,7 +62,7 @@ GUARDS = (
     Guard(
         name="keys that stand twice are found before rows are paid for",
         file="engine/input_check.py",
-        before="            if self._choices.is_priced and not book.keys_differ:",
+        before="            if self._options.is_priced and not book.keys_differ:",
         after="            if False:",
         test="tests/unit/engine/test_input_check.py",
     ),
@@ -97,8 +97,8 @@ GUARDS = (
     Guard(
         name="finished and remaining rows are the input",
         file="engine/input_check.py",
-        before="_choices.verify_input and not book.work.sums.matches(self.measured()):\n",
-        after="_choices.verify_input and False:\n",
+        before="_options.verify_input and not book.work.sums.matches(self.measured()):\n",
+        after="_options.verify_input and False:\n",
         test="tests/unit/engine/test_input_check.py",
     ),
     Guard(

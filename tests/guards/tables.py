@@ -154,7 +154,7 @@ TABLE_GUARDS = (
     Guard(
         name="an older post that lands in between is compared with the input",
         file="engine/drive.py",
-        before="            self._compare(book, landed.receipt.staged, choices)\n        kept",
+        before="            self._compare(book, landed.receipt.staged, options)\n        kept",
         after="            pass\n        kept",
         test="tests/unit/engine/test_input_check.py",
     ),

@@ -22,14 +22,14 @@ from tests.fakes.watched_transform import WatchedTransform
 class Life:
     """One start: how it is made, and how many writes it lives for; None if nobody kills it."""
 
-    choices: dict[str, Any]
+    options: dict[str, Any]
     partitions: int
     writes: int | None
 
 
 _lives = st.builds(
     Life,
-    choices=st.fixed_dictionaries(
+    options=st.fixed_dictionaries(
         {
             "batch_rows": st.integers(1, 4),
             "checkpoint_every": st.sampled_from([None, 1e-9, "1h"]),
@@ -63,7 +63,7 @@ def test_a_run_that_is_killed_again_and_again_lands_once(
     file_rows: int | None,
     chance: random.Random,
 ) -> None:
-    """Any kill, at any write, under any choices: no row is lost, doubled, or needlessly computed.
+    """Any kill, at any write, under any options: no row is lost, doubled, or needlessly computed.
 
     Rows stand in other partitions at each start, as they do in Spark.
     """
@@ -75,7 +75,7 @@ def test_a_run_that_is_killed_again_and_again_lands_once(
         rig.storage.writes_left = life.writes
         submitter = shared_out(ids, life.partitions, chance)
         try:
-            rig.start(submitter, transform=transform, **life.choices)
+            rig.start(submitter, transform=transform, **life.options)
         except (DriverDiedError, HoldfastError):
             rig.storage.revive()
         assert not durable & set(transform.ids)

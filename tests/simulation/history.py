@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.engine.claim import prepare
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.errors import HoldfastError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
@@ -311,19 +311,19 @@ class History:
             version="",
         )
 
-        choices = self._choices(ledger, view)
-        if choices.takeover == "wait" and copy is None:
+        options = self._options(ledger, view)
+        if options.takeover == "wait" and copy is None:
             self._watch_claims(ledger.log)
         if setting.is_scan:
             pause = self.world.pause
             scan = MemoryScan(ids, left_out=setting.left_out, before_listing=pause)
             driver = Driver(ledger=ledger, sink=self.table, input=MemoryScanInput(scan, spark))
-            return driver.write(view, identity, choices)
+            return driver.write(view, identity, options)
         if not setting.is_derived:
             driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(spark))
-            return driver.write(view, identity, choices)
+            return driver.write(view, identity, options)
         try:
-            prepared = prepare(ledger, spark, ("id",), choices)
+            prepared = prepare(ledger, spark, ("id",), options)
         except RunAbortedError:  # As `Run.remaining` does.
             refuse_doubt(ledger, lambda _identity: self.table)
             raise
@@ -331,9 +331,9 @@ class History:
         derived = SimSpark(self.world, left[setting.loses_a_row :], setting, spark.tasks)
         derived.driver = spark.driver
         driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(derived), prepared=prepared)
-        return driver.write(view, identity, choices)
+        return driver.write(view, identity, options)
 
-    def _choices(self, ledger: Ledger, view: TableView) -> Choices:
+    def _options(self, ledger: Ledger, view: TableView) -> WriteOptions:
         setting, chance = self.setting, self.world.chance
         columns = self.table.columns_seen(view)
         if len(columns) > 1 and chance.of(2, 0.3):
@@ -361,7 +361,7 @@ class History:
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}
         faults.calls -= bool(slip)
-        return Choices(**chosen | slip)
+        return WriteOptions(**chosen | slip)
 
     def _called(self, ledger: Ledger, batch: pa.RecordBatch, *, is_mended: bool) -> None:
         """A transform is called: count it, and let it fail if it is to."""

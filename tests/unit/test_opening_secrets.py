@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, NestedField
 import holdfast as hf
 from holdfast import IcebergTable, LanceTable, Run
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
     CatalogUnavailableError,
     HoldfastError,
@@ -155,7 +155,7 @@ def test_no_record_of_a_run_holds_a_credential(tmp_path: Path) -> None:
     ledger = Ledger.open("r", "s3://store", storage, manual_ports())
     driver = Driver(ledger=ledger, sink=sink, input=Unpinned(MemorySubmitter([1])))
     identity = dataclasses.replace(Rig().identity(), table_uuid=view.uuid)
-    driver.write(view, identity, Choices())
+    driver.write(view, identity, WriteOptions())
     assert len(storage.objects) >= 7
     assert [uri for uri, data in storage.objects.items() if CANARY.encode() in data] == []
     metadata = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]

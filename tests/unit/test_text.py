@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import text
 from holdfast.errors import CatalogUnavailableError
-from holdfast.text import has_password, printable, seconds_of, told, without_passwords
+from holdfast.text import has_password, printable, reason_and_cause, seconds_of, without_passwords
 
 
 # ---- Durations: what people write, in seconds, or an error that repeats it
@@ -136,7 +136,7 @@ def failed_catalog(text: str) -> CatalogUnavailableError:
     options |= {"auth": {"basic": {"password": f"{CANARY}-3"}}}  # type: ignore[dict-item]
     error = RuntimeError("no answer\nand much more")
     error.__context__ = ValueError(text)
-    reason, cause = told(error, options)
+    reason, cause = reason_and_cause(error, options)
     failed = CatalogUnavailableError(table="t", reason=reason)
     failed.__cause__, failed.__context__ = cause, error  # As `raise failed from cause` does.
     return failed
@@ -166,7 +166,7 @@ def test_what_is_given_and_no_secret_stays_in_an_error() -> None:
     }
     for value in options.values():
         error = OSError(f"no answer: {value}")
-        assert told(error, options) == (f"OSError: no answer: {value}", error)
+        assert reason_and_cause(error, options) == (f"OSError: no answer: {value}", error)
 
 
 def test_a_warning_names_the_line_outside_the_package() -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from holdfast._version import __version__
 from holdfast.engine.input_check import measure_and_compare, refuse_null_keys
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.ports import Submitter
 from holdfast.engine.takeover import Heartbeat, at_work, wait_for_other_driver
 from holdfast.engine.workbook import Workbook, without_lost_objects
@@ -34,13 +34,13 @@ _PREPARED_FOR_S = 3600.0
 
 
 def claim_run(
-    ledger: Ledger, choices: Choices, *, compare_code: bool = True, is_new: bool = False
+    ledger: Ledger, options: WriteOptions, *, compare_code: bool = True, is_new: bool = False
 ) -> Claim:
     """Claim the run, unless it has landed; wait for a driver that may be alive.
 
     Args:
         ledger: The run's ledger.
-        choices: The user's options for this start.
+        options: The user's options for this start.
         compare_code: Whether the transform is known and is compared with the last one.
         is_new: Whether this start has just created the run: then there is no log to read, and
             if there is one after all, creating the claim fails.
@@ -52,15 +52,15 @@ def claim_run(
         StoreError: The ledger is damaged or does not answer.
         StoreUnavailableError: Other starts took every record number.
     """
-    claim = _our_claim(ledger, choices)
+    claim = _our_claim(ledger, options)
     if not is_new:
         ledger.log.refresh()
     for _ in range(_CLAIMS_MAX):
-        wait_for_other_driver(ledger, choices.takeover)
+        wait_for_other_driver(ledger, options.takeover)
         if ledger.log.receipt is not None:
             return claim
         if compare_code:
-            _compare_code(ledger, claim, choices)
+            _compare_code(ledger, claim, options)
         # A start that claimed before us is alive: the next round waits for it.
         with at_work(ledger):
             if ledger.log.try_claim(claim) is not None:
@@ -68,32 +68,32 @@ def claim_run(
     raise StoreUnavailableError(uri=ledger.layout.log, reason="rivals took every number")
 
 
-def claim_again(ledger: Ledger, choices: Choices) -> Claim:
+def claim_again(ledger: Ledger, options: WriteOptions) -> Claim:
     """Claim again with the transform's code, which the first claim did not know yet.
 
     Raises:
         RunMismatchError: The code has changed, and `strict_code` refuses that.
         RunFencedError: Another driver has claimed the run.
     """
-    claim = _our_claim(ledger, choices)
+    claim = _our_claim(ledger, options)
     if ledger.log.receipt is None:
-        _compare_code(ledger, claim, choices)
+        _compare_code(ledger, claim, options)
         ledger.log.claim_next_pass(claim)
     return claim
 
 
-def _our_claim(ledger: Ledger, choices: Choices) -> Claim:
+def _our_claim(ledger: Ledger, options: WriteOptions) -> Claim:
     return Claim(
         holdfast_version=__version__,
         host=ledger.ports.host,
         process_id=ledger.ports.process_id,
         machine=ledger.ports.machine,
-        code=code_digest(choices.transform),
-        checkpoint_every_s=choices.checkpoint_every_s,
+        code=code_digest(options.transform),
+        checkpoint_every_s=options.checkpoint_every_s,
     )
 
 
-def _compare_code(ledger: Ledger, claim: Claim, choices: Choices) -> None:
+def _compare_code(ledger: Ledger, claim: Claim, options: WriteOptions) -> None:
     """Warn if the transform's code differs from the code that last produced rows.
 
     Raises:
@@ -102,7 +102,7 @@ def _compare_code(ledger: Ledger, claim: Claim, choices: Choices) -> None:
     worked = ledger.log.plans
     if not worked or ledger.log.claims[max(worked)].code == claim.code:
         return
-    if choices.strict_code:
+    if options.strict_code:
         raise RunMismatchError(
             run_id=ledger.run_id, differences="the transform's code has changed (strict_code)"
         )
@@ -150,7 +150,7 @@ def refuse_new_table(ledger: Ledger, identity_on: Callable[..., Identity], sink:
 
 
 def prepare(
-    ledger: Ledger, submitter: Submitter, key: tuple[str, ...], choices: Choices
+    ledger: Ledger, submitter: Submitter, key: tuple[str, ...], options: WriteOptions
 ) -> Prepared:
     """Claim the run, seal the work of earlier drivers, and measure the whole input.
 
@@ -161,7 +161,7 @@ def prepare(
         NullKeyError: Some rows have no key.
         HoldfastError: Any other error; durable work is kept.
     """
-    if choices.compares_rows:
+    if options.compares_rows:
         raise SettingsError(
             what='verify_input="rows" with run.remaining(): the rows that are appended are not '
             "those of its input",
@@ -176,8 +176,8 @@ def prepare(
         )
     heartbeat: Heartbeat | None = None
     try:
-        claim_run(ledger, choices, compare_code=False)
-        heartbeat = Heartbeat(ledger, choices.checkpoint_every_s, for_s=_PREPARED_FOR_S)
+        claim_run(ledger, options, compare_code=False)
+        heartbeat = Heartbeat(ledger, options.checkpoint_every_s, for_s=_PREPARED_FOR_S)
         if found is None and ledger.log.names_a_run:
             ledger.run_file()  # Another driver has created it since, or it was lost.
         book = Workbook(ledger)
@@ -190,7 +190,7 @@ def prepare(
             kept = without_lost_objects(ledger, book.work)
             if kept is not book.work:
                 book.withdraw(kept)
-        _measure(ledger, book, submitter, choices)
+        _measure(ledger, book, submitter, options)
         book.seal_changes()
     except BaseException as error:
         # A traceback that a notebook keeps would keep the heartbeat running, too.
@@ -204,7 +204,7 @@ def prepare(
     )
 
 
-def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, choices: Choices) -> None:
+def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, options: WriteOptions) -> None:
     """Measure the whole input; if no row is finished, also check that its keys differ.
 
     Raises:
@@ -215,7 +215,7 @@ def _measure(ledger: Ledger, book: Workbook, submitter: Submitter, choices: Choi
         book.input_sums = submitter.measure(KeyFiles(storage=ledger.storage))
         refuse_null_keys(book.input_sums)
     else:
-        measure_and_compare(book, submitter, choices, ledger.ports)
+        measure_and_compare(book, submitter, options, ledger.ports)
 
 
 # ---- What the engine needs from an input, beyond what it needs from Spark

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.input_check import without_row_sums
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.passes import Passes, Start
 from holdfast.engine.resolve import refuse_doubt, renew
 from holdfast.engine.takeover import Heartbeat
@@ -51,25 +51,25 @@ class Driver:
     prepared: Prepared | None = None
     check_output: Callable[[WriterSpec], object] = lambda _spec: None
 
-    def write(self, view: TableView, identity: Identity, choices: Choices) -> Report:
+    def write(self, view: TableView, identity: Identity, options: WriteOptions) -> Report:
         """Write the transformed input to the table once, in the run's mode.
 
         Args:
             view: A fresh view of the table.
             identity: The identity that this start expects the run to have.
-            choices: The user's options.
+            options: The user's options.
 
         Raises:
             RunAbortedError: The run was aborted, and none of it has landed.
             HoldfastError: Any other error; durable work is kept.
         """
         try:
-            return self._write(view, identity, choices)
+            return self._write(view, identity, options)
         finally:
             if self.prepared is not None:  # A kept traceback would keep the heartbeat running.
                 self.prepared.heartbeat.stop()
 
-    def _write(self, view: TableView, identity: Identity, choices: Choices) -> Report:
+    def _write(self, view: TableView, identity: Identity, options: WriteOptions) -> Report:
         ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
@@ -87,15 +87,15 @@ class Driver:
         commit = Commit(ledger=ledger, run_file=run_file, sink=self.sink)
         try:
             if self.prepared is None:
-                claim = claim_run(ledger, choices, is_new=run_file.nonce == nonce)
+                claim = claim_run(ledger, options, is_new=run_file.nonce == nonce)
                 book = Workbook(ledger)
             else:
-                claim, book = claim_again(ledger, choices), self.prepared.book
-            heartbeat = Heartbeat(ledger, choices.checkpoint_every_s)
+                claim, book = claim_again(ledger, options), self.prepared.book
+            heartbeat = Heartbeat(ledger, options.checkpoint_every_s)
             try:
                 if ledger.ports.now() - began > _VIEW_S_MAX:
                     view = commit.load()  # The claim waited: the table may have changed.
-                return self._drive(commit, view, choices, claim, book)
+                return self._drive(commit, view, options, claim, book)
             finally:
                 heartbeat.stop()
         except RunAbortedError:
@@ -109,20 +109,20 @@ class Driver:
             raise
 
     def _drive(
-        self, commit: Commit, view: TableView, choices: Choices, claim: Claim, book: Workbook
+        self, commit: Commit, view: TableView, options: WriteOptions, claim: Claim, book: Workbook
     ) -> Report:
         identity = commit.run_file.identity
         # A scan has no key: its files are pinned.
-        by: Compared = (choices.verify_input or None) if identity.key else "files"
+        by: Compared = (options.verify_input or None) if identity.key else "files"
         # Before any work: an earlier start may have landed and died before its receipt. If it
         # wrote an intent, only a view loaded after our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
             log_step(commit.run_id, f"had landed as snapshot {landed.receipt.snapshot_id}")
-            compared = choices.if_committed == "compare" and bool(choices.verify_input)
+            compared = options.if_committed == "compare" and bool(options.verify_input)
             if compared:
                 self.input.settle(self.ledger, compare=True)
-                compared = self._compare(book, landed.receipt.staged, choices)
+                compared = self._compare(book, landed.receipt.staged, options)
             seal = self._seal_of(landed.receipt.staged)
             failed = seal.quarantined_rows if seal is not None else 0
             return replace(
@@ -130,7 +130,7 @@ class Driver:
                 quarantined_rows=failed,
             )
         self.input.settle(self.ledger, compare=True)
-        self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, choices)))
+        self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, options)))
         if self.prepared is None:
             book.inherit()
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
@@ -142,7 +142,7 @@ class Driver:
                 book=book,
                 identity=identity,
                 claim=claim,
-                choices=choices,
+                options=options,
                 sink=self.sink,
                 view=view,
                 writer=writer,
@@ -152,12 +152,12 @@ class Driver:
         )
         passes.withdraw_lost()
         kept = book.work
-        if book.is_complete and choices.verify_input and self._has_changed(book, choices):
+        if book.is_complete and options.verify_input and self._has_changed(book, options):
             book.reopen()  # The next pass takes the new rows, or raises.
         landed = self._publish(commit, passes, book)
-        if choices.verify_input and landed.receipt.staged.name != book.seal().name:
+        if options.verify_input and landed.receipt.staged.name != book.seal().name:
             # An earlier start's post landed in the meantime, without the rows added since.
-            self._compare(book, landed.receipt.staged, choices)
+            self._compare(book, landed.receipt.staged, options)
         kept = kept.only(book.work)
         tally = book.tally
         return replace(
@@ -193,13 +193,13 @@ class Driver:
             still_in_table="yes" if landed.present else "unknown",
         )
 
-    def _may_lack(self, view: TableView, choices: Choices) -> MayLack:
+    def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
         """Return the columns that the output may lack: those added since the run began.
 
         Raises:
             LedgerDamagedError: The run's first plan does not hold a table schema.
         """
-        if choices.missing_columns == "null":
+        if options.missing_columns == "null":
             return None
         first = next(iter(self.ledger.log.plans.values()), None)
         return frozenset() if first is None else self.sink.columns_since(view, first.schema)
@@ -220,16 +220,16 @@ class Driver:
         renew(self.ledger, commit, book)
         return commit.publish(Change(adds=book.work.groups), book.seal(), book.schemas)
 
-    def _has_changed(self, book: Workbook, choices: Choices) -> bool:
+    def _has_changed(self, book: Workbook, options: WriteOptions) -> bool:
         """Whether the input differs from what the run has covered, or cannot be compared."""
         if book.input_sums is None:
-            nothing, whole_rows = KeyFiles(storage=self.ledger.storage), choices.compares_rows
+            nothing, whole_rows = KeyFiles(storage=self.ledger.storage), options.compares_rows
             book.input_sums = self.input.submitter.measure(nothing, whole_rows=whole_rows)
-        if choices.compares_rows and book.work.rows_without_sums:
+        if options.compares_rows and book.work.rows_without_sums:
             return True
         return bool(book.work.sums.difference(book.input_sums))
 
-    def _compare(self, book: Workbook, reference: PartReference, choices: Choices) -> bool:
+    def _compare(self, book: Workbook, reference: PartReference, options: WriteOptions) -> bool:
         """Compare the input with what the run has covered.
 
         Raises:
@@ -240,13 +240,13 @@ class Driver:
         if seal is None:
             return False
         covered, now = seal.covered, book.input_sums
-        if choices.compares_rows and not covered.has_row_sums:
+        if options.compares_rows and not covered.has_row_sums:
             raise RunMismatchError(
                 run_id=self.ledger.run_id, differences=without_row_sums(covered.rows)
             )
         if now is None:
             nothing = KeyFiles(storage=self.ledger.storage)
-            now = self.input.submitter.measure(nothing, whole_rows=choices.compares_rows)
+            now = self.input.submitter.measure(nothing, whole_rows=options.compares_rows)
         if difference := covered.difference(now):
             if covered.has_keys_of(now):
                 difference = changed_columns(book.planned_columns, now.columns) or difference

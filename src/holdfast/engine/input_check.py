@@ -14,7 +14,7 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.ports import Submitter
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
@@ -114,7 +114,7 @@ class InputCheck:
         book: Workbook,
         submitter: Submitter,
         source: Submitter | None,
-        choices: Choices,
+        options: WriteOptions,
         ports: Ports,
     ) -> None:
         """Take the parts; nothing is read yet.
@@ -124,14 +124,14 @@ class InputCheck:
             submitter: The input.
             source: The whole input, if `submitter` reads a *derived* one: made from the rows that
                 `remaining` returned, and so without the finished rows.
-            choices: Whether to check at all, and whether rows have a price.
+            options: Whether to check at all, and whether rows have a price.
             ports: Time, and how to run a check during the job.
         """
         self._book = book
         self._submitter = submitter
         self._is_derived = source is not None
         self._source = source or submitter
-        self._choices = choices
+        self._options = options
         self._ports = ports
         # What a check during the job has found.
         self._found: DuplicateKeyError | None = None
@@ -141,8 +141,8 @@ class InputCheck:
 
     def errors_max(self, rows_seen: int) -> int:
         """Return how many rows may fail, based on the input's rows or else on those seen."""
-        rows = self.measured().rows if self._choices.verify_input else rows_seen
-        return self._choices.errors_max(rows)
+        rows = self.measured().rows if self._options.verify_input else rows_seen
+        return self._options.errors_max(rows)
 
     def rows_are_missing(self) -> bool:
         """Whether some input rows are not covered; records that cover a row twice are dropped.
@@ -154,13 +154,13 @@ class InputCheck:
             RunMismatchError: Whole rows are to be compared, but finished rows have no row sums.
         """
         book = self._book
-        if not self._choices.verify_input and not book.all_rows_seen:
+        if not self._options.verify_input and not book.all_rows_seen:
             return True
-        if self._choices.compares_rows and book.work.rows_without_sums:
+        if self._options.compares_rows and book.work.rows_without_sums:
             raise RunMismatchError(
                 run_id=book.run_id, differences=without_row_sums(book.work.rows_without_sums)
             )
-        if self._choices.verify_input and not book.work.sums.matches(self.measured()):
+        if self._options.verify_input and not book.work.sums.matches(self.measured()):
             return self._remaining_rows() > 0
         clean = without_overlaps(book.work, self._source, book.finished)
         if clean is book.work:
@@ -178,7 +178,7 @@ class InputCheck:
         book = self._book
         if not book.finished:
             rows = self.measured().rows
-            if self._choices.is_priced and not book.keys_differ:
+            if self._options.is_priced and not book.keys_differ:
                 refuse_duplicates(self._source)
                 book.keys_differ = True
             return rows
@@ -213,7 +213,7 @@ class InputCheck:
         Raises:
             InputChangedError: Missing rows are not in the input.
         """
-        if self._choices.verify_input and self._book.all_rows_seen:
+        if self._options.verify_input and self._book.all_rows_seen:
             self._rest_rows()
 
     def _drop(self, clean: Work) -> None:
@@ -249,8 +249,8 @@ class InputCheck:
             NullKeyError: Some rows have no key.
         """
         book = self._book
-        if book.input_sums is None and not book.finished and self._choices.transform is not None:
-            measure_and_compare(book, self._source, self._choices, self._ports)
+        if book.input_sums is None and not book.finished and self._options.transform is not None:
+            measure_and_compare(book, self._source, self._options, self._ports)
         if book.input_sums is None:
             book.input_sums = self._measure(KeyFiles(storage=book.finished.storage))
         refuse_null_keys(book.input_sums)
@@ -263,7 +263,7 @@ class InputCheck:
             ask_to_stop: Asks the tasks to end in good order; takes the reason.
         """
         book, source = self._book, self._source
-        if not self._choices.verify_input or book.keys_differ:
+        if not self._options.verify_input or book.keys_differ:
             return lambda: None
 
         def compare() -> None:
@@ -295,7 +295,7 @@ class InputCheck:
             raise self._found
 
     def _measure(self, finished: KeyFiles) -> InputSums:
-        return self._submitter.measure(finished, whole_rows=self._choices.compares_rows)
+        return self._submitter.measure(finished, whole_rows=self._options.compares_rows)
 
     def _changed_values(self) -> str:
         """Say what has changed if finished and remaining rows together have the input's keys."""
@@ -355,7 +355,7 @@ def refuse_mismatch(work: Work, submitter: Submitter, finished: KeyFiles) -> NoR
 
 
 def measure_and_compare(
-    book: Workbook, submitter: Submitter, choices: Choices, ports: Ports
+    book: Workbook, submitter: Submitter, options: WriteOptions, ports: Ports
 ) -> None:
     """Measure an input before any of its rows is computed, and check that its keys differ.
 
@@ -367,7 +367,7 @@ def measure_and_compare(
         DuplicateKeyError: Some rows share a key.
     """
     began = ports.now()
-    book.input_sums, doubled = submitter.look(whole_rows=choices.compares_rows)
+    book.input_sums, doubled = submitter.look(whole_rows=options.compares_rows)
     refuse_null_keys(book.input_sums)
     is_quick = ports.now() - began <= _COMPARED_SECONDS_MAX
     if doubled or (is_quick and book.input_sums.rows <= _COMPARED_ROWS_MAX):

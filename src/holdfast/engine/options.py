@@ -26,7 +26,7 @@ Duration = str | float | timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
+class WriteOptions:
     """The arguments of a write that the engine uses."""
 
     transform: Transform | PerWorker | PerRow | None = None
@@ -143,8 +143,8 @@ def _number(name: str, value: float, wanted: str) -> None:
         raise SettingsError(what=f"{name}={value!r}", cure=f"give {wanted}")
 
 
-def _one_of(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal type.
-    known = get_args(choices)
+def _one_of(name: str, value: str, allowed: Any) -> None:  # noqa: ANN401 - a Literal type.
+    known = get_args(allowed)
     if value not in known:
         texts = [f'"{choice}"' for choice in known]
         cure = f"give {', '.join(texts[:-1])} or {texts[-1]}"

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from holdfast.engine.input_check import InputCheck
 from holdfast.engine.interrupts import interruptible
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.ports import Submitter
 from holdfast.engine.workbook import Workbook, without_lost
 from holdfast.errors import (
@@ -136,7 +136,7 @@ class Start:
     book: Workbook
     identity: Identity
     claim: Claim
-    choices: Choices
+    options: WriteOptions
     sink: Sink
     view: TableView
     writer: WriterSpec
@@ -193,22 +193,22 @@ class RowsStage:
         Raises:
             JobError: The job could not be run at all.
         """
-        start, choices, book = self._start, self._start.choices, self._start.book
+        start, options, book = self._start, self._start.options, self._start.book
         plan = TaskPlan(
-            transform=choices.transform,
-            batch_rows=choices.batch_rows,
+            transform=options.transform,
+            batch_rows=options.batch_rows,
             key=start.identity.key,
             writer=start.writer,
             ledger=ledger,
             job_nonce=files,
-            checkpoint_every_s=choices.checkpoint_every_s,
-            one_to_one=choices.one_to_one,
-            batch_format=choices.batch_format,
-            on_error=choices.on_error,
+            checkpoint_every_s=options.checkpoint_every_s,
+            one_to_one=options.one_to_one,
+            batch_format=options.batch_format,
+            on_error=options.on_error,
             errors_max=self._errors_of_a_task(),
-            cost=choices.cost,
-            limits=choices.limits,
-            whole_rows=choices.compares_rows,
+            cost=options.cost,
+            limits=options.limits,
+            whole_rows=options.compares_rows,
             # Rows that failed before may all lack a column again.
             judges_answers=not start.identity.retry_of and not book.work.records,
         )
@@ -218,8 +218,8 @@ class RowsStage:
 
     def _errors_of_a_task(self) -> int | None:
         """Return how many rows one task may quarantine; None if that depends on all tasks."""
-        choices = self._start.choices
-        if not choices.verify_input and isinstance(choices.max_errors, float):
+        options = self._start.options
+        if not options.verify_input and isinstance(options.max_errors, float):
             return None
         return self._check.errors_max(0) - self._start.book.work.quarantined_rows
 
@@ -250,8 +250,8 @@ class ReplayStage:
             writer=start.writer,
             ledger=ledger,
             job_nonce=files,
-            checkpoint_every_s=start.choices.checkpoint_every_s,
-            limits=start.choices.limits,
+            checkpoint_every_s=start.options.checkpoint_every_s,
+            limits=start.options.limits,
         )
         return start.submitter.items(plan, work_items(waiting, self._item_bytes(waiting)))
 
@@ -279,12 +279,12 @@ class Passes:
         self._book = start.book
         self._log = start.ledger.log
         self._ports = start.ledger.ports
-        self._choices = start.choices
+        self._options = start.options
         self._input = InputCheck(
-            start.book, start.submitter, start.source, start.choices, self._ports
+            start.book, start.submitter, start.source, start.options, self._ports
         )
         self._stages: tuple[Stage, ...] = (RowsStage(start, self._input), ReplayStage(start))
-        self._retries_left = start.choices.retries
+        self._retries_left = start.options.retries
         # A signal or a concurrent check may ask tasks to stop: once, and only while they run.
         self._asking = self._ports.new_lock()
         self._may_ask = False
@@ -337,7 +337,7 @@ class Passes:
             refuse_too_many(book.work, self._input.errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
             # Without an input check, a job over rows that are all finished adds nothing.
-            done = stage.job == "rows" and book.all_rows_seen and not self._choices.verify_input
+            done = stage.job == "rows" and book.all_rows_seen and not self._options.verify_input
             if book.progress == before and not done:
                 self._input.stop_if_rows_are_gone()
                 raise JobFailedError(reason=_nothing_added(reports))

@@ -15,11 +15,11 @@ from holdfast.model.work import TaskRecord
 from holdfast.pages.spread import Failures, FileSizes, Places, file_sizes_of, places_of
 from holdfast.pages.timeline import (
     HostMemory,
-    Life,
+    StartSummary,
     Timeline,
     axis_of,
-    lives_of,
     memory_of,
+    summaries_of,
     timeline_of,
 )
 
@@ -45,15 +45,15 @@ class Head:
     snapshot_id: int | None
 
 
-def head_of(seen: Observation, lives: Sequence[Life], now: float) -> Head:
+def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) -> Head:
     """Return the head of a page.
 
     Args:
         seen: The run.
-        lives: Its starts.
+        summaries: Its starts.
         now: Unix seconds.
     """
-    last = lives[-1] if lives else None
+    last = summaries[-1] if summaries else None
     heard_at = last.last_at if last is not None else 0.0
     word, tone, next_step = standing_of(seen, heard_at, now)
     identity = seen.identity
@@ -65,10 +65,10 @@ def head_of(seen: Observation, lives: Sequence[Life], now: float) -> Head:
         word=word,
         tone=tone,
         next_step=next_step,
-        began_at=lives[0].began_at if lives else None,
+        began_at=summaries[0].began_at if summaries else None,
         ended_at=last.last_at if last is not None and has_ended else None,
         last_at=last.last_at if last else None,
-        starts=len(lives),
+        starts=len(summaries),
         snapshot_id=seen.receipt.snapshot_id if seen.receipt else None,
     )
 
@@ -148,12 +148,12 @@ class Tile:
     note: str = ""
 
 
-def totals_of(seen: Observation, lives: Sequence[Life]) -> Totals:
+def totals_of(seen: Observation, summaries: Sequence[StartSummary]) -> Totals:
     """Sum up what all starts have done.
 
     Args:
         seen: The run.
-        lives: Its starts.
+        summaries: Its starts.
     """
     progress, records = seen.progress, seen.gathered.work.records
     dated = [one.usage for one in records if one.usage.at]
@@ -169,7 +169,7 @@ def totals_of(seen: Observation, lives: Sequence[Life]) -> Totals:
         files=progress.files,
         size_bytes=progress.size_bytes,
         waiting_chunks=progress.waiting_chunks,
-        task_seconds=sum(life.seconds for life in lives),
+        task_seconds=sum(summary.seconds for summary in summaries),
         waited_s=sum(one.waited_s for one in dated) if dated else None,
         bytes_read=sum(one.bytes_read for one in dated),
         bytes_written=sum(one.bytes_written for one in dated),
@@ -306,7 +306,7 @@ class Facts:
 
     head: Head
     totals: Totals
-    starts: list[Life]
+    starts: list[StartSummary]
     timeline: Timeline
     # None if nothing has been done yet.
     places: Places | None
@@ -334,13 +334,13 @@ def facts_of(seen: Observation, failures: Failures, now: float) -> Facts:
         now: Unix seconds.
     """
     work = seen.gathered.work
-    lives = lives_of(seen.starts, work.records)
-    axis = axis_of(lives)
+    summaries = summaries_of(seen.starts, work.records)
+    axis = axis_of(summaries)
     return Facts(
-        head=head_of(seen, lives, now),
-        totals=totals_of(seen, lives),
-        starts=lives,
-        timeline=timeline_of(seen.starts, lives, axis, work.records, seen.log),
+        head=head_of(seen, summaries, now),
+        totals=totals_of(seen, summaries),
+        starts=summaries,
+        timeline=timeline_of(seen.starts, summaries, axis, work.records, seen.log),
         places=places_of(work.records),
         file_sizes=file_sizes_of(work.groups),
         hosts=hosts_of(work.records),

@@ -20,7 +20,7 @@ from holdfast.pages.charts import (
     time_ticks,
 )
 from holdfast.pages.facts import Facts, Host
-from holdfast.pages.timeline import Life
+from holdfast.pages.timeline import StartSummary
 
 # ---- The plot of a run's progress: one line over all starts, and how each of them ended
 
@@ -84,8 +84,8 @@ def _dots(facts: Facts, end: str) -> list[dict[str, Any]]:
     found = []
     for mark in facts.timeline.ends:
         if mark.end == end:
-            life = facts.starts[mark.start - 1]
-            rows = life.kept_rows + life.rows
+            summary = facts.starts[mark.start - 1]
+            rows = summary.kept_rows + summary.rows
             words = f"start {mark.start}: {END_WORDS[end]}, {rows:,} rows done"
             found.append({"value": (mark.place_s, rows), "formatter": lambda _, words=words: words})
     return found
@@ -156,14 +156,14 @@ def _progress(facts: Facts) -> Plot:
 
 
 def _kept(facts: Facts) -> Plot:
-    title, lives = "What each start found done, and added", facts.starts[-_STARTS_MAX:]
-    if not any(life.rows or life.kept_rows for life in lives):
+    title, summaries = "What each start found done, and added", facts.starts[-_STARTS_MAX:]
+    if not any(summary.rows or summary.kept_rows for summary in summaries):
         return Plot(title=title, text="Nothing was done yet.")
     bars = Bars(
-        labels=[f"start {life.number}" for life in lives],
+        labels=[f"start {summary.number}" for summary in summaries],
         parts={
-            "kept from earlier starts": [life.kept_rows for life in lives],
-            "computed": [life.rows for life in lives],
+            "kept from earlier starts": [summary.kept_rows for summary in summaries],
+            "computed": [summary.rows for summary in summaries],
         },
         is_time=False,
     )
@@ -172,11 +172,11 @@ def _kept(facts: Facts) -> Plot:
 
 
 def _waits(facts: Facts) -> Plot:
-    title, lives = "Time on rows and waits for storage, by start", facts.starts[-_STARTS_MAX:]
-    if not any(life.dated_records for life in lives):
+    title, summaries = "Time on rows and waits for storage, by start", facts.starts[-_STARTS_MAX:]
+    if not any(summary.dated_records for summary in summaries):
         return Plot(title=title, text=NO_USAGE if facts.starts else "Nothing was done yet.")
     text = "The time of all tasks together, for rows that count."
-    return _spent(title, text, [f"start {life.number}" for life in lives], lives)
+    return _spent(title, text, [f"start {summary.number}" for summary in summaries], summaries)
 
 
 def _host_waits(facts: Facts) -> list[Plot]:
@@ -188,7 +188,7 @@ def _host_waits(facts: Facts) -> list[Plot]:
     return [_spent(title, text, [_label(host.host) for host in facts.hosts], facts.hosts)]
 
 
-def _spent(title: str, text: str, labels: Sequence[str], by: Sequence[Life | Host]) -> Plot:
+def _spent(title: str, text: str, labels: Sequence[str], by: Sequence[StartSummary | Host]) -> Plot:
     parts: dict[str, Sequence[float]] = {
         "on rows": [one.seconds for one in by],
         "waited for storage": [one.waited_s for one in by],

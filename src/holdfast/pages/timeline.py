@@ -25,7 +25,7 @@ class Job:
 
 
 @dataclass(slots=True, kw_only=True)
-class Life:
+class StartSummary:
     """One start, with the part of its work that counts."""
 
     number: int
@@ -66,22 +66,22 @@ class Life:
         self.dated_records += bool(record.usage.at)
 
 
-def lives_of(starts: Sequence[Start], records: Iterable[TaskRecord]) -> list[Life]:
+def summaries_of(starts: Sequence[Start], records: Iterable[TaskRecord]) -> list[StartSummary]:
     """Return all starts, first one first.
 
     Args:
         starts: Driver starts, reconstructed from the run log.
         records: The task records that count.
     """
-    lives = [_begun(start) for start in starts]
-    if not lives:
+    summaries = [_begun(start) for start in starts]
+    if not summaries:
         return []
     of = StartOf(starts)
     for record in records:
-        lives[of(record)].add(record)
-    for earlier, life in pairwise(lives):
-        life.kept_rows = earlier.kept_rows + earlier.rows
-    return lives
+        summaries[of(record)].add(record)
+    for earlier, summary in pairwise(summaries):
+        summary.kept_rows = earlier.kept_rows + earlier.rows
+    return summaries
 
 
 class StartOf:
@@ -114,7 +114,7 @@ def moment(record: TaskRecord, starts: Sequence[Start], at: int) -> float:
     return min(max(record.usage.at, start.began_at), latest)
 
 
-def _begun(start: Start) -> Life:
+def _begun(start: Start) -> StartSummary:
     jobs = [
         Job(
             claim=one.claim,
@@ -123,7 +123,7 @@ def _begun(start: Start) -> Life:
         )
         for one in start.passes
     ]
-    return Life(
+    return StartSummary(
         number=start.number,
         host=start.host,
         process_id=start.process_id,
@@ -161,40 +161,40 @@ class Axis:
     """Converts times into positions on the axis, in seconds from its left end."""
 
     # For each start: when it began and ended, and where it begins on the axis.
-    lives: Sequence[tuple[float, float, float]]
+    spans: Sequence[tuple[float, float, float]]
     # How much time is left out.
     cut_s: float = 0.0
 
     @property
     def length_s(self) -> float:
         """The position at which the last start ends."""
-        return self.place(len(self.lives) - 1, self.lives[-1][1]) if self.lives else 0.0
+        return self.place(len(self.spans) - 1, self.spans[-1][1]) if self.spans else 0.0
 
-    def place(self, life: int, at: float) -> float:
+    def place(self, start: int, at: float) -> float:
         """Return the position of a time on the axis.
 
         Args:
-            life: The start's position in the list.
+            start: The start's position in the list.
             at: Unix seconds.
         """
-        began, ended, left = self.lives[life]
+        began, ended, left = self.spans[start]
         return left + min(max(at, began), ended) - began
 
 
-def axis_of(lives: Sequence[Life]) -> Axis:
+def axis_of(summaries: Sequence[StartSummary]) -> Axis:
     """Return an axis for all starts."""
-    if not lives:
-        return Axis(lives=())
-    pauses = [max(0.0, later.began_at - earlier.last_at) for earlier, later in pairwise(lives)]
-    working = sum(life.lasted_s for life in lives)
+    if not summaries:
+        return Axis(spans=())
+    pauses = [max(0.0, later.began_at - earlier.last_at) for earlier, later in pairwise(summaries)]
+    working = sum(summary.lasted_s for summary in summaries)
     drawn = pauses
     if sum(pauses) > _PAUSES_SHARE_MAX * working:
         drawn = [min(pause, _CUT_SHARE * working) for pause in pauses]
     left, places = 0.0, []
-    for life, pause in zip(lives, [*drawn, 0.0], strict=True):
-        places.append((life.began_at, life.last_at, left))
-        left += life.lasted_s + pause
-    return Axis(lives=places, cut_s=sum(pauses) - sum(drawn))
+    for summary, pause in zip(summaries, [*drawn, 0.0], strict=True):
+        places.append((summary.began_at, summary.last_at, left))
+        left += summary.lasted_s + pause
+    return Axis(spans=places, cut_s=sum(pauses) - sum(drawn))
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -270,7 +270,7 @@ class HostMemory:
 
 def timeline_of(
     starts: Sequence[Start],
-    lives: Sequence[Life],
+    summaries: Sequence[StartSummary],
     axis: Axis,
     records: Sequence[TaskRecord],
     log: Iterable[Record],
@@ -279,7 +279,7 @@ def timeline_of(
 
     Args:
         starts: Driver starts, reconstructed from the run log.
-        lives: The same starts, with what their tasks have added.
+        summaries: The same starts, with what their tasks have added.
         axis: The axis to place times on.
         records: The task records that count.
         log: The run log: the only source of times if records have none.
@@ -300,11 +300,11 @@ def timeline_of(
     return Timeline(
         source=source,
         # If no times are known, draw no points instead of a line at zero.
-        points=thinned(_grown(lives, axis, steps), _POINTS_MAX) if is_known else [],
+        points=thinned(_grown(summaries, axis, steps), _POINTS_MAX) if is_known else [],
         ends=[
-            EndMark(start=life.number, place_s=axis.place(at, life.last_at), end=life.end)
-            for at, life in enumerate(lives)
-            if life.end
+            EndMark(start=summary.number, place_s=axis.place(at, summary.last_at), end=summary.end)
+            for at, summary in enumerate(summaries)
+            if summary.end
         ],
         length_s=axis.length_s,
         cut_s=axis.cut_s,
@@ -343,21 +343,21 @@ def memory_of(
 
 
 def _grown(
-    lives: Sequence[Life], axis: Axis, steps: Iterable[tuple[int, float, int]]
+    summaries: Sequence[StartSummary], axis: Axis, steps: Iterable[tuple[int, float, int]]
 ) -> list[Point]:
     """Sum up the steps, and draw each start from its first to its last activity."""
     of_life: dict[int, list[tuple[float, int]]] = {}
     for at, when, rows in steps:
         of_life.setdefault(at, []).append((when, rows))
     points, done = [], 0
-    for at, life in enumerate(lives):
-        points.append((axis.place(at, life.began_at), float(done)))
+    for at, summary in enumerate(summaries):
+        points.append((axis.place(at, summary.began_at), float(done)))
         for when, rows in sorted(of_life.get(at, ())):
             # A step, not a slope: until a record is written its rows can be lost.
             place = axis.place(at, when)
             points += [(place, float(done)), (place, float(done + rows))]
             done += rows
-        points.append((axis.place(at, life.last_at), float(done)))
+        points.append((axis.place(at, summary.last_at), float(done)))
     return points
 
 

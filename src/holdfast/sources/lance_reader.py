@@ -34,7 +34,7 @@ from holdfast.sources.lance_fragments import (
 )
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import io_runtime
-from holdfast.text import told
+from holdfast.text import reason_and_cause
 
 # ---- One version of a dataset that is being read, on an executor
 
@@ -188,7 +188,7 @@ class OpenVersion:
             gone = ""
         if gone:
             raise InputChangedError(what=f"{gone} is gone") from error
-        reason, cause = told(error, {})
+        reason, cause = reason_and_cause(error, {})
         raise StoreUnavailableError(
             uri=file.uri, reason=reason, retry_safe=not lasts(error)
         ) from cause

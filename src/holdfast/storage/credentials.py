@@ -34,7 +34,7 @@ Ask = Callable[[], Mapping[str, Any]]
 # How long before expiry credentials are renewed: a request may wait, and be retried.
 _MARGIN_S = 120.0
 # How long credentials without an expiry are used: a file can be replaced at any time.
-_UNTOLD_S = 60.0
+_DEFAULT_TTL_S = 60.0
 # Each process uses a random share of the time that is left, so that a thousand workers with the
 # same keys do not ask for new ones in the same second.
 _SHARE_MIN = 0.8
@@ -52,7 +52,7 @@ class Credentials:
         ask: Ask,
         *,
         first: Mapping[str, Any] | None = None,
-        untold_s: float = _UNTOLD_S,
+        ttl_s: float = _DEFAULT_TTL_S,
     ) -> None:
         """Keep the parts; nothing is asked for yet.
 
@@ -61,14 +61,14 @@ class Credentials:
             ask: Returns `access_key_id`, `secret_access_key` and, if they exist, `token` and
                 `expires_at`.
             first: What `ask` has already returned.
-            untold_s: How long credentials without an expiry are used.
+            ttl_s: How long credentials without an expiry are used.
 
         Raises:
             SettingsError: `first` does not hold credentials.
         """
         self._origin = origin
         self._ask = ask
-        self._untold_s = untold_s
+        self._ttl_s = ttl_s
         self._lock = threading.Lock()
         self._found: S3Credential | None = None
         self._asked_at = 0.0
@@ -115,20 +115,18 @@ class Credentials:
                 raise StorageError(self.trouble) from None
             # The old ones may still be valid, or belong to another store than the one that refused
             # a call. Counted from now, not from `asked_at`: asking may have taken long.
-            self._good_until = time.monotonic() + _UNTOLD_S
+            self._good_until = time.monotonic() + _DEFAULT_TTL_S
         else:
             self._take(given, asked_at)
 
     def _take(self, given: Mapping[str, Any], asked_at: float) -> None:
-        self._found, lasts_s = _understood(self._origin, given, self._untold_s)
+        self._found, lasts_s = _understood(self._origin, given, self._ttl_s)
         self.trouble = ""
         self._asked_at = asked_at
         self._good_until = asked_at + lasts_s * random.uniform(_SHARE_MIN, 1.0)  # noqa: S311
 
 
-def _understood(
-    origin: str, given: Mapping[str, Any], untold_s: float
-) -> tuple[S3Credential, float]:
+def _understood(origin: str, given: Mapping[str, Any], ttl_s: float) -> tuple[S3Credential, float]:
     """Return credentials in obstore's form, and how many seconds to use them.
 
     Raises:
@@ -148,14 +146,14 @@ def _understood(
     }
     expires_at = given.get("expires_at")
     if expires_at is None:
-        return found, untold_s
+        return found, ttl_s
     if isinstance(expires_at, str):
         expires_at = datetime.fromisoformat(expires_at)
     if expires_at.tzinfo is None:
         expires_at = expires_at.replace(tzinfo=timezone.utc)
     left_s = (expires_at - datetime.now(timezone.utc)).total_seconds()
     if left_s <= 0.0:  # New, but already expired: clocks differ, and the store will decide.
-        return found, untold_s
+        return found, ttl_s
     # Short-lived credentials are used for the first half of their lifetime.
     return found, max(left_s - _MARGIN_S, left_s / 2)
 
@@ -166,7 +164,7 @@ OPTION = "holdfast.credentials"
 _VARIABLE = "HOLDFAST_CREDENTIALS"
 
 # S3's temporary keys last at least 15 minutes, and a catalog has many workers to answer.
-_UNTOLD_OF_A_VENDOR_S = 600.0
+_VENDED_KEY_TTL_S = 600.0
 _IN_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
 
 
@@ -259,10 +257,10 @@ def _kept(origin: Hashable, make: Callable[[], Credentials]) -> Credentials:
 def _asked(options: Mapping[str, str], vendor: Vendor | None) -> Credentials | None:
     """Return credentials from a vendor or a user's function; None if there is neither."""
     if vendor is not None:
-        untold_s = _UNTOLD_OF_A_VENDOR_S
+        ttl_s = _VENDED_KEY_TTL_S
         return _kept(
             vendor,
-            lambda: Credentials(vendor.origin, vendor.ask, first=vendor.first, untold_s=untold_s),
+            lambda: Credentials(vendor.origin, vendor.ask, first=vendor.first, ttl_s=ttl_s),
         )
     name = _named(options)
     return _kept(name, lambda: Credentials(name, _function(name))) if name else None

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.main import main, make_parser
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import TransformError
 from holdfast.ledger.ledger import Ledger
 from holdfast.storage.objects import ObjectStorage
@@ -27,8 +27,8 @@ def start(folder: Path, transform: WatchedTransform | None = None) -> None:
     ledger = Ledger.open("r", f"file://{folder}", ObjectStorage(), manual_ports())
     rig = Rig()
     driver = Driver(ledger=ledger, sink=rig.table, input=Unpinned(two_partitions()))
-    choices = Choices(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, retries=0)
-    driver.write(rig.table.load(), rig.identity(), choices)
+    options = WriteOptions(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, retries=0)
+    driver.write(rig.table.load(), rig.identity(), options)
 
 
 def command(folder: Path, *words: str) -> list[str]:

@@ -18,7 +18,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, LongType, NestedField, StringType
 
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import SchemaMismatchError, TableChangedError, TransformError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
@@ -204,7 +204,7 @@ class LanceStory:
         ledger = Ledger.open(RUN_ID, STORE, self.rig.storage, manual_ports(self.rig.time))
         driver = Driver(ledger=ledger, sink=sink, input=Unpinned(rows))
         with contextlib.suppress(DriverDiedError):
-            return driver.write(view, identity, Choices(transform=transform, takeover="now"))
+            return driver.write(view, identity, WriteOptions(transform=transform, takeover="now"))
         return None
 
     def drop_and_add(self, field: pa.Field) -> None:

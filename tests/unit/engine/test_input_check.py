@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.claim import prepare
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
@@ -68,13 +68,13 @@ def test_where_rows_have_a_price_a_key_that_stands_twice_is_found_before_the_fir
         ids.append(row["id"])
         return row
 
-    choices: dict[str, Any] = {"transform": hf.per_row(answer)}
+    options: dict[str, Any] = {"transform": hf.per_row(answer)}
     if how == "cost":
-        choices = {"transform": watched, "cost": 0.01}
+        options = {"transform": watched, "cost": 0.01}
     with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
-        rig.start(doubled, **choices)
+        rig.start(doubled, **options)
     assert (watched.ids, ids, doubled.plans) == ([], [], [])
-    driven = rig.start(**choices)
+    driven = rig.start(**options)
     assert (driven.dropped_rows, rig.table.ids) == (0, ALL)
 
 
@@ -122,7 +122,7 @@ def test_rows_without_a_key_are_named_before_keys_are_compared() -> None:
     with pytest.raises(NullKeyError, match="2 input rows"):
         rig.start(MemorySubmitter(range(10), [10, None, None]), transform=transform)
     with pytest.raises(NullKeyError, match="2 input rows"):
-        prepare(Rig().ledger(), MemorySubmitter(range(10), [None, None]), ("id",), Choices())
+        prepare(Rig().ledger(), MemorySubmitter(range(10), [None, None]), ("id",), WriteOptions())
     assert transform.ids == []
 
 
@@ -138,7 +138,7 @@ def test_rows_that_remain_are_compared_before_they_are_handed_out() -> None:
     rig = Rig()
     doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
     with pytest.raises(DuplicateKeyError, match=r"\(id=3\)"):
-        prepare(rig.ledger(), doubled, ("id",), Choices())
+        prepare(rig.ledger(), doubled, ("id",), WriteOptions())
 
 
 def long_job(rig: Rig, at: int) -> WatchedTransform:

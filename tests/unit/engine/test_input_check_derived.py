@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engine.claim import Prepared, prepare
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
     DuplicateKeyError,
     InputChangedError,
@@ -35,20 +35,20 @@ def rig_with_ten_rows_done() -> Rig:
 
 
 def remaining(
-    rig: Rig, submitter: MemorySubmitter | None = None, choices: Choices | None = None
+    rig: Rig, submitter: MemorySubmitter | None = None, options: WriteOptions | None = None
 ) -> Prepared:
     """Ask for the rows that are left, as `run.remaining` does."""
-    return prepare(rig.ledger(), submitter or two_partitions(), ("id",), choices or Choices())
+    return prepare(rig.ledger(), submitter or two_partitions(), ("id",), options or WriteOptions())
 
 
 def append(
-    rig: Rig, prepared: Prepared, derived: MemorySubmitter, choices: Choices | None = None
+    rig: Rig, prepared: Prepared, derived: MemorySubmitter, options: WriteOptions | None = None
 ) -> Report:
     """Append what the costly step has made of them."""
     driver = Driver(
         ledger=prepared.ledger, sink=rig.table, input=Unpinned(derived), prepared=prepared
     )
-    return driver.write(rig.table.load(), rig.identity(), choices or Choices())
+    return driver.write(rig.table.load(), rig.identity(), options or WriteOptions())
 
 
 def test_only_the_rows_that_are_left_are_needed() -> None:
@@ -113,7 +113,7 @@ def test_another_key_is_refused_before_the_run_is_claimed() -> None:
     rig = rig_with_ten_rows_done()
     before = rig.kinds()
     with pytest.raises(RunMismatchError, match=r"key was \(id\), and now is \(day\)"):
-        prepare(rig.ledger(), two_partitions(), ("day",), Choices())
+        prepare(rig.ledger(), two_partitions(), ("day",), WriteOptions())
     assert rig.kinds() == before
 
 
@@ -139,33 +139,33 @@ def test_work_that_was_lost_since_is_an_error_that_running_again_mends() -> None
 
 def test_work_that_is_lost_right_before_the_post_is_an_error_too() -> None:
     """Without an input check the rest would have landed, and ten rows would be gone."""
-    rig, choices = rig_with_ten_rows_done(), Choices(verify_input=False)
-    prepared, derived = remaining(rig, choices=choices), MemorySubmitter(range(10, 20))
+    rig, options = rig_with_ten_rows_done(), WriteOptions(verify_input=False)
+    prepared, derived = remaining(rig, options=options), MemorySubmitter(range(10, 20))
     lost = list(rig.table.files)
     derived.after_job = lambda: rig.table.lost_files.extend(lost)
     with pytest.raises(JobFailedError, match=OUT_OF_REACH):
-        append(rig, prepared, derived, choices)
+        append(rig, prepared, derived, options)
     assert rig.table.data_snapshots == []
-    append(rig, remaining(rig, choices=choices), MemorySubmitter(range(10)), choices)
+    append(rig, remaining(rig, options=options), MemorySubmitter(range(10)), options)
     assert rig.table.ids == ALL
 
 
 def test_work_whose_chunk_turns_out_damaged_is_an_error_that_running_again_mends() -> None:
     """Only the replay notices it: without an input check its rows would be left out silently."""
     rig, dying = Rig(), WatchedTransform()
-    choices = Choices(verify_input=False, transform=WatchedTransform())
+    options = WriteOptions(verify_input=False, transform=WatchedTransform())
     dying.at[15] = rig.storage.kill
     rig.start_and_die(transform=dying, batch_rows=5, checkpoint_every=1e-9)
-    prepared = remaining(rig, choices=choices)
+    prepared = remaining(rig, options=options)
     left = sorted(set(ALL) - durable_ids(rig))
     (chunk,) = [
         one for one in rig.storage.objects if one.endswith("0000.chunk") and "/000001/" in one
     ]
     rig.storage.damage[chunk] = bit_flipped
     with pytest.raises(JobFailedError, match=OUT_OF_REACH):
-        append(rig, prepared, MemorySubmitter(left), choices)
+        append(rig, prepared, MemorySubmitter(left), options)
     assert rig.table.data_snapshots == []
-    append(rig, remaining(rig, choices=choices), two_partitions(), choices)
+    append(rig, remaining(rig, options=options), two_partitions(), options)
     assert rig.table.ids == ALL
 
 
@@ -174,12 +174,12 @@ def test_a_key_that_the_whole_input_has_twice_is_the_users_to_mend() -> None:
 
     Found by the simulation: without an input check row 1 was gone without a word.
     """
-    rig, choices = Rig(), Choices(verify_input=False)
+    rig, options = Rig(), WriteOptions(verify_input=False)
     doubled = MemorySubmitter([0, 2], [1, 0])
     with pytest.raises(DuplicateKeyError):
         rig.start(doubled, verify_input=False)
     with pytest.raises(DuplicateKeyError):
-        append(rig, remaining(rig, doubled, choices), MemorySubmitter([]), choices)
+        append(rig, remaining(rig, doubled, options), MemorySubmitter([]), options)
     assert rig.table.data_snapshots == []
     assert durable_ids(rig) == {0, 1, 2}
 
@@ -188,14 +188,14 @@ def test_a_key_that_unsteady_reads_have_covered_twice_is_an_error_that_running_a
     None
 ):
     """The record that is left out takes a row with it that the rest of the input does not hold."""
-    rig, choices = Rig(), Choices(verify_input=False)
+    rig, options = Rig(), WriteOptions(verify_input=False)
     with pytest.raises(DuplicateKeyError):
         rig.start(MemorySubmitter([0, 2], [1, 0]), verify_input=False)
     whole = MemorySubmitter([0, 1, 2])
     with pytest.raises(JobFailedError, match=OUT_OF_REACH):
-        append(rig, remaining(rig, whole, choices), MemorySubmitter([]), choices)
+        append(rig, remaining(rig, whole, options), MemorySubmitter([]), options)
     assert rig.table.data_snapshots == []
-    append(rig, remaining(rig, whole, choices), MemorySubmitter([1]), choices)
+    append(rig, remaining(rig, whole, options), MemorySubmitter([1]), options)
     assert rig.table.ids == [0, 1, 2]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.claim import prepare
-from holdfast.engine.options import Choices, VerifyInput
+from holdfast.engine.options import VerifyInput, WriteOptions
 from holdfast.errors import InputChangedError, RunMismatchError, SettingsError
 from holdfast.model.coverage import InputSums
 from holdfast.model.work import Coverage, TaskRecord, Work
@@ -59,16 +59,16 @@ def customers(value: int | None = 1, **others: int | None) -> MemorySubmitter:
     return MemorySubmitter(*(balances(ids, value, **others) for ids in halves))
 
 
-def half_way(rig: Rig, submitter: MemorySubmitter | None = None, **choices: Any) -> None:  # noqa: ANN401
+def half_way(rig: Rig, submitter: MemorySubmitter | None = None, **options: Any) -> None:  # noqa: ANN401
     """Start, and die when the first ten rows are done."""
     submitter = submitter or customers()
     submitter.before_task[1] = rig.storage.kill
-    rig.start_and_die(submitter, transform=only_ids, **choices)
+    rig.start_and_die(submitter, transform=only_ids, **options)
 
 
-def start(rig: Rig, submitter: MemorySubmitter, **choices: Any) -> Any:  # noqa: ANN401
+def start(rig: Rig, submitter: MemorySubmitter, **options: Any) -> Any:  # noqa: ANN401
     """Start the job."""
-    return rig.start(submitter, transform=only_ids, **choices)
+    return rig.start(submitter, transform=only_ids, **options)
 
 
 def test_after_the_commit_new_values_under_the_same_keys_are_another_input() -> None:
@@ -227,25 +227,25 @@ def test_each_way_of_working_sums_each_row_once(how: str) -> None:
             raise ValueError("seven")
         return only_ids(batch)
 
-    choices: dict[str, dict[str, Any]] = {
+    options: dict[str, dict[str, Any]] = {
         "chunks": {"transform": only_ids, **CHUNKS},
         "per row": {"transform": hf.per_row(answer)},
         "quarantine": {"transform": fails, "on_error": "quarantine", "max_errors": 1},
     }
-    rig.start(customers(), **choices[how], **ROWS)
+    rig.start(customers(), **options[how], **ROWS)
     found = [hash_sums(row_hashes(one).to_numpy().view("uint64")) for one in customers().partitions]
     sums = rig.sealed().sums
     assert (sums.row_low, sums.row_high) == tuple(map(sum, zip(*found, strict=True)))
-    assert rig.start(customers(), **choices[how], **ROWS).input_compared == "rows"
+    assert rig.start(customers(), **options[how], **ROWS).input_compared == "rows"
 
 
 def test_rows_of_remaining_cannot_be_compared_by_values() -> None:
     """What arrives is made of the input's rows, and is not them: this is said at once."""
     rig = Rig()
     with pytest.raises(SettingsError, match=r'verify_input="rows" with run\.remaining'):
-        prepare(rig.ledger(), customers(), ("id",), Choices(verify_input="rows"))
+        prepare(rig.ledger(), customers(), ("id",), WriteOptions(verify_input="rows"))
     assert rig.storage.objects == {}  # The run is not claimed.
-    prepare(rig.ledger(), customers(), ("id",), Choices())
+    prepare(rig.ledger(), customers(), ("id",), WriteOptions())
 
 
 def test_work_knows_the_sums_of_rows_only_if_every_record_does() -> None:

@@ -1,4 +1,4 @@
-"""Choices: what a user asks for is checked before anything is touched."""
+"""WriteOptions: what a user asks for is checked before anything is touched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast as hf
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import SettingsError
 from tests.fakes.rig import Rig, two_partitions
 
@@ -42,9 +42,9 @@ from tests.fakes.rig import Rig, two_partitions
 )
 def test_a_choice_that_cannot_be_followed_is_refused_by_its_name(name: str, value: object) -> None:
     """A typing error must not switch a check off, and the message says what would do."""
-    choices: dict[str, Any] = {name: value}
+    options: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=name) as caught:
-        Choices(**choices)
+        WriteOptions(**options)
     assert repr(value) in caught.value.what
     assert "give" in caught.value.cure
 
@@ -55,18 +55,18 @@ def test_a_choice_that_cannot_be_followed_is_refused_by_its_name(name: str, valu
 )
 def test_a_checkpoint_is_a_duration_in_any_form(every: Any, seconds: float | None) -> None:  # noqa: ANN401
     """None switches checkpoints off; it is no duration of nothing."""
-    assert Choices(checkpoint_every=every).checkpoint_every_s == seconds
+    assert WriteOptions(checkpoint_every=every).checkpoint_every_s == seconds
 
 
 def test_by_default_nothing_is_left_out() -> None:
     """The input is checked and compared, checkpoints are made, and nobody is overrun."""
-    choices = Choices()
-    assert (choices.verify_input, choices.if_committed, choices.one_to_one) == (
+    options = WriteOptions()
+    assert (options.verify_input, options.if_committed, options.one_to_one) == (
         "keys",
         "compare",
         True,
     )
-    assert (choices.checkpoint_every_s, choices.takeover, choices.retries) == (30.0, "wait", 2)
+    assert (options.checkpoint_every_s, options.takeover, options.retries) == (30.0, "wait", 2)
 
 
 # ---- Sizes of batches, and the rule about rows
@@ -92,15 +92,15 @@ def test_a_batch_size_of_at_least_one_is_taken(batch_rows: int | None) -> None:
 def test_a_switch_is_true_or_false(name: str, value: object) -> None:
     """What only looks like False must not switch a check off."""
     with pytest.raises(SettingsError, match=f"{name}={value!r}"):
-        Choices(**cast("Any", {name: value}))
+        WriteOptions(**cast("Any", {name: value}))
 
 
 def test_a_batch_format_must_be_a_known_one() -> None:
     """A function of one row gets a dict whatever the format."""
     with pytest.raises(SettingsError, match='give "arrow", "pandas" or "polars"'):
-        Choices(batch_format=cast("Any", "numpy"))
+        WriteOptions(batch_format=cast("Any", "numpy"))
     with pytest.raises(SettingsError, match="batch_format with per_row"):
-        Choices(transform=hf.per_row(dict), batch_format="pandas")
+        WriteOptions(transform=hf.per_row(dict), batch_format="pandas")
 
 
 def test_the_row_rule_reaches_the_tasks() -> None:

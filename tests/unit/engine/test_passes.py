@@ -130,17 +130,17 @@ def test_when_every_row_is_in_a_chunk_nothing_is_computed_at_all() -> None:
     assert rig.table.ids == list(range(10))
 
 
-@pytest.mark.parametrize("choices", [CHUNKS, FILES], ids=["chunks", "files"])
-def test_a_kill_before_any_write_of_a_start_costs_no_durable_row(choices: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [CHUNKS, FILES], ids=["chunks", "files"])
+def test_a_kill_before_any_write_of_a_start_costs_no_durable_row(options: dict[str, Any]) -> None:
     """Whichever write comes last: the next start computes what is missing, and nothing else."""
     dry = rig_with_files()
-    dry.start(transform=WatchedTransform(), **choices)
+    dry.start(transform=WatchedTransform(), **options)
     for writes in range(len(dry.storage.written)):
         rig, transform = rig_with_files(), WatchedTransform()
         rig.storage.writes_left = writes
-        rig.start_and_die(transform=WatchedTransform(), **choices)
+        rig.start_and_die(transform=WatchedTransform(), **options)
         durable = durable_ids(rig)
-        driven = rig.start(transform=transform, **choices)
+        driven = rig.start(transform=transform, **options)
         assert sorted(transform.ids) == sorted(set(ALL) - durable)
         assert driven.kept_rows == (0 if driven.outcome == "already_committed" else len(durable))
         assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)

@@ -10,7 +10,7 @@ from holdfast import per_row
 from holdfast.engine.claim import prepare
 from holdfast.engine.cleanup import abort, sweep
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices, VerifyInput
+from holdfast.engine.options import VerifyInput, WriteOptions
 from holdfast.engine.watch import quarantine_chunks
 from holdfast.errors import SettingsError, TooManyErrorsError, TransformError
 from holdfast.ledger.row_files import read_chunk
@@ -36,7 +36,7 @@ def fails_at(*ids: int, mended: bool = False) -> RowFunction:
     return function
 
 
-def choices(function: RowFunction, **others: Any) -> dict[str, Any]:  # noqa: ANN401
+def options(function: RowFunction, **others: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return how a run sets failing rows aside."""
     transform = per_row(function, concurrency=3, retry=QUICK)
     return {"transform": transform, "on_error": "quarantine", **others}
@@ -67,7 +67,7 @@ def start_with_too_many(rig: Rig, *failing: int) -> RowFunction:
     """Start a run in which these rows fail, and none may."""
     function = fails_at(*failing)
     with pytest.raises(TooManyErrorsError):
-        rig.start(**choices(function, max_errors=0))
+        rig.start(**options(function, max_errors=0))
     return function
 
 
@@ -75,13 +75,13 @@ def test_by_default_a_failing_row_ends_the_job_and_finished_rows_are_kept() -> N
     """The error shows the row; the next start pays for what is not durable and nothing else."""
     rig, first, second = Rig(), fails_at(5), fails_at()
     with pytest.raises(TransformError, match=r"ValueError: row 5 is bad .*\(id=5\)") as caught:
-        rig.start(**choices(first, on_error="raise", retries=0))
+        rig.start(**options(first, on_error="raise", retries=0))
     assert (caught.value.failed_tasks, caught.value.tasks) == (1, 2)
     done = durable_ids(rig)
     assert done == set(first.ids) - {5}
     assert done >= {0, 1, 2, 3, 4, *range(10, 20)}
     assert rig.table.data_snapshots == []
-    driven = rig.start(**choices(second, on_error="raise"))
+    driven = rig.start(**options(second, on_error="raise"))
     assert sorted(second.ids) == sorted(set(ALL) - done)
     assert (driven.kept_rows, rig.table.ids, objects(rig.storage)) == (len(done), ALL, set())
 
@@ -89,13 +89,13 @@ def test_by_default_a_failing_row_ends_the_job_and_finished_rows_are_kept() -> N
 def test_rows_that_fail_are_set_aside_and_the_rest_lands() -> None:
     """What is covered is the whole input, and the report says how many are not in the table."""
     rig, submitter = Rig(), two_partitions()
-    driven = rig.start(submitter, **choices(fails_at(5, 13)))
+    driven = rig.start(submitter, **options(fails_at(5, 13)))
     assert (rig.table.ids, driven.quarantined_rows) == (without(5, 13), 2)
     assert (in_quarantine(rig), driven.rows) == ([5, 13], 18)
     (seal,) = rig.log().seals.values()
     assert (seal.complete, seal.covered, seal.covered.rows) == (True, seal.input, 20)
     assert list(driven.rows_by_code.values()) == [18]
-    again = rig.start(two_partitions(), **choices(fails_at()))
+    again = rig.start(two_partitions(), **options(fails_at()))
     assert (again.outcome, again.input_compared, rig.table.ids) == (
         "already_committed",
         "keys",
@@ -123,13 +123,13 @@ def test_as_many_rows_may_fail_as_a_number_or_a_share_says(
     """A share is of the input, and rounded up; without an input check, of the rows seen."""
     how = {"max_errors": max_errors, "verify_input": verify_input}
     rig = Rig()
-    rig.start(**choices(fails_at(*ALL[:limit]), **how))
+    rig.start(**options(fails_at(*ALL[:limit]), **how))
     assert rig.table.ids == ALL[limit:]
     if limit == len(ALL):
         return
     rig = Rig()
     with pytest.raises(TooManyErrorsError, match="row 0 is bad") as caught:
-        rig.start(**choices(fails_at(*ALL[: limit + 1]), **how))
+        rig.start(**options(fails_at(*ALL[: limit + 1]), **how))
     assert (caught.value.rows, caught.value.limit) == (limit + 1, limit)
     assert rig.table.data_snapshots == []
 
@@ -138,7 +138,7 @@ def test_the_limit_holds_for_all_tasks_together() -> None:
     """Each task alone stays below it."""
     rig = Rig()
     with pytest.raises(TooManyErrorsError) as caught:
-        rig.start(**choices(fails_at(1, 2, 11, 12), max_errors=3))
+        rig.start(**options(fails_at(1, 2, 11, 12), max_errors=3))
     assert (caught.value.rows, caught.value.limit) == (4, 3)
     assert rig.kinds()[-1] == "Stop"
 
@@ -147,7 +147,7 @@ def test_a_task_over_the_limit_calls_no_further_rows() -> None:
     """A function that fails for every row is not paid for a million times."""
     rig, function = Rig(), fails_at(*range(100))
     with pytest.raises(TooManyErrorsError):
-        rig.start(MemorySubmitter(range(100)), **choices(function, max_errors=2))
+        rig.start(MemorySubmitter(range(100)), **options(function, max_errors=2))
     assert len(function.ids) <= 10
 
 
@@ -155,7 +155,7 @@ def test_without_an_input_check_a_share_is_not_held_against_one_task() -> None:
     """It does not know how many rows there are; a number is held against it all the same."""
     for max_errors, expected in ((0.1, None), (4, 4)):
         rig, submitter = Rig(), two_partitions()
-        rig.start(submitter, **choices(fails_at(), max_errors=max_errors, verify_input=False))
+        rig.start(submitter, **options(fails_at(), max_errors=max_errors, verify_input=False))
         assert [plan.errors_max for plan in submitter.plans] == [expected]
 
 
@@ -163,10 +163,10 @@ def test_what_has_failed_before_counts_against_the_limit_of_the_next_tasks() -> 
     """It is the whole run's, not each start's."""
     rig, submitter = Rig(), two_partitions()
     submitter.after_task[0] = rig.storage.kill
-    rig.start_and_die(submitter, **choices(fails_at(1, 2), max_errors=3))
+    rig.start_and_die(submitter, **options(fails_at(1, 2), max_errors=3))
     submitter = two_partitions()
     with pytest.raises(TooManyErrorsError) as caught:
-        rig.start(submitter, **choices(fails_at(1, 2, 11, 12), max_errors=3))
+        rig.start(submitter, **options(fails_at(1, 2, 11, 12), max_errors=3))
     assert (submitter.plans[0].errors_max, caught.value.rows) == (1, 4)
 
 
@@ -176,7 +176,7 @@ def test_with_mended_code_only_the_failed_rows_are_tried_again() -> None:
     first = start_with_too_many(rig, 5, 13)
     done, mended = durable_ids(rig) - {5, 13}, fails_at(mended=True)
     with pytest.warns(UserWarning, match="code has changed"):
-        driven = rig.start(**choices(mended))
+        driven = rig.start(**options(mended))
     assert sorted(mended.ids) == sorted(set(ALL) - done)
     assert set(mended.ids) & {5, 13} == {5, 13} & set(first.ids)
     assert (rig.table.ids, driven.quarantined_rows, in_quarantine(rig)) == (ALL, 0, [])
@@ -192,7 +192,7 @@ def test_a_row_that_fails_with_mended_code_as_well_is_set_aside_once() -> None:
     rig, mended = Rig(), fails_at(13, mended=True)
     start_with_too_many(rig, 5, 13)
     with pytest.warns(UserWarning, match="code has changed"):
-        driven = rig.start(**choices(mended, max_errors=1))
+        driven = rig.start(**options(mended, max_errors=1))
     assert (rig.table.ids, driven.quarantined_rows) == (without(13), 1)
     assert in_quarantine(rig) == [13]
 
@@ -201,8 +201,8 @@ def test_after_a_kill_the_same_code_does_not_try_failed_rows_again() -> None:
     """They would fail as before, and cost as much."""
     rig, submitter, second = Rig(), two_partitions(), fails_at(13)
     submitter.after_task[0] = rig.storage.kill
-    rig.start_and_die(submitter, **choices(fails_at(1, 2)))
-    driven = rig.start(**choices(second, max_errors=3))
+    rig.start_and_die(submitter, **options(fails_at(1, 2)))
+    driven = rig.start(**options(second, max_errors=3))
     assert sorted(second.ids) == list(range(10, 20))
     assert (driven.kept_rows, driven.quarantined_rows) == (8, 3)
     assert (rig.table.ids, in_quarantine(rig)) == (without(1, 2, 13), [1, 2, 13])
@@ -212,7 +212,7 @@ def test_a_start_that_had_too_many_is_tried_again_with_the_same_code() -> None:
     """Else it could only fail as before: whatever was away may be there again."""
     rig, second = Rig(), fails_at()
     start_with_too_many(rig, 5, 13)
-    rig.start(**choices(second, max_errors=1))
+    rig.start(**options(second, max_errors=1))
     assert {5, 13} <= set(second.ids)
     assert (rig.table.ids, in_quarantine(rig)) == (ALL, [])
 
@@ -222,7 +222,7 @@ def test_within_a_limit_that_was_raised_failed_rows_stay_aside() -> None:
     rig, second = Rig(), fails_at()
     start_with_too_many(rig, 5, 13)
     aside = set(in_quarantine(rig))
-    rig.start(**choices(second, max_errors=2))
+    rig.start(**options(second, max_errors=2))
     assert not aside & set(second.ids)
     assert rig.table.ids == without(*aside)
 
@@ -231,8 +231,8 @@ def test_a_start_that_raises_tries_again_what_an_earlier_one_has_set_aside() -> 
     """It wants all rows in the table or none."""
     rig, submitter, second = Rig(), two_partitions(), fails_at()
     submitter.after_task[0] = rig.storage.kill
-    rig.start_and_die(submitter, **choices(fails_at(1, 2)))
-    driven = rig.start(**choices(second, on_error="raise"))
+    rig.start_and_die(submitter, **options(fails_at(1, 2)))
+    driven = rig.start(**options(second, on_error="raise"))
     assert sorted(second.ids) == [1, 2, *range(10, 20)]
     assert (rig.table.ids, driven.quarantined_rows) == (ALL, 0)
 
@@ -240,12 +240,12 @@ def test_a_start_that_raises_tries_again_what_an_earlier_one_has_set_aside() -> 
 def test_a_complete_seal_is_final() -> None:
     """A post of it may have landed: what it says has failed stays so, whatever the code."""
     dry, rig, mended = Rig(), Rig(), fails_at(mended=True)
-    dry.start(**choices(fails_at(5)))
+    dry.start(**options(fails_at(5)))
     rig.storage.writes_left = dry.storage.written.index(LAYOUT.record(4))
-    rig.start_and_die(**choices(fails_at(5)))
+    rig.start_and_die(**options(fails_at(5)))
     assert [seal.complete for seal in rig.log().seals.values()] == [True]
     with pytest.warns(UserWarning, match="code has changed"):
-        driven = rig.start(**choices(mended))
+        driven = rig.start(**options(mended))
     assert (mended.ids, driven.quarantined_rows, rig.table.ids) == ([], 1, without(5))
 
 
@@ -254,12 +254,12 @@ def test_failed_rows_whose_object_is_lost_are_tried_again(lost: str) -> None:
     """Nobody could read them any more; no other row is called."""
     rig, submitter, second = Rig(), two_partitions(), fails_at()
     submitter.after_job = rig.storage.kill
-    rig.start_and_die(submitter, **choices(fails_at(5, 13)))
+    rig.start_and_die(submitter, **options(fails_at(5, 13)))
     uri = min(objects(rig.storage))
     data = rig.storage.objects.pop(uri)
     if lost == "cut short":
         rig.storage.objects[uri] = data[:-1]
-    driven = rig.start(**choices(second))
+    driven = rig.start(**options(second))
     assert (second.ids, driven.withdrawn_rows, driven.kept_rows) == ([5], 1, 18)
     assert (rig.table.ids, in_quarantine(rig)) == (without(13), [13])
 
@@ -269,7 +269,7 @@ def test_a_sweep_keeps_what_has_failed_for_good_and_nothing_older() -> None:
     rig = Rig()
     start_with_too_many(rig, 5, 13)
     with pytest.warns(UserWarning, match="code has changed"):
-        rig.start(**choices(fails_at(13, mended=True), max_errors=1))
+        rig.start(**options(fails_at(13, mended=True), max_errors=1))
     assert len(objects(rig.storage)) == 3
     kept = set(quarantine_chunks(rig.ledger()))
     ledger = rig.ledger()
@@ -295,13 +295,13 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_failed_row() -> Non
     """Whichever write comes last: each row is in the table or aside, and done rows stay done."""
     how: dict[str, Any] = {"checkpoint_every": 1e-9}
     dry = Rig()
-    dry.start(MemorySubmitter(range(4)), **choices(fails_at(1, 3), max_errors=2, **how))
+    dry.start(MemorySubmitter(range(4)), **options(fails_at(1, 3), max_errors=2, **how))
     for writes in range(len(dry.storage.written) - 4):
         rig, second = Rig(), fails_at(1, 3)
         rig.storage.writes_left = writes
-        rig.start_and_die(MemorySubmitter(range(4)), **choices(fails_at(1, 3), max_errors=2, **how))
+        rig.start_and_die(MemorySubmitter(range(4)), **options(fails_at(1, 3), max_errors=2, **how))
         durable = durable_ids(rig)
-        driven = rig.start(MemorySubmitter(range(4)), **choices(second, max_errors=2, **how))
+        driven = rig.start(MemorySubmitter(range(4)), **options(second, max_errors=2, **how))
         assert (rig.table.ids, in_quarantine(rig)) == ([0, 2], [1, 3])
         if driven.outcome != "already_committed":
             assert sorted(second.ids) == sorted(set(range(4)) - durable)
@@ -310,7 +310,7 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_failed_row() -> Non
 def test_records_of_failed_rows_are_no_work_for_a_replay() -> None:
     """Only chunks of output go into table files."""
     rig, submitter, function = Rig(), two_partitions(), fails_at(5, 13)
-    rig.start(submitter, **choices(function, checkpoint_every=1e-9))
+    rig.start(submitter, **options(function, checkpoint_every=1e-9))
     aside = [one for one in task_records(job_ledger(rig.storage)) if one.quarantine]
     assert len(aside) == 2
     assert (submitter.replays, rig.table.ids) == ([], without(5, 13))
@@ -320,25 +320,25 @@ def test_failed_rows_that_are_tried_again_are_not_reported_as_kept() -> None:
     """Kept are rows that were not computed again."""
     rig, submitter, second = Rig(), two_partitions(), fails_at()
     submitter.after_task[0] = rig.storage.kill
-    rig.start_and_die(submitter, **choices(fails_at(1, 2)))
-    driven = rig.start(**choices(second, on_error="raise"))
+    rig.start_and_die(submitter, **options(fails_at(1, 2)))
+    driven = rig.start(**options(second, on_error="raise"))
     assert driven.kept_rows == 20 - len(second.ids) == 8
 
 
 def test_a_start_of_a_run_that_has_landed_says_how_many_rows_had_failed() -> None:
     """They still stand in the quarantine instead of the table."""
     rig = Rig()
-    rig.start(**choices(fails_at(5, 13)))
-    assert rig.start(**choices(fails_at(5, 13))).quarantined_rows == 2
+    rig.start(**options(fails_at(5, 13)))
+    assert rig.start(**options(fails_at(5, 13))).quarantined_rows == 2
 
 
 def test_a_derived_input_does_not_land_with_more_failed_rows_than_may() -> None:
     """`run.remaining` gives the failed rows again, and the limit is what it was."""
     rig, submitter = Rig(), two_partitions()
     with pytest.raises(TooManyErrorsError):
-        rig.start(submitter, **choices(fails_at(5, 13), max_errors=1))
+        rig.start(submitter, **options(fails_at(5, 13), max_errors=1))
     assert len(durable_ids(rig)) == 20
-    how = Choices(**choices(fails_at(5, 13), max_errors=1))
+    how = WriteOptions(**options(fails_at(5, 13), max_errors=1))
     prepared = prepare(rig.ledger(), two_partitions(), ("id",), how)
     driver = Driver(
         ledger=prepared.ledger,
@@ -354,12 +354,12 @@ def test_a_derived_input_does_not_land_with_more_failed_rows_than_may() -> None:
 def test_a_limit_that_cannot_be_followed_is_refused(max_errors: Any) -> None:  # noqa: ANN401
     """1.5 is neither a number of rows nor a share."""
     with pytest.raises(SettingsError, match="max_errors"):
-        Choices(max_errors=max_errors)
+        WriteOptions(max_errors=max_errors)
 
 
 def test_other_choices_that_cannot_be_followed_are_refused() -> None:
     """A row function has no batches whose size could be chosen."""
     with pytest.raises(SettingsError, match="on_error"):
-        Choices(on_error="ignore")  # type: ignore[arg-type]
+        WriteOptions(on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="batch_rows with per_row"):
-        Choices(transform=per_row(RowFunction()), batch_rows=2)
+        WriteOptions(transform=per_row(RowFunction()), batch_rows=2)

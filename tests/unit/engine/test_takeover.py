@@ -15,7 +15,7 @@ from holdfast.engine.advice import driver_alive
 from holdfast.engine.claim import claim_run, prepare
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.watch import Watcher
 from holdfast.errors import (
@@ -29,7 +29,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports, in_a_thread
 from holdfast.model.records import Stop
 from holdfast.pages.facts import head_of
-from holdfast.pages.timeline import lives_of
+from holdfast.pages.timeline import summaries_of
 from tests.fakes.logs import CLAIM
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
@@ -43,14 +43,14 @@ WAITS = "waiting for it to end"
 class Living:
     """A driver that has claimed the run, and does nothing but live."""
 
-    def __init__(self, rig: Rig, **choices: object) -> None:
+    def __init__(self, rig: Rig, **options: object) -> None:
         """Make the run, claim it, and begin to beat."""
         rig.commit_step()
         self.ledger = rig.ledger(manual_ports(rig.time, process_id=1))
         self.ledger.log.refresh()
         self.ledger.run_file()
         self.ledger.log.claim(CLAIM)
-        chosen = Choices(**choices)  # type: ignore[arg-type]
+        chosen = WriteOptions(**options)  # type: ignore[arg-type]
         self.heartbeat = Heartbeat(self.ledger, chosen.checkpoint_every_s)
         self.rig = rig
 
@@ -216,7 +216,7 @@ def test_of_two_starts_that_wait_one_goes_on_and_the_other_waits_for_it() -> Non
     ledger.run_file()
     rig.storage.before_create = rival
     with pytest.warns(UserWarning, match=f"process 7 on host-7 .*{WAITS}"):
-        claim_run(ledger, Choices())
+        claim_run(ledger, WriteOptions())
     assert 500 <= sum(rig.time.sleeps) <= 510
 
 
@@ -304,7 +304,7 @@ def test_a_claim_that_is_being_made_is_seen_by_other_threads() -> None:
     rig, seen = Rig(), list[int]()
     ledger = rig.ledger()
     rig.storage.before_create = lambda: seen.append(len(ledger.ports.drivers))
-    claim_run(ledger, Choices())
+    claim_run(ledger, WriteOptions())
     assert (seen, ledger.ports.drivers) == ([1], [])
 
 
@@ -316,10 +316,10 @@ def test_a_refused_append_ends_the_heartbeat_of_remaining() -> None:
     other = Rig(table=rig.table, time=rig.time)
     other.storage = rig.storage
     ledger = other.ledger()
-    prepared = prepare(ledger, submitter, ("id",), Choices())
+    prepared = prepare(ledger, submitter, ("id",), WriteOptions())
     driver = Driver(ledger=ledger, sink=other.table, input=Unpinned(submitter), prepared=prepared)
     with pytest.raises(RunMismatchError):
-        driver.write(other.table.load(), replace(other.identity(), version="2"), Choices())
+        driver.write(other.table.load(), replace(other.identity(), version="2"), WriteOptions())
     rig.time.pass_by(100.0)
     assert (beats(rig), ledger.ports.drivers) == ([], [])
 
@@ -353,7 +353,7 @@ def test_a_run_that_is_done_beats_no_more() -> None:
 def test_a_run_whose_rows_remain_beats_until_it_is_dropped() -> None:
     """Between `remaining` and `append` the driver lives; a notebook may never call the second."""
     rig = Rig()
-    prepared = prepare(rig.ledger(), two_partitions(), ("id",), Choices())
+    prepared = prepare(rig.ledger(), two_partitions(), ("id",), WriteOptions())
     rig.time.pass_by(BEAT_S + 1)
     assert len(beats(rig)) == 1
     del prepared
@@ -365,7 +365,7 @@ def test_a_run_whose_rows_remain_beats_until_it_is_dropped() -> None:
 def test_others_wait_for_a_run_whose_rows_remain_for_an_hour() -> None:
     """Who only looks how much is left must not hold up the nightly job."""
     rig = Rig()
-    prepared = prepare(rig.ledger(), two_partitions(), ("id",), Choices())
+    prepared = prepare(rig.ledger(), two_partitions(), ("id",), WriteOptions())
     rig.time.pass_by(7200.0)
     assert len(beats(rig)) == 119
     prepared.heartbeat.stop()
@@ -380,7 +380,7 @@ def test_a_run_that_could_not_be_prepared_beats_no_more() -> None:
 
     interrupted.before_measure = interrupt
     with pytest.raises(KeyboardInterrupt) as kept:
-        prepare(rig.ledger(), interrupted, ("id",), Choices())
+        prepare(rig.ledger(), interrupted, ("id",), WriteOptions())
     rig.time.pass_by(100.0)
     assert (kept.value.args, beats(rig)) == ((), [])
 
@@ -406,12 +406,12 @@ def test_people_see_that_a_driver_that_beats_lives() -> None:
     seen = Watcher(ledger=rig.ledger(ports)).look()
     assert seen.beat_at == rig.time.now_s - 10
     assert "gave a sign of life 10 s ago" in (driver_alive(seen, ports) or "")
-    assert head_of(seen, lives_of(seen.starts, ()), rig.time.now_s).word == "running"
+    assert head_of(seen, summaries_of(seen.starts, ()), rig.time.now_s).word == "running"
     first.heartbeat.stop()
     rig.time.pass_by(100.0)
     seen = Watcher(ledger=rig.ledger(ports)).look()
     assert driver_alive(seen, ports) is None
-    assert head_of(seen, lives_of(seen.starts, ()), rig.time.now_s).word == "silent"
+    assert head_of(seen, summaries_of(seen.starts, ()), rig.time.now_s).word == "silent"
 
 
 def test_what_happens_beside_the_driver_happens_in_a_thread() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.claim import prepare
 from holdfast.engine.cleanup import abort, sweep
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.watch import quarantine_chunks, status
 from holdfast.errors import LedgerDamagedError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
@@ -157,7 +157,7 @@ def test_without_run_json_it_is_not_known_whose_records_these_are() -> None:
         lambda: abort(rig.ledger(), lambda _identity: rig.table, "no longer wanted"),
         lambda: sweep(rig.ledger(), lambda _identity: rig.table),
         lambda: quarantine_chunks(rig.ledger()),
-        lambda: prepare(rig.ledger(), two_partitions(), ("id",), Choices()),
+        lambda: prepare(rig.ledger(), two_partitions(), ("id",), WriteOptions()),
     ):
         with pytest.raises(LedgerDamagedError, match=r"run\.json.*missing, though records name"):
             call()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import SettingsError, TransformError
 from holdfast.ledger.layout import task_log_name
 from holdfast.ledger.task_log import TaskLog
@@ -321,4 +321,4 @@ def test_a_task_that_has_said_that_it_began_still_looks_for_a_twin() -> None:
 def test_a_cost_that_cannot_be_counted_is_refused(cost: Any) -> None:  # noqa: ANN401
     """Before anything is paid for."""
     with pytest.raises(SettingsError, match="cost"):
-        Choices(cost=cost)
+        WriteOptions(cost=cost)

@@ -12,7 +12,7 @@ from holdfast.engine.cleanup import abort
 from holdfast.errors import HoldfastError, RunCommittedError
 from holdfast.model.work import Usage
 from holdfast.pages.facts import tiles_of
-from holdfast.pages.timeline import axis_of, lives_of
+from holdfast.pages.timeline import axis_of, summaries_of
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_table import PostFault
 from tests.fakes.pages import (
@@ -32,15 +32,15 @@ from tests.fakes.watched_transform import WatchedTransform
 def test_each_start_has_the_rows_that_it_added_and_those_that_it_kept() -> None:
     """Killed after 5 rows, then after 10 more; the third does the rest."""
     seen = look(killed_twice())
-    lives = lives_of(seen.starts, seen.gathered.work.records)
-    assert [(one.end, one.kept_rows, one.rows) for one in lives] == [
+    summaries = summaries_of(seen.starts, seen.gathered.work.records)
+    assert [(one.end, one.kept_rows, one.rows) for one in summaries] == [
         ("gone", 0, 5),
         ("gone", 5, 10),
         ("committed", 15, 5),
     ]
-    assert [one.process_id for one in lives] == [1, 2, 3]
-    assert lives[0].jobs[0].reason == "does all rows"
-    assert lives[1].jobs[0].reason == "goes on where the last start ended"
+    assert [one.process_id for one in summaries] == [1, 2, 3]
+    assert summaries[0].jobs[0].reason == "does all rows"
+    assert summaries[1].jobs[0].reason == "goes on where the last start ended"
 
 
 def test_totals_say_what_the_last_start_has_kept() -> None:
@@ -71,7 +71,7 @@ def test_progress_grows_over_all_starts_and_ends_of_starts_are_marked() -> None:
     """From nothing to all rows, and never down."""
     seen = look(killed_twice())
     count = len(seen.gathered.work.records)
-    # 20 s in the first life, and so on; the clock of the tasks is the driver's.
+    # 20 s in the first summary, and so on; the clock of the tasks is the driver's.
     begins = [start.began_at for start in seen.starts]
     first = [one.claim < seen.starts[1].first_claim for one in seen.gathered.work.records]
     dated = with_usage(seen, lambda n: Usage(at=begins[0] + n if first[n] else begins[1], host="h"))
@@ -88,7 +88,7 @@ def test_progress_grows_over_all_starts_and_ends_of_starts_are_marked() -> None:
 
 
 def test_a_task_clock_that_is_wrong_does_not_leave_its_start() -> None:
-    """A host that lives in another year is drawn at the edge of the start's life."""
+    """A host that runs in another year is drawn at the edge of the start."""
     seen = look(killed_twice())
     for at in (1.0, BEGIN * 2):
         wrong = Usage(at=at, host="h", memory_bytes=1)
@@ -109,16 +109,16 @@ def _same(usage: Usage, _: int) -> Usage:
 def test_long_pauses_between_starts_are_cut() -> None:
     """Otherwise a run that died at night would be two thin lines; what is cut is said."""
     seen = look(killed_twice())
-    lives = lives_of(seen.starts, ())
-    for at, life in enumerate(lives):
-        life.began_at, life.last_at = BEGIN + 10_000 * at, BEGIN + 10_000 * at + 100
-    axis = axis_of(lives)
+    summaries = summaries_of(seen.starts, ())
+    for at, summary in enumerate(summaries):
+        summary.began_at, summary.last_at = BEGIN + 10_000 * at, BEGIN + 10_000 * at + 100
+    axis = axis_of(summaries)
     assert axis.length_s == pytest.approx(300 + 2 * 9)
     assert axis.cut_s == pytest.approx(2 * (9_900 - 9))
-    assert axis.place(1, lives[1].began_at) == pytest.approx(109)
-    for at, life in enumerate(lives):
-        life.began_at, life.last_at = BEGIN + 110 * at, BEGIN + 110 * at + 100
-    axis = axis_of(lives)
+    assert axis.place(1, summaries[1].began_at) == pytest.approx(109)
+    for at, summary in enumerate(summaries):
+        summary.began_at, summary.last_at = BEGIN + 110 * at, BEGIN + 110 * at + 100
+    axis = axis_of(summaries)
     assert (axis.length_s, axis.cut_s) == (320.0, 0.0)
 
 

@@ -41,12 +41,12 @@ def words(shown: Frame) -> dict[str, str]:
     return dict(lines_of(shown))
 
 
-def half_way(rig: Rig, row: int = 12, **choices: Any) -> Frame:  # noqa: ANN401 - any of `Choices`.
+def half_way(rig: Rig, row: int = 12, **options: Any) -> Frame:  # noqa: ANN401 - any of `WriteOptions`.
     """Start a job, and return what is shown when it has come to a row."""
     seen: list[Frame] = []
     transform = WatchedTransform()
     transform.at[row] = lambda: seen.append(frame(rig))
-    rig.start(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, **choices)
+    rig.start(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, **options)
     return seen[0]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 JOB = """
 import sys, time
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.drive import Driver
 from holdfast.progress.rich_display import TerminalDisplay
 from holdfast.progress.watching import shown
@@ -28,9 +28,9 @@ TerminalDisplay.first_s = TerminalDisplay.every_s = TerminalDisplay.tick_s = 0.0
 rig = Rig()
 rows = Unpinned(MemorySubmitter(range(int(sys.argv[1]))))
 driver = Driver(ledger=rig.ledger(), sink=rig.table, input=rows)
-choices = Choices(transform=lambda batch: time.sleep(0.05) or batch, batch_rows=1)
+options = WriteOptions(transform=lambda batch: time.sleep(0.05) or batch, batch_rows=1)
 with shown(driver.ledger, rig.table.name, wanted=None):
-    driver.write(rig.table.load(), rig.identity(), choices)
+    driver.write(rig.table.load(), rig.identity(), options)
 """
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

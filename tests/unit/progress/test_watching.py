@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.errors import StoreUnavailableError, TransformError
 from holdfast.progress import watching
@@ -179,8 +179,10 @@ def start(rig: Rig, display: MemoryDisplay, meanwhile: Callable[[], object] | No
     transform.at[15] = wait
     driver = Driver(ledger=rig.ledger(), sink=rig.table, input=Unpinned(two_partitions()))
     with shown(driver.ledger, rig.table.name, wanted=None):
-        choices = Choices(transform=transform, batch_rows=1, checkpoint_every=ALWAYS, retries=0)
-        driver.write(rig.table.load(), rig.identity(), choices)
+        options = WriteOptions(
+            transform=transform, batch_rows=1, checkpoint_every=ALWAYS, retries=0
+        )
+        driver.write(rig.table.load(), rig.identity(), options)
 
 
 def state(frame: Frame | None) -> str:

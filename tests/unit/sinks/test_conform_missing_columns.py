@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
 
 from holdfast.engine.drive import Driver
-from holdfast.engine.options import Choices
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
     LedgerDamagedError,
     SchemaMismatchError,
@@ -272,7 +272,7 @@ def test_output_without_rows_need_not_have_columns(priced: Rig) -> None:
 def test_the_check_before_any_task_knows_what_may_be_lacking(priced: Rig) -> None:
     """Without a transform the output is held against the same columns as with one."""
     seen: list[MayLack] = []
-    for choice in (Choices(), Choices(missing_columns="null")):
+    for choice in (WriteOptions(), WriteOptions(missing_columns="null")):
         driver = Driver(
             ledger=priced.ledger(),
             sink=priced.table,
@@ -287,7 +287,7 @@ def test_the_check_before_any_task_knows_what_may_be_lacking(priced: Rig) -> Non
 def test_the_choice_is_checked() -> None:
     """A word that is none of the two must not pass for either."""
     with pytest.raises(SettingsError, match=r'give "error" or "null"'):
-        Choices(missing_columns="fill")  # type: ignore[arg-type]
+        WriteOptions(missing_columns="fill")  # type: ignore[arg-type]
 
 
 def answers(*lacks: int) -> Any:  # noqa: ANN401 - a row function.

@@ -69,10 +69,10 @@ def job(tmp_path: Path) -> dict[str, Any]:
     return runpy.run_path(str(script))
 
 
-def failure(**choices: Any) -> JobError:  # noqa: ANN401 - those of a start.
+def failure(**options: Any) -> JobError:  # noqa: ANN401 - those of a start.
     """Return the error of a run whose transform fails."""
     with pytest.raises((TransformError, TooManyErrorsError)) as caught:
-        Rig().start(retries=0, **choices)
+        Rig().start(retries=0, **options)
     return caught.value
 
 

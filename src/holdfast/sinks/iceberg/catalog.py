@@ -35,7 +35,7 @@ from holdfast.errors import CatalogUnavailableError, SettingsError, UnsupportedT
 from holdfast.model.lasting import lasts
 from holdfast.sinks.iceberg.data_file import CODE_PROPERTIES, without_code
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
-from holdfast.text import in_short, told
+from holdfast.text import in_short, reason_and_cause
 
 
 # ---- PyIceberg's own configuration of catalogs: its YAML file, and the environment
@@ -286,7 +286,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             cure=f"pip install {error.name}",
         ) from error
     except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
-        reason, cause = told(error, ours)
+        reason, cause = reason_and_cause(error, ours)
         raise CatalogUnavailableError(
             table=f"catalog {name!r}",
             reason=reason,

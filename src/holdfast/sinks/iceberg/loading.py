@@ -25,7 +25,7 @@ from holdfast.sinks.base import TableView
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import ExactTable
-from holdfast.text import told
+from holdfast.text import reason_and_cause
 
 
 # ---- Facts about a table that matter when a job is set up
@@ -74,10 +74,10 @@ def load_table(catalog: Catalog, identifier: str, name: str) -> Table:
     try:
         table = catalog.load_table(identifier)
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        _, cause = told(error, catalog.properties)
+        _, cause = reason_and_cause(error, catalog.properties)
         raise TableMissingError(table=name, what="there is no such table") from cause
     except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
-        reason, cause = told(error, catalog.properties)
+        reason, cause = reason_and_cause(error, catalog.properties)
         raise CatalogUnavailableError(
             table=name, reason=reason, retry_safe=not lasts(error)
         ) from cause

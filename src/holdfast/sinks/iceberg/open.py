@@ -29,7 +29,7 @@ from holdfast.sinks.iceberg.data_file import CODE_PROPERTIES
 from holdfast.sinks.iceberg.loading import load_table
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.targets import Create, IcebergTable
-from holdfast.text import told
+from holdfast.text import reason_and_cause
 
 # ---- Create a table from what the user describes
 
@@ -91,7 +91,7 @@ def create_table(
     except TableAlreadyExistsError:
         return
     except NoSuchNamespaceError as error:
-        _, cause = told(error, catalog.properties)
+        _, cause = reason_and_cause(error, catalog.properties)
         namespace = identifier.rpartition(".")[0]
         raise TableMissingError(
             table=name,
@@ -100,7 +100,7 @@ def create_table(
             f"catalog.create_namespace({namespace!r}) in PyIceberg",
         ) from cause
     except Exception as error:  # noqa: BLE001 - each kind of catalog has errors of its own.
-        reason, cause = told(error, catalog.properties)
+        reason, cause = reason_and_cause(error, catalog.properties)
         raise CommitRefusedError(table=name, reason=reason, retry_safe=not lasts(error)) from cause
 
 

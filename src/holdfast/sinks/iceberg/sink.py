@@ -51,7 +51,7 @@ from holdfast.sinks.staged import (
     refuse_outside,
 )
 from holdfast.storage.port import Storage, StorageError
-from holdfast.text import in_short, told
+from holdfast.text import in_short, reason_and_cause
 
 _FORMAT_VERSION = 2
 # Where a table's files may be written besides its own location.
@@ -335,7 +335,7 @@ class IcebergSink(StagedFiles):
             stale = isinstance(error, BadRequestError) and self._has_changed(table)
             if stale or "sequence number" in str(error):
                 return Outcome.CONFLICT
-            reason, cause = told(error, self._catalog.properties)
+            reason, cause = reason_and_cause(error, self._catalog.properties)
             raise CommitRefusedError(table=self._name, reason=reason) from cause
         except Exception as error:  # noqa: BLE001 - lost answers have any shape.
             # Catalogs in Python refuse a stale sequence number or a known snapshot this way.

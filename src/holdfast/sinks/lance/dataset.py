@@ -26,7 +26,7 @@ from holdfast.model.lasting import lasts
 from holdfast.storage import credentials
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from holdfast.text import in_short, printable, told
+from holdfast.text import in_short, printable, reason_and_cause
 
 # ---- Storage options of a Lance dataset: in Lance's names for Lance, in ours for everything else
 
@@ -113,7 +113,7 @@ class DatasetPlace:
         try:
             return for_lance(self.options)
         except StorageError as error:
-            reason, cause = told(error, self.options)
+            reason, cause = reason_and_cause(error, self.options)
             raise StoreUnavailableError(
                 uri=self.uri, reason=reason, retry_safe=not lasts(error)
             ) from cause
@@ -132,7 +132,7 @@ class DatasetPlace:
         try:
             return lance.dataset(self.uri, version=version, storage_options=options)
         except (ValueError, OSError) as error:
-            reason, cause = told(error, self.options)
+            reason, cause = reason_and_cause(error, self.options)
             if is_gone(error):
                 what = "there is no such dataset" if version is None else f"no version {version}"
                 raise TableMissingError(table=self.uri, what=what) from cause
@@ -211,6 +211,6 @@ def unindexed_rows(place: DatasetPlace) -> dict[str, int]:
             if left:
                 found[name] = left
     except (HoldfastError, ValueError, OSError, KeyError, NotImplementedError) as error:
-        reason = printable(told(error, place.options)[0])
+        reason = printable(reason_and_cause(error, place.options)[0])
         _log.warning("the state of the indices of %s is not known: %s", place.uri, reason)
     return found

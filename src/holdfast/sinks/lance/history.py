@@ -22,7 +22,7 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.model.lasting import lasts
 from holdfast.sinks.lance.dataset import is_gone
 from holdfast.storage.runtime import io_runtime
-from holdfast.text import told
+from holdfast.text import reason_and_cause
 
 # Operations that let through a post that was built on an older version. Some of these may still
 # stop it; nothing here relies on that. The last is what Lance's Python returns for an operation
@@ -257,7 +257,7 @@ class History:
         try:
             yield
         except (ValueError, OSError) as error:
-            reason, cause = told(error, {})
+            reason, cause = reason_and_cause(error, {})
             if is_gone(error):
                 raise GoneError from cause
             raise StoreUnavailableError(

@@ -30,7 +30,7 @@ from holdfast.sinks.base import ColumnPath, Outcome, TableView
 from holdfast.sinks.conform import ELEMENT, KEY, VALUE
 from holdfast.sinks.lance.dataset import DatasetPlace, is_gone, read_identity
 from holdfast.sinks.lance.history import GoneError, History
-from holdfast.text import told
+from holdfast.text import reason_and_cause
 
 # ---- Lance schemas: as plain values, compared over time, and with a run's mark in them
 
@@ -266,7 +266,7 @@ class Post:
         except CommitConflictError:
             return Outcome.CONFLICT, 0
         except Exception as error:  # noqa: BLE001 - lost answers have any shape.
-            return self._told(error), 0
+            return self._outcome_of(error), 0
         if not History(landed).lets_pass(dataset.version, below=landed.version):
             raise TableChangedError(
                 table=self.place.uri,
@@ -286,7 +286,7 @@ class Post:
             )
         return Outcome.LANDED, int(landed.version)
 
-    def _told(self, error: Exception) -> Outcome:
+    def _outcome_of(self, error: Exception) -> Outcome:
         """Return the outcome that an error means.
 
         Raises:
@@ -294,12 +294,12 @@ class Post:
         """
         text = str(error).lower()
         if any(word in text for word in _REFUSALS):
-            reason, cause = told(error, self.place.options)
+            reason, cause = reason_and_cause(error, self.place.options)
             raise CommitRefusedError(table=self.place.uri, reason=reason) from cause
         if is_gone(error):
             return Outcome.CONFLICT  # The version that it was built on was cleaned up.
         if isinstance(error, ValueError) and not self._has_changed():
-            reason, cause = told(error, self.place.options)
+            reason, cause = reason_and_cause(error, self.place.options)
             raise CommitRefusedError(table=self.place.uri, reason=reason) from cause
         return Outcome.UNKNOWN
 

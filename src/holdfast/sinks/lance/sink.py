@@ -52,7 +52,7 @@ from holdfast.sinks.targets import Create, LanceTable
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
-from holdfast.text import in_short, told
+from holdfast.text import in_short, reason_and_cause
 
 # ---- The Lance sink: one dataset behind the engine's protocol
 
@@ -413,7 +413,7 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
         try:
             place.open()  # Another start's, or our own whose answer was lost.
         except TableMissingError:
-            reason, cause = told(error, place.options)
+            reason, cause = reason_and_cause(error, place.options)
             raise CommitRefusedError(
                 table=place.uri, reason=reason, retry_safe=not lasts(error)
             ) from cause

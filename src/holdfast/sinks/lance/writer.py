@@ -28,7 +28,7 @@ from holdfast.model.work import StagedFile, StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer, ValueMisfitError
 from holdfast.sinks.lance.dataset import DatasetPlace
-from holdfast.text import told
+from holdfast.text import reason_and_cause
 
 
 # ---- Blob columns: a user gives plain bytes, Lance wraps them in its own type
@@ -276,7 +276,7 @@ class _Stream:
     def _raise_error(self) -> None:
         if self._error is not None:
             place = self._spec.place
-            reason, cause = told(self._error, place.options)
+            reason, cause = reason_and_cause(self._error, place.options)
             raise StoreUnavailableError(
                 uri=place.uri, reason=reason, retry_safe=not lasts(self._error)
             ) from cause

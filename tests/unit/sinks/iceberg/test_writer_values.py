@@ -296,8 +296,8 @@ def test_a_row_that_cannot_be_written_is_set_aside_with_its_error(tmp_path: Path
     """All others are committed; the batch was halved to find it."""
     lake, sink = by_price(tmp_path)
     transform = Priced()
-    choices: dict[str, Any] = {"transform": transform, "batch_rows": 8, "on_error": "quarantine"}
-    lake.start("r", MemorySubmitter(range(10)), sink=sink, **choices)
+    options: dict[str, Any] = {"transform": transform, "batch_rows": 8, "on_error": "quarantine"}
+    lake.start("r", MemorySubmitter(range(10)), sink=sink, **options)
     assert sorted(sink.load().handle.scan().to_arrow()["id"].to_pylist()) == list(range(9))
     assert transform.sizes == [8, 2, 1, 1]
     ledger = lake.ledger("r")
