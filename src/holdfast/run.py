@@ -156,7 +156,7 @@ class Run:
             on_error: "raise": a failing row fails the job; "quarantine": the row is set aside.
             max_errors: How many rows may be set aside: a number, or a fraction of the input.
             cost: The cost of a row, or a function of its answer or output batch; the report sums
-                it.
+                it. Calls that failed or timed out are not counted.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.

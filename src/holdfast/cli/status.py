@@ -12,7 +12,7 @@ from holdfast.engine.watch import Observation, Watcher
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
 from holdfast.model.records import kind_of
-from holdfast.model.report import counted, readable_size, readable_time
+from holdfast.model.report import cost_text, counted, readable_size, readable_time
 from holdfast.text import age, done_of, iso_moment, moment
 
 _STARTS_SHOWN = 10
@@ -65,6 +65,7 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "task_seconds": round(progress.task_seconds + progress.kept_seconds, 3),
         "cost": progress.cost,
         "kept_cost": progress.kept_cost,
+        "lost_cost": progress.lost_cost,
         "snapshot_id": receipt.snapshot_id if receipt else None,
         "advice": step.advice,
         "start_would": list(step.start_would),
@@ -122,8 +123,7 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
     if seconds := progress.task_seconds + progress.kept_seconds:
         lines.append(("work", f"{readable_time(seconds)} of task time"))
     if progress.cost:
-        saved = f", {progress.kept_cost:,.6g} saved by resuming" if progress.kept_cost else ""
-        lines.append(("cost", f"{progress.cost:,.6g}{saved}"))
+        lines.append(("cost", cost_text(progress.cost, progress.kept_cost, progress.lost_cost)))
     if receipt is not None:
         lines.append(("snapshot", str(receipt.snapshot_id)))
     if seen.log:

@@ -174,7 +174,7 @@ class Driver:
             quarantined_rows=book.work.quarantined_rows,
             cost_by_epoch=_cost_by_epoch(book.work),
             kept_cost=kept.cost,
-            lost_cost=_lost_cost(book),
+            lost_cost=book.work.lost_cost(tally.dropped_cost, tally.killed_seconds),
         )
 
     def _report(self, landed: Landed, outcome: Outcome, compared: Compared) -> Report:
@@ -273,13 +273,6 @@ def _cost_by_epoch(work: Work) -> dict[int, float]:
         if record.cost:
             costs[record.claim] += record.cost
     return dict(costs)
-
-
-def _lost_cost(book: Workbook) -> float:
-    """Return the cost of dropped work, plus killed tasks' seconds at the average rate."""
-    seconds, tally = book.work.seconds, book.tally
-    rate = book.work.cost / seconds if seconds else 0.0
-    return tally.dropped_cost + tally.killed_seconds * rate
 
 
 def warn_of_doubts(report: Report) -> None:

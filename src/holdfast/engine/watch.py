@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from holdfast.engine.takeover import beat_every_s
-from holdfast.engine.workbook import Gathered, accept, gather
+from holdfast.engine.workbook import Gathered, accept, gather, killed_seconds
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_log import RunLog
@@ -214,6 +214,7 @@ class Watcher:
             starts=starts,
             work=gathered.work,
             logs=[one for one in gathered.logs.values() if one[0].claim == current],
+            lost_cost=_lost_cost(log, last, starts, gathered),
         )
         return Observation(
             identity=self._identity,
@@ -258,6 +259,21 @@ class Watcher:
         new = [uri for uri in uris if layout.task_record_name(uri) not in known]
         known |= {one.name: one for one in read_task_records(storage, layout, new)}
         return list(known.values())
+
+
+def _lost_cost(
+    log: RunLog, last: Seal | None, starts: Sequence[Start], gathered: Gathered
+) -> float:
+    """Return about what was paid for rows that do not count, as the next start would report it."""
+    dropped, killed = (last.dropped_cost, last.killed_seconds) if last else (0.0, 0.0)
+    if log.receipt is None:
+        # Tasks of a start that has not ended, as far as is known, may still be at work.
+        running = [start for start in starts[-1:] if not start.end]
+        at_work = {job.claim for start in running for job in start.passes}
+        ended = [task for task in gathered.open_logs if task[0].claim not in at_work]
+        killed += killed_seconds(log, ended)
+        dropped += gathered.dropped_cost
+    return gathered.work.lost_cost(dropped, killed)
 
 
 def _lengthen(starts: Sequence[Start], records: Iterable[TaskRecord]) -> None:

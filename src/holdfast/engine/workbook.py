@@ -20,6 +20,7 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.row_files import KeyFiles
+from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers, list_objects
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.coverage import InputSums, Span
@@ -178,6 +179,14 @@ def accept(work: Work, claims: Iterable[Sequence[TaskRecord]]) -> Gathered:
     )
 
 
+def killed_seconds(log: RunLog, open_logs: Iterable[Sequence[TaskRecord]]) -> float:
+    """Return about how long tasks without an end had worked since their last record.
+
+    A kill comes at any moment between two checkpoints: on average half an interval is lost.
+    """
+    return sum((log.claims[task[0].claim].checkpoint_every_s or 0.0) / 2 for task in open_logs)
+
+
 def _worth(log: Sequence[TaskRecord]) -> tuple[bool, int, int]:
     """Rank a log: a complete one, then the most rows, then the most chunks written into files."""
     complete = any(record.end == "complete" for record in log)
@@ -310,7 +319,7 @@ class Workbook:
         self._through_claim = claims[-1]
         self.tally.dropped_rows += found.dropped_rows
         self.tally.dropped_cost += found.dropped_cost
-        self.tally.killed_seconds += self._killed_seconds(found.open_logs)
+        self.tally.killed_seconds += killed_seconds(self._log, found.open_logs)
         self._replace(found.work)
 
     def drop(self, kept: Work) -> None:
@@ -328,6 +337,7 @@ class Workbook:
     def release(self, kept: Work) -> None:
         """Leave out rows that have failed, so that they are retried."""
         if kept is not self.work:
+            self.tally.dropped_cost += self.work.cost - kept.cost  # Answers that did not fit.
             self._leave_out(kept)
 
     def rename(self, work: Work) -> None:
@@ -394,14 +404,6 @@ class Workbook:
         """
         if self._changed:
             self.seal()
-
-    def _killed_seconds(self, open_logs: Sequence[Sequence[TaskRecord]]) -> float:
-        """Return about how long tasks without an end had worked since their last record.
-
-        A kill comes at any moment between two checkpoints: on average half an interval is lost.
-        """
-        claims = self._log.claims
-        return sum((claims[log[0].claim].checkpoint_every_s or 0.0) / 2 for log in open_logs)
 
     def _leave_out(self, kept: Work) -> None:
         self.all_rows_seen = False

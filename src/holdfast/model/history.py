@@ -225,8 +225,11 @@ class Progress:
     task_seconds: float = 0.0
     waited_s: float = 0.0
     kept_seconds: float = 0.0
+    # As in a start's report: all that was paid; of it, what earlier starts had paid for rows that
+    # count; and about what was paid for rows that do not.
     cost: float = 0.0
     kept_cost: float = 0.0
+    lost_cost: float = 0.0
     # The peak memory of a worker process.
     memory_bytes: int = 0
     start: int = 0
@@ -258,6 +261,7 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
     starts: Sequence[Start],
     work: Work,
     logs: Sequence[Sequence[TaskRecord]],
+    lost_cost: float,
 ) -> Progress:
     """Add up the progress of a run.
 
@@ -268,6 +272,7 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
         starts: All starts, the last one last.
         work: All records that count.
         logs: The task logs of the current job.
+        lost_cost: About what was paid for rows that do not count.
     """
     start = starts[-1] if starts else None
     first = start.first_claim if start else 0
@@ -290,8 +295,9 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
         task_seconds=sum(one.seconds for one in fresh),
         waited_s=sum(one.usage.waited_s for one in fresh),
         kept_seconds=kept.seconds,
-        cost=work.cost,
+        cost=work.cost + lost_cost,
         kept_cost=kept.cost,
+        lost_cost=lost_cost,
         memory_bytes=max((one.usage.memory_bytes for one in fresh), default=0),
         start=start.number if start else 0,
         passes=len(start.jobs) if start else 0,

@@ -115,10 +115,7 @@ class Report:
         )
         lines += [(name, f"{number:,} {what}") for name, number, what in counted if number]
         if self.cost:
-            parts = [f"{self.cost:,.6g}"]
-            parts += [f"{self.kept_cost:,.6g} saved by resuming"] if self.kept_cost else []
-            parts += [f"about {self.lost_cost:,.6g} lost"] if self.lost_cost else []
-            lines.append(("cost", ", ".join(parts)))
+            lines.append(("cost", cost_text(self.cost, self.kept_cost, self.lost_cost)))
         if self.io.get("requests"):
             lines.append(("storage", self._storage()))
         if len(self.rows_by_code) > 1:
@@ -142,6 +139,20 @@ class Report:
             f"{readable_size(read)} read, {readable_size(written)} written, "
             f"{self.io['requests']:,.0f} requests, waited {readable_time(self.io['waited_s'])}"
         )
+
+
+def cost_text(cost: float, kept: float, lost: float) -> str:
+    """Say what a run has cost.
+
+    Args:
+        cost: All that was paid for answers.
+        kept: Of it, what earlier starts had paid for rows that count.
+        lost: Of it, about what was paid for rows that do not count.
+    """
+    parts = [f"{cost:,.6g} paid"]
+    parts += [f"about {lost:,.6g} of it lost"] if lost else []
+    parts += [f"{kept:,.6g} saved by resuming"] if kept else []
+    return ", ".join(parts)
 
 
 def readable_size(size_bytes: int) -> str:

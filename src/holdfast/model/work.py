@@ -451,6 +451,17 @@ class Work:
         """The cost of the answers for this work."""
         return sum(record.cost for record in self.records)
 
+    def lost_cost(self, dropped_cost: float, killed_seconds: float) -> float:
+        """Return about what was paid for rows that do not count.
+
+        Args:
+            dropped_cost: What was paid for rows that were left out.
+            killed_seconds: How long killed tasks worked since their last record; priced at the
+                average rate of this work.
+        """
+        rate = self.cost / self.seconds if self.seconds else 0.0
+        return dropped_cost + killed_seconds * rate
+
     @property
     def with_keys(self) -> tuple[TaskRecord, ...]:
         """The records that cover input rows."""

@@ -125,7 +125,9 @@ class Totals:
     kept_rows: int
     kept_seconds: float
     kept_cost: float
+    # All that was paid; of it, about what was paid for rows that do not count.
     cost: float
+    lost_cost: float
     # Roughly how long killed tasks had worked after their last record.
     lost_seconds: float
     files: int
@@ -165,6 +167,7 @@ def totals_of(seen: Observation, summaries: Sequence[StartSummary]) -> Totals:
         kept_seconds=progress.kept_seconds,
         kept_cost=progress.kept_cost,
         cost=progress.cost,
+        lost_cost=progress.lost_cost,
         lost_seconds=_lost_seconds(seen.log),
         files=progress.files,
         size_bytes=progress.size_bytes,
@@ -183,7 +186,7 @@ def tiles_of(totals: Totals) -> list[Tile]:
     if totals.kept_rows:
         tiles += _kept(totals)
     if totals.cost:
-        tiles.append(Tile(name="cost", value=f"{totals.cost:,.6g}", note="of rows that count"))
+        tiles.append(_paid(totals))
     failed = "see the errors below" if totals.failed_rows else "none was set aside"
     tiles.append(Tile(name="failed rows", value=f"{totals.failed_rows:,}", note=failed))
     tiles.append(_files(totals))
@@ -228,6 +231,12 @@ def _kept(totals: Totals) -> list[Tile]:
             )
         )
     return saved
+
+
+def _paid(totals: Totals) -> Tile:
+    lost = f"about {totals.lost_cost:,.6g} of it lost; " if totals.lost_cost else ""
+    note = f"{lost}answers only: no call that failed or timed out"
+    return Tile(name="paid", value=f"{totals.cost:,.6g}", note=note)
 
 
 def _files(totals: Totals) -> Tile:

@@ -16,7 +16,7 @@ from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
 from holdfast.model.history import Progress, unix_seconds
 from holdfast.model.records import Plan
-from holdfast.model.report import counted, readable_size, readable_time
+from holdfast.model.report import cost_text, counted, readable_size, readable_time
 
 # ---- Pace: how fast a start progresses, from the times at which its tasks made rows durable
 
@@ -180,8 +180,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
         saved = calm_time(progress.kept_seconds)
         lines.append(("kept", f"{progress.kept_rows:,} rows of earlier starts, {saved} of work"))
     if progress.cost:
-        saved = f"; {progress.kept_cost:,.6g} of it saved by resuming" if progress.kept_cost else ""
-        lines.append(("cost", f"{progress.cost:,.6g}{saved}"))
+        lines.append(("cost", cost_text(progress.cost, progress.kept_cost, progress.lost_cost)))
     lines.append(("start", doing(frame.progress, frame.reason)))
     if frame.message:  # Not in a log line: it may hold values of a row.
         lines.append(("error", f"{frame.reason}: {frame.message}"))
@@ -203,7 +202,7 @@ def one_line(frame: Frame) -> str:
     if progress.kept_rows:
         parts.append(f"{progress.kept_rows:,} rows kept")
     if progress.cost:
-        parts.append(f"cost {progress.cost:,.6g}")
+        parts.append(cost_text(progress.cost, 0.0, progress.lost_cost))
     parts += [f"start {doing(frame.progress, frame.reason)}", calm_time(frame.elapsed_s)]
     if frame.silent_s:
         parts.append(f"no record for {calm_time(frame.silent_s)}")

@@ -11,13 +11,17 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row
+from holdfast.cli.status import status_json
 from holdfast.engine.options import WriteOptions
+from holdfast.engine.watch import Watcher
 from holdfast.errors import SettingsError, TransformError
 from holdfast.ledger.layout import task_log_name
 from holdfast.ledger.task_log import TaskLog
 from holdfast.model.report import Report
 from holdfast.model.work import Work
+from holdfast.pages.facts import totals_of
 from holdfast.worker.checkpoints import Checkpoints
+from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.rig import Rig, two_partitions
@@ -38,6 +42,23 @@ ALL = list(range(20))
 CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
 
 
+class PricedRig(Rig):
+    """A rig that compares what each start reports with the status and the page."""
+
+    def start(self, submitter: MemorySubmitter | None = None, **options: Any) -> Report:  # noqa: ANN401
+        """Start the job in a new process; its costs are the same wherever a user looks."""
+        ports = manual_ports(self.time, process_id=1 + len(self.log().claims))
+        report = super().start(submitter, ports=ports, **options)
+        ledger = self.ledger()
+        seen = Watcher(ledger=ledger).look()
+        status = status_json(seen, ledger.store, ledger.ports)
+        page = totals_of(seen, ())
+        expected = pytest.approx((report.cost, report.kept_cost, report.lost_cost))
+        assert (status["cost"], status["kept_cost"], status["lost_cost"]) == expected
+        assert (page.cost, page.kept_cost, page.lost_cost) == expected
+        return report
+
+
 def rows_with(function: RowFunction) -> Any:  # noqa: ANN401 - a transform of rows.
     """Return a transform of quick calls."""
     return per_row(function, concurrency=3, retry=QUICK)
@@ -52,21 +73,21 @@ def cost_line(driven: Report) -> list[str]:
 def test_a_number_is_the_cost_of_each_row() -> None:
     """Whatever the transform is."""
     for transform in (None, WatchedTransform(), rows_with(RowFunction())):
-        rig = Rig()
+        rig = PricedRig()
         driven = rig.start(transform=transform, cost=0.5)
         assert (driven.cost_by_epoch, driven.lost_cost) == ({1: 10.0}, 0.0)
-        assert cost_line(driven) == ["10"]
+        assert cost_line(driven) == ["10 paid"]
 
 
 def test_without_a_cost_the_report_says_nothing_of_it() -> None:
     """Most jobs cost nothing that could be counted."""
-    driven = Rig().start()
+    driven = PricedRig().start()
     assert (driven.cost_by_epoch, driven.cost, cost_line(driven)) == ({}, 0.0, [])
 
 
 def test_a_function_of_rows_is_asked_for_each_answer() -> None:
     """Of a row function it gets the answer itself."""
-    rig, function = Rig(), RowFunction()
+    rig, function = PricedRig(), RowFunction()
     driven = rig.start(transform=rows_with(function), cost=lambda row: row["id"] / 2)
     assert driven.cost_by_epoch == {1: sum(ALL) / 2}
 
@@ -79,7 +100,7 @@ def test_a_function_of_batches_is_asked_for_each_batch_of_output() -> None:
         sizes.append(rows.num_rows)
         return int(rows.num_rows) * 3
 
-    driven = Rig().start(transform=WatchedTransform(), cost=cost, batch_rows=5)
+    driven = PricedRig().start(transform=WatchedTransform(), cost=cost, batch_rows=5)
     assert (sizes, driven.cost_by_epoch) == ([5, 5, 5, 5], {1: 60.0})
 
 
@@ -96,52 +117,52 @@ def test_a_function_of_batches_that_raises_is_the_transforms_failure() -> None:
     assert report.problem is not None
     assert (report.end, report.problem.kind, report.rows_in) == ("stopped", "transform", 4)
     with pytest.raises(TransformError, match="ZeroDivisionError"):
-        Rig().start(transform=WatchedTransform(), cost=cost, batch_rows=2, retries=0)
+        PricedRig().start(transform=WatchedTransform(), cost=cost, batch_rows=2, retries=0)
 
 
 def test_failed_rows_cost_nothing_by_number() -> None:
     """There is no answer that was paid for."""
     function = RowFunction()
     function.fails_at = {5: ValueError("bad"), 13: ValueError("bad")}
-    driven = Rig().start(transform=rows_with(function), cost=1.0, on_error="quarantine")
+    driven = PricedRig().start(transform=rows_with(function), cost=1.0, on_error="quarantine")
     assert (driven.cost_by_epoch, driven.quarantined_rows) == ({1: 18.0}, 2)
 
 
 @pytest.mark.parametrize("value", [1, np.float32(1), Decimal(1)])
 def test_the_cost_of_a_batch_may_be_any_kind_of_number(value: Any) -> None:  # noqa: ANN401
     """Prices are often decimals, and what a model counts is often NumPy's."""
-    driven = Rig().start(transform=WatchedTransform(), cost=lambda _: value, batch_rows=5)
+    driven = PricedRig().start(transform=WatchedTransform(), cost=lambda _: value, batch_rows=5)
     assert driven.cost_by_epoch == {1: 4.0}
 
 
 @pytest.mark.parametrize("value", [1, 1.0, np.float64(1)])
 def test_the_cost_of_a_row_may_be_pythons_or_numpys(value: Any) -> None:  # noqa: ANN401
     """As long as it is a float or an int."""
-    driven = Rig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
+    driven = PricedRig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
     assert driven.cost_by_epoch == {1: 20.0}
 
 
 @pytest.mark.parametrize("value", [np.float32(1), Decimal(1)])
 def test_the_cost_of_a_row_may_be_any_kind_of_number(value: Any) -> None:  # noqa: ANN401
     """As that of a batch."""
-    driven = Rig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
+    driven = PricedRig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
     assert driven.cost_by_epoch == {1: 20.0}
 
 
 def test_costs_are_summed_by_claim_and_kept_over_starts() -> None:
     """What an earlier start has paid counts once, and is what resuming has saved."""
-    rig, submitter = Rig(), two_partitions()
+    rig, submitter = PricedRig(), two_partitions()
     submitter.after_task[0] = rig.storage.kill
     rig.start_and_die(submitter, transform=WatchedTransform(), cost=0.25)
     driven = rig.start(transform=WatchedTransform(), cost=0.5)
     assert driven.cost_by_epoch == {1: 2.5, 3: 5.0}
     assert (driven.kept_cost, driven.lost_cost, driven.cost) == (2.5, 0.0, 7.5)
-    assert cost_line(driven) == ["7.5, 2.5 saved by resuming"]
+    assert cost_line(driven) == ["7.5 paid, 2.5 saved by resuming"]
 
 
 def test_passes_of_one_start_are_claims_of_their_own() -> None:
     """None of them was saved by resuming."""
-    rig, submitter = Rig(), two_partitions()
+    rig, submitter = PricedRig(), two_partitions()
     submitter.next_reads.append([partition(range(10)), partition([])])
     driven = rig.start(submitter, cost=1.0)
     assert (sorted(driven.cost_by_epoch.values()), driven.kept_cost) == ([10.0, 10.0], 0.0)
@@ -149,7 +170,7 @@ def test_passes_of_one_start_are_claims_of_their_own() -> None:
 
 def test_what_a_killed_task_may_have_paid_is_estimated() -> None:
     """Half a checkpoint's time, 15 s of 30 s, at the rate of all that is written down."""
-    rig = Rig()
+    rig = PricedRig()
     lost_by(rig, seconds=10.0)
     driven = rig.start()
     assert driven.lost_cost == pytest.approx(2.0 / 10.0 * 15.0, rel=0.1)
@@ -160,7 +181,7 @@ def test_what_a_killed_task_may_have_paid_is_estimated() -> None:
 def test_a_task_that_dies_before_its_first_checkpoint_is_counted_too() -> None:
     """It has said that it began, which a task that costs nothing need not do."""
     for cost, killed_seconds in ((0.0, 0.0), (1.0, 15.0), (lambda _: 1.0, 15.0)):
-        rig, transform = Rig(), WatchedTransform()
+        rig, transform = PricedRig(), WatchedTransform()
         transform.at[5] = rig.storage.kill
         rig.start_and_die(transform=transform, cost=cost)
         rig.start(transform=WatchedTransform(), cost=cost)
@@ -171,23 +192,23 @@ def test_a_task_that_dies_before_its_first_checkpoint_is_counted_too() -> None:
 @pytest.mark.parametrize("end", ["complete", "stopped", "failed"])
 def test_a_task_that_lived_to_end_its_log_has_lost_nothing(end: str) -> None:
     """It has written down all that it has paid for, or says that it has given it up."""
-    rig = Rig()
+    rig = PricedRig()
     lost_by(rig, end=end)
     assert rig.start().lost_cost == 0.0
 
 
 def test_an_estimate_needs_a_cost_and_an_interval() -> None:
     """Neither: nothing is known, and nothing is made up."""
-    rig = Rig()
+    rig = PricedRig()
     lost_by(rig, cost=0.0)
     assert rig.start().lost_cost == 0.0
-    rig = Rig()
+    rig = PricedRig()
     lost_by(rig, every=None)
     assert rig.start().lost_cost == 0.0
 
 
 def lost_by(
-    rig: Rig,
+    rig: PricedRig,
     *,
     seconds: float = 10.0,
     cost: float = 2.0,
@@ -206,7 +227,7 @@ def lost_by(
 
 def test_the_estimate_is_carried_over_seals_and_counted_once() -> None:
     """Each start adds what it has lost itself, however many come after it."""
-    rig = Rig()
+    rig = PricedRig()
     lost_by(rig)
     submitter = two_partitions()
     submitter.after_job = rig.storage.kill
@@ -223,7 +244,7 @@ def test_the_estimate_is_carried_over_seals_and_counted_once() -> None:
 
 def test_costs_of_rows_that_were_left_out_are_carried_over_seals() -> None:
     """The start that left them out need not be the one that ends."""
-    rig, submitter = Rig(), two_partitions()
+    rig, submitter = PricedRig(), two_partitions()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, cost=0.5)
     rig.table.lost_files.append(min(rig.table.files))
@@ -236,7 +257,7 @@ def test_costs_of_rows_that_were_left_out_are_carried_over_seals() -> None:
 
 def test_rows_that_a_twin_has_paid_for_too_are_lost_exactly() -> None:
     """Both attempts ended: one of them counts, and the other one's cost is named."""
-    rig, submitter, twins = Rig(), two_partitions(), MemoryStorage()
+    rig, submitter, twins = PricedRig(), two_partitions(), MemoryStorage()
 
     def finish_twin_and_die() -> None:
         ledger = replace(submitter.plans[0].ledger, storage=twins)
@@ -254,7 +275,7 @@ def test_rows_that_a_twin_has_paid_for_too_are_lost_exactly() -> None:
 
 def test_rows_whose_files_were_removed_are_lost_exactly() -> None:
     """They are paid for again."""
-    rig, submitter = Rig(), two_partitions()
+    rig, submitter = PricedRig(), two_partitions()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, cost=0.5)
     rig.table.lost_files.append(min(rig.table.files))
@@ -265,7 +286,7 @@ def test_rows_whose_files_were_removed_are_lost_exactly() -> None:
 
 def test_rows_that_are_covered_twice_are_lost_exactly() -> None:
     """An input that gave a row to two tasks: one record of it is left out."""
-    rig, submitter = Rig(), MemorySubmitter(range(10), range(10, 20))
+    rig, submitter = PricedRig(), MemorySubmitter(range(10), range(10, 20))
     submitter.next_reads.append([partition(range(11)), partition(range(10, 20))])
     driven = rig.start(submitter, cost=1.0)
     assert (rig.table.ids, driven.dropped_rows > 0) == (ALL, True)
@@ -275,7 +296,7 @@ def test_rows_that_are_covered_twice_are_lost_exactly() -> None:
 
 def test_what_is_left_out_later_was_not_kept() -> None:
     """A start inherits rows that stand twice, and finds that out when it has begun."""
-    rig, submitter = Rig(), MemorySubmitter(range(10), range(10, 20))
+    rig, submitter = PricedRig(), MemorySubmitter(range(10), range(10, 20))
     submitter.next_reads.append([partition(range(11)), partition(range(10, 20))])
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, cost=1.0)
@@ -322,3 +343,30 @@ def test_a_cost_that_cannot_be_counted_is_refused(cost: Any) -> None:  # noqa: A
     """Before anything is paid for."""
     with pytest.raises(SettingsError, match="cost"):
         WriteOptions(cost=cost)
+
+
+def test_a_status_after_a_kill_says_what_the_next_start_will_say_was_lost() -> None:
+    """A user looks before running the job again; a start that may be at work has lost nothing."""
+    rig = PricedRig()
+    lost_by(rig)
+    seen = Watcher(ledger=rig.ledger()).look()
+    assert (seen.progress.cost, seen.progress.lost_cost) == (2.0, 0.0)
+    rig.time.pass_by(3_600.0)
+    submitter = two_partitions()
+    submitter.before_task[0] = rig.storage.kill
+    rig.start_and_die(submitter)
+    progress = Watcher(ledger=rig.ledger()).look().progress
+    assert progress.lost_cost == pytest.approx(3.0)
+    assert progress.cost == pytest.approx(5.0)
+    assert rig.start().lost_cost == pytest.approx(3.0, rel=0.1)
+
+
+def test_answers_of_failed_rows_that_are_tried_again_stay_on_the_bill() -> None:
+    """They were paid for, and do not fit the table; the next start pays for these rows again."""
+    rig, submitter, function = PricedRig(), two_partitions(), RowFunction()
+    function.returns = {number: {"id": "misfit"} for number in range(10, 20)}
+    submitter.after_job = rig.storage.kill
+    aside: dict[str, Any] = {"on_error": "quarantine", "max_errors": 10}
+    rig.start_and_die(submitter, transform=rows_with(function), cost=lambda _: 1.0, **aside)
+    driven = rig.start(transform=rows_with(RowFunction()), cost=lambda _: 1.0)
+    assert (driven.cost, driven.lost_cost, rig.table.ids) == (30.0, 10.0, ALL)
