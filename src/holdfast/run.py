@@ -21,7 +21,7 @@ from holdfast.engine.options import (
     WriteOptions,
 )
 from holdfast.engine.resolve import refuse_doubt
-from holdfast.engine.watch import quarantine_chunks, run_ids, status
+from holdfast.engine.watch import quarantine_chunks, refuse_unknown, run_ids, status
 from holdfast.errors import LedgerDamagedError, RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import open_input
 from holdfast.ledger.ledger import Ledger
@@ -65,8 +65,8 @@ class Run:
             files of a scan are always compared.
         strict_code: Refuse to resume when the transform's code has changed.
         limits: How much memory a worker may use, as `hf.Limits`.
-        progress: Show progress on stderr. By default it is shown in a terminal and in a notebook;
-            elsewhere a line is logged each minute.
+        progress: Show progress on stderr. By default as a picture in a terminal and in a notebook,
+            elsewhere as a line every ten seconds to a minute, in the log if it shows INFO.
 
     Raises:
         SettingsError: An argument cannot be used.
@@ -218,7 +218,7 @@ class Run:
         session = active_session()
         if session is None:
             raise SettingsError(what="no Spark session is active", cure="start one first")
-        ledger = self._ledger(session)
+        ledger = self._known_ledger(session)
         return quarantine_frame(session, ledger.storage, quarantine_chunks(ledger))
 
     def retry_quarantined(
@@ -246,7 +246,7 @@ class Run:
             SettingsError: No row has failed, or an argument or a setting cannot be used.
             HoldfastError: As for `append`.
         """
-        ledger = self._ledger(active_session())
+        ledger = self._known_ledger(active_session())
         ledger.log.refresh()
         run_file = ledger.run_file()
         if run_file is None or ledger.log.receipt is None:
@@ -310,7 +310,7 @@ class Run:
             CommitError: The catalog does not answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
-        ledger, open_sink = self._ledger(active_session()), self._open_sink(to)
+        ledger, open_sink = self._known_ledger(active_session()), self._open_sink(to)
         return abort(ledger, open_sink, reason, table_is_gone=table_is_gone)
 
     def sweep(self, *, to: str | Target | None = None) -> Swept:
@@ -326,11 +326,16 @@ class Run:
             CommitError: The catalog gave no clear answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
-        return sweep(self._ledger(active_session()), self._open_sink(to))
+        return sweep(self._known_ledger(active_session()), self._open_sink(to))
 
     def _ledger(self, session: SparkSession | None) -> Ledger:
         store, storage = open_store(self._store, self._store_options, session)
         return Ledger.open(self._run_id, store, storage, Ports())
+
+    def _known_ledger(self, session: SparkSession | None) -> Ledger:
+        ledger = self._ledger(session)
+        refuse_unknown(ledger)
+        return ledger
 
     def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]:
         """Return a function that opens the run's table once the table is known."""

@@ -175,14 +175,22 @@ _FEW = 2
 _ASCII_END = 128
 
 
-def done_of(done: int, known: int | None, noun: str = "") -> str:
-    """Return how many rows of the total are done: `12,000 of 20,000 rows (60%)`."""
-    noun = f" {noun}" if noun else ""
+def done_of(done: int, known: int | None, failed: int = 0, noun: str = "") -> str:
+    """Return how many rows of the total are done: `12,000 of 20,000 rows (60%), 3 failed`.
+
+    Args:
+        done: How many rows are behind us, failed ones included.
+        known: How many rows there are; None if that is not known.
+        failed: How many have failed: they are not called done.
+        noun: What is counted.
+    """
+    good, noun = done - failed, f" {noun}" if noun else ""
+    aside = f", {failed:,} failed" if failed else ""
     if known is None:
-        return f"{done:,}{noun}"
+        return f"{good:,}{noun}{aside}"
     if not known:
-        return f"{done:,} of 0{noun}"
-    return f"{done:,} of {known:,}{noun} ({percent(done, known)})"
+        return f"{good:,} of 0{noun}{aside}"
+    return f"{good:,} of {known:,}{noun} ({percent(good, known)}){aside}"
 
 
 def percent(done: int, known: int) -> str:

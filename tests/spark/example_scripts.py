@@ -40,7 +40,7 @@ def run_script(script: Path, *arguments: str, folder: Path) -> subprocess.Comple
         try:
             out, errors = started.communicate(timeout=START_TIMEOUT_S)
         finally:
-            # Not by session: the script that kills a job half way gives it one of its own.
+            # Not by session: the command that kills a job halfway gives it one of its own.
             for process_id in processes_in(folder):
                 kill_process(process_id)
     return subprocess.CompletedProcess(command, started.returncode, out, errors)
@@ -71,11 +71,11 @@ def output(script: Path, *arguments: str, folder: Path) -> str:
 
 
 def killed_half_way(run_id: str, script: Path, *arguments: str, folder: Path) -> int:
-    """Start a job with the script that kills it, and return how many rows were done by then."""
-    started = (run_id, "lake/ledger", sys.executable, str(script), *arguments)
-    return number_in(
-        r"killed: ([\d,]+) of", output(EXAMPLES / "kill_half_way.py", *started, folder=folder)
-    )
+    """Start a job with the command that kills it, and return how many rows were done by then."""
+    drill = ("drill", run_id, "--store", "lake/ledger", "--")
+    started = (*drill, sys.executable, str(script), *arguments)
+    holdfast = Path(sys.executable).with_name("holdfast")
+    return number_in(r"killed: ([\d,]+) of", output(holdfast, *started, folder=folder))
 
 
 def number_in(pattern: str, text: str) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import pydoc
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast as hf
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import SettingsError
+from tests.fakes.rig import LAYOUT, Rig
 
 RUN = (
     *("run_id", "store", "store_options", "version", "takeover", "if_committed", "verify_input"),
@@ -54,3 +57,27 @@ def test_a_run_that_cannot_be_is_refused_where_it_is_made(name: str, value: obje
     options: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=f"{name}="):
         hf.Run("r", store="file:///nowhere", **options)
+
+
+@pytest.mark.parametrize("call", ["abort", "sweep"])
+def test_a_mistyped_id_is_refused_and_leaves_nothing(call: str, tmp_path: Path) -> None:
+    """An abort of an id that does not exist would leave the real run at work, silently."""
+    store = f"file://{tmp_path}/store"
+    rig = Rig()
+    rig.start()
+    folder = tmp_path / "store" / "orders-1"
+    for uri, data in rig.storage.objects.items():
+        file = folder / uri.removeprefix(f"{LAYOUT.folder}/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SettingsError, match=r"(?s)no run 'order-1' in .* did you mean 'orders-1'"):
+        getattr(hf.Run("order-1", store=store), call)()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("transform", [5, "describe", {"id": 1}])
+def test_a_transform_that_cannot_be_called_is_refused_at_once(transform: object) -> None:
+    """Not on an executor, after a job has begun."""
+    with pytest.raises(SettingsError, match="transform="):
+        WriteOptions(transform=transform)  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def _agreed(seen: Observation, ledger: Ledger) -> bool:
             cure="give --yes if that is what you want",
         )
     progress, out = seen.progress, console.make_console()
-    done = done_of(progress.done_rows, progress.input_rows, "rows")
+    done = done_of(progress.done_rows, progress.input_rows, progress.quarantined_rows, "rows")
     work = readable_time(progress.task_seconds + progress.kept_seconds)
     out.print(f"Run {ledger.run_id} has done {done}, {work} of work. To abort it is final:")
     out.print("none of this reaches the table, and the id cannot be used again.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from holdfast.engine.watch import run_ids
+from holdfast.engine.watch import refuse_unknown
 from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
@@ -32,10 +32,26 @@ def open_named_store(given: argparse.Namespace) -> tuple[str, ObjectStorage]:
     Raises:
         SettingsError: No store is named, or an option is not NAME=VALUE.
     """
-    store = given.store
-    if store and "://" not in store and not store.startswith(("/", "file:")):
+    store = given.store or os.environ.get("HOLDFAST_STORE", "")
+    if not store:
+        cure = "give --store URI, or set HOLDFAST_STORE"
+        raise SettingsError(what="no store is named", cure=cure)
+    if given.store and "://" not in store and not store.startswith(("/", "file:")):
         store = str(Path(store).absolute())  # Relative to the working directory, as in a shell.
     return open_store(store, named_values(given.option) or None, None)
+
+
+def open_existing_store(given: argparse.Namespace) -> tuple[str, ObjectStorage]:
+    """Return a store that runs have been written to, as far as can be seen.
+
+    Raises:
+        SettingsError: As for `open_named_store`, or the store is a folder that does not exist.
+    """
+    uri, storage = open_named_store(given)
+    # A bucket does not show whether it was mistyped; a folder does.
+    if uri.startswith("file://") and not Path(unquote(urlsplit(uri).path)).is_dir():
+        raise SettingsError(what=f"there is no folder {uri}", cure="check --store")
+    return uri, storage
 
 
 def open_ledger(given: argparse.Namespace) -> Ledger:
@@ -55,24 +71,10 @@ def open_known_ledger(given: argparse.Namespace) -> Ledger:
         SettingsError: No store is named, or there is no such run in it.
         StoreUnavailableError: The store did not answer.
     """
-    ledger = open_ledger(given)
-    known = run_ids(ledger.storage, ledger.store)
-    if ledger.run_id not in known:
-        raise SettingsError(
-            what=f"there is no run {ledger.run_id!r} in {ledger.store}",
-            cure=_nearest(ledger.run_id, known),
-        )
+    uri, storage = open_existing_store(given)
+    ledger = Ledger.open(given.run, uri, storage, Ports())
+    refuse_unknown(ledger)
     return ledger
-
-
-def _nearest(run_id: str, known: list[str]) -> str:
-    """Suggest the run that may be meant."""
-    if not known:
-        return "check --store: it holds no run at all"
-    near = get_close_matches(run_id, known, n=3, cutoff=0.4)
-    near = near or [one for one in known if run_id in one][:3]
-    asked = f"did you mean {' or '.join(repr(one) for one in near)}? " if near else ""
-    return f"{asked}`holdfast runs` lists all {len(known):,} runs of the store"
 
 
 def named_values(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]:

@@ -10,17 +10,19 @@ from typing import Any
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_known_ledger
 from holdfast.engine.advice import NextStep, next_step, words_of_log
-from holdfast.engine.watch import Observation, Watcher
+from holdfast.engine.watch import Observation, Watcher, quarantine_chunks
 from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.row_files import read_chunk
 from holdfast.ledger.store import list_objects
 from holdfast.ledger.task_log import read_task_records, whole_prefixes
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Record, kind_of
 from holdfast.model.report import counted
 from holdfast.model.work import TaskRecord
-from holdfast.text import iso_moment, moment
+from holdfast.text import iso_moment, moment, printable
 
-_TASKS_SHOWN = 20
+_TASKS_SHOWN = _FAILED_SHOWN = 20
+_FAILED_COLUMNS = ["key", "error", "attempts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"how many task logs to list, the newest ones (default {_TASKS_SHOWN}; 0 for none)",
     )
+    parser.add_argument(
+        "--failed",
+        type=int,
+        nargs="?",
+        const=_FAILED_SHOWN,
+        metavar="N",
+        help=f"show rows that failed instead: their keys and errors (default {_FAILED_SHOWN} rows)",
+    )
 
 
 def run(given: argparse.Namespace) -> int:
@@ -62,6 +72,8 @@ def run(given: argparse.Namespace) -> int:
         StoreError: The ledger is damaged, or the store did not answer.
     """
     ledger = open_known_ledger(given)
+    if given.failed is not None:
+        return _show_failed(given, ledger)
     seen = Watcher(ledger=ledger).look()
     logs, in_all = task_logs(ledger, given.tasks)
     lines, step = [task_line(one) for one in logs], next_step(seen, ledger.ports)
@@ -69,6 +81,31 @@ def run(given: argparse.Namespace) -> int:
         plain.print_json(_json(seen, lines, in_all, step))
     else:
         _print(seen, lines, in_all, step)
+    return 0
+
+
+def _show_failed(given: argparse.Namespace, ledger: Ledger) -> int:
+    chunks = quarantine_chunks(ledger)
+    in_all = sum(chunk.rows for chunk in chunks.values())
+    rows: list[dict[str, Any]] = []
+    for uri, chunk in chunks.items():
+        if len(rows) >= given.failed:
+            break
+        for batch in read_chunk(ledger.storage, uri, chunk):
+            rows += batch.select(_FAILED_COLUMNS).to_pylist()
+    rows = rows[: given.failed]
+    if given.json:
+        plain.print_json({"run_id": ledger.run_id, "failed_rows": in_all, "rows": rows})
+        return 0
+    out = console.make_console()
+    part = "" if len(rows) == in_all else f", {len(rows):,} of them"
+    console.heading(out, f"{counted(in_all, 'failed row')} of {ledger.run_id}{part}")
+    table = console.listing("KEY", "ATTEMPTS", "ERROR", right=("ATTEMPTS",))
+    for row in rows:
+        key = ", ".join(f"{name}={value!r}" for name, value in (row["key"] or {}).items())
+        table.add_row(printable(key), str(row["attempts"]), printable(row["error"] or ""))
+    if rows:
+        console.show(out, table)
     return 0
 
 

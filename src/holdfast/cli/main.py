@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "write a page about a run, to open in a browser",
     "abort": "give a run up, for good",
     "sweep": "delete what an ended run no longer needs",
+    "drill": "start a job, and kill it halfway, to see that it resumes",
     "doctor": "check store, catalog, versions and executors, and say what to fix",
     "completion": "print a shell's completion of this command line",
 }

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import get_args
 
 from holdfast.cli import console, plain
-from holdfast.cli.arguments import open_named_store
+from holdfast.cli.arguments import open_existing_store
 from holdfast.engine.watch import Watcher, run_folders, status
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.ledger import Ledger
@@ -71,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
         SettingsError: No store is named.
         StoreUnavailableError: The store did not answer.
     """
-    store, storage = open_named_store(given)
+    store, storage = open_existing_store(given)
     # Concurrently: each run takes a dozen requests, one after another.
     lines = io_runtime().each(
         lambda folder: line_of(folder, store, storage), run_folders(storage, store)
@@ -159,7 +159,7 @@ def _json(line: Line) -> dict[str, object]:
 def _print(store: str, lines: list[Line]) -> None:
     out = console.make_console()
     if not lines:
-        out.print(f"{store} holds no such run.")
+        out.print(f"No such run in {store}.")
         return
     cells = [_cells(one, time.time(), is_short=out.width < _WIDE) for one in lines if not one.error]
     table = console.listing(*_COLUMNS, right=("ROWS DONE", "STARTS"), narrow=("STATE", "WRITTEN"))
@@ -186,11 +186,11 @@ def _print(store: str, lines: list[Line]) -> None:
 
 
 def _cells(line: Line, now: float, *, is_short: bool) -> tuple[str, ...]:
-    rows = done_of(line.done_rows, line.input_rows)
+    rows = done_of(line.done_rows, line.input_rows, line.failed_rows)
     if is_short and line.input_rows:
-        rows = f"{percent(line.done_rows, line.input_rows)} of {line.input_rows:,}"
-    if line.failed_rows:
-        rows += f" ({line.failed_rows:,} failed)"
+        good = line.done_rows - line.failed_rows
+        rows = f"{percent(good, line.input_rows)} of {line.input_rows:,}"
+        rows += f", {line.failed_rows:,} failed" if line.failed_rows else ""
     ago = age(now - line.last_at) if line.last_at else ""
     texts = (line.run_id, line.state, rows, str(line.starts), ago, line.table)
     return tuple(map(printable, texts))

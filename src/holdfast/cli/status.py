@@ -13,7 +13,7 @@ from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
 from holdfast.model.records import kind_of
 from holdfast.model.report import cost_text, counted, readable_size, readable_time
-from holdfast.text import age, done_of, iso_moment, moment
+from holdfast.text import age, command, done_of, iso_moment, moment
 
 _STARTS_SHOWN = 10
 
@@ -110,12 +110,14 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
         lines.append(("table", _table(seen)))
     if seen.starts and seen.starts[-1].end == "stopped":
         lines.append(("stopped", f"by {seen.starts[-1].why}"))
-    lines.append(("done", done_of(progress.done_rows, progress.input_rows, "rows")))
+    failed = progress.quarantined_rows
+    lines.append(("done", done_of(progress.done_rows, progress.input_rows, failed, "rows")))
     if progress.kept_rows:
         saved = readable_time(progress.kept_seconds)
         lines.append(("kept", f"{progress.kept_rows:,} rows of earlier starts, {saved} of work"))
-    if progress.quarantined_rows:
-        lines.append(("failed", f"{progress.quarantined_rows:,} rows: see run.quarantined()"))
+    if failed:
+        show = command("inspect", progress.run_id, "--failed")
+        lines.append(("failed", f"{counted(failed, 'row')} set aside: {show} shows them"))
     files = f"{counted(progress.files, 'file')} ({readable_size(progress.size_bytes)})"
     if progress.waiting_chunks:
         files += f", and {counted(progress.waiting_chunks, 'chunk')} to put into files"

@@ -10,8 +10,8 @@ from typing import Any, cast
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import (
     add_table_arguments,
+    open_existing_store,
     open_known_ledger,
-    open_named_store,
     sink_opener,
 )
 from holdfast.engine.cleanup import SweepPlan, carry_out, plan_sweep
@@ -25,7 +25,9 @@ from holdfast.model.report import counted, readable_size
 from holdfast.sinks.base import Outcome, Sink, TableView
 from holdfast.text import command
 
-_DATA_FILES = "staged files, with manifests, that are not in the table"
+_DATA_FILES = "staged data files that are not in the table"
+_MANIFESTS = "manifests of such files"
+_MANIFEST = ".avro"
 _ENDED = ("committed", "aborted")
 # By the ending of an object's name.
 _KINDS = {
@@ -79,7 +81,7 @@ def run(given: argparse.Namespace) -> int:
         if given.json:
             plain.print_json(found)
         return 0
-    store, storage = open_named_store(given)
+    store, storage = open_existing_store(given)
     documents: list[dict[str, Any]] = []
     code = 0
     for run_id in run_ids(storage, store):
@@ -129,7 +131,8 @@ def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
     """
     found: dict[str, list[tuple[str, int]]] = {}
     for path, size in plan.data_files.items():
-        found.setdefault(_DATA_FILES, []).append((path, size))
+        what = _MANIFESTS if path.endswith(_MANIFEST) else _DATA_FILES
+        found.setdefault(what, []).append((path, size))
     for uri in plan.ledger_objects:
         found.setdefault(_kind_of(uri), []).append((uri, sizes.get(uri, 0)))
     kinds = [
@@ -181,7 +184,12 @@ def what_stays(plan: SweepPlan) -> list[str]:
         what = "are part of the snapshot"
         if plan.in_doubt:
             what = f"may be part of the table: {plan.reason}"
-        kept.append(f"{counted(len(plan.kept_files) - (plan.live or 0), 'file')} that {what}")
+        # Data files as `status` counts them; of files that others use, only the total is known.
+        paths = () if plan.live else plan.kept_files
+        manifests = sum(1 for path in paths if path.endswith(_MANIFEST))
+        rest = len(plan.kept_files) - (plan.live or 0) - manifests
+        listed = f" and {counted(manifests, 'manifest')}" if manifests else ""
+        kept.append(f"{counted(rest, 'file')}{listed} that {what}")
     if plan.live:
         files = counted(plan.live, "file")
         kept.append(
@@ -190,7 +198,7 @@ def what_stays(plan: SweepPlan) -> list[str]:
         )
     failed = sum(1 for uri in plan.kept_objects if uri.endswith(".failed"))
     if failed:
-        kept.append(f"{counted(failed, 'object')} with rows that failed: run.quarantined()")
+        kept.append(f"{counted(failed, 'object')} with rows that failed")
     if lists := len(plan.kept_objects) - failed:
         kept.append(f"{counted(lists, 'list')} of what has landed, or was read")
     return kept

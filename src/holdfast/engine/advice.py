@@ -171,7 +171,7 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
     state, failed = seen.progress.state, seen.progress.quarantined_rows
     last = seen.starts[-1] if seen.starts else None
     if state == "committed":
-        return "committed", "good", _after_commit(failed)
+        return "committed", "good", _after_commit(seen.progress.run_id, failed)
     if state == "aborted":
         advice = after_abort(seen).advice
         return "aborted", "ended", f"The run was given up for good: {advice}."
@@ -194,11 +194,12 @@ def _silent(seen: Observation) -> tuple[str, Tone, str]:
     return "silent", "act", f"The last start has gone silent, and was probably killed. {again}"
 
 
-def _after_commit(failed: int) -> str:
+def _after_commit(run_id: str, failed: int) -> str:
     if failed:
         return (
-            f"All other rows are in the table; {failed:,} failed rows are set aside: "
-            "look at run.quarantined(), mend the transform, and call run.retry_quarantined()."
+            f"All other rows are in the table; {counted(failed, 'failed row')} set aside: "
+            f"{command('inspect', run_id, '--failed')} or run.quarantined() shows them. Mend the "
+            "transform, then call run.retry_quarantined()."
         )
     return "Nothing to do: the rows are in the table. holdfast sweep deletes what is left over."
 

@@ -14,7 +14,13 @@ from holdfast.engine.passes import Passes, Start
 from holdfast.engine.resolve import refuse_doubt, renew
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.workbook import Workbook
-from holdfast.errors import HoldfastError, RunAbortedError, RunMismatchError, StagedFileMissingError
+from holdfast.errors import (
+    HoldfastError,
+    RunAbortedError,
+    RunMismatchError,
+    SchemaMismatchError,
+    StagedFileMissingError,
+)
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog, open_run_file
@@ -73,6 +79,8 @@ class Driver:
         ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
+            if identity.key:  # The columns of a scan are known once its files are.
+                self._refuse_misfit(view, options)
         # Before the claim: a start of a different job must not fence this run's driver.
         nonce = ledger.ports.new_nonce()
         run_file = open_run_file(
@@ -192,6 +200,20 @@ class Driver:
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )
+
+    def _refuse_misfit(self, view: TableView, options: WriteOptions) -> None:
+        """Refuse a new run whose output cannot fit, before it leaves anything in the store.
+
+        An existing run goes on: it may have landed, or its own check says more.
+
+        Raises:
+            SchemaMismatchError: The output does not fit the table.
+        """
+        try:
+            self.check_output(self.sink.writer_spec(view, self._may_lack(view, options)))
+        except SchemaMismatchError:
+            if self.ledger.run_file() is None:
+                raise
 
     def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
         """Return the columns that the output may lack: those added since the run began.

@@ -75,6 +75,10 @@ class WriteOptions:
         if isinstance(self.max_errors, float) and self.max_errors > 1:
             cure = "give a whole number of rows (100), or a share of at most 1.0"
             raise SettingsError(what=f"max_errors={self.max_errors!r}", cure=cure)
+        known = self.transform is None or isinstance(self.transform, PerRow | PerWorker)
+        if not known and not callable(self.transform):
+            cure = "give a function of a batch, hf.per_row(...) or hf.per_worker(...)"
+            raise SettingsError(what=f"transform={self.transform!r}", cure=cure)
         if not callable(self.cost):
             _number("cost", self.cost, "the cost of a row, or a function of its answer")
         if not isinstance(self.limits, Limits):

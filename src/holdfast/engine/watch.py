@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import zip_longest
 
 from holdfast.engine.takeover import beat_every_s
 from holdfast.engine.workbook import Gathered, accept, gather, killed_seconds
+from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_log import RunLog
@@ -108,6 +110,27 @@ def run_ids(storage: Storage, store: str) -> list[str]:
         StoreUnavailableError: The store did not answer.
     """
     return [decode_run_id(name) for name in run_folders(storage, store) if is_run_folder(name)]
+
+
+def refuse_unknown(ledger: Ledger) -> None:
+    """Refuse a run that does not exist: its id, or the store, is probably mistyped.
+
+    Raises:
+        SettingsError: There is no such run in the store.
+        StoreError: The ledger is damaged or does not answer.
+    """
+    ledger.log.refresh()
+    if ledger.log.records or ledger.run_file() is not None:
+        return
+    known = run_ids(ledger.storage, ledger.store)
+    if not known:
+        cure = "check the store: it holds no run at all"
+    else:
+        near = get_close_matches(ledger.run_id, known, n=3, cutoff=0.4)
+        near = near or [run_id for run_id in known if ledger.run_id in run_id][:3]
+        asked = f"did you mean {' or '.join(repr(run_id) for run_id in near)}? " if near else ""
+        cure = f"{asked}`holdfast runs` lists all {len(known):,} runs of the store"
+    raise SettingsError(what=f"there is no run {ledger.run_id!r} in {ledger.store}", cure=cure)
 
 
 def state_of(log: RunLog, last: Seal | None) -> RunState:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from holdfast.model.records import Abort, Body, Claim, Plan, Receipt, Record, Stop
 from holdfast.model.work import StagedTotals, TaskRecord, Work
-from holdfast.text import printable
+from holdfast.text import done_of, printable
 
 # ---- Starts: driver starts, reconstructed from the run log
 
@@ -187,12 +187,10 @@ class RunStatus:
             lines.append(("stopped", f"by {self.stopped_by}"))
         if self.table:
             lines.append(("table", self.table))
-        of = "" if self.input_rows is None else f" of {self.input_rows:,}"
-        if self.input_rows:
-            of += f" ({self.done_rows / self.input_rows:.0%})"
-        lines.append(("done", f"{self.done_rows:,}{of} rows"))
-        if self.quarantined_rows:
-            lines.append(("failed", f"{self.quarantined_rows:,} of them: see run.quarantined()"))
+        failed = self.quarantined_rows
+        lines.append(("done", done_of(self.done_rows, self.input_rows, failed, "rows")))
+        if failed:
+            lines.append(("failed", f"{failed:,} rows: see run.quarantined()"))
         if self.snapshot_id is not None:
             lines.append(("snapshot", str(self.snapshot_id)))
         if self.starts:
@@ -247,10 +245,11 @@ class Progress:
 
     @property
     def share(self) -> float | None:
-        """The share of the input that is done; None if that is not known."""
+        """The share of the input that is done and has not failed; None if that is not known."""
         if self.input_rows is None:
             return None
-        return min(1.0, self.done_rows / self.input_rows) if self.input_rows else 1.0
+        good = self.done_rows - self.quarantined_rows
+        return min(1.0, good / self.input_rows) if self.input_rows else 1.0
 
 
 def progress_of(  # noqa: PLR0913 - each is a part of what was found.

@@ -22,6 +22,7 @@ from holdfast.pages.timeline import (
     summaries_of,
     timeline_of,
 )
+from holdfast.text import percent
 
 
 # ---- Head: the state of a run in one word, and what to do next in one sentence
@@ -200,18 +201,18 @@ def tiles_of(totals: Totals) -> list[Tile]:
 
 
 def _done(totals: Totals) -> Tile:
-    known = totals.input_rows
+    known, good = totals.input_rows, totals.done_rows - totals.failed_rows
     if known is None:
         note = "the input was not measured"
     elif not known:
         note = "the input is empty"
     else:
-        note = f"of {known:,} ({totals.done_rows / known:.0%})"
-    return Tile(name="rows done", value=f"{totals.done_rows:,}", note=note)
+        note = f"of {known:,} ({percent(good, known)})"
+    return Tile(name="rows done", value=f"{good:,}", note=note)
 
 
 def _kept(totals: Totals) -> list[Tile]:
-    share = totals.kept_rows / max(1, totals.done_rows)
+    share = totals.kept_rows / max(1, totals.done_rows - totals.failed_rows)
     note = f"by resumes: {share:.0%} of what is done"
     saved = [Tile(name="rows kept", value=f"{totals.kept_rows:,}", note=note)]
     lost = f"; about {readable_time(totals.lost_seconds)} was lost"

@@ -42,9 +42,18 @@ class Display(Protocol):
 class LineDisplay:
     """One line at a time, for a log or for output to a file."""
 
-    def __init__(self, write: Callable[[str], object], every_s: float) -> None:
-        """Keep the function that writes a line, and the interval."""
+    def __init__(
+        self, write: Callable[[str], object], every_s: float, *, up_to_s: float = 0.0
+    ) -> None:
+        """Keep the function that writes a line, and the interval.
+
+        Args:
+            write: Writes a line.
+            every_s: The interval.
+            up_to_s: The interval doubles after each line, up to this.
+        """
         self._write = write
+        self._longest_s = max(every_s, up_to_s)
         self._last = ""
         self._progress: Progress | None = None
         self._is_over = False
@@ -55,6 +64,7 @@ class LineDisplay:
         if frame.progress is not None and frame.progress is not self._progress:
             self._progress, self._last = frame.progress, one_line(frame)
             self._say(self._last)
+            self.every_s = self.tick_s = min(2 * self.every_s, self._longest_s)
 
     def end(self, frame: Frame | None) -> None:
         """Write how it ended, unless it was over before the first line."""
@@ -72,20 +82,20 @@ class LineDisplay:
 
 # ---- Choice: which display fits the environment of this process
 
-_LOG_EVERY_S = 60.0
-_PRINT_EVERY_S = 10.0
+_PRINT_EVERY_S, _SELDOM_S = 10.0, 60.0
 _DUMB = {"dumb", "unknown"}
 
 _log = logging.getLogger("holdfast")
 
 
 def display_for(run_id: str, *, wanted: bool | None) -> Display | None:
-    """Return the display of a run, or None if its output would not be seen.
+    """Return the display of a run, or None if there is nowhere to show it.
 
     Args:
         run_id: The run's id.
-        wanted: None: on a terminal or in a notebook, otherwise lines in the log. True: always, as
-            plain lines if there is no terminal. False: never.
+        wanted: None: on a terminal or in a notebook; otherwise lines, less and less often: in the
+            log if it is on, else on standard error. True: the same, with a line every ten seconds.
+            False: never.
     """
     if wanted is False:
         return None
@@ -95,12 +105,11 @@ def display_for(run_id: str, *, wanted: bool | None) -> Display | None:
         return picture
     if wanted:
         return LineDisplay(partial(_print, run_id), _PRINT_EVERY_S)
-    # If the log is switched off, do not read the store for it.
-    return (
-        LineDisplay(partial(log_step, run_id), _LOG_EVERY_S)
-        if _log.isEnabledFor(logging.INFO)
-        else None
-    )
+    is_logged = _log.isEnabledFor(logging.INFO)
+    if not is_logged and sys.stderr is None:  # A service may run without it.
+        return None
+    write = partial(log_step if is_logged else _print, run_id)
+    return LineDisplay(write, _PRINT_EVERY_S, up_to_s=_SELDOM_S)
 
 
 def _picture() -> Display | None:

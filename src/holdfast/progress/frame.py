@@ -171,7 +171,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
     # Before the first job the number of rows is not known.
     lines = [("rows", _rows(progress, frame.pace))] if _has_rows(progress) else []
     if progress.quarantined_rows:
-        lines.append(("failed", f"{progress.quarantined_rows:,} of them: see run.quarantined()"))
+        lines.append(("failed", f"{counted(progress.quarantined_rows, 'row')} set aside"))
     if staged := _staged(progress):
         lines.append(("staged", staged))
     if progress.tasks_begun:
@@ -197,6 +197,8 @@ def one_line(frame: Frame) -> str:
     parts = [share] if (share := percent(progress)) else []
     if _has_rows(progress):
         parts.append(f"rows {_rows(progress, frame.pace)}")
+    if progress.quarantined_rows:
+        parts.append(f"{progress.quarantined_rows:,} failed")
     if staged := _staged(progress):
         parts.append(staged)
     if progress.kept_rows:
@@ -214,8 +216,8 @@ def percent(progress: Progress) -> str:
     if progress.share is None:
         return ""
     # In integers: 0.29 * 100 is less than 29.
-    rows = progress.input_rows or 0
-    return f"{min(100, 100 * progress.done_rows // rows) if rows else 100}%"
+    rows, good = progress.input_rows or 0, progress.done_rows - progress.quarantined_rows
+    return f"{min(100, 100 * good // rows) if rows else 100}%"
 
 
 def calm_time(seconds: float) -> str:
@@ -229,7 +231,7 @@ def _has_rows(progress: Progress) -> bool:
 
 
 def _rows(progress: Progress, pace: Pace) -> str:
-    done = f"{progress.done_rows:,}"
+    done = f"{progress.done_rows - progress.quarantined_rows:,}"
     if progress.input_rows is None:
         done += " so far"
     else:

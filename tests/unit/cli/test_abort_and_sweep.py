@@ -144,7 +144,7 @@ def test_a_dry_sweep_says_what_goes_and_why_that_is_safe(
     assert "Would delete 4 objects (" in printed
     assert "task records such as tasks/" in printed
     assert "the receipt says that the run landed as snapshot" in printed
-    assert "4 files that are part of the snapshot" in printed
+    assert "2 files and 2 manifests that are part of the snapshot" in printed
     assert "`holdfast sweep r --yes` deletes it" in printed
     assert (files_of(lake), lake.data_files()) == before
 
@@ -177,7 +177,7 @@ def test_a_sweep_of_an_aborted_run_takes_its_staged_files(
     assert (
         lake.call("sweep", "r") == 0
     )  # What is only shown needs no catalog here: no post was made.
-    assert "staged files, with manifests, that are not in the table" in capsys.readouterr().out
+    assert "staged data files that are not in the table" in capsys.readouterr().out
     assert len(lake.data_files()) == 1
     assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 0
     assert lake.data_files() == []
@@ -281,5 +281,5 @@ def test_a_run_on_a_lance_dataset_is_given_up_and_swept(
     assert len(staged) == 1
     assert lake.call("abort", "r", "--yes", "--table-option", "aws_region=x") == 0
     assert lake.call("sweep", "r", "--yes") == 0
-    assert "staged files" in capsys.readouterr().out
+    assert "staged data files" in capsys.readouterr().out
     assert list((lake.folder / "t.lance" / "data").iterdir()) == []

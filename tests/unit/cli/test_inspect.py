@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.model.records import Abort
@@ -139,3 +142,32 @@ def test_nobody_is_told_to_start_over_while_rows_may_be_in_the_table(
     assert "write nothing, and return the receipt" in found["start_would"]
     found = facts(lake, capsys, "inspect", "under-way")
     assert "`holdfast abort under-way` again before you start over" in found["advice"]
+
+
+def test_failed_rows_are_listed_with_their_errors(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As many as are wanted: what to look at before the transform is mended."""
+
+    def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch["id"][0].as_py() % 3 == 0:
+            raise ValueError(f"no price for {batch['id'][0]}\x1b[2J")
+        return batch
+
+    options: dict[str, Any] = {"batch_rows": 1, "retries": 0, "max_errors": 10}
+    lake.start("r", MemorySubmitter(range(10)), transform=refuse, on_error="quarantine", **options)
+    assert lake.call("inspect", "r", "--failed") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("4 failed rows of r\n")
+    assert "no price for 9" in printed
+    assert "\x1b" not in printed
+    assert lake.call("inspect", "r", "--failed", "2", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["failed_rows"], [row["key"] for row in found["rows"]]) == (
+        4,
+        [{"id": 0}, {"id": 3}],
+    )
+    assert lake.call("status", "r") == 0
+    printed = capsys.readouterr().out
+    assert "done      6 of 10 rows (60%), 4 failed" in printed
+    assert "4 rows set aside: `holdfast inspect r --failed` shows them" in printed

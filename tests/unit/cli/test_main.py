@@ -141,7 +141,21 @@ def test_an_unknown_run_in_an_empty_store_doubts_the_store(
 ) -> None:
     """Then it is rather the store that is wrong."""
     assert lake.call("status", "r") == 1
+    assert "there is no folder file://" in capsys.readouterr().err
+    (lake.folder / "store").mkdir()
+    assert lake.call("status", "r") == 1
     assert "it holds no run at all" in capsys.readouterr().err
+
+
+def test_a_command_without_a_store_says_how_to_name_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a command line names it, not as Python does."""
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    assert main(["runs"]) == 1
+    said = capsys.readouterr().err
+    assert "give --store URI, or set HOLDFAST_STORE" in said
+    assert "Run(" not in said
 
 
 @pytest.mark.parametrize("pair", ["canary-7f3a", "=canary-7f3a"])

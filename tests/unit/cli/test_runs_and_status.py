@@ -158,7 +158,7 @@ def test_runs_can_be_chosen_by_state(lake: CliLake, capsys: pytest.CaptureFixtur
     lake.put(killed(), "b")
     found = facts(lake, capsys, "runs", "--state", "stopped")["runs"]
     assert [one["run_id"] for one in found] == ["a"]
-    assert "holds no such run" in said(lake, capsys, "runs", "--state", "aborted")
+    assert "No such run in" in said(lake, capsys, "runs", "--state", "aborted")
     with pytest.raises(SystemExit):
         main(["runs", "--store", "file:///nowhere", "--state", "bogus"])
     assert "invalid choice: 'bogus'" in capsys.readouterr().err

@@ -12,8 +12,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from holdfast.engine.drive import warn_of_doubts
-from holdfast.engine.options import VerifyInput
+from holdfast.engine.drive import Driver, warn_of_doubts
+from holdfast.engine.options import VerifyInput, WriteOptions
 from holdfast.errors import (
     InputChangedError,
     JobFailedError,
@@ -27,12 +27,13 @@ from holdfast.errors import (
     UnsafeStoreError,
 )
 from holdfast.model.records import Abort, Receipt
-from holdfast.sinks.base import Change
+from holdfast.sinks.base import Change, WriterSpec
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.iceberg_tables import Lake, new_table
 from tests.fakes.memory_submitter import MemorySubmitter, partition
 from tests.fakes.memory_table import DriverDiedError, MemoryTable, PostFault
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
+from tests.fakes.unpinned import Unpinned
 
 # ---- One start of a run, from probe to receipt, with Spark, table, store and time in memory
 ALL = list(range(20))
@@ -405,3 +406,23 @@ def test_a_column_widened_after_the_staging_is_no_dead_end(tmp_path: Path) -> No
     second = MemorySubmitter(partition([1, 2], pa.int32()))
     assert lake.start(second).rows == 2
     assert (len(first.plans), second.plans, lake.ids()) == (1, [], [1, 2])
+
+
+def test_output_that_cannot_fit_leaves_no_run_behind() -> None:
+    """A typo in a column is known before the start: no stopped run is left to clean up."""
+    rig, started = Rig(), Rig()
+
+    def refuse(_spec: WriterSpec) -> None:
+        raise SchemaMismatchError(table="t", column="nam", problem="no such column")
+
+    def driver(rig: Rig) -> Driver:
+        ledger, given = rig.ledger(), Unpinned(two_partitions())
+        return Driver(ledger=ledger, sink=rig.table, input=given, check_output=refuse)
+
+    with pytest.raises(SchemaMismatchError):
+        driver(rig).write(rig.table.load(), rig.identity(), WriteOptions())
+    assert [uri for uri in rig.storage.objects if uri.startswith(LAYOUT.folder)] == []
+    # A run that has landed says so, whatever the table's columns are by now.
+    started.start()
+    report = driver(started).write(started.table.load(), started.identity(), WriteOptions())
+    assert report.outcome == "already_committed"

@@ -103,7 +103,7 @@ def test_a_terminal_gets_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
         assert chosen(wanted=False) is None
         with monkeypatch.context() as patched:
             patched.setenv("TERM", "dumb")
-            assert chosen() is None
+            assert isinstance(chosen(), LineDisplay)
 
 
 def test_only_one_picture_is_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,17 +122,26 @@ def test_a_notebook_gets_an_output() -> None:
     assert isinstance(chosen(), NotebookDisplay)
 
 
-def test_a_log_that_nobody_reads_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a terminal there is a line a minute, if INFO is on; else not even a thread."""
-    caplog.set_level(logging.WARNING, "holdfast")
-    assert chosen() is None
-    caplog.set_level(logging.INFO, "holdfast")
-    display = display_for("r", wanted=None)
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_without_a_terminal_there_are_lines_less_and_less_often(
+    is_logged: bool,  # noqa: FBT001 - a parameter of a test.
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the log if INFO is on, else on standard error: a job of hours is never silent."""
+    caplog.set_level(logging.INFO if is_logged else logging.WARNING, "holdfast")
+    display, waits = display_for("r", wanted=None), []
     assert isinstance(display, LineDisplay)
-    assert display.every_s == 60.0
-    display.show(frame_of_a_resume())
-    assert caplog.messages[0].startswith("run r: 51%; rows 2,064 of 4,000")
-    assert vars(caplog.records[0])["holdfast_run"] == "r"
+    for _ in range(5):
+        waits.append(display.every_s)
+        display.show(frame_of_a_resume())
+    assert waits == [10.0, 20.0, 40.0, 60.0, 60.0]
+    printed = capsys.readouterr().err.splitlines()
+    lines = caplog.messages if is_logged else [line.removeprefix("holdfast: ") for line in printed]
+    assert len(lines) == 5
+    assert lines[0].startswith("run r: 51%; rows 2,052 of 4,000")
+    if is_logged:
+        assert (vars(caplog.records[0])["holdfast_run"], printed) == ("r", [])
 
 
 def test_lines_where_there_is_no_terminal(
@@ -151,19 +160,15 @@ def test_lines_where_there_is_no_terminal(
     out, err = capsys.readouterr()
     assert out == ""
     assert [line[:35] for line in err.splitlines()] == [
-        "holdfast: run r: 51%; rows 2,064 of",
-        "holdfast: run r: rows 2,064 so far;",
+        "holdfast: run r: 51%; rows 2,052 of",
+        "holdfast: run r: rows 2,052 so far;",
     ]
 
 
-def test_without_rich_there_are_log_lines(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_rich_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no word about what is missing."""
     with a_terminal(monkeypatch), monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda _name: None)
-        assert chosen() is None
-        caplog.set_level(logging.INFO, "holdfast")
         assert isinstance(chosen(), LineDisplay)
 
 
@@ -219,12 +224,12 @@ def test_a_notebook_updates_one_output(kernel: Kernel, capsys: pytest.CaptureFix
     display.show(frame_of_a_resume())
     display.show(frame_of_a_resume(input_rows=None))
     (output,) = kernel.outputs
-    assert "2,064 so far" in output
+    assert "2,052 so far" in output
     display.end(frame_of_a_resume())
     display.let_go()
     display.show(frame_of_a_resume(input_rows=None))
     (output,) = kernel.outputs
-    assert "2,064 of 4,000" in output
+    assert "2,052 of 4,000" in output
     assert output.startswith("<pre")
     assert capsys.readouterr() == ("", "")
 
@@ -233,7 +238,7 @@ def test_a_job_without_a_terminal_does_not_load_rich() -> None:
     """Nobody pays for pictures that nobody sees."""
     code = (
         "import sys; from holdfast.progress.display import display_for; import holdfast.run; "
-        "assert display_for('r', wanted=None) is None; assert 'rich' not in sys.modules"
+        "assert display_for('r', wanted=None); assert 'rich' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -212,8 +212,8 @@ def test_the_picture_at_80_columns() -> None:
     assert lines[0] == f"{'embed-2026-11  lake.ml.embeddings':<67}  1 min 12 s"
     assert lines[1].endswith("━   51%")
     assert lines[2:-1] == [
-        "  rows      2,064 of 4,000; 24 rows/s; about 1 min 20 s left",
-        "  failed    12 of them: see run.quarantined()",
+        "  rows      2,052 of 4,000; 24 rows/s; about 1 min 20 s left",
+        "  failed    12 rows set aside",
         "  staged    3 files (9.7 kB), 1 chunk to put into files",
         "  tasks     2 at work, 1 ended, IO wait 5%",
         "  kept      1,000 rows of earlier starts, 43 s of work",
@@ -232,9 +232,9 @@ def test_a_terminal_without_unicode_gets_plain_signs() -> None:
 def test_a_log_line_holds_the_most_important_of_it() -> None:
     """For those who read it the day after."""
     assert one_line(frame_of_a_resume()) == (
-        "51%; rows 2,064 of 4,000; 24 rows/s; about 1 min 20 s left; 3 files (9.7 kB), 1 chunk "
-        "to put into files; 1,000 rows kept; 2.5 paid; start 2, pass 1: goes on where the last "
-        "start ended; 1 min 12 s; no record for 1 min 15 s"
+        "51%; rows 2,052 of 4,000; 24 rows/s; about 1 min 20 s left; 12 failed; 3 files (9.7 kB), "
+        "1 chunk to put into files; 1,000 rows kept; 2.5 paid; start 2, pass 1: goes on where the "
+        "last start ended; 1 min 12 s; no record for 1 min 15 s"
     )
 
 
