@@ -250,6 +250,9 @@ _ROWS = (
         "{partitioned_1x.files} files grow to {partitioned_10x.files}, and the driver lists them",
     ),
     (COMPARISON, "peers", "| {figures.rows/1e6} million rows | whole run"),
+    (COMPARISON, "peers", "was killed at {max figures.ray.resumed.killed_at*100} % of the rows"),
+    (COMPARISON, "peers", "the others at {min figures.daft.resumed.killed_at*100} to"),
+    (COMPARISON, "peers", "to {max figures.holdfast.resumed.killed_at*100} %):"),
     *(
         (
             COMPARISON,
