@@ -118,11 +118,11 @@ def error_chain(error: BaseException, *, handled: bool = True) -> Iterator[BaseE
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        one = left.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            left += [one.__cause__, one.__context__ if handled else None]
+        current = left.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            left += [current.__cause__, current.__context__ if handled else None]
 
 
 def _secrets(options: Mapping[str, Any]) -> Iterator[str]:

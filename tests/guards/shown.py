@@ -51,7 +51,7 @@ SHOWN_GUARDS = (
     Guard(
         name="retry_safe: an error that a passing one led to may pass",
         file="model/lasting.py",
-        before="    if any(names(PASSING, one) for one in error_chain(error)):\n",
+        before="    if any(names(PASSING, cause) for cause in error_chain(error)):\n",
         after="    if False:\n",
         test=f"{_LASTING} -k may_pass",
     ),

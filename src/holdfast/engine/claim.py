@@ -185,7 +185,7 @@ def prepare(
         if not has_landed:
             book.inherit()
             # Retry all failed rows: how many this start tolerates is not known yet.
-            book.release(book.work.without(one.name for one in book.work.quarantined))
+            book.release(book.work.without(record.name for record in book.work.quarantined))
             # Finished rows are known by their keys: if a key file is lost, its rows are redone.
             kept = without_lost_objects(ledger, book.work)
             if kept is not book.work:

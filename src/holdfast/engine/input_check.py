@@ -136,7 +136,7 @@ class InputCheck:
         # What a check during the job has found.
         self._found: DuplicateKeyError | None = None
         # The records whose rows a derived input lacks.
-        self._counted_on = {one.name for one in book.work.with_keys} if source else set()
+        self._counted_on = {record.name for record in book.work.with_keys} if source else set()
         self._drops = 0
 
     def errors_max(self, rows_seen: int) -> int:

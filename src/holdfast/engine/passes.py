@@ -67,7 +67,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
         raise NullKeyError(rows=sum(int(problem.facts["rows"]) for problem in null_keys))
     if transform := by_kind.get("transform"):
         # Show a permanent failure first: it must be fixed before the job can succeed.
-        first = next((one for one in transform if one.facts.get("lasts")), transform[0])
+        first = next((problem for problem in transform if problem.facts.get("lasts")), transform[0])
         raise TransformError(
             failed_tasks=len(transform),
             tasks=len(reports),
@@ -94,7 +94,7 @@ def to_keep(work: Work, claims: Mapping[int, Claim], code: str, limit: int) -> W
         code: The digest of the transform's current code.
         limit: How many rows may fail.
     """
-    others = [one.name for one in work.quarantined if claims[one.claim].code != code]
+    others = [record.name for record in work.quarantined if claims[record.claim].code != code]
     kept = work.without(others) if others else work
     if kept.quarantined_rows > limit:
         kept = kept.without(record.name for record in kept.quarantined)

@@ -310,7 +310,9 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
 def _only(work: Work, new: Mapping[str, StagedGroup]) -> Work:
     """Return the records with only their new groups, which is what a sweep needs."""
     found = [
-        replace(one, groups=tuple(new[group.path] for group in one.groups if group.path in new))
-        for one in work.records
+        replace(
+            record, groups=tuple(new[group.path] for group in record.groups if group.path in new)
+        )
+        for record in work.records
     ]
-    return Work(records=tuple(one for one in found if one.groups))
+    return Work(records=tuple(record for record in found if record.groups))

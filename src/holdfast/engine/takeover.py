@@ -290,7 +290,7 @@ def silent_after_s(checkpoint_every_s: float | None) -> float:
 
 def _age(now: float | None, *written: float | None) -> float:
     """Return the age of the newest write; infinity if there was none."""
-    moments = [one for one in written if one is not None]
+    moments = [moment for moment in written if moment is not None]
     return max(0.0, now - max(moments)) if moments and now is not None else float("inf")
 
 
@@ -312,5 +312,5 @@ def _has_ended(log: RunLog, ports: Ports) -> bool:
     # has started the run again.
     here, folder = threading.get_ident(), log.layout.folder
     return not any(
-        one.layout.folder == folder and thread != here for one, thread in tuple(ports.drivers)
+        driver.layout.folder == folder and thread != here for driver, thread in tuple(ports.drivers)
     )

@@ -283,7 +283,9 @@ class RunLog:
     @property
     def pinned(self) -> Pinned | None:
         """The files that the run reads, once they are pinned."""
-        return next((one.body for one in self._records if isinstance(one.body, Pinned)), None)
+        return next(
+            (record.body for record in self._records if isinstance(record.body, Pinned)), None
+        )
 
     def refresh(self) -> None:
         """Read the records that were added since the last look.
@@ -473,7 +475,11 @@ class RunLog:
         if isinstance(body, Intent) and self._table_uuid not in {"", body.table_uuid}:
             raise LedgerDamagedError(uri=uri, reason="it is an intent for another table")
         if isinstance(body, Receipt | Refused):
-            intents = {one.number: one.body for one in before if isinstance(one.body, Intent)}
+            intents = {
+                earlier.number: earlier.body
+                for earlier in before
+                if isinstance(earlier.body, Intent)
+            }
             intent = intents.get(body.intent_number)
             if intent is None or (isinstance(body, Receipt) and body.staged != intent.staged):
                 raise LedgerDamagedError(
@@ -483,4 +489,4 @@ class RunLog:
 
 def _named_run(records: Sequence[Record]) -> str:
     """Return the run nonce that the records carry; empty if none does."""
-    return next((one.run for one in reversed(records) if one.run), "")
+    return next((record.run for record in reversed(records) if record.run), "")
