@@ -158,12 +158,12 @@ def seconds_of(duration: str | float | timedelta) -> float:
     elif isinstance(duration, str):
         found = _TEXT.fullmatch(duration.lower())
         if found is None or found[2] not in _UNITS_S:
-            raise ValueError(f"{duration!r} is no duration")
+            raise ValueError(f"{duration!r} is not a duration")
         seconds = float(found[1]) * _UNITS_S[found[2]]
     else:
         seconds = float(duration)
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"{duration!r} is no time at all")
+        raise ValueError(f"{duration!r} is not a positive, finite duration")
     return seconds
 
 

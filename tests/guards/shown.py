@@ -149,8 +149,8 @@ SHOWN_GUARDS = (
     Guard(
         name="a step is one line of the log",
         file="ledger/ledger.py",
-        before='"run %s: %s", printable(run_id), told',
-        after='"run %s: %s", run_id, told',
+        before='"run %s: %s", printable(run_id), line',
+        after='"run %s: %s", run_id, line',
         test=_HOSTILE,
     ),
     Guard(

@@ -78,7 +78,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
         # Whatever the kind, the task's rows are not done, and must not be lost.
         raise JobFailedError(reason=f"a task reported {problem.kind!r}: {problem.facts}")
     if len(set(places)) != len(places):
-        raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")
+        raise JobFailedError(reason=f"{len(places) - len(set(places))} tasks reported twice")
 
 
 # ---- Failed rows: which of them are retried, and when there are too many
@@ -416,7 +416,7 @@ class Passes:
     def _log_pass(self, job: Job, rows_left: int | None) -> None:
         start = starts_of(self._log.records)[-1]
         reason = pass_reason(start, start.jobs[-1])
-        rows = "rows that were not counted" if rows_left is None else f"{rows_left:,} rows left"
+        rows = "unknown number of rows left" if rows_left is None else f"{rows_left:,} rows left"
         log_step(self._log.run_id, f"pass {self._book.tally.passes + 1} ({job}): {rows}; {reason}")
 
     def _ask_to_stop(self, reason: str) -> None:
@@ -438,6 +438,6 @@ class Passes:
 def _nothing_added(reports: Sequence[TaskReport]) -> str:
     ends = sorted({report.end for report in reports})
     return (
-        f"a pass of {len(reports)} tasks added nothing to what was done before (they ended "
+        f"a pass of {len(reports)} tasks added nothing to the finished work (they ended: "
         f"{', '.join(ends) or 'without a report'})"
     )

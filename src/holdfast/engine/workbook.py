@@ -141,7 +141,7 @@ def gather(
         if len(gathered.logs.get(report.log, ())) < report.records:
             raise LedgerDamagedError(
                 uri=f"{layout.tasks}/{report.log}",
-                reason=f"the task wrote {report.records} records, and fewer are listed",
+                reason=f"the task wrote {report.records} records, but fewer are listed",
             )
     return gathered
 

@@ -196,7 +196,9 @@ class RunStatus:
         if self.snapshot_id is not None:
             lines.append(("snapshot", str(self.snapshot_id)))
         if self.starts:
-            lines.append(("starts", f"{self.starts}, last by {self.host} ({self.process_id})"))
+            lines.append(
+                ("starts", f"{self.starts}, last on {self.host} (process {self.process_id})")
+            )
             lines.append(("written", self.last_record_at))
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
 
@@ -311,10 +313,10 @@ def pass_reason(start: Start, one: Pass) -> str:
     if one.plan is None:
         return ""
     if one.plan.job == "replay":
-        return "puts chunks of ended tasks into table files"
+        return "writes chunks of ended tasks to table files"
     if any(job.plan is not None and job.plan.job != "replay" for job in _before(start, one)):
-        return "does the rows that lost or failed tasks have left"
-    return "goes on where the last start ended" if start.number > 1 else "does all rows"
+        return "computes the rows that lost or failed tasks left"
+    return "resumes where the last start ended" if start.number > 1 else "computes all rows"
 
 
 def _before(start: Start, one: Pass) -> list[Pass]:

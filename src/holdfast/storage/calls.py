@@ -160,7 +160,7 @@ def read_range(
     try:
         found = obstore.get(store, key, options=options)
     except PreconditionError:
-        raise ObjectChangedError(f"{uri}: written anew since it was pinned") from None
+        raise ObjectChangedError(f"{uri}: rewritten since it was pinned") from None
     data = memoryview(found.bytes())
     if len(data) != stop - start:
         raise ObjectChangedError(f"{uri}: ends before byte {stop}")

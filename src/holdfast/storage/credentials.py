@@ -135,8 +135,8 @@ def _understood(origin: str, given: Mapping[str, Any], ttl_s: float) -> tuple[S3
     missing = [name for name in ("access_key_id", "secret_access_key") if not given.get(name)]
     if missing:
         raise SettingsError(
-            what=f"{origin} gave no {' and no '.join(missing)}",
-            cure="return access_key_id, secret_access_key and, if there are, token and expires_at",
+            what=f"{origin} returned no {' and no '.join(missing)}",
+            cure="return access_key_id, secret_access_key and, if any, token and expires_at",
         )
     found: S3Credential = {
         "access_key_id": str(given["access_key_id"]),
@@ -291,7 +291,7 @@ def _function(name: str) -> Ask:
             cure="name a function as module:function, importable on the driver and on executors",
         ) from None
     if not callable(found):
-        raise SettingsError(what=f"{OPTION}={name!r} is no function", cure="name a function")
+        raise SettingsError(what=f"{OPTION}={name!r} is not a function", cure="name a function")
     ask: Ask = found
     return ask
 

@@ -230,7 +230,7 @@ def _read(store: ObjectStore, key: str, *, is_sure: bool) -> bytes:
         if fits or data in seen:
             return data  # Read twice the same: the tag is not their MD5, as with encryption.
         seen.add(data)
-    raise ValueError(f"{_READS_MAX} reads gave {_READS_MAX} different objects")
+    raise ValueError(f"{_READS_MAX} reads returned {_READS_MAX} different contents")
 
 
 def _md5(data: bytes) -> str:

@@ -71,7 +71,7 @@ class Upload:
             StorageError: An earlier part failed, or the object is closed or abandoned.
         """
         if self._is_closed or self._is_abandoned:
-            raise StorageError(f"{self._uri}: written after its end")
+            raise StorageError(f"{self._uri}: written after it was closed or abandoned")
         left = memoryview(data)
         while left:
             self._raise_failure()
@@ -96,7 +96,7 @@ class Upload:
         if self._is_closed:
             return
         if self._is_abandoned:
-            raise StorageError(f"{self._uri}: closed after it was given up")
+            raise StorageError(f"{self._uri}: closed after it was abandoned")
         try:
             if self._has_parts:
                 self._finish_parts()
