@@ -240,7 +240,7 @@ def record_landing(ledger: Ledger, found: MarkFound) -> None:
 def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
     """Keep a start of an aborted run from reporting "aborted" while a post is in doubt.
 
-    A user who reads "aborted" starts over under another run id, so no row may be in the table.
+    A user who sees "aborted" starts over under another run id, so no row may be in the table.
 
     Raises:
         RunCommittedError: The run has landed.

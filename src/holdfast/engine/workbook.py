@@ -123,7 +123,7 @@ def gather(
         layout: Where the run's objects are.
         work: The work that earlier seals have accepted.
         folders: The names of the task log folders to read, in order.
-        reports: The reports of the tasks that lived to return one.
+        reports: The reports of the tasks that returned one.
 
     Raises:
         LedgerDamagedError: A record is damaged, or a reported one is missing.
@@ -296,7 +296,7 @@ class Workbook:
         """Accept what tasks have written under all claims that are not sealed yet.
 
         Args:
-            reports: The reports of the tasks that lived to return one.
+            reports: The reports of the tasks that returned one.
 
         Raises:
             StoreError: The ledger is damaged or does not answer.
