@@ -1,45 +1,46 @@
 """Every error that Holdfast raises.
 
-Each says what happened, whether a retry may succeed (`retry_safe`), and what to do. Another run
-of the same script never does harm, whatever `retry_safe` says: it tells a scheduler whether to
-retry. Spark hands an executor's error to the driver as text, so the message alone is enough.
+Each says what happened, whether a retry may succeed (`retry_safe`), and what to do. Running the
+same script again never does harm, whatever `retry_safe` is: the flag is for schedulers, which
+decide whether to retry. Spark passes an executor's error to the driver as text, so the message
+alone is enough.
 
     HoldfastError
     ├── SettingsError                 an argument or a setting is wrong
     │   ├── MissingExtraError         an optional package is not installed
-    │   ├── HiddenSettingError        Spark Connect does not give out a secret
+    │   ├── HiddenSettingError        Spark Connect does not reveal a secret
     │   └── UnsupportedTableError     a catalog or table that cannot be written safely
     ├── StoreError                    the ledger's store
     │   ├── UnsafeStoreError          it ignores create-if-absent
     │   ├── StoreUnavailableError     it did not answer
     │   └── LedgerDamagedError        a record is not what was written
-    ├── RunError                      the run as such
+    ├── RunError                      the run itself
     │   ├── RunMismatchError          the same id, but another job
     │   ├── RunFencedError            another driver has taken over
-    │   ├── RunBusyError              another driver seems to be at work
-    │   ├── RunAbortedError           the run was given up
-    │   ├── RunCommittedError         it has landed, and cannot be given up
-    │   └── RunUnfinishedError        it may go on, and must not be swept
+    │   ├── RunBusyError              another driver seems to be running
+    │   ├── RunAbortedError           the run was aborted
+    │   ├── RunCommittedError         it has landed, and cannot be aborted
+    │   └── RunUnfinishedError        it is unfinished, and must not be swept
     ├── JobError                      the work on the executors
     │   ├── NullKeyError              rows without a key
-    │   ├── DuplicateKeyError         a key that does not tell rows apart
-    │   ├── InputChangedError         the input is not what it was a moment ago
+    │   ├── DuplicateKeyError         a key that several rows share
+    │   ├── InputChangedError         the input has changed since it was read
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── TransformError            the transform failed
     │   ├── TooManyErrorsError        more rows failed than max_errors allows
     │   ├── TransformTooLargeError    the transform carries too much with it
     │   ├── ExecutorSetupError        an executor cannot run this job
-    │   └── JobFailedError            Spark gave the job up
+    │   └── JobFailedError            Spark gave up on the job
     └── CommitError                   the one atomic step
         ├── CatalogUnavailableError   the catalog does not answer
         ├── TableMissingError         there is no such table
-        ├── TableChangedError         the table is not the one that was staged for
+        ├── TableChangedError         not the table that files were staged for
         ├── StagedFileMissingError    a staged file was removed
         ├── CommitConflictError       other writers won every attempt
-        ├── CommitRefusedError        the catalog says no, for good
+        ├── CommitRefusedError        the catalog refuses the commit permanently
         ├── CommitUnknownError        it is unknown whether it landed
-        ├── TableOutOfSightError      an abort cannot ask the table what became of a post
-        └── CommittedThenRemovedError it landed, and was rolled back or replaced since
+        ├── TableOutOfSightError      an abort cannot see whether a post landed
+        └── CommittedThenRemovedError it landed, but was rolled back or replaced
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class HoldfastError(Exception):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-# ---- Settings, the ledger's store, and the run as such
+# ---- Settings, the ledger's store, and the run itself
 @dataclass(eq=False, repr=False, kw_only=True)
 class SettingsError(HoldfastError):
     """An argument or a setting cannot be used as it is."""
@@ -133,9 +134,9 @@ class MissingExtraError(SettingsError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class HiddenSettingError(SettingsError):
-    """Spark Connect does not give out a setting whose name looks secret."""
+    """Spark Connect does not reveal a setting whose name looks secret."""
 
-    happened = "the session does not give out the setting {what!r} (Spark Connect hides secrets)"
+    happened = "the session does not reveal the setting {what!r} (Spark Connect hides secrets)"
     advice = (
         "pass it as an argument: hf.IcebergTable(name, catalog={{...}}) "
         "or Run(store_options={{...}})"
@@ -177,7 +178,7 @@ class UnsafeStoreError(StoreError):
 class StoreUnavailableError(StoreError):
     """The store gave no usable answer."""
 
-    happened = "{uri}: the store did not answer ({reason})"
+    happened = "{uri}: the request to the store failed ({reason})"
     advice = "check the address and the credentials, then run the same script again"
 
     uri: str
@@ -194,8 +195,8 @@ class LedgerDamagedError(StoreError):
     retry_safe = False
     advice = (
         "restore the object from a backup; nothing was deleted. Before you start over with a new "
-        "run id, look whether a snapshot of the table names this run (holdfast.run): its rows "
-        "would be added again"
+        "run id, check whether a snapshot of the table names this run (holdfast.run): if one does, "
+        "its rows would be added again"
     )
 
     uri: str
@@ -213,9 +214,9 @@ class RunError(HoldfastError):
 class RunMismatchError(RunError):
     """The run id belongs to another job."""
 
-    happened = "run {run_id!r} was started as another job: {differences}"
+    happened = "run {run_id!r} was started as a different job: {differences}"
     retry_safe = False
-    advice = "use a new run id for the new job, or go back to what the run was started with"
+    advice = "use a new run id for the new job, or restore what the run was started with"
 
     differences: str
 
@@ -232,11 +233,11 @@ class RunFencedError(RunError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunBusyError(RunError):
-    """Another driver seems to be at work, and this one may not take over."""
+    """Another driver seems to be running, and this one may not take over."""
 
     happened = (
-        "run {run_id!r}: process {process_id} on {host} seems to be at work "
-        "(it wrote {age_s:.0f} s ago)"
+        "run {run_id!r}: process {process_id} on {host} seems to be running it "
+        "(it last wrote {age_s:.0f} s ago)"
     )
     advice = 'let it finish, or start with takeover="wait" or "now" if it is dead'
 
@@ -263,7 +264,7 @@ class RunCommittedError(RunError):
 
     happened = "run {run_id!r} has landed as snapshot {snapshot_id}"
     retry_safe = False
-    advice = "roll the table back if the rows are not wanted; run.sweep() removes left-overs"
+    advice = "roll the table back if the rows are not wanted; run.sweep() removes leftover files"
 
     snapshot_id: int
 
@@ -272,12 +273,9 @@ class RunCommittedError(RunError):
 class RunUnfinishedError(RunError):
     """The run has neither landed nor been aborted: its files hold finished work."""
 
-    happened = "run {run_id!r} has neither landed nor was it aborted"
+    happened = "run {run_id!r} has neither landed nor been aborted"
     retry_safe = False
-    advice = "finish it by running its script again, or give it up with run.abort()"
-
-
-# Where users import them from, and what a traceback shows.
+    advice = "finish it by running its script again, or abort it with run.abort()"
 
 
 # ---- The work on the executors
@@ -288,7 +286,7 @@ class JobError(HoldfastError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NullKeyError(JobError):
-    """Rows have NULL in their key, so they cannot be told apart."""
+    """Rows have NULL in their key, so they cannot be distinguished."""
 
     happened = "{rows} input rows have NULL in a key column"
     retry_safe = False
@@ -299,11 +297,11 @@ class NullKeyError(JobError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DuplicateKeyError(JobError):
-    """Several input rows have the same key, so it is unclear which of them is done."""
+    """Several input rows have the same key: it is unclear which of them is done."""
 
-    happened = "{keys} keys stand in more than one input row, for example {examples}"
+    happened = "{keys} keys appear in more than one input row, for example {examples}"
     retry_safe = False
-    advice = "add a column that tells these rows apart to key=, or remove the doubled rows"
+    advice = "add a column to key= that distinguishes these rows, or remove the duplicates"
 
     keys: int
     examples: str
@@ -313,7 +311,7 @@ class DuplicateKeyError(JobError):
 class InputChangedError(JobError):
     """The input returned different rows when it was read again; nothing was committed."""
 
-    happened = "the input is not what it was: {what}"
+    happened = "the input has changed: {what}"
     retry_safe = False
     advice = (
         "restore it, or make it deterministic (write it to a table first), then run again; if it "
@@ -341,9 +339,7 @@ class TransformError(JobError):
     """The transform raised, or returned something that is not a table."""
 
     happened = "the transform failed in {failed_tasks} of {tasks} tasks; first: {example}"
-    advice = (
-        "mend the transform (or the row), then run the same script again; nothing was committed"
-    )
+    advice = "fix the transform (or the row), then run the same script again; nothing was committed"
 
     failed_tasks: int
     tasks: int
@@ -358,14 +354,14 @@ class TooManyErrorsError(JobError):
 
     happened = "{rows} rows failed, and max_errors allows {limit}; first: {example}"
     advice = (
-        "see run.quarantined(); mend the transform, or raise max_errors, then run the same script "
-        "again: failed rows are tried again, finished ones are not paid for twice"
+        "see run.quarantined(); fix the transform, or raise max_errors, then run the same script "
+        "again: failed rows are retried, and finished rows are not paid for twice"
     )
 
     rows: int
     limit: int
     example: str
-    # True where rows failed with errors that may pass: failed rows are tried again.
+    # True where rows failed with errors that may pass: failed rows are retried.
     retry_safe: bool = False
 
 
@@ -376,8 +372,8 @@ class TransformTooLargeError(JobError):
     happened = "the transform pickles to {size_mb} MB (at most {limit_mb} MB)"
     retry_safe = False
     advice = (
-        "build what is large on the worker: transform=hf.per_worker(YourClass, ...) "
-        "makes it once in each worker process"
+        "build large objects on the worker: transform=hf.per_worker(YourClass, ...) "
+        "builds them once in each worker process"
     )
 
     size_mb: int
@@ -402,7 +398,7 @@ class JobFailedError(JobError):
     """Spark gave up on the job."""
 
     happened = "Spark could not finish the job: {reason}"
-    advice = "mend what the reason names, or see the executors' logs; nothing was committed"
+    advice = "fix the cause named above, or see the executors' logs; nothing was committed"
 
     reason: str
     # False for a query that Spark refuses: a path, a column, a permission.
@@ -421,10 +417,10 @@ class CommitError(HoldfastError):
 class CatalogUnavailableError(CommitError):
     """The catalog did not answer when the table was read."""
 
-    happened = "{table}: the catalog did not answer ({reason})"
+    happened = "{table}: the request to the catalog failed ({reason})"
     advice = (
-        "check that the catalog can be reached and lets this user in, then run the same script "
-        "again"
+        "check that the catalog can be reached and grants this user access, then run the same "
+        "script again"
     )
 
     reason: str
@@ -450,7 +446,9 @@ class TableChangedError(CommitError):
 
     happened = "{table} has changed since this run began: {change}"
     retry_safe = False
-    advice = "undo the change and run the same script again (work is kept), or use a new run id"
+    advice = (
+        "undo the change and run the same script again (finished work is kept), or use a new run id"
+    )
 
     change: str
 
@@ -459,8 +457,10 @@ class TableChangedError(CommitError):
 class StagedFileMissingError(CommitError):
     """A staged file is gone or its size has changed: another clean-up job removed it."""
 
-    happened = "{table}: {count} staged files are gone or changed, first {path}"
-    advice = "run the same script again; keep orphan removal away from files younger than the run"
+    happened = "{table}: {count} staged files are gone or changed; first: {path}"
+    advice = (
+        "run the same script again; keep orphan-file removal away from files younger than the run"
+    )
 
     count: int
     path: str
@@ -481,7 +481,7 @@ class CommitRefusedError(CommitError):
     """The catalog or the store refused the commit for a reason that a retry will not change."""
 
     happened = "{table}: the commit was refused: {reason}"
-    advice = "mend the cause, then run the same script again; the staged files are kept"
+    advice = "fix the cause, then run the same script again; the staged files are kept"
 
     reason: str
     # True where the table could not be created for now.
@@ -494,8 +494,9 @@ class CommitUnknownError(CommitError):
 
     happened = "{table}: it is unknown whether run {run_id!r} has landed ({reason})"
     advice = (
-        "run the same script again later: it looks first. If it stays unknown, look for its rows "
-        "in the table, give the run up with run.abort() and use a new run id. Delete nothing"
+        "run the same script again later: it checks the table first. If the outcome stays unknown, "
+        "look for the run's rows in the table, abort the run with run.abort() and use a new run "
+        "id. Delete nothing"
     )
 
     run_id: str
@@ -507,13 +508,13 @@ class TableOutOfSightError(CommitError):
     """A post of the run got no answer, and the table that would show its outcome cannot be read."""
 
     happened = (
-        "{table}: run {run_id!r} has {posts} without an answer, and its table cannot be asked "
-        "({reason}); it may have landed, or may still land"
+        "{table}: run {run_id!r} has {posts} without an answer, and its table cannot be checked "
+        "({reason}); the run may have landed, or may still land"
     )
     retry_safe = False
     advice = (
-        "name the catalog and table that the run was started with: its UUID and its branch would "
-        "prove it. If the table or the branch is gone for good, say so with table_is_gone=True "
+        "name the catalog and table that the run was started with: the table's UUID and branch "
+        "must match. If the table or the branch is gone for good, pass table_is_gone=True "
         "(--table-is-gone)"
     )
 
@@ -528,7 +529,7 @@ class CommittedThenRemovedError(CommitError):
 
     happened = (
         "{table}: run {run_id!r} landed as snapshot {snapshot_id}, "
-        "which was rolled back or replaced since"
+        "which has since been rolled back or replaced"
     )
     retry_safe = False
     advice = "if the rows are wanted again, use a new run id"

@@ -133,7 +133,8 @@ class MaterializedInput:
         self._schema = spark.arrow_schema(rows.df)
         if len(set(self._schema.names)) != len(self._schema):
             raise SettingsError(
-                what=f"the DataFrame has a column twice: {self._schema.names}", cure="rename one"
+                what=f"the DataFrame has duplicate column names: {self._schema.names}",
+                cure="rename the duplicates",
             )
         self.identity = identity_of(self._schema)
         self._submitter: Submitter | None = None
@@ -183,5 +184,6 @@ def _refuse_key(key: str | Sequence[str] | None) -> None:
     """
     if key:
         raise SettingsError(
-            what="key= with a scan", cure="leave it out: rows are told apart by their place"
+            what="key= cannot be used with a scan",
+            cure="leave it out: rows are identified by their position",
         )

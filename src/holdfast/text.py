@@ -118,11 +118,11 @@ def error_chain(error: BaseException, *, handled: bool = True) -> Iterator[BaseE
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        one = left.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            left += [one.__cause__, one.__context__ if handled else None]
+        current = left.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            left += [current.__cause__, current.__context__ if handled else None]
 
 
 def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
@@ -158,12 +158,12 @@ def seconds_of(duration: str | float | timedelta) -> float:
     elif isinstance(duration, str):
         found = _TEXT.fullmatch(duration.lower())
         if found is None or found[2] not in _UNITS_S:
-            raise ValueError(f"{duration!r} is no duration")
+            raise ValueError(f"{duration!r} is not a duration")
         seconds = float(found[1]) * _UNITS_S[found[2]]
     else:
         seconds = float(duration)
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"{duration!r} is no time at all")
+        raise ValueError(f"{duration!r} is not a positive, finite duration")
     return seconds
 
 

@@ -83,7 +83,7 @@ class StoredObjects(abc.ABC):
         self._asked("get_range", uri)
         self._must_be_there(uri)
         if tag not in ("", self._tag(uri)):
-            raise ObjectChangedError(f"{uri}: written anew since it was pinned")
+            raise ObjectChangedError(f"{uri}: rewritten since it was pinned")
         if start < stop > len(self.objects[uri]):
             raise ObjectChangedError(f"{uri}: ends before byte {stop}")
         return self._shown(uri)[start:stop]
@@ -280,7 +280,7 @@ class _Sink:
 
     def write(self, data: bytes | memoryview, /) -> int:
         if self._data is None:
-            raise StorageError(f"{self._uri}: written after its end")
+            raise StorageError(f"{self._uri}: written after it was closed or abandoned")
         self._data += data
         self._position += len(data)
         return len(data)

@@ -55,7 +55,7 @@ def frame_of_a_resume(*, input_rows: int | None = 4000) -> Frame:
         kept_cost=1.25,
         start=2,
         passes=1,
-        reason="goes on where the last start ended",
+        reason="resumes where the last start ended",
     )
     return Frame(
         run_id="embed-2026-11",

@@ -136,7 +136,7 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: another thread of this process may be at work",
         file="engine/takeover.py",
-        before="one.layout.folder == folder and thread != here",
+        before="driver.layout.folder == folder and thread != here",
         after="False",
         test="tests/unit/engine/test_takeover.py",
     ),

@@ -51,7 +51,7 @@ SHOWN_GUARDS = (
     Guard(
         name="retry_safe: an error that a passing one led to may pass",
         file="model/lasting.py",
-        before="    if any(names(PASSING, one) for one in error_chain(error)):\n",
+        before="    if any(names(PASSING, cause) for cause in error_chain(error)):\n",
         after="    if False:\n",
         test=f"{_LASTING} -k may_pass",
     ),
@@ -149,8 +149,8 @@ SHOWN_GUARDS = (
     Guard(
         name="a step is one line of the log",
         file="ledger/ledger.py",
-        before='"run %s: %s", printable(run_id), told',
-        after='"run %s: %s", run_id, told',
+        before='"run %s: %s", printable(run_id), line',
+        after='"run %s: %s", run_id, line',
         test=_HOSTILE,
     ),
     Guard(

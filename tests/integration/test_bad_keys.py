@@ -84,7 +84,7 @@ def test_a_key_in_two_rows_is_shown_and_nothing_lands(
     """The row with number `other` has the key of row 1; after the fix the run lands."""
     good = watched.input("n AS m", tasks=4).selectExpr(f"{key} AS k", "n")
     bad = watched.input(f"if(n = {other}, 1, n) AS m", tasks=4).selectExpr(f"{key} AS k", "n")
-    with pytest.raises(DuplicateKeyError, match=rf"1 keys stand in .* example \({shown}"):
+    with pytest.raises(DuplicateKeyError, match=rf"1 keys appear in .* example \({shown}"):
         watched.append(bad, key="k", verify_input=verify_input)
     check_nothing_landed(watched)
     before = Counter(watched.computed())

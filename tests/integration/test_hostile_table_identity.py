@@ -63,7 +63,7 @@ def swap_back(table: HostileTable) -> None:
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_dropped_and_made_again_before_the_post_is_another_table(hostile: HostileTable) -> None:
     """Nothing lands in a table that the run was not started for; a new run id may write it."""
-    with pytest.raises(TableChangedError, match=r"made again \(its UUID is another one\)"):
+    with pytest.raises(TableChangedError, match=r"created again \(its UUID differs\)"):
         hostile.append_while(lambda: make_again(hostile))
     with pytest.raises(RunMismatchError, match="it was dropped and created again, or") as caught:
         hostile.append()
@@ -196,7 +196,7 @@ def test_renamed_after_the_commit_is_found_under_its_new_name(hostile: HostileTa
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_swapped_with_another_table_before_the_post_is_refused(hostile: HostileTable) -> None:
     """The other table has the name and not the identity: it gets no row, and loses none."""
-    with pytest.raises(TableChangedError, match="its UUID is another one"):
+    with pytest.raises(TableChangedError, match="its UUID differs"):
         hostile.append_while(lambda: swap(hostile))
     with pytest.raises(RunMismatchError, match="it was dropped and created again, or"):
         hostile.append()

@@ -52,7 +52,7 @@ def test_the_same_input_gives_the_receipt_and_another_is_refused(
         append(df.where("n >= 10"))
     with pytest.raises(RunMismatchError, match="had 200 rows and now has 210: 10 more"):
         append(df.union(df.where("n < 10")))
-    with pytest.raises(RunMismatchError, match="200 rows as before, but other keys"):
+    with pytest.raises(RunMismatchError, match="200 rows, but different keys"):
         append(df.where("n > 0").union(df.where("n = 1")))
     assert lake.table(table).count() == 200
 

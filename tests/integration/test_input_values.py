@@ -100,7 +100,7 @@ def test_new_values_under_finished_keys(
             append(other, table, ledger, **how)
     report = append(balances(lake, key=key, rows=ROWS + 50), table, ledger, **how)
     assert (report.kept_rows, report.input_compared) == (ROWS // 2, "rows")
-    with pytest.raises(RunMismatchError, match=r"250 rows with the same keys .* other values"):
+    with pytest.raises(RunMismatchError, match="250 rows with the same keys, but different values"):
         append(more, table, ledger, **how)
     again = append(balances(lake, key=key, rows=ROWS + 50).repartition(3), table, ledger, **how)
     assert (again.outcome, again.input_compared) == ("already_committed", "rows")
@@ -310,8 +310,8 @@ def test_under_connect_values_are_compared_too(
         for outcome in ("committed", "already committed"):
             ended = run_job(job, folder=tmp_path, environment=paths)
             assert (ended.code, ended.report.get("outcome")) == (0, outcome), ended.errors
-            assert ended.report["input"] == "compared row by row, values and all"
+            assert ended.report["input"] == "compared row by row, including values"
         other = {**job, "label": "concat('other row ', id) AS label"}
         ended = run_job(other, folder=tmp_path, environment=paths)
         assert ended.code != 0
-        assert "40 rows with the same keys as before, but other values" in ended.errors
+        assert "40 rows with the same keys, but different values" in ended.errors

@@ -85,7 +85,7 @@ def test_the_same_id_onto_another_dataset_is_refused(desk: LanceDesk, *, landed:
     else:
         half_done(desk)
     other = hf.LanceTable(f"{desk.folder}/other.lance", storage_options=desk.options)
-    words = rf"it writes the table {desk.uri}, and now is to write {desk.folder}/other\.lance"
+    words = rf"it writes the table {desk.uri}, but this start writes {desk.folder}/other\.lance"
     with pytest.raises(RunMismatchError, match=words):
         desk.append(to=other)
     assert desk.storage.list(f"{desk.folder}/other.lance") == []  # Despite create=.

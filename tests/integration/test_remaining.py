@@ -106,7 +106,7 @@ def test_rows_lost_after_remaining_are_an_error(
     run = watched.run()
     left = run.remaining(watched.input(tasks=TASKS), key="n")
     done = step(left).select("n", costly(watched.notes)("n").alias("twice"))
-    with pytest.raises(InputChangedError, match=r"not every row of run\.remaining\(\) has arrived"):
+    with pytest.raises(InputChangedError, match=r"some rows of run\.remaining\(\) are missing"):
         run.append(done, to=watched.name, key="n", create=hf.Create())
     assert watched.snapshots() == []
     kept = len(watched.computed())
@@ -144,7 +144,7 @@ def test_remaining_stops_where_append_would(watched: WatchedTable) -> None:
     with pytest.raises(NullKeyError, match="1 input rows"):
         watched.run("nulls").remaining(nulls, key="k")
     watched.append(run_id="landed")
-    with pytest.raises(RunMismatchError, match=r"key was \(n\), and now is \(k\)"):
+    with pytest.raises(RunMismatchError, match=r"key was \(n\), and is now \(k\)"):
         watched.run("landed").remaining(watched.input("n AS k"), key="k")
     watched.run("aborted").remaining(watched.input(), key="n")
     watched.run("aborted").abort(reason="a test")

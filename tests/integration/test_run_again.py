@@ -65,14 +65,14 @@ def test_return_reads_no_input_and_is_quick(watched: WatchedTable, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"key": ["n", "name"]}, r"key was \(n\), and now is \(n, name\)"),
-        ({"version": "2"}, "version= was '', and now is '2'"),
+        ({"key": ["n", "name"]}, r"key was \(n\), and is now \(n, name\)"),
+        ({"version": "2"}, "version= was '', and is now '2'"),
         (
             {"to": "other"},
-            r"it writes the table lake\.\w+\.rows, and now is to write lake\.\w+\.other",
+            r"it writes the table lake\.\w+\.rows, but this start writes lake\.\w+\.other",
         ),
-        ({"zone": "Asia/Tokyo"}, r"time zone \(.*\) was 'UTC', and now is 'Asia/Tokyo'"),
-        ({"ansi": "false"}, r"ANSI mode \(.*\) was .*, and now is 'false'"),
+        ({"zone": "Asia/Tokyo"}, r"time zone \(.*\) was 'UTC', and is now 'Asia/Tokyo'"),
+        ({"ansi": "false"}, r"ANSI mode \(.*\) was .*, and is now 'false'"),
     ],
     ids=["key", "version", "table", "time zone", "ansi mode"],
 )
@@ -109,7 +109,7 @@ def test_a_run_whose_table_was_dropped_does_not_create_it_again(watched: Watched
     """A new table would not be the run's: it is refused before it is there."""
     watched.append()
     watched.lake.sql(f"DROP TABLE {watched.name} PURGE")
-    with pytest.raises(RunMismatchError, match=rf"table {watched.name} that it writes was dropped"):
+    with pytest.raises(RunMismatchError, match=rf"table {watched.name} has since been dropped"):
         watched.append()
     assert watched.tables() == []
 

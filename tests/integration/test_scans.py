@@ -47,7 +47,7 @@ def options(watched: WatchedTable) -> dict[str, Any]:
 def test_a_stopped_scan_goes_on_where_it_stopped(watched: WatchedTable, folder: str) -> None:
     """Each row lands once, no finished row is computed again, and a new file is refused."""
     scan = hf.scan_parquet(folder, **options(watched))
-    with pytest.raises(SettingsError, match="key= with a scan"):
+    with pytest.raises(SettingsError, match="key= cannot be used with a scan"):
         watched.append(scan, key="n")
     with pytest.raises(TransformError, match="no answer for"):
         watched.append(scan, key=None, fails_at={7, 13})

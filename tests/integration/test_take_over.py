@@ -100,7 +100,7 @@ def wait_until(what: Callable[[], bool]) -> None:
 
 def test_never_raises_and_leaves_the_other_alone(watched: WatchedTable, healthy: Healthy) -> None:
     """The error names the process; the other driver finishes as if nothing had been."""
-    with pytest.raises(RunBusyError, match="seems to be at work") as caught:
+    with pytest.raises(RunBusyError, match="seems to be running it") as caught:
         watched.append(takeover="never")
     assert caught.value.process_id == healthy.process.pid
     assert caught.value.age_s < QUIET_S

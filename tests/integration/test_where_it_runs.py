@@ -100,7 +100,7 @@ def test_under_connect_a_setting_that_is_hidden_is_named(
     ended = run_job(job, folder=tmp_path)
     assert ended.code == 1
     assert "HiddenSettingError" in ended.errors
-    assert f"the session does not give out the setting '{hidden}'" in ended.errors
+    assert f"the session does not reveal the setting '{hidden}'" in ended.errors
     assert site.stack.s3.secret_key not in ended.errors
     assert site.snapshots() == 0
 

@@ -214,7 +214,7 @@ def test_an_object_that_arrives_otherwise_each_time_is_not_used(wire: Wire) -> N
     wire.direct.put(uri, bytes(100))
     spoils = [partial(flip, at=number / 10) for number in range(9)]
     wire.proxy.on(get_of("/x"), *[spoiled(one, tagged=True) for one in spoils])
-    with pytest.raises(StorageError, match="different objects"):
+    with pytest.raises(StorageError, match="different contents"):
         wire.storage.get(uri)
 
 

@@ -47,7 +47,7 @@ def test_the_example_shows_keys_that_the_join_has_doubled(tmp_path: Path) -> Non
     job = (EXAMPLE / "score.py", "--rows=600", "--run=join-2")
     refused = run_script(*job, "--doubled", folder=tmp_path)
     assert refused.returncode == 1
-    assert "DuplicateKeyError: 3 keys stand in more than one input row" in refused.stderr
+    assert "DuplicateKeyError: 3 keys appear in more than one input row" in refused.stderr
     assert "0 rows in the table" in output(EXAMPLE / "query.py", folder=tmp_path)
 
     mended = output(*job, folder=tmp_path)

@@ -68,7 +68,7 @@ def test_progress_of_a_real_job_leaves_stdout_alone(tmp_path: Path) -> None:
     assert done.stdout == ""
     lines = [one for one in done.stderr.splitlines() if one.startswith("holdfast: run shown: ")]
     assert len(lines) >= 2  # It was seen at work, before its end.
-    assert any("; start 1, pass 1: does all rows; " in line for line in lines[:-1])
+    assert any("; start 1, pass 1: computes all rows; " in line for line in lines[:-1])
     assert "100%; rows 1,000 of 1,000" in lines[-1]
     assert "start 1: committed" in lines[-1]
     assert "\x1b" not in done.stderr

@@ -275,7 +275,7 @@ def test_a_password_in_the_uri_of_a_store_or_a_table_is_refused(scheme: str) -> 
         lambda: hf.scan_lance(uri),
         lambda: hf.runs(uri),
     ):
-        with pytest.raises(SettingsError, match="holds a password") as caught:
+        with pytest.raises(SettingsError, match="contains a password") as caught:
             use()
         assert CANARY not in whole(caught.value)
 

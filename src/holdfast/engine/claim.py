@@ -65,7 +65,9 @@ def claim_run(
         with at_work(ledger):
             if ledger.log.try_claim(claim) is not None:
                 return claim
-    raise StoreUnavailableError(uri=ledger.layout.log, reason="rivals took every number")
+    raise StoreUnavailableError(
+        uri=ledger.layout.log, reason="other drivers took every record number"
+    )
 
 
 def claim_again(ledger: Ledger, options: WriteOptions) -> Claim:
@@ -107,8 +109,8 @@ def _compare_code(ledger: Ledger, claim: Claim, options: WriteOptions) -> None:
             run_id=ledger.run_id, differences="the transform's code has changed (strict_code)"
         )
     warn_caller(
-        f"run {ledger.run_id!r}: the transform's code has changed since the last start; rows "
-        "that are done are kept as they are, and the report says which code made how many"
+        f"run {ledger.run_id!r}: the transform's code has changed since the last start; "
+        "finished rows are kept as they are, and the report shows how many rows each version made"
     )
 
 
@@ -163,8 +165,8 @@ def prepare(
     """
     if options.compares_rows:
         raise SettingsError(
-            what='verify_input="rows" with run.remaining(): the rows that are appended are not '
-            "those of its input",
+            what='verify_input="rows" cannot be used with run.remaining(): the appended rows '
+            "are not those of its input",
             cure='leave it out ("keys" is the default), or append hf.materialize(df)',
         )
     ledger.probe()
@@ -185,7 +187,7 @@ def prepare(
         if not has_landed:
             book.inherit()
             # Retry all failed rows: how many this start tolerates is not known yet.
-            book.release(book.work.without(one.name for one in book.work.quarantined))
+            book.release(book.work.without(record.name for record in book.work.quarantined))
             # Finished rows are known by their keys: if a key file is lost, its rows are redone.
             kept = without_lost_objects(ledger, book.work)
             if kept is not book.work:

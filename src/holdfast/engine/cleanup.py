@@ -106,8 +106,8 @@ def abort(
     _refuse_out_of_sight(ledger, sight, table_is_gone=table_is_gone)
     if sight.doubtful:
         warn_caller(
-            f"run {ledger.run_id!r} was given up with {_posts(sight)} without an answer "
-            f"({sight.reason}): look for its rows before they are written again under a new run id"
+            f"run {ledger.run_id!r} was aborted with {_posts(sight)} without an answer "
+            f"({sight.reason}): look for its rows before you write them again under a new run id"
         )
     failpoint("after-abort-is-resolved")
     return Aborted(posts=len(log.intents), in_doubt=tuple(sight.doubtful), reason=sight.reason)
@@ -373,8 +373,8 @@ def _to_keep(ledger: Ledger, sight: Sight, table: str) -> Sequence[PartReference
             raise CommitUnknownError(
                 table=table,
                 run_id=ledger.run_id,
-                reason=f"the table names intent {sight.landed.mark.intent_number}, the ledger "
-                "lacks it",
+                reason=f"the table names intent {sight.landed.mark.intent_number}, which the "
+                "ledger lacks",
             )
         return [landed.staged]
     # A table that is unreachable now can come back, with the post in it.

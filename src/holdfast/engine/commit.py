@@ -85,7 +85,7 @@ class Commit:
         if view.uuid != self.run_file.identity.table_uuid:
             raise TableChangedError(
                 table=self.sink.name,
-                change="it was dropped and made again (its UUID is another one)",
+                change="it was dropped and created again (its UUID differs)",
             )
         return view
 
@@ -159,7 +159,9 @@ class Commit:
             view = self.load()
             landed = self.look(view)
         except CatalogUnavailableError as error:
-            raise self._unknown(f"{tally.posts} posts, and then: {error.reason}") from error
+            raise self._unknown(
+                f"{tally.posts} posts, then the catalog failed: {error.reason}"
+            ) from error
         if landed is not None:
             return replace(landed, posts=tally.posts)
         self._record_refusal(tally, view)
@@ -216,7 +218,7 @@ class Commit:
                 self._record_refusal(tally, view)
             raise
         failpoint("after-post")
-        log_step(self.run_id, f"posted intent {number} of {intent.rows:,} rows: {outcome.value}")
+        log_step(self.run_id, f"posted intent {number} ({intent.rows:,} rows): {outcome.value}")
         if outcome is Outcome.LANDED:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
             return Landed(receipt=receipt, posts=tally.posts, present=True)
@@ -278,7 +280,7 @@ class Commit:
         intent = landed_intent(self.log, found.mark)
         if intent is None:
             raise self._unknown(
-                f"the table names intent {found.mark.intent_number}, the ledger lacks it"
+                f"the table names intent {found.mark.intent_number}, which the ledger lacks"
             )
         receipt = receipt_of(found.mark, intent)
         self.log.append(receipt)

@@ -110,7 +110,7 @@ class Driver:
             # The abort may have come while a post was under way. A user who sees "aborted" starts
             # over under another run id, so none of the rows may be in the table.
             refuse_doubt(ledger, lambda _identity: self.sink)
-            log_step(ledger.run_id, "stopped: the run was given up")
+            log_step(ledger.run_id, "stopped: the run was aborted")
             raise
         except HoldfastError as error:
             ledger.stop(error)
@@ -126,7 +126,7 @@ class Driver:
         # wrote an intent, only a view loaded after our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
-            log_step(commit.run_id, f"had landed as snapshot {landed.receipt.snapshot_id}")
+            log_step(commit.run_id, f"already landed as snapshot {landed.receipt.snapshot_id}")
             compared = options.if_committed == "compare" and bool(options.verify_input)
             if compared:
                 self.input.settle(self.ledger, compare=True)
@@ -306,6 +306,6 @@ def warn_of_doubts(report: Report) -> None:
         )
     if report.still_in_table == "unknown":
         warn_caller(
-            f"run {report.run_id!r} has landed; the table's history does not tell whether its "
+            f"run {report.run_id!r} has landed; the table's history does not show whether its "
             "rows are still there"
         )

@@ -86,7 +86,7 @@ def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray 
         return None
     hashes = key_hashes(columns)
     if hash_sums(hashes) != (record.coverage.low, record.coverage.high):
-        raise LedgerDamagedError(uri=uri, reason="other keys than were covered")
+        raise LedgerDamagedError(uri=uri, reason="its keys are not the ones that were covered")
     return hashes
 
 
@@ -101,7 +101,7 @@ _COMPARED_SECONDS_MAX = 10.0
 # If a job runs longer than this, all keys are compared while it runs.
 _COMPARED_AFTER_S = 60.0
 _NOT_ALL_ARRIVED = (
-    "not every row of run.remaining() has arrived here; the steps between must keep each row "
+    "some rows of run.remaining() are missing here; the steps in between must keep every row "
     "and its key"
 )
 
@@ -136,7 +136,7 @@ class InputCheck:
         # What a check during the job has found.
         self._found: DuplicateKeyError | None = None
         # The records whose rows a derived input lacks.
-        self._counted_on = {one.name for one in book.work.with_keys} if source else set()
+        self._counted_on = {record.name for record in book.work.with_keys} if source else set()
         self._drops = 0
 
     def errors_max(self, rows_seen: int) -> int:
@@ -224,7 +224,7 @@ class InputCheck:
         """
         self._drops += 1
         if self._drops > _DROPS_MAX:
-            raise InputChangedError(what="it gives other rows each time it is read")
+            raise InputChangedError(what="it returns different rows each time it is read")
         self._book.drop(clean)
         self.stop_if_out_of_reach()
 
@@ -238,8 +238,8 @@ class InputCheck:
         if gone:
             self._book.seal_changes()  # So that the next `remaining` returns their rows.
             raise JobFailedError(
-                reason=f"{len(gone)} parts of the finished work do not count any more, and "
-                "run.remaining() did not know it; run the same script again"
+                reason=f"{len(gone)} parts of the finished work no longer count, which "
+                "run.remaining() did not know; run the same script again"
             )
 
     def measured(self) -> InputSums:
@@ -303,15 +303,15 @@ class InputCheck:
             return changed
         return (
             f"the keys are the same, but some of the {self._book.work.sums.rows:,} finished rows "
-            'have other values now (to keep them as they were done, pass verify_input="keys")'
+            'now have different values (to keep them as they are, pass verify_input="keys")'
         )
 
 
 def without_row_sums(rows: int) -> str:
     """Say why values cannot be compared."""
     return (
-        f'verify_input is "rows", and {rows:,} rows were done without it: nothing was noted of '
-        'their values; verify_input="keys" compares their keys'
+        f'verify_input is "rows", but {rows:,} rows were done without it, so their values were '
+        'not recorded; verify_input="keys" compares their keys'
     )
 
 
@@ -348,10 +348,10 @@ def refuse_mismatch(work: Work, submitter: Submitter, finished: KeyFiles) -> NoR
     gone = submitter.gone(finished)
     if gone.keys:
         raise InputChangedError(
-            what=f"{gone.keys} of {work.sums.rows} finished keys are not in it any more, "
+            what=f"{gone.keys} of {work.sums.rows} finished keys are no longer in it, "
             f"for example {gone.examples}"
         )
-    raise InputChangedError(what="it gives other rows each time it is read")
+    raise InputChangedError(what="it returns different rows each time it is read")
 
 
 def measure_and_compare(

@@ -61,7 +61,7 @@ class _Interruptible:
         if not is_second:
             with contextlib.suppress(HoldfastError):
                 self._ask_to_stop(name)
-                _log.warning("%s: waiting for tasks to end; once more to stop at once", name)
+                _log.warning("%s: waiting for tasks to end; send it again to stop at once", name)
                 main = threading.main_thread().ident or 0
                 self._timer = threading.Timer(_WAIT_S, signal.pthread_kill, (main, number))
                 self._timer.daemon = True

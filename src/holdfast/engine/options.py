@@ -88,10 +88,10 @@ class WriteOptions:
         if isinstance(self.transform, PerRow):
             if self.batch_rows is not None:
                 cure = "leave it out; see per_row(concurrency=…)"
-                raise SettingsError(what="batch_rows with per_row", cure=cure)
+                raise SettingsError(what="batch_rows cannot be used with per_row", cure=cure)
             if self.batch_format != "arrow":
                 cure = "leave it out: a function of one row gets a dict"
-                raise SettingsError(what="batch_format with per_row", cure=cure)
+                raise SettingsError(what="batch_format cannot be used with per_row", cure=cure)
 
     def errors_max(self, rows: int) -> int:
         """Return how many of `rows` rows may be quarantined."""
@@ -125,7 +125,7 @@ class WriteOptions:
         except (TypeError, ValueError) as error:
             raise SettingsError(
                 what=f"checkpoint_every={self.checkpoint_every!r}: {error}",
-                cure='give a duration ("30s", "5min"), or None for none',
+                cure='give a duration ("30s", "5min"), or None for no checkpoints',
             ) from error
 
 

@@ -67,7 +67,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
         raise NullKeyError(rows=sum(int(problem.facts["rows"]) for problem in null_keys))
     if transform := by_kind.get("transform"):
         # Show a permanent failure first: it must be fixed before the job can succeed.
-        first = next((one for one in transform if one.facts.get("lasts")), transform[0])
+        first = next((problem for problem in transform if problem.facts.get("lasts")), transform[0])
         raise TransformError(
             failed_tasks=len(transform),
             tasks=len(reports),
@@ -78,7 +78,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
         # Whatever the kind, the task's rows are not done, and must not be lost.
         raise JobFailedError(reason=f"a task reported {problem.kind!r}: {problem.facts}")
     if len(set(places)) != len(places):
-        raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")
+        raise JobFailedError(reason=f"{len(places) - len(set(places))} tasks reported twice")
 
 
 # ---- Failed rows: which of them are retried, and when there are too many
@@ -94,7 +94,7 @@ def to_keep(work: Work, claims: Mapping[int, Claim], code: str, limit: int) -> W
         code: The digest of the transform's current code.
         limit: How many rows may fail.
     """
-    others = [one.name for one in work.quarantined if claims[one.claim].code != code]
+    others = [record.name for record in work.quarantined if claims[record.claim].code != code]
     kept = work.without(others) if others else work
     if kept.quarantined_rows > limit:
         kept = kept.without(record.name for record in kept.quarantined)
@@ -416,7 +416,7 @@ class Passes:
     def _log_pass(self, job: Job, rows_left: int | None) -> None:
         start = starts_of(self._log.records)[-1]
         reason = pass_reason(start, start.jobs[-1])
-        rows = "rows that were not counted" if rows_left is None else f"{rows_left:,} rows left"
+        rows = "unknown number of rows left" if rows_left is None else f"{rows_left:,} rows left"
         log_step(self._log.run_id, f"pass {self._book.tally.passes + 1} ({job}): {rows}; {reason}")
 
     def _ask_to_stop(self, reason: str) -> None:
@@ -438,6 +438,6 @@ class Passes:
 def _nothing_added(reports: Sequence[TaskReport]) -> str:
     ends = sorted({report.end for report in reports})
     return (
-        f"a pass of {len(reports)} tasks added nothing to what was done before (they ended "
+        f"a pass of {len(reports)} tasks added nothing to the finished work (they ended: "
         f"{', '.join(ends) or 'without a report'})"
     )

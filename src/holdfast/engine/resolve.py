@@ -100,7 +100,7 @@ def own_table(
         raise
     if view.uuid != run_file.identity.table_uuid:
         return (
-            f"{sink.name} is another table (its UUID is {view.uuid}, the run's is "
+            f"{sink.name} is a different table (its UUID is {view.uuid}, the run's is "
             f"{run_file.identity.table_uuid})"
         )
     return sink, view
@@ -163,13 +163,13 @@ def resolve(
             if (sight := _shown(ledger, run_file, sink, view)) is not None:
                 return sight
             if not may_post:
-                return Sight(doubtful=doubtful, reason="a post of it may still be under way")
+                return Sight(doubtful=doubtful, reason="one of its posts may still be under way")
             failpoint("before-resolving-post")
             sink.post_empty(view)
             failpoint("after-resolving-post")
         except _SAYS_NOTHING as error:
             return Sight(doubtful=doubtful, reason=in_one_line(error))
-    reason = f"no clear answer in {_ATTEMPTS_MAX} looks at the table"
+    reason = f"the table gave no clear answer in {_ATTEMPTS_MAX} attempts"
     return Sight(doubtful=doubtful, reason=reason)
 
 
@@ -240,7 +240,7 @@ def record_landing(ledger: Ledger, found: MarkFound) -> None:
 def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
     """Keep a start of an aborted run from reporting "aborted" while a post is in doubt.
 
-    A user who reads "aborted" starts over under another run id, so no row may be in the table.
+    A user who sees "aborted" starts over under another run id, so no row may be in the table.
 
     Raises:
         RunCommittedError: The run has landed.
@@ -253,7 +253,7 @@ def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:
         raise CommitUnknownError(
             table=run_file.identity.table if run_file else "",
             run_id=ledger.run_id,
-            reason=f"it was given up with a post in doubt: {sight.reason}",
+            reason=f"it was aborted with a post in doubt: {sight.reason}",
         )
 
 
@@ -310,7 +310,9 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
 def _only(work: Work, new: Mapping[str, StagedGroup]) -> Work:
     """Return the records with only their new groups, which is what a sweep needs."""
     found = [
-        replace(one, groups=tuple(new[group.path] for group in one.groups if group.path in new))
-        for one in work.records
+        replace(
+            record, groups=tuple(new[group.path] for group in record.groups if group.path in new)
+        )
+        for record in work.records
     ]
-    return Work(records=tuple(one for one in found if one.groups))
+    return Work(records=tuple(record for record in found if record.groups))

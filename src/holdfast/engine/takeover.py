@@ -113,8 +113,8 @@ def _beat(ledger: Ledger, every_s: float, until: float) -> Callable[[], float | 
             if not is_said:
                 is_said = True
                 _log.warning(
-                    "run %s: no sign of life could be written, and another start may take it for "
-                    "dead (%s)",
+                    "run %s: the heartbeat could not be written, so another start may take this "
+                    "driver for dead (%s)",
                     printable(log.run_id),
                     printable(without_passwords(str(error))),
                     extra={"holdfast_run": log.run_id},
@@ -237,7 +237,9 @@ class _OtherDriver:
         who = f"process {claim.process_id} on {printable(claim.host)}"
         state = f"gave a sign of life {self._quiet_s:.0f} s ago"
         if self._beat and self._progress_s >= silent_after_s(claim.checkpoint_every_s):
-            state += f", but has recorded no progress for {self._progress_s:.0f} s and may hang"
+            state += (
+                f", but has recorded no progress for {self._progress_s:.0f} s and may be hanging"
+            )
         return (
             f"run {self._log.run_id!r}: {who} {state}; waiting for it to end, or for "
             f'{left_s:.0f} s without a sign of life (takeover="now" does not wait)'
@@ -290,7 +292,7 @@ def silent_after_s(checkpoint_every_s: float | None) -> float:
 
 def _age(now: float | None, *written: float | None) -> float:
     """Return the age of the newest write; infinity if there was none."""
-    moments = [one for one in written if one is not None]
+    moments = [moment for moment in written if moment is not None]
     return max(0.0, now - max(moments)) if moments and now is not None else float("inf")
 
 
@@ -312,5 +314,5 @@ def _has_ended(log: RunLog, ports: Ports) -> bool:
     # has started the run again.
     here, folder = threading.get_ident(), log.layout.folder
     return not any(
-        one.layout.folder == folder and thread != here for one, thread in tuple(ports.drivers)
+        driver.layout.folder == folder and thread != here for driver, thread in tuple(ports.drivers)
     )

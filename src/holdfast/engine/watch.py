@@ -60,7 +60,7 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
         input_rows=planned.rows if planned else None,
         done_rows=done,
         quarantined_rows=last.quarantined_rows if last else 0,
-        starts=len({(one.host, one.process_id) for one in log.claims.values()}),
+        starts=len({(driver.host, driver.process_id) for driver in log.claims.values()}),
         host=claim.host if claim else "",
         process_id=claim.process_id if claim else 0,
         last_record_at=log.records[-1].written_at if log.records else "",
@@ -193,7 +193,9 @@ class Observation:
     @property
     def receipt(self) -> Receipt | None:
         """The receipt, if the log has one."""
-        return next((one.body for one in reversed(self.log) if isinstance(one.body, Receipt)), None)
+        return next(
+            (record.body for record in reversed(self.log) if isinstance(record.body, Receipt)), None
+        )
 
 
 @dataclass(kw_only=True)
@@ -236,7 +238,7 @@ class Watcher:
             input_rows=planned.rows if planned else None,
             starts=starts,
             work=gathered.work,
-            logs=[one for one in gathered.logs.values() if one[0].claim == current],
+            logs=[records for records in gathered.logs.values() if records[0].claim == current],
             lost_cost=_lost_cost(log, last, starts, gathered),
         )
         return Observation(
@@ -280,7 +282,7 @@ class Watcher:
         folder = self.ledger.log.task_folders[claim]
         uris = list_objects(storage, layout.job_tasks(folder))
         new = [uri for uri in uris if layout.task_record_name(uri) not in known]
-        known |= {one.name: one for one in read_task_records(storage, layout, new)}
+        known |= {record.name: record for record in read_task_records(storage, layout, new)}
         return list(known.values())
 
 
@@ -305,9 +307,9 @@ def _lengthen(starts: Sequence[Start], records: Iterable[TaskRecord]) -> None:
     Clocks differ, so it never extends past the beginning of the next start.
     """
     last: dict[int, float] = {}
-    for one in records:
-        last[one.claim] = max(one.usage.at, last.get(one.claim, 0.0))
+    for record in records:
+        last[record.claim] = max(record.usage.at, last.get(record.claim, 0.0))
     for start, later in zip_longest(starts, starts[1:]):
         if start.end in {"", "gone"}:
-            written = max(start.last_at, *(last.get(one.claim, 0.0) for one in start.passes))
+            written = max(start.last_at, *(last.get(pass_.claim, 0.0) for pass_ in start.passes))
             start.last_at = written if later is None else min(written, later.began_at)

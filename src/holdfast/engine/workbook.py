@@ -124,7 +124,7 @@ def gather(
         layout: Where the run's objects are.
         work: The work that earlier seals have accepted.
         folders: The names of the task log folders to read, in order.
-        reports: The reports of the tasks that lived to return one.
+        reports: The reports of the tasks that returned one.
 
     Raises:
         LedgerDamagedError: A record is damaged, or a reported one is missing.
@@ -142,7 +142,7 @@ def gather(
         if len(gathered.logs.get(report.log, ())) < report.records:
             raise LedgerDamagedError(
                 uri=f"{layout.tasks}/{report.log}",
-                reason=f"the task wrote {report.records} records, and fewer are listed",
+                reason=f"the task wrote {report.records} records, but fewer are listed",
             )
     return gathered
 
@@ -168,12 +168,12 @@ def accept(work: Work, claims: Iterable[Sequence[TaskRecord]]) -> Gathered:
         chosen = [record for name in sorted(best.values()) for record in logs[name]]
         work, refused = work.plus(chosen)
         open_logs += [logs[name] for name in best.values() if not logs[name][-1].end]
-        counted = {one.name for one in chosen} - set(refused)
-        dropped += [one for log in logs.values() for one in log if one.name not in counted]
+        counted = {record.name for record in chosen} - set(refused)
+        dropped += [record for log in logs.values() for record in log if record.name not in counted]
     return Gathered(
         work=work,
         dropped_rows=_rows(dropped),
-        dropped_cost=sum(one.cost for one in dropped),
+        dropped_cost=sum(record.cost for record in dropped),
         logs=found,
         open_logs=open_logs,
     )
@@ -256,7 +256,7 @@ class Workbook:
     def planned_columns(self) -> Sequence[str]:
         """The input's columns at the last start that summed whole rows, each with its type."""
         inputs = [plan.input for plan in self._log.plans.values() if plan.input is not None]
-        return next((one.columns for one in reversed(inputs) if one.columns), ())
+        return next((sums.columns for sums in reversed(inputs) if sums.columns), ())
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -305,7 +305,7 @@ class Workbook:
         """Accept what tasks have written under all claims that are not sealed yet.
 
         Args:
-            reports: The reports of the tasks that lived to return one.
+            reports: The reports of the tasks that returned one.
 
         Raises:
             StoreError: The ledger is damaged or does not answer.

@@ -4,7 +4,7 @@
   run.json            identity; created once
   log/00000001.json   claim, plan, seal, renewal, stop, intent, receipt, abort
   parts/...           large bodies that those records point to
-  beats/00000001      heartbeat, rewritten while the driver of that claim lives; advisory
+  beats/00000001      heartbeat, rewritten while the driver of that claim runs; advisory
   input/<nonce>/...   the rows of a materialized input, as Parquet
   tasks/<claim>-<nonce>/<job>/hopeless
                       exists if the job cannot succeed: tasks that have not begun do no work

@@ -31,9 +31,9 @@ def log_step(run_id: str, text: str) -> None:
         text: What was done. It must not hold the value of a setting, which could be a secret.
     """
     # One step is one line: an id with a line break must not start a second one.
-    told = printable(without_passwords(text))
+    line = printable(without_passwords(text))
     extra = {"holdfast_run": run_id}
-    _log.info("run %s: %s", printable(run_id), told, extra=extra, stacklevel=2)
+    _log.info("run %s: %s", printable(run_id), line, extra=extra, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[TaskRecord]:
         RecordDamagedError: The rows are not task records.
     """
     if batch.schema != _SCHEMA:
-        raise RecordDamagedError(f"it has other columns: {', '.join(batch.schema.names)}")
+        raise RecordDamagedError(f"it has unexpected columns: {', '.join(batch.schema.names)}")
     for text in batch.column("record").to_pylist():
         yield TaskRecord.from_text(text or "")
 

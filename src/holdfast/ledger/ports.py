@@ -79,7 +79,7 @@ def in_a_thread(
             while wait_s is not None and not is_over.wait(wait_s):
                 wait_s = act()
         except Exception:  # noqa: BLE001 - whatever it is, the job must not suffer from it.
-            _log.warning("%s ended", name, exc_info=True)
+            _log.warning("%s ended with an error", name, exc_info=True)
 
     threading.Thread(target=run, name=f"holdfast-{name}", daemon=True).start()
     return is_over.set

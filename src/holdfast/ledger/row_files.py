@@ -117,12 +117,12 @@ def parquet_batches(
 
 def _refuse_over(size_max: int, size: int) -> None:
     if size > size_max:
-        raise RecordDamagedError(f"it unpacks into over {size_max:,} bytes")
+        raise RecordDamagedError(f"it unpacks to more than {size_max:,} bytes")
 
 
 def _refuse_other(rows: int, written: int) -> None:
     if rows != written:
-        raise RecordDamagedError(f"{rows} rows, and {written} were written")
+        raise RecordDamagedError(f"{rows} rows, but {written} were written")
 
 
 def _refuse_other_codecs(data: bytes) -> None:
@@ -143,9 +143,11 @@ def _refuse_other_codecs(data: bytes) -> None:
         try:
             codec = _byte_at(message.metadata.to_pybytes(), path)
         except struct.error as error:
-            raise RecordDamagedError(f"no Arrow message: {error}") from error
+            raise RecordDamagedError(f"not an Arrow message: {error}") from error
         if codec:
-            raise RecordDamagedError("it is packed by a codec that chunks are not written with")
+            raise RecordDamagedError(
+                "it is compressed with a codec that chunks are not written with"
+            )
 
 
 def _byte_at(data: bytes, path: Sequence[int]) -> int:

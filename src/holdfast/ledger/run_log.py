@@ -140,7 +140,7 @@ def _decoded(layout: RunLayout, data: bytes) -> RunFile:
         raise LedgerDamagedError(uri=layout.identity, reason=str(error)) from error
     if folder and folder != layout.folder.rsplit("/", 1)[1]:
         raise LedgerDamagedError(
-            uri=layout.identity, reason=f"the folder was copied: this is run {content.run_id!r}"
+            uri=layout.identity, reason=f"the folder was copied from run {content.run_id!r}"
         )
     return found
 
@@ -283,7 +283,9 @@ class RunLog:
     @property
     def pinned(self) -> Pinned | None:
         """The files that the run reads, once they are pinned."""
-        return next((one.body for one in self._records if isinstance(one.body, Pinned)), None)
+        return next(
+            (record.body for record in self._records if isinstance(record.body, Pinned)), None
+        )
 
     def refresh(self) -> None:
         """Read the records that were added since the last look.
@@ -333,7 +335,9 @@ class RunLog:
         for _ in range(_CLAIM_ATTEMPTS_MAX):
             if (record := self.try_claim(body)) is not None:
                 return record
-        raise StoreUnavailableError(uri=self._layout.log, reason="rivals took every number")
+        raise StoreUnavailableError(
+            uri=self._layout.log, reason="other drivers took every record number"
+        )
 
     def try_claim(self, body: Claim | Abort) -> Record | None:
         """Claim right after the last known record; None if another driver's is there by now.
@@ -387,7 +391,7 @@ class RunLog:
             return record
         self._stop_if_fenced()
         raise LedgerDamagedError(
-            uri=self._layout.record(record.number), reason="a record that no claim allows"
+            uri=self._layout.record(record.number), reason="it was written without a claim"
         )
 
     def append_late_receipt(self, receipt: Receipt) -> None:
@@ -399,7 +403,7 @@ class RunLog:
         """
         if self.receipt is None and not self._try_append(receipt)[1] and self.receipt is None:
             raise LedgerDamagedError(
-                uri=self._layout.record(len(self._records)), reason="a record behind an abort"
+                uri=self._layout.record(len(self._records)), reason="it follows the abort record"
             )
 
     def _try_append(self, body: Body) -> tuple[Record, bool]:
@@ -444,10 +448,10 @@ class RunLog:
         except RecordDamagedError as error:
             raise LedgerDamagedError(uri=uri, reason=str(error)) from error
         if record.number != number:
-            raise LedgerDamagedError(uri=uri, reason=f"it says number {record.number}")
+            raise LedgerDamagedError(uri=uri, reason=f"its number is {record.number}")
         # Earlier versions let a driver record a stop before it had claimed the run.
         if number == 1 and not isinstance(record.body, Claim | Abort | Stop):
-            raise LedgerDamagedError(uri=uri, reason="the first record is no claim")
+            raise LedgerDamagedError(uri=uri, reason="the first record is not a claim")
         self._check_owner(record, self._records)
         return record
 
@@ -462,25 +466,29 @@ class RunLog:
         is_early = not record.run and not named and isinstance(record.body, _EARLY)
         is_own = self._layout.owns(record.run) and (not named or record.run in {named, ""})
         if not is_own and not is_early:
-            raise LedgerDamagedError(uri=uri, reason="it is a record of another run")
+            raise LedgerDamagedError(uri=uri, reason="it belongs to another run")
         follows = before[-1].nonce if before else ""
         if record.previous != follows and not (
             record.previous is None and (self._layout.has_unnamed or not self._layout.nonce)
         ):
-            raise LedgerDamagedError(uri=uri, reason="it follows a record that is not there")
+            raise LedgerDamagedError(uri=uri, reason="the record that it follows is missing")
         body = record.body
         # In format 1 records carry no nonce: only this check can detect another run's log.
         if isinstance(body, Intent) and self._table_uuid not in {"", body.table_uuid}:
             raise LedgerDamagedError(uri=uri, reason="it is an intent for another table")
         if isinstance(body, Receipt | Refused):
-            intents = {one.number: one.body for one in before if isinstance(one.body, Intent)}
+            intents = {
+                earlier.number: earlier.body
+                for earlier in before
+                if isinstance(earlier.body, Intent)
+            }
             intent = intents.get(body.intent_number)
             if intent is None or (isinstance(body, Receipt) and body.staged != intent.staged):
                 raise LedgerDamagedError(
-                    uri=uri, reason=f"the log has no such intent {body.intent_number}"
+                    uri=uri, reason=f"the log has no matching intent {body.intent_number}"
                 )
 
 
 def _named_run(records: Sequence[Record]) -> str:
     """Return the run nonce that the records carry; empty if none does."""
-    return next((one.run for one in reversed(records) if one.run), "")
+    return next((record.run for record in reversed(records) if record.run), "")

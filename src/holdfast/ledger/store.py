@@ -61,7 +61,9 @@ def refuse_links(folder: str, uris: Iterable[str]) -> None:
     inner = {parent for uri in uris for parent in _parents(uri, folder)}
     for uri in sorted(inner):
         if os.path.islink(uri.removeprefix("file://")):  # noqa: PTH114 - a path of a URI.
-            raise LedgerDamagedError(uri=uri, reason="a link, which may lead out of the store")
+            raise LedgerDamagedError(
+                uri=uri, reason="it is a link, which may lead out of the store"
+            )
 
 
 def _parents(uri: str, folder: str) -> Iterator[str]:
@@ -85,7 +87,7 @@ def read_whole(storage: Storage, uri: str, digest: str) -> bytes:
     except FileNotFoundError as error:
         raise LedgerDamagedError(uri=uri, reason="missing") from error
     if hashlib.sha256(data).hexdigest() != digest:
-        raise LedgerDamagedError(uri=uri, reason="the digest does not fit the content")
+        raise LedgerDamagedError(uri=uri, reason="the digest does not match the content")
     return data
 
 
@@ -129,7 +131,7 @@ def create_once(
             refusal = error
     raise StoreUnavailableError(
         uri=uri,
-        reason="created, but never seen" if refusal is None else str(refusal),
+        reason="created, but not found when read back" if refusal is None else str(refusal),
         retry_safe=refusal is None or not refusal.lasts,
     )
 
@@ -138,7 +140,7 @@ def create_once(
 
 _PROBE_ATTEMPTS_MAX = 4
 _PAUSE_S = 0.2
-_OVERWRITES = "it overwrites when asked to create-if-absent"
+_OVERWRITES = "it ignores create-if-absent, and overwrites the object"
 
 
 def probe_store(
@@ -159,7 +161,7 @@ def probe_store(
     uri = probe_uri(store, nonce)
     first, second = f"first {nonce}".encode(), f"second {nonce}".encode()
     if create_once(storage, uri, first, sleep=sleep) != first:
-        raise UnsafeStoreError(store=store, what="a fresh object has another's content")
+        raise UnsafeStoreError(store=store, what="a new object has another object's content")
     refusal = StorageError("no answer to a second create")
     for attempt in range(_PROBE_ATTEMPTS_MAX):
         if attempt:
@@ -171,7 +173,9 @@ def probe_store(
             if refused:
                 break
         except FileNotFoundError as error:
-            raise UnsafeStoreError(store=store, what="an object it took is gone") from error
+            raise UnsafeStoreError(
+                store=store, what="an object that it accepted is gone"
+            ) from error
         except StorageError as error:
             refusal = error
     else:

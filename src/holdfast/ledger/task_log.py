@@ -144,7 +144,7 @@ class TaskLog:
         """
         uri = self._layout.task_record(record.name)
         if record.name != self.next_name or self._next >= _NUMBERS_MAX:
-            raise LedgerDamagedError(uri=uri, reason=f"{self.next_name} was to come next")
+            raise LedgerDamagedError(uri=uri, reason=f"{self.next_name} should come next")
         used = self._usage()
         record = replace(record, usage=used.since(self._used))
         named = {"run": self._layout.nonce, "nonce": self._nonce}
@@ -207,7 +207,7 @@ def _decoded(layout: RunLayout, name: str, uri: str, data: bytes | None) -> Task
     except RecordDamagedError as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
     if record.name != name:
-        raise LedgerDamagedError(uri=uri, reason=f"it says that it is {record.name}")
+        raise LedgerDamagedError(uri=uri, reason=f"it is named {record.name}")
     if not layout.owns(run):
-        raise LedgerDamagedError(uri=uri, reason="it is a record of another run")
+        raise LedgerDamagedError(uri=uri, reason="it belongs to another run")
     return record

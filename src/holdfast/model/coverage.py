@@ -139,9 +139,9 @@ class InputSums:
         if self.matches(now):
             return ""
         if self.has_keys_of(now):
-            return f"the input has {now.rows:,} rows with the same keys as before, but other values"
+            return f"the input still has {now.rows:,} rows with the same keys, but different values"
         if now.rows == self.rows:
-            return f"the input has {now.rows:,} rows as before, but other keys"
+            return f"the input still has {now.rows:,} rows, but different keys"
         more = "more" if now.rows > self.rows else "fewer"
         return (
             f"the input had {self.rows:,} rows and now has {now.rows:,}: "

@@ -61,7 +61,7 @@ class Start:
     @property
     def jobs(self) -> list[Pass]:
         """The passes that ran a job."""
-        return [one for one in self.passes if one.plan is not None]
+        return [pass_ for pass_ in self.passes if pass_.plan is not None]
 
 
 def unix_seconds(written_at: str) -> float:
@@ -194,7 +194,9 @@ class RunStatus:
         if self.snapshot_id is not None:
             lines.append(("snapshot", str(self.snapshot_id)))
         if self.starts:
-            lines.append(("starts", f"{self.starts}, last by {self.host} ({self.process_id})"))
+            lines.append(
+                ("starts", f"{self.starts}, last on {self.host} (process {self.process_id})")
+            )
             lines.append(("written", self.last_record_at))
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
 
@@ -275,9 +277,9 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
     """
     start = starts[-1] if starts else None
     first = start.first_claim if start else 0
-    kept = Work(records=tuple(one for one in work.records if one.claim < first))
+    kept = Work(records=tuple(record for record in work.records if record.claim < first))
     staged = StagedTotals.of(work.groups)
-    fresh = [one for one in work.records if one.claim >= first]
+    fresh = [record for record in work.records if record.claim >= first]
     return Progress(
         run_id=run_id,
         state=state,
@@ -291,18 +293,18 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
         waiting_chunks=len(work.waiting),
         files=staged.files,
         size_bytes=staged.size_bytes,
-        task_seconds=sum(one.seconds for one in fresh),
-        waited_s=sum(one.usage.waited_s for one in fresh),
+        task_seconds=sum(record.seconds for record in fresh),
+        waited_s=sum(record.usage.waited_s for record in fresh),
         kept_seconds=kept.seconds,
         cost=work.cost + lost_cost,
         kept_cost=kept.cost,
         lost_cost=lost_cost,
-        memory_bytes=max((one.usage.memory_bytes for one in fresh), default=0),
+        memory_bytes=max((record.usage.memory_bytes for record in fresh), default=0),
         start=start.number if start else 0,
         passes=len(start.jobs) if start else 0,
         reason=pass_reason(start, start.jobs[-1]) if start and start.jobs else "",
         began_at=start.began_at if start else 0.0,
-        last_at=max([start.last_at, *(one.usage.at for one in fresh)]) if start else 0.0,
+        last_at=max([start.last_at, *(record.usage.at for record in fresh)]) if start else 0.0,
     )
 
 
@@ -316,10 +318,10 @@ def pass_reason(start: Start, one: Pass) -> str:
     if one.plan is None:
         return ""
     if one.plan.job == "replay":
-        return "puts chunks of ended tasks into table files"
+        return "writes chunks of ended tasks to table files"
     if any(job.plan is not None and job.plan.job != "replay" for job in _before(start, one)):
-        return "does the rows that lost or failed tasks have left"
-    return "goes on where the last start ended" if start.number > 1 else "does all rows"
+        return "computes the rows that lost or failed tasks left"
+    return "resumes where the last start ended" if start.number > 1 else "computes all rows"
 
 
 def _before(start: Start, one: Pass) -> list[Pass]:

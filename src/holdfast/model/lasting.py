@@ -111,7 +111,7 @@ _LASTING_TEXT = re.compile(
 def names(kinds: Iterable[Named], error: BaseException) -> bool:
     """Whether an error matches a list of classes, HTTP status codes and dotted names."""
     status = status_of(error)
-    classes = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
+    classes = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__}
     for kind in kinds:
         if isinstance(kind, str):
             if kind in classes:
@@ -172,14 +172,14 @@ def code_lasts(error: BaseException) -> bool:
     It would if it raised what Python raises for mistakes, or a client's refusal (HTTP 4xx), or
     raised another error from one of these. It would not if a passing error led to it.
     """
-    if any(names(PASSING, one) for one in error_chain(error)):
+    if any(names(PASSING, cause) for cause in error_chain(error)):
         return False
-    for one in error_chain(error, handled=False):
-        if names(_UNSETTLED, one) or passes_by_text(_text(one)):
+    for cause in error_chain(error, handled=False):
+        if names(_UNSETTLED, cause) or passes_by_text(_text(cause)):
             return False
-        if isinstance(one, HoldfastError):
-            return not one.retry_safe
-        if isinstance(one, (*_MISTAKES, *_BAD_PATHS, FileNotFoundError)) or _is_refusal(one):
+        if isinstance(cause, HoldfastError):
+            return not cause.retry_safe
+        if isinstance(cause, (*_MISTAKES, *_BAD_PATHS, FileNotFoundError)) or _is_refusal(cause):
             return True
     return False
 

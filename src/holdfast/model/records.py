@@ -64,14 +64,14 @@ def encode_run_id(run_id: str) -> str:
     """
     if not isinstance(run_id, str) or not run_id or run_id != run_id.strip():
         raise SettingsError(
-            what=f"{run_id!r} is no run id",
-            cure="give a non-empty string without blanks around it, the same at every retry",
+            what=f"{run_id!r} is not a run id",
+            cure="give a non-empty string without surrounding blanks, the same for every retry",
         )
     try:
         run_id.encode()
     except UnicodeEncodeError as error:
         raise SettingsError(
-            what=f"{run_id!r} is no text that can be written down", cure="use plain characters"
+            what=f"{run_id!r} cannot be encoded as UTF-8", cure="use plain characters"
         ) from error
     encoded = "".join(
         char if _PLAIN.fullmatch(char) else "".join(f"={byte:02X}" for byte in char.encode())
@@ -148,11 +148,11 @@ class Identity:
                 case "key":
                     found.append(key_difference(then, now))
                 case "retry_of":
-                    found.append(f"it {_rows_of(then)}, and is now to be one that {_rows_of(now)}")
+                    found.append(f"it {_rows_of(then)}, but this start {_rows_of(now)}")
                 case "input":
                     found += _input_differences(then, now)
                 case name:
-                    found.append(f"{_WORDS[name]} was {then!r}, and now is {now!r}")
+                    found.append(f"{_WORDS[name]} was {then!r}, and is now {now!r}")
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -161,12 +161,12 @@ class Identity:
 
     def _table_difference(self, started: Identity) -> str:
         if self.table != started.table:
-            return f"it writes the table {started.table}, and now is to write {self.table}"
+            return f"it writes the table {started.table}, but this start writes {self.table}"
         if not self.table_uuid:
-            return f"the table {self.table} that it writes was dropped since"
+            return f"its table {self.table} has since been dropped"
         return (
             f"the table {self.table} is not the one that it was started with: it was dropped and "
-            "created again, or this is a table of the same name elsewhere"
+            "created again, or this is another table of the same name"
         )
 
 
@@ -177,16 +177,16 @@ def key_difference(then: tuple[str, ...], now: tuple[str, ...]) -> str:
         then: The key's columns when the run was started; none for a scan.
         now: The key's columns now.
     """
-    return f"its key was {_columns(then)}, and now is {_columns(now)}"
+    return f"its key was {_columns(then)}, and is now {_columns(now)}"
 
 
 def _columns(names: tuple[str, ...]) -> str:
-    return f"({', '.join(names)})" if names else "the place of a row in its file"
+    return f"({', '.join(names)})" if names else "the position of a row in its file"
 
 
 def _rows_of(retried: str) -> str:
     if retried:
-        return f"tries the failed rows of run {retried!r} again"
+        return f"retries the rows of run {retried!r} that failed"
     return "reads an input of its own"
 
 
@@ -194,14 +194,14 @@ def _input_differences(then: str, now: str) -> list[str]:
     """Describe how the scan's input differs from what it was when the run was started."""
     old, new = _facts(then), _facts(now)
     if (was := old.pop("scan")) != (is_now := new.pop("scan")):
-        return [f"it read {was}, and now is to read {is_now}"]
+        return [f"it read {was}, but this start reads {is_now}"]
     found = [
-        f"the scan's {name} was {_value(old.get(name))}, and now is {_value(new.get(name))}"
+        f"the scan's {name} was {_value(old.get(name))}, and is now {_value(new.get(name))}"
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
     # The texts differ, so report a difference even if the parsed facts are the same.
-    return found or [f"its input was {then}, and now is {now}"]
+    return found or [f"its input was {then}, and is now {now}"]
 
 
 def _facts(text: str) -> dict[str, Any]:
@@ -465,7 +465,7 @@ def open_json(data: bytes) -> dict[str, Any]:
     if type(version) is not int or version not in _FORMATS_READ:
         raise RecordDamagedError(f"format {version}; this version of holdfast reads 1 and 2")
     if not _is_of(digest, data) and digest != _digest_anew(content):
-        raise RecordDamagedError("the digest does not fit the content")
+        raise RecordDamagedError("the digest does not match the content")
     return dict(content)
 
 

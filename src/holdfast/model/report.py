@@ -15,8 +15,8 @@ Compared = Literal["keys", "rows", "files"] | None
 
 _COMPARED: Mapping[Compared, str] = {
     "keys": "compared by its keys",
-    "rows": "compared row by row, values and all",
-    "files": "the files that were pinned",
+    "rows": "compared row by row, including values",
+    "files": "the pinned files",
     None: "not compared",
 }
 _KILO = 1000
@@ -85,7 +85,7 @@ class Report:
         if size >= _SMALL_FILE_BYTES:
             return ""
         return (
-            f"files have {readable_size(int(size))} on average, as each task writes to many "
+            f"files have {readable_size(int(size))} on average, because each task writes to many "
             "partitions: cluster the input by the partition columns, or compact the table"
         )
 
@@ -110,7 +110,7 @@ class Report:
         counted = (
             ("dropped", self.dropped_rows, "rows that were covered twice"),
             ("withdrawn", self.withdrawn_rows, "rows whose files were removed"),
-            ("copied", self.copied_files, "files that had waited for long"),
+            ("copied", self.copied_files, "files that had waited long"),
             ("failed", self.quarantined_rows, "rows: see run.quarantined()"),
         )
         lines += [(name, f"{number:,} {what}") for name, number, what in counted if number]
@@ -122,14 +122,14 @@ class Report:
             made = [f"{rows:,} by {code[:8]}" for code, rows in self.rows_by_code.items()]
             lines.append(("code", ", ".join(made)))
         lines += [
-            ("index", f"{name} does not know {rows:,} rows yet: optimize_indices() adds them")
+            ("index", f"{name} does not cover {rows:,} rows yet: optimize_indices() adds them")
             for name, rows in self.unindexed_rows.items()
         ]
         if self.advice:
             lines.append(("advice", self.advice))
         lines.append(("input", _COMPARED[self.input_compared]))
         if self.still_in_table != "yes":
-            lines.append(("in table", "unknown: the table's history does not tell any more"))
+            lines.append(("in table", "unknown: the table's history no longer shows it"))
         lines.append(("time", f"{self.seconds:.1f} s"))
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
 

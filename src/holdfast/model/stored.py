@@ -66,7 +66,7 @@ def must_be_readable() -> Iterator[None]:
         yield
     except RecordDamagedError as error:
         raise SettingsError(
-            what=f"this cannot be recorded ({error})", cure="use plain text and finite numbers"
+            what=f"a value cannot be recorded ({error})", cure="use plain text and finite numbers"
         ) from error
 
 
@@ -131,7 +131,7 @@ def refuse_deep(value: object, depth: int = JSON_DEPTH_MAX) -> None:
     """
     if isinstance(value, dict | list):
         if not depth:
-            raise RecordDamagedError(f"nested more than {JSON_DEPTH_MAX} deep")
+            raise RecordDamagedError(f"nested more than {JSON_DEPTH_MAX} levels deep")
         for part in value.values() if isinstance(value, dict) else value:
             if isinstance(part, dict | list | int):
                 refuse_deep(part, depth - 1)
@@ -168,7 +168,7 @@ def checked_cost(value: Any) -> float:  # noqa: ANN401 - a user's function may r
 
 def _refuse_large(data: bytes | str) -> None:
     if len(data) > JSON_BYTES_MAX:
-        raise RecordDamagedError(f"{len(data):,} bytes; no record has over {JSON_BYTES_MAX:,}")
+        raise RecordDamagedError(f"{len(data):,} bytes; a record has at most {JSON_BYTES_MAX:,}")
 
 
 def _refuse_unknown(found: Any, value: Any) -> None:  # noqa: ANN401 - any dataclass, any JSON.

@@ -122,7 +122,9 @@ class StagedGroup:
             for file in self.files
         ]
         files = zip(self.files, names, strict=True)
-        return replace(self, path=path, files=tuple(replace(one, path=name) for one, name in files))
+        return replace(
+            self, path=path, files=tuple(replace(file, path=name) for file, name in files)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as plain JSON values."""
@@ -511,8 +513,8 @@ class Work:
         return replace(
             self,
             records=tuple(
-                replace(one, groups=tuple(new.get(group.path, group) for group in one.groups))
-                for one in self.records
+                replace(record, groups=tuple(new.get(group.path, group) for group in record.groups))
+                for record in self.records
             ),
         )
 

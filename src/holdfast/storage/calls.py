@@ -124,7 +124,7 @@ def _in_short(text: str) -> str:
     # Cut at the first tag, whatever it is: only these two elements are known to hold no secret.
     line = text.strip().partition("\n")[0].partition("<")[0].strip(" :")
     found = [re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message")]
-    said = ": ".join([line, *(" ".join(one[1].split()) for one in found if one)])
+    said = ": ".join([line, *(" ".join(element[1].split()) for element in found if element)])
     return without_passwords(said)  # The text names the endpoint as the user gave it.
 
 
@@ -160,7 +160,7 @@ def read_range(
     try:
         found = obstore.get(store, key, options=options)
     except PreconditionError:
-        raise ObjectChangedError(f"{uri}: written anew since it was pinned") from None
+        raise ObjectChangedError(f"{uri}: rewritten since it was pinned") from None
     data = memoryview(found.bytes())
     if len(data) != stop - start:
         raise ObjectChangedError(f"{uri}: ends before byte {stop}")
@@ -182,7 +182,7 @@ def facts_below(store: ObjectStore, root: str, key: str) -> list[ObjectFacts]:
             return [_fact(root, obstore.head(store, key))]
         except FileNotFoundError:
             return []
-    return sorted(found, key=lambda one: one.uri)
+    return sorted(found, key=lambda fact: fact.uri)
 
 
 def _fact(root: str, meta: ObjectMeta) -> ObjectFacts:

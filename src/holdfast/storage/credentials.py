@@ -132,11 +132,11 @@ def _understood(origin: str, given: Mapping[str, Any], ttl_s: float) -> tuple[S3
     Raises:
         SettingsError: A key is missing.
     """
-    missing = [one for one in ("access_key_id", "secret_access_key") if not given.get(one)]
+    missing = [name for name in ("access_key_id", "secret_access_key") if not given.get(name)]
     if missing:
         raise SettingsError(
-            what=f"{origin} gave no {' and no '.join(missing)}",
-            cure="return access_key_id, secret_access_key and, if there are, token and expires_at",
+            what=f"{origin} returned no {' and no '.join(missing)}",
+            cure="return access_key_id, secret_access_key and, if any, token and expires_at",
         )
     found: S3Credential = {
         "access_key_id": str(given["access_key_id"]),
@@ -196,7 +196,7 @@ def provider(options: Mapping[str, str], vendor: Vendor | None = None) -> Creden
     found = _asked(options, vendor)
     if found is not None:
         return found
-    if _needs_none(options) or any(os.environ.get(one) for one in _IN_ENVIRONMENT):
+    if _needs_none(options) or any(os.environ.get(name) for name in _IN_ENVIRONMENT):
         return None
     if not _from_file():
         return None
@@ -229,14 +229,14 @@ def renew(before: float) -> bool:
         before: When the refused call began, by the monotonic clock.
     """
     ours = _ours()
-    for one in ours:
-        one.throw_away(before)
+    for credentials in ours:
+        credentials.throw_away(before)
     return bool(ours)
 
 
 def trouble() -> str:
     """Return why new credentials were not available; empty if they were."""
-    return "; ".join(one.trouble for one in _ours() if one.trouble)
+    return "; ".join(credentials.trouble for credentials in _ours() if credentials.trouble)
 
 
 # Credentials by process and origin: all stores of a process share them.
@@ -244,7 +244,11 @@ _known: dict[tuple[int, Hashable], Credentials] = {}
 
 
 def _ours() -> list[Credentials]:
-    return [one for (process_id, _), one in list(_known.items()) if process_id == os.getpid()]
+    return [
+        credentials
+        for (process_id, _), credentials in list(_known.items())
+        if process_id == os.getpid()
+    ]
 
 
 def _kept(origin: Hashable, make: Callable[[], Credentials]) -> Credentials:
@@ -287,7 +291,7 @@ def _function(name: str) -> Ask:
             cure="name a function as module:function, importable on the driver and on executors",
         ) from None
     if not callable(found):
-        raise SettingsError(what=f"{OPTION}={name!r} is no function", cure="name a function")
+        raise SettingsError(what=f"{OPTION}={name!r} is not a function", cure="name a function")
     ask: Ask = found
     return ask
 

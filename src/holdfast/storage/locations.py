@@ -66,19 +66,19 @@ def normalise(uri: str) -> str:
             uri = f"file://{uri}"
         else:
             raise SettingsError(
-                what=f"{uri!r} is neither a URI nor a whole path",
-                cure="give a URI such as s3://bucket/folder, or a whole path such as "
+                what=f"{uri!r} is neither a URI nor an absolute path",
+                cure="give a URI such as s3://bucket/folder, or an absolute path such as "
                 f"{Path(uri).absolute()}",
             )
     if has_password(uri):
         # The ledger, messages and reports name locations.
         raise SettingsError(
-            what=f"{uri!r} holds a password",
-            cure="give credentials as storage options, or leave them to the environment",
+            what=f"{uri!r} contains a password",
+            cure="pass credentials as storage options or through the environment",
         )
     whole = uri.rstrip("/")
     if whole.endswith(":"):
-        raise SettingsError(what=f"{uri!r} is the root of everything", cure="name a folder")
+        raise SettingsError(what=f"{uri!r} names no folder", cure="name a folder")
     return whole
 
 

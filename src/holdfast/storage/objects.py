@@ -110,7 +110,7 @@ class ObjectStorage:
         _, prefix = locations.split(prefix_uri)
         store, _ = self._locate(prefix_uri)
         found = _call(prefix_uri, lambda: obstore.list_with_delimiter(store, prefix=f"{prefix}/"))
-        return sorted(one.rstrip("/").rsplit("/", 1)[-1] for one in found["common_prefixes"])
+        return sorted(folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"])
 
     def list(self, prefix_uri: str) -> list[str]:
         """Return the URIs of all objects in a folder, sorted."""
@@ -230,7 +230,7 @@ def _read(store: ObjectStore, key: str, *, is_sure: bool) -> bytes:
         if fits or data in seen:
             return data  # Read twice the same: the tag is not their MD5, as with encryption.
         seen.add(data)
-    raise ValueError(f"{_READS_MAX} reads gave {_READS_MAX} different objects")
+    raise ValueError(f"{_READS_MAX} reads returned {_READS_MAX} different contents")
 
 
 def _md5(data: bytes) -> str:

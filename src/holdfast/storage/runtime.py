@@ -120,8 +120,8 @@ class IoCounters:
         """Return the difference from an earlier reading."""
         return IoCounters(
             **{
-                one.name: getattr(self, one.name) - getattr(earlier, one.name)
-                for one in fields(self)
+                field.name: getattr(self, field.name) - getattr(earlier, field.name)
+                for field in fields(self)
             }
         )
 

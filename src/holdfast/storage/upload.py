@@ -71,7 +71,7 @@ class Upload:
             StorageError: An earlier part failed, or the object is closed or abandoned.
         """
         if self._is_closed or self._is_abandoned:
-            raise StorageError(f"{self._uri}: written after its end")
+            raise StorageError(f"{self._uri}: written after it was closed or abandoned")
         left = memoryview(data)
         while left:
             self._raise_failure()
@@ -96,7 +96,7 @@ class Upload:
         if self._is_closed:
             return
         if self._is_abandoned:
-            raise StorageError(f"{self._uri}: closed after it was given up")
+            raise StorageError(f"{self._uri}: closed after it was abandoned")
         try:
             if self._has_parts:
                 self._finish_parts()
@@ -163,7 +163,7 @@ class Upload:
             else:
                 write(self._uri, lambda: self._pass_on(part), size=len(part), renews=False)
             part.sent_at = time.perf_counter()  # The rest of the upload runs in the background.
-            self._sent = [one for one in self._sent if one() is not None] + [weakref.ref(part)]
+            self._sent = [ref for ref in self._sent if ref() is not None] + [weakref.ref(part)]
         except Exception as error:  # noqa: BLE001 - it is raised by the next call.
             self._fail(error)
 
@@ -213,7 +213,7 @@ class Upload:
     def _await_arrival(self) -> None:
         """Wait until the memory of sent parts is free: they have arrived, or were abandoned."""
         until = time.monotonic() + _ARRIVAL_WAIT_S
-        while any(one() is not None for one in self._sent) and time.monotonic() < until:
+        while any(ref() is not None for ref in self._sent) and time.monotonic() < until:
             time.sleep(_ARRIVAL_POLL_S)
 
     def _is_there(self) -> bool:

@@ -230,7 +230,7 @@ def test_a_run_that_may_go_on_is_not_swept(
     """Its files are paid work, even for a dry run."""
     killed(lake)
     assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 1
-    assert "has neither landed nor was it aborted" in capsys.readouterr().err
+    assert "has neither landed nor been aborted" in capsys.readouterr().err
 
 
 def test_a_dry_sweep_posts_nothing_to_the_table(

@@ -115,7 +115,7 @@ def test_a_pause_that_is_none_is_refused(
 ) -> None:
     """In one line, which says what to give."""
     assert main(command(tmp_path, "--every", "often")) == 1
-    assert "--every: 'often' is no duration" in capsys.readouterr().err
+    assert "--every: 'often' is not a duration" in capsys.readouterr().err
 
 
 def test_one_look_at_a_run_that_is_not_there_is_an_error(

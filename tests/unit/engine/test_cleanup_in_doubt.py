@@ -35,7 +35,7 @@ from tests.fakes.rig import Rig
 
 __all__ = ["lake"]
 
-IN_DOUBT = pytest.mark.filterwarnings("ignore:run .* was given up with:UserWarning")
+IN_DOUBT = pytest.mark.filterwarnings("ignore:run .* was aborted with:UserWarning")
 
 
 def rows_of(sink: IcebergSink) -> int:
@@ -230,14 +230,14 @@ def lance_wedge(folder: Path) -> LanceRig:
 def test_a_lance_run_whose_history_was_cleaned_away_can_be_given_up(tmp_path: Path) -> None:
     """It can neither be finished nor judged; the abort is recorded, and its files stay."""
     rig = lance_wedge(tmp_path)
-    with pytest.raises(CommitUnknownError, match=r"give the run up with run.abort\(\)"):
+    with pytest.raises(CommitUnknownError, match=r"abort the run with run.abort\(\)"):
         rig.start()
     done = abort(rig.ledger(), lambda _identity: rig.sink(), "cleaned away")
     assert len(done.in_doubt) == 1
     swept = sweep(rig.ledger(), lambda _identity: rig.sink())
     assert (swept.data_files, swept.in_doubt) == (0, 2)
     # Whoever is told "aborted" starts over, and would have all rows twice if it had landed.
-    with pytest.raises(CommitUnknownError, match="given up with a post in doubt"):
+    with pytest.raises(CommitUnknownError, match="aborted with a post in doubt"):
         rig.start()
 
 

@@ -113,10 +113,10 @@ def test_a_sweep_keeps_files_that_may_have_landed_in_a_table_that_was_dropped() 
     rig.start_and_die()
     files = set(rig.table.files)
     rig.table.uuid, rig.table.marks = "uuid-2", {}
-    with pytest.warns(UserWarning, match="given up with 1 post without an answer"):
+    with pytest.warns(UserWarning, match="aborted with 1 post without an answer"):
         done = abort(rig.ledger(), lambda _identity: rig.table, "it is gone", table_is_gone=True)
     assert (done.posts, len(done.in_doubt)) == (1, 1)
-    assert "another table" in done.reason
+    assert "a different table" in done.reason
     swept = sweep(rig.ledger(), lambda _identity: rig.table)
     assert files
     assert set(rig.table.files) == files

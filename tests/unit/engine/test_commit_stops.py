@@ -234,6 +234,6 @@ def test_a_mark_of_another_copy_of_the_ledger_is_unknown() -> None:
         snapshot_id=rig.table.head or 0,
         sequence_number=rig.table.last_sequence_number,
     )
-    with pytest.raises(CommitUnknownError, match=f"intent {number}, the ledger lacks it"):
+    with pytest.raises(CommitUnknownError, match=f"intent {number}, which the ledger lacks"):
         commit.look()
     assert rig.log().receipt is None

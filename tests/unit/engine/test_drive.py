@@ -295,7 +295,7 @@ def test_inherited_files_of_the_same_input_are_published_without_a_warning() -> 
 def test_inherited_files_of_an_input_that_lost_rows_are_not_published() -> None:
     """The table would get rows that the input does not have any more."""
     rig, submitter = rig_with_staged_files(), MemorySubmitter(range(10), range(10, 19))
-    with pytest.raises(InputChangedError, match="1 of 20 finished keys are not in it any more"):
+    with pytest.raises(InputChangedError, match="1 of 20 finished keys are no longer in it"):
         rig.start(submitter)
     assert (rig.table.data_snapshots, submitter.plans) == ([], [])
 
@@ -312,7 +312,7 @@ def test_a_landed_run_with_another_input_is_refused() -> None:
     """As many rows, but other keys: a reused run id drops data loudly."""
     rig, other = Rig(), MemorySubmitter(range(10), range(11, 21))
     rig.start()
-    with pytest.raises(RunMismatchError, match="20 rows as before, but other keys"):
+    with pytest.raises(RunMismatchError, match="20 rows, but different keys"):
         rig.start(other)
     assert len(rig.table.data_snapshots) == 1
 

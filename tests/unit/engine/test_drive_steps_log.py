@@ -38,13 +38,13 @@ def test_a_run_in_one_start(steps: pytest.LogCaptureFixture) -> None:
     rig.start()
     assert said(steps) == [
         "claimed: start 1, 0 rows kept",
-        "pass 1 (rows): 20 rows left; does all rows",
+        "pass 1 (rows): 20 rows left; computes all rows",
         "sealed: 20 rows, 0 chunks, complete",
-        "posted intent 4 of 20 rows: landed",
+        "posted intent 4 (20 rows): landed",
         "landed: snapshot S, 20 rows",
     ]
     rig.start()
-    assert said(steps) == ["had landed as snapshot S"]
+    assert said(steps) == ["already landed as snapshot S"]
 
 
 def test_a_failure_and_a_resume(steps: pytest.LogCaptureFixture) -> None:
@@ -60,18 +60,18 @@ def test_a_failure_and_a_resume(steps: pytest.LogCaptureFixture) -> None:
         rig.start(transform=transform, **chunks)
     assert said(steps) == [
         "claimed: start 1, 0 rows kept",
-        "pass 1 (rows): 20 rows left; does all rows",
+        "pass 1 (rows): 20 rows left; computes all rows",
         "stopped: TransformError",
     ]
     rig.start(transform=transform, **chunks)
     assert said(steps) == [
         "claimed: start 2, 15 rows kept",
         "sealed: 15 rows, 5 chunks",
-        "pass 1 (rows): 5 rows left; goes on where the last start ended",
+        "pass 1 (rows): 5 rows left; resumes where the last start ended",
         "sealed: 20 rows, 5 chunks",
-        "pass 2 (replay): 0 rows left; puts chunks of ended tasks into table files",
+        "pass 2 (replay): 0 rows left; writes chunks of ended tasks to table files",
         "sealed: 20 rows, 0 chunks, complete",
-        "posted intent 11 of 20 rows: landed",
+        "posted intent 11 (20 rows): landed",
         "landed: snapshot S, 20 rows",
     ]
 
@@ -79,7 +79,7 @@ def test_a_failure_and_a_resume(steps: pytest.LogCaptureFixture) -> None:
 def test_an_input_that_nobody_has_counted(steps: pytest.LogCaptureFixture) -> None:
     """Then nobody knows how many rows are left."""
     Rig().start(verify_input=False)
-    assert "pass 1 (rows): rows that were not counted; does all rows" in said(steps)
+    assert "pass 1 (rows): unknown number of rows left; computes all rows" in said(steps)
 
 
 def test_nothing_is_printed_by_itself(capfd: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from tests.fakes.unpinned import Unpinned
 from tests.fakes.watched_transform import WatchedTransform
 
 ALL = list(range(20))
-OUT_OF_REACH = r"1 parts of the finished work do not count any more"
+OUT_OF_REACH = r"1 parts of the finished work no longer count"
 
 
 def rig_with_ten_rows_done() -> Rig:
@@ -73,7 +73,7 @@ def test_a_step_that_loses_or_adds_rows_commits_nothing(arrived: range, *, rows_
     """A filter or a join between would otherwise drop rows without a word."""
     rig = rig_with_ten_rows_done() if rows_done else Rig()
     ids = arrived if rows_done else [*range(10), *arrived]
-    with pytest.raises(InputChangedError, match="not every row of"):
+    with pytest.raises(InputChangedError, match="some rows of"):
         append(rig, remaining(rig), MemorySubmitter(ids))
     assert rig.table.data_snapshots == []
 
@@ -85,7 +85,7 @@ def test_a_step_that_loses_every_row_commits_nothing(
 ) -> None:
     """The error says what to mend, on a first start too; then the run goes on."""
     rig = rig_with_ten_rows_done() if rows_done else Rig()
-    with pytest.raises(InputChangedError, match="not every row of"):
+    with pytest.raises(InputChangedError, match="some rows of"):
         append(rig, remaining(rig), MemorySubmitter(*partitions))
     assert rig.table.data_snapshots == []
     left = range(10, 20) if rows_done else range(20)
@@ -112,7 +112,7 @@ def test_another_key_is_refused_before_the_run_is_claimed() -> None:
     """It may be another job of the same id, and the first one may be at work."""
     rig = rig_with_ten_rows_done()
     before = rig.kinds()
-    with pytest.raises(RunMismatchError, match=r"key was \(id\), and now is \(day\)"):
+    with pytest.raises(RunMismatchError, match=r"key was \(id\), and is now \(day\)"):
         prepare(rig.ledger(), two_partitions(), ("day",), WriteOptions())
     assert rig.kinds() == before
 

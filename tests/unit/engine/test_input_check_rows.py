@@ -23,7 +23,7 @@ from tests.fakes.rig import Rig
 ALL = list(range(20))
 ROWS: dict[str, Any] = {"verify_input": "rows"}
 CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
-CHANGED = "keys are the same, but some of the 10 finished rows have other values"
+CHANGED = "keys are the same, but some of the 10 finished rows now have different values"
 
 
 class OnlyIds:
@@ -75,7 +75,7 @@ def test_after_the_commit_new_values_under_the_same_keys_are_another_input() -> 
     """By keys it is the same job, and the report says that only keys were compared."""
     rig = Rig()
     start(rig, customers(1), **ROWS)
-    with pytest.raises(RunMismatchError, match=r"20 rows with the same keys .* other values"):
+    with pytest.raises(RunMismatchError, match="20 rows with the same keys, but different values"):
         start(rig, customers(2), **ROWS)
     again = start(rig, customers(1), **ROWS)
     assert (again.outcome, again.input_compared) == ("already_committed", "rows")
@@ -242,7 +242,7 @@ def test_each_way_of_working_sums_each_row_once(how: str) -> None:
 def test_rows_of_remaining_cannot_be_compared_by_values() -> None:
     """What arrives is made of the input's rows, and is not them: this is said at once."""
     rig = Rig()
-    with pytest.raises(SettingsError, match=r'verify_input="rows" with run\.remaining'):
+    with pytest.raises(SettingsError, match=r'"rows" cannot be used with run\.remaining'):
         prepare(rig.ledger(), customers(), ("id",), WriteOptions(verify_input="rows"))
     assert rig.storage.objects == {}  # The run is not claimed.
     prepare(rig.ledger(), customers(), ("id",), WriteOptions())
@@ -273,7 +273,7 @@ def test_sums_are_compared_as_far_as_both_sides_know_them() -> None:
     assert (keys.matches(one), one.matches(keys), one.matches(one)) == (True, True, True)
     assert (one.matches(other), other.matches(one)) == (False, False)
     assert (keys.difference(one), one.difference(one)) == ("", "")
-    assert "other values" in one.difference(other)
+    assert "different values" in one.difference(other)
 
 
 def test_tags_are_taken_apart_by_name_and_slice() -> None:
@@ -318,7 +318,7 @@ def test_a_post_that_lands_late_is_compared_by_values_as_well() -> None:
     more = MemorySubmitter(*customers().partitions, balances(range(20, 25), 1))
     with pytest.raises(RunMismatchError, match="had 20 rows and now has 25: 5 more"):
         start(rig, more, **ROWS)
-    with pytest.raises(RunMismatchError, match="other values"):
+    with pytest.raises(RunMismatchError, match="different values"):
         start(rig, customers(1, id_3=2), **ROWS)
 
 

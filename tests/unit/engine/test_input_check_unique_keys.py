@@ -73,7 +73,7 @@ def test_fewer_keys_than_were_covered_are_damage() -> None:
     assert isinstance(finished.storage, MemoryStorage)
     first, second = finished.uris.values()
     finished.storage.objects[second] = finished.storage.objects[first]
-    with pytest.raises(LedgerDamagedError, match="2 rows, and 3 were written"):
+    with pytest.raises(LedgerDamagedError, match="2 rows, but 3 were written"):
         all_differ(work, finished)
 
 

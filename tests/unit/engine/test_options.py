@@ -99,7 +99,7 @@ def test_a_batch_format_must_be_a_known_one() -> None:
     """A function of one row gets a dict whatever the format."""
     with pytest.raises(SettingsError, match='give "arrow", "pandas" or "polars"'):
         WriteOptions(batch_format=cast("Any", "numpy"))
-    with pytest.raises(SettingsError, match="batch_format with per_row"):
+    with pytest.raises(SettingsError, match="batch_format cannot be used with per_row"):
         WriteOptions(transform=hf.per_row(dict), batch_format="pandas")
 
 

@@ -398,7 +398,7 @@ def test_a_listing_that_misses_a_record_which_a_task_reported_is_not_believed() 
         del rig.storage.objects[uri]
 
     submitter.after_job = hide_a_record
-    with pytest.raises(LedgerDamagedError, match="wrote 1 records, and fewer are listed"):
+    with pytest.raises(LedgerDamagedError, match="wrote 1 records, but fewer are listed"):
         rig.start(submitter)
     assert rig.table.data_snapshots == []
 

@@ -361,5 +361,5 @@ def test_other_choices_that_cannot_be_followed_are_refused() -> None:
     """A row function has no batches whose size could be chosen."""
     with pytest.raises(SettingsError, match="on_error"):
         WriteOptions(on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="batch_rows with per_row"):
+    with pytest.raises(SettingsError, match="batch_rows cannot be used with per_row"):
         WriteOptions(transform=per_row(RowFunction()), batch_rows=2)

@@ -32,7 +32,7 @@ def test_a_run_that_has_landed_is_all_done() -> None:
     progress = look(rig).progress
     assert (progress.state, progress.done_rows, progress.input_rows) == ("committed", 20, 20)
     assert (progress.share, progress.remaining_rows, progress.kept_rows) == (1.0, 0, 0)
-    assert (progress.start, progress.passes, progress.reason) == (1, 1, "does all rows")
+    assert (progress.start, progress.passes, progress.reason) == (1, 1, "computes all rows")
 
 
 def test_rows_count_while_the_job_runs() -> None:

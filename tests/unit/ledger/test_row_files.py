@@ -113,7 +113,7 @@ def test_a_damaged_chunk_gives_no_row(
 def test_a_chunk_of_another_number_of_rows_is_refused(storage: WatchedStorage, rows: int) -> None:
     """A record that says otherwise belongs to something else."""
     chunk = written(storage)
-    with pytest.raises(LedgerDamagedError, match=f"3 rows, and {rows} were written"):
+    with pytest.raises(LedgerDamagedError, match=f"3 rows, but {rows} were written"):
         list(read_chunk(storage, URI, replace(chunk, rows=rows)))
 
 
@@ -236,7 +236,7 @@ def test_a_chunk_that_unpacks_into_too_much_is_damage(
     assert len(read_chunk(storage, URI, chunk)) == batches
     monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_FREE", 900_000 * batches)
     monkeypatch.setattr("holdfast.ledger.row_files.DECODED_RATIO_MAX", 1)
-    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+    with pytest.raises(LedgerDamagedError, match="unpacks to more than"):
         read_chunk(storage, URI, chunk)
 
 
@@ -474,9 +474,9 @@ def test_keys_that_unpack_into_too_much_are_damage(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", keys.nbytes + 200)
     assert sum(batch.num_rows for batch in read_keys(storage, KEYS_URI, schema)) == len(keys)
     monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", keys.nbytes - 1)
-    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+    with pytest.raises(LedgerDamagedError, match="unpacks to more than"):
         list(read_keys(storage, KEYS_URI, schema))
-    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+    with pytest.raises(LedgerDamagedError, match="unpacks to more than"):
         read_key_table(KEYS_URI, storage.get(KEYS_URI), len(keys))
 
 
@@ -490,7 +490,7 @@ def test_a_footer_that_promises_too_much_is_damage_before_a_page_is_read(
     file.finish()
     monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", 7_999)
     read = parquet_batches(KEYS_URI, storage.get(KEYS_URI))
-    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+    with pytest.raises(LedgerDamagedError, match="unpacks to more than"):
         next(read)
 
 
@@ -502,7 +502,7 @@ def test_pages_that_hold_more_than_the_footer_says_are_damage(
     pq.write_table(pa.table({"id": ["x" * 10_000] * 1000}), sink)
     storage.objects[KEYS_URI] = sink.getvalue().to_pybytes()
     monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", 100_000)
-    with pytest.raises(LedgerDamagedError, match="unpacks into over"):
+    with pytest.raises(LedgerDamagedError, match="unpacks to more than"):
         list(read_keys(storage, KEYS_URI, pa.schema([("id", pa.string())])))
 
 

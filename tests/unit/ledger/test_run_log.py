@@ -206,7 +206,7 @@ def test_a_log_that_does_not_begin_with_a_claim_is_damaged() -> None:
     """What stands first has lost the claim that it was written under."""
     storage = MemoryStorage()
     put_record(storage, 1, INTENT)
-    with pytest.raises(LedgerDamagedError, match="the first record is no claim"):
+    with pytest.raises(LedgerDamagedError, match="the first record is not a claim"):
         new_log(storage).refresh()
 
 
@@ -234,7 +234,7 @@ def test_a_record_that_no_claim_allows_is_damage() -> None:
     storage = MemoryStorage()
     log = claimed(storage)
     put_record(storage, 2, INTENT)
-    with pytest.raises(LedgerDamagedError, match="no claim allows"):
+    with pytest.raises(LedgerDamagedError, match="written without a claim"):
         log.append(RECEIPT)
 
 
@@ -298,7 +298,7 @@ def test_a_record_under_anothers_number_is_refused() -> None:
     storage = MemoryStorage()
     claimed(storage)
     storage.objects[LAYOUT.record(2)] = storage.objects[LAYOUT.record(1)]
-    with pytest.raises(LedgerDamagedError, match="number 1"):
+    with pytest.raises(LedgerDamagedError, match="its number is 1"):
         new_log(storage).refresh()
 
 
@@ -365,7 +365,7 @@ def test_another_job_under_the_same_id_is_refused_by_what_differs() -> None:
         start(storage, key=("other",), version="2")
     assert caught.value.run_id == "r"
     assert caught.value.differences == (
-        "its key was (id), and now is (other); version= was '', and now is '2'"
+        "its key was (id), and is now (other); version= was '', and is now '2'"
     )
 
 

@@ -99,7 +99,7 @@ def test_a_store_that_gives_back_other_bytes_is_refused() -> None:
     """A fresh name that already holds something else is no store to trust."""
     storage = MemoryStorage()
     storage.before_create = lambda: storage.put("mem://store/=probe/n", THEIRS)
-    with pytest.raises(UnsafeStoreError, match="another's content"):
+    with pytest.raises(UnsafeStoreError, match="another object's content"):
         probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
 
 

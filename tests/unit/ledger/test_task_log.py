@@ -131,7 +131,7 @@ def test_a_record_out_of_turn_is_refused(
     """Neither a gap nor a repeated number is written."""
     log = task_log(ledger)
     log.append(record(log.next_name, 1))
-    with pytest.raises(LedgerDamagedError, match="0001 was to come next"):
+    with pytest.raises(LedgerDamagedError, match="0001 should come next"):
         log.append(record(f"{LOG}/{number:04d}", 1))
     assert len(storage.objects) == 1
 
@@ -218,7 +218,7 @@ def test_a_record_under_another_name_is_refused(storage: MemoryStorage, ledger: 
     log.append(record(log.next_name, 1))
     first = ledger.layout.task_record(f"{LOG}/0000")
     storage.objects[ledger.layout.task_record(f"{LOG}/0001")] = storage.objects[first]
-    with pytest.raises(LedgerDamagedError, match=f"it says that it is {LOG}/0000"):
+    with pytest.raises(LedgerDamagedError, match=f"it is named {LOG}/0000"):
         logged(ledger)
 
 

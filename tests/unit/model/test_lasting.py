@@ -326,7 +326,7 @@ Traceback (most recent call last):
 {last}
 """
 OURS = """Job aborted due to stage failure: Lost task 0.3
-holdfast.errors.StoreUnavailableError: s3://b/x: the store did not answer (403 Forbidden)
+holdfast.errors.StoreUnavailableError: s3://b/x: the request to the store failed (403 Forbidden)
   Worth a retry: {word}.
   What to do: check
 ValueError: what it was raised from

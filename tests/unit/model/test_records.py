@@ -222,7 +222,7 @@ def test_no_id_leaves_its_folder(run_id: str) -> None:
 @pytest.mark.parametrize("run_id", ["", " ", " a", "a ", "\ta", "a\n", "\u00a0a", None, 7, b"a"])
 def test_what_is_no_id_is_refused(run_id: object) -> None:
     """Blanks around an id come and go between retries, so they are an error, as is no string."""
-    with pytest.raises(SettingsError, match="is no run id"):
+    with pytest.raises(SettingsError, match="is not a run id"):
         encode_run_id(run_id)  # type: ignore[arg-type]
 
 
@@ -278,19 +278,19 @@ ZONE = "the session's time zone (spark.sql.session.timeZone)"
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("branch", "audit", "its branch was 'main', and now is 'audit'"),
-        ("mode", "overwrite", "its mode was 'append', and now is 'overwrite'"),
-        ("key", ("id", "day"), "its key was (day, id), and now is (id, day)"),
-        ("key", (), "its key was (day, id), and now is the place of a row in its file"),
-        ("session_time_zone", "Asia/Tokyo", f"{ZONE} was 'UTC', and now is 'Asia/Tokyo'"),
-        ("ansi_mode", "false", f"{ANSI} was 'true', and now is 'false'"),
-        ("version", "2", "version= was '', and now is '2'"),
+        ("branch", "audit", "its branch was 'main', and is now 'audit'"),
+        ("mode", "overwrite", "its mode was 'append', and is now 'overwrite'"),
+        ("key", ("id", "day"), "its key was (day, id), and is now (id, day)"),
+        ("key", (), "its key was (day, id), and is now the position of a row in its file"),
+        ("session_time_zone", "Asia/Tokyo", f"{ZONE} was 'UTC', and is now 'Asia/Tokyo'"),
+        ("ansi_mode", "false", f"{ANSI} was 'true', and is now 'false'"),
+        ("version", "2", "version= was '', and is now '2'"),
         (
             "retry_of",
             "first",
-            f"{OWN}, and is now to be one that tries the failed rows of run 'first' again",
+            f"{OWN}, but this start retries the rows of run 'first' that failed",
         ),
-        ("input", SCAN, "it read the rows of a DataFrame, and now is to read a scan (parquet)"),
+        ("input", SCAN, "it read the rows of a DataFrame, but this start reads a scan (parquet)"),
     ],
 )
 def test_each_difference_says_what_it_was_and_what_it_is(
@@ -304,11 +304,11 @@ def test_each_difference_says_what_it_was_and_what_it_is(
 @pytest.mark.parametrize(
     ("now", "words"),
     [
-        (SCAN.replace('["a", "b"]', '["a"]'), "the scan's columns was (a, b), and now is (a)"),
-        (SCAN.replace("null", '"a > 1"'), "the scan's where was not given, and now is a > 1"),
-        (SCAN.replace("parquet", "files"), "it read a scan (parquet), and now is to read a scan"),
-        (SCAN.replace(", ", ","), f"its input was {SCAN}, and now is"),
-        ("no JSON", "it read a scan (parquet), and now is to read no JSON"),
+        (SCAN.replace('["a", "b"]', '["a"]'), "the scan's columns was (a, b), and is now (a)"),
+        (SCAN.replace("null", '"a > 1"'), "the scan's where was not given, and is now a > 1"),
+        (SCAN.replace("parquet", "files"), "it read a scan (parquet), but this start reads a scan"),
+        (SCAN.replace(", ", ","), f"its input was {SCAN}, and is now"),
+        ("no JSON", "it read a scan (parquet), but this start reads no JSON"),
     ],
 )
 def test_another_scan_is_said_by_what_it_reads(now: str, words: str) -> None:
@@ -320,10 +320,18 @@ def test_another_scan_is_said_by_what_it_reads(now: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("table", "uuid", "words"),
     [
-        ("lake.db.other", "u2", "it writes the table lake.db.t, and now is to write lake.db.other"),
-        ("lake.db.other", "", "it writes the table lake.db.t, and now is to write lake.db.other"),
-        ("lake.db.t", "u2", "the table lake.db.t is not the one that it was started with: it was"),
-        ("lake.db.t", "", "the table lake.db.t that it writes was dropped since"),
+        (
+            "lake.db.other",
+            "u2",
+            "it writes the table lake.db.t, but this start writes lake.db.other",
+        ),
+        ("lake.db.other", "", "it writes the table lake.db.t, but this start writes lake.db.other"),
+        (
+            "lake.db.t",
+            "u2",
+            "the table lake.db.t is not the one that it was started with: it was",
+        ),
+        ("lake.db.t", "", "its table lake.db.t has since been dropped"),
     ],
 )
 def test_another_table_is_told_by_its_name(table: str, uuid: str, words: str) -> None:

@@ -30,7 +30,7 @@ from tests.fakes.logs import CLAIM, INTENT
 from tests.fakes.rig import LAYOUT, STORE, Rig, two_partitions
 from tests.fakes.watched_transform import WatchedTransform
 
-OTHERS = "it is a record of another run"
+OTHERS = "it belongs to another run"
 
 
 def half_done() -> Rig:
@@ -70,7 +70,7 @@ def test_a_record_follows_the_one_that_its_writer_saw() -> None:
     rig = Rig()
     rig.start()
     changed(rig, 2, lambda record: replace(record, nonce="begun anew"))
-    with pytest.raises(LedgerDamagedError, match="follows a record that is not there"):
+    with pytest.raises(LedgerDamagedError, match="the record that it follows is missing"):
         status(rig.ledger())
 
 
@@ -129,7 +129,7 @@ def test_a_receipt_of_no_intent_of_the_log_is_damage(
         size_bytes=6,
     )
     commit.log.append(receipt if kind is Receipt else Refused(intent_number=9))
-    with pytest.raises(LedgerDamagedError, match="no such intent"):
+    with pytest.raises(LedgerDamagedError, match="no matching intent"):
         rig.log()
 
 
@@ -182,7 +182,7 @@ def test_a_folder_under_another_id_is_known_as_a_copy() -> None:
     copy = RunLayout.of(STORE, "r-copy")
     for uri, data in list(rig.storage.objects.items()):
         rig.storage.objects[uri.replace(LAYOUT.folder, copy.folder)] = data
-    with pytest.raises(LedgerDamagedError, match="the folder was copied: this is run 'r'"):
+    with pytest.raises(LedgerDamagedError, match="the folder was copied from run 'r'"):
         read_run_file(rig.storage, copy)
 
 

@@ -44,8 +44,8 @@ def test_a_report_shows_what_was_written() -> None:
     ("compared", "line"),
     [
         ("keys", "compared by its keys"),
-        ("rows", "compared row by row, values and all"),
-        ("files", "the files that were pinned"),
+        ("rows", "compared row by row, including values"),
+        ("files", "the pinned files"),
         (None, "not compared"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> No
         "  kept      1,000,000 rows of earlier starts, 2 h 1 min of work",
         "  dropped   5 rows that were covered twice",
         "  withdrawn 6 rows whose files were removed",
-        "  copied    7 files that had waited for long",
+        "  copied    7 files that had waited long",
         "  code      1,000,000 by aaaaaaaa, 234,567 by bbbbbbbb",
         "  input     not compared",
     ):

@@ -39,8 +39,8 @@ def test_each_start_has_the_rows_that_it_added_and_those_that_it_kept() -> None:
         ("committed", 15, 5),
     ]
     assert [one.process_id for one in summaries] == [1, 2, 3]
-    assert summaries[0].jobs[0].reason == "does all rows"
-    assert summaries[1].jobs[0].reason == "goes on where the last start ended"
+    assert summaries[0].jobs[0].reason == "computes all rows"
+    assert summaries[1].jobs[0].reason == "resumes where the last start ended"
 
 
 def test_totals_say_what_the_last_start_has_kept() -> None:

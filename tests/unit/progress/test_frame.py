@@ -74,7 +74,7 @@ def test_a_new_run_shows_its_rows_and_why_its_pass_is_run() -> None:
         "rows": "12 of 20",
         "staged": "1 file (1.0 kB), 2 chunks to put into files",
         "tasks": words(shown)["tasks"],
-        "start": "1, pass 1: does all rows",
+        "start": "1, pass 1: computes all rows",
     }
     assert words(shown)["tasks"].startswith("1 at work, 1 ended")
     assert (shown.table, shown.is_over) == ("lake.db.t", False)
@@ -87,7 +87,7 @@ def test_a_resume_shows_what_it_has_saved() -> None:
     shown = words(half_way(rig, 18, cost=0.5))
     assert shown["kept"].startswith("15 rows of earlier starts, ")
     assert shown["cost"] == "9 paid, 7.5 saved by resuming"
-    assert shown["start"] == "2, pass 1: goes on where the last start ended"
+    assert shown["start"] == "2, pass 1: resumes where the last start ended"
 
 
 def test_an_input_that_nobody_has_measured_has_no_bar() -> None:
@@ -218,7 +218,7 @@ def test_the_picture_at_80_columns() -> None:
         "  tasks     2 at work, 1 ended, IO wait 5%",
         "  kept      1,000 rows of earlier starts, 43 s of work",
         "  cost      2.5 paid, 1.25 saved by resuming",
-        "  start     2, pass 1: goes on where the last start ended",
+        "  start     2, pass 1: resumes where the last start ended",
         "  silent    no record for 1 min 15 s",
     ]
 
@@ -233,7 +233,7 @@ def test_a_log_line_holds_the_most_important_of_it() -> None:
     """For those who read it the day after."""
     assert one_line(frame_of_a_resume()) == (
         "51%; rows 2,052 of 4,000; 24 rows/s; about 1 min 20 s left; 12 failed; 3 files (9.7 kB), "
-        "1 chunk to put into files; 1,000 rows kept; 2.5 paid; start 2, pass 1: goes on where the "
+        "1 chunk to put into files; 1,000 rows kept; 2.5 paid; start 2, pass 1: resumes where the "
         "last start ended; 1 min 12 s; no record for 1 min 15 s"
     )
 

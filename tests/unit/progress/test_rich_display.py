@@ -70,7 +70,7 @@ def test_ctrl_c_leaves_the_last_picture_and_a_clean_terminal() -> None:
     before = termios.tcgetattr(ours)
     job = start(theirs, 2000)
     os.close(theirs)
-    drawn = read(ours, "pass 1: does all rows")
+    drawn = read(ours, "pass 1: computes all rows")
     job.send_signal(signal.SIGINT)
     drawn += read(ours, "")  # To the end: a terminal that nobody reads would stop the job.
     assert job.wait(timeout=60.0) == -signal.SIGINT

@@ -102,7 +102,7 @@ def test_a_path_that_names_nothing_is_an_error(folder: Path, path: str) -> None:
 
 def test_a_relative_path_is_refused() -> None:
     """Driver and workers need not stand in the same folder."""
-    with pytest.raises(SettingsError, match="a whole path"):
+    with pytest.raises(SettingsError, match="an absolute path"):
         find_files(STORAGE, ["in/*.parquet"])
 
 

@@ -186,7 +186,7 @@ def test_what_is_no_credential_is_an_error(server: KeyedS3) -> None:
     given.clear()
     given["secret_access_key"] = SECRET
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
-    with pytest.raises(SettingsError, match="gave no access_key_id") as caught:
+    with pytest.raises(SettingsError, match="returned no access_key_id") as caught:
         storage.get(URI)
     assert SECRET not in str(caught.value)
 

@@ -144,7 +144,7 @@ def test_bytes_that_never_arrive_alike_are_an_error(server: AnsweringS3) -> None
     """Nothing tells which of them is the object."""
     server.tag = TRUE_TAG
     server.next_bodies.extend(bytes([number]) for number in range(4))
-    with pytest.raises(StorageError, match="4 reads gave 4 different objects"):
+    with pytest.raises(StorageError, match="4 reads returned 4 different contents"):
         server.storage().get_sure(URI)
 
 

@@ -294,7 +294,7 @@ def test_a_location_is_a_root_and_a_key(given: str, root: str, key: str) -> None
 @pytest.mark.parametrize("given", ["lake", "./lake", "", "s3:bucket"])
 def test_a_relative_location_is_refused(given: str) -> None:
     """Driver and workers would resolve it differently."""
-    with pytest.raises(SettingsError, match="neither a URI nor a whole path"):
+    with pytest.raises(SettingsError, match="neither a URI nor an absolute path"):
         normalise(given)
 
 

@@ -294,7 +294,7 @@ def test_half_a_key_is_an_error_that_names_the_catalog(
         return found
 
     monkeypatch.setattr(catalog, "answer", without_secret)
-    with pytest.raises(SettingsError, match=r"catalog .lake., for table db\.t gave no secret"):
+    with pytest.raises(SettingsError, match=r"catalog .lake., for table db\.t returned no secret"):
         catalog.storage().get(URI)
     assert catalog.s3.refused == 0
 

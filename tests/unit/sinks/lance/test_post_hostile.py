@@ -163,7 +163,7 @@ STOPS: dict[str, tuple[Change, type[Exception], str]] = {
         "type",
     ),
     "dropped": (LanceRig.drop, TableMissingError, "no such dataset"),
-    "made again": (make_again, TableChangedError, "made again"),
+    "made again": (make_again, TableChangedError, "created again"),
 }
 
 
