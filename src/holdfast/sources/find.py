@@ -35,8 +35,8 @@ def path_values(uri: str) -> dict[str, str | None]:
 def path_schema(values: Sequence[Mapping[str, str | None]]) -> pa.Schema:
     """Return the columns of all paths: integers if every value is one, else strings."""
     texts: dict[str, set[str]] = {}
-    for one in values:
-        for name, text in one.items():
+    for in_path in values:
+        for name, text in in_path.items():
             texts.setdefault(name, set()).update(() if text is None else (text,))
     return pa.schema(
         [
@@ -101,7 +101,7 @@ def find_files(
         StoreUnavailableError: The storage does not answer.
     """
     find = partial(_find, storage, suffix=suffix, must_exist=must_exist)
-    found = {one.uri: one for facts in io_runtime().each(find, paths) for one in facts}
+    found = {file.uri: file for facts in io_runtime().each(find, paths) for file in facts}
     return [found[uri] for uri in sorted(found)]
 
 
@@ -120,17 +120,17 @@ def compare_files(
         InputChangedError: A pinned file was changed or deleted.
         StoreUnavailableError: The storage does not answer.
     """
-    now = {one.uri: one for one in found}
+    now = {facts.uri: facts for facts in found}
     unnamed = []
     for file in pins.files:
-        one = now.pop(file.uri, None)
-        if one is None:
+        facts = now.pop(file.uri, None)
+        if facts is None:
             unnamed.append(file.uri)
-        elif (one.size_bytes, one.tag) != (file.size_bytes, file.tag):
+        elif (facts.size_bytes, facts.tag) != (file.size_bytes, file.tag):
             raise InputChangedError(what=f"{file.uri} was written anew since the run began")
     for uri in unnamed[:_EXAMPLES]:
         with answers(uri):
-            if uri not in {one.uri for one in storage.facts(uri)}:
+            if uri not in {entry.uri for entry in storage.facts(uri)}:
                 raise InputChangedError(what=f"{uri} is gone")
     if unnamed:
         names = ", ".join(unnamed[:_EXAMPLES])
@@ -152,13 +152,13 @@ def _find(storage: Storage, path: str, *, suffix: str, must_exist: bool) -> list
         found = _without_markers(storage.facts(folder))
     if glob:
         matches = _pattern(uri).fullmatch
-        found = [one for one in found if matches(one.uri)]
-    elif [one.uri for one in found] != [uri]:
+        found = [file for file in found if matches(file.uri)]
+    elif [file.uri for file in found] != [uri]:
         seen = re.compile(f"(?:{_NOT_HIDDEN}[^/]+/)*{_NOT_HIDDEN}[^/]+").fullmatch
         found = [
-            one
-            for one in found
-            if one.uri.endswith(suffix) and seen(one.uri.removeprefix(f"{uri}/"))
+            file
+            for file in found
+            if file.uri.endswith(suffix) and seen(file.uri.removeprefix(f"{uri}/"))
         ]
     if not found and must_exist:
         raise SettingsError(what=f"{path!r} names no file", cure="look at the path and its glob")
@@ -167,8 +167,8 @@ def _find(storage: Storage, path: str, *, suffix: str, must_exist: bool) -> list
 
 def _without_markers(found: Sequence[ObjectFacts]) -> list[ObjectFacts]:
     """Leave out the empty objects with which some tools represent folders in a store."""
-    folders = {one.uri.rpartition("/")[0] for one in found}
-    return [one for one in found if one.size_bytes or one.uri not in folders]
+    folders = {file.uri.rpartition("/")[0] for file in found}
+    return [file for file in found if file.size_bytes or file.uri not in folders]
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
@@ -179,7 +179,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
     """
     *folders, name = glob.split("/")
     any_folders = f"(?:{_NOT_HIDDEN}[^/]+/)*"
-    parts = [any_folders if one == "**" else f"{_segment(one)}/" for one in folders]
+    parts = [any_folders if folder == "**" else f"{_segment(folder)}/" for folder in folders]
     parts.append(f"{any_folders}{_NOT_HIDDEN}[^/]+" if name == "**" else _segment(name))
     try:
         return re.compile("".join(parts))

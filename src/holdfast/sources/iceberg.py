@@ -193,7 +193,11 @@ class PinnedIcebergScan:
         fields = [known[name] for name in (*wanted, *more)]
         found = schema_to_pyarrow(Schema(*fields), include_field_ids=True)
         mapping = metadata.name_mapping()
-        ids = {name: one.field_id for one in mapping.root for name in one.names} if mapping else {}
+        ids = (
+            {name: entry.field_id for entry in mapping.root for name in entry.names}
+            if mapping
+            else {}
+        )
         return pa.schema(
             [
                 self._with_default(arrow, field.initial_default)
@@ -257,17 +261,17 @@ class PinnedIcebergScan:
             ObjectFacts(uri=uri, size_bytes=task.file.file_size_in_bytes, tag="", modified=0.0)
             for uri, task in by_uri.items()
         ]
-        for one, footer in footers(_storage_of(table), facts):
-            task, metadata = by_uri[one.uri], parse_footer(footer)
+        for file, footer in footers(_storage_of(table), facts):
+            task, metadata = by_uri[file.uri], parse_footer(footer)
             if metadata.num_rows != task.file.record_count:
                 raise SettingsError(
-                    what=f"{one.uri} has {metadata.num_rows} rows, and the table says that it "
+                    what=f"{file.uri} has {metadata.num_rows} rows, and the table says that it "
                     f"has {task.file.record_count}",
                     cure="the table is damaged: mend it first",
                 )
             self._check_columns(table, task.file, fit, metadata.schema.to_arrow_schema())
             deletes = tuple(sorted(delete.file_path for delete in task.delete_files))
-            yield replace(pinned_file(one, metadata, {}), deletes=deletes)
+            yield replace(pinned_file(file, metadata, {}), deletes=deletes)
 
     def _refuse_formats(self, files: Sequence[DataFile]) -> None:
         """Refuse files that workers cannot read.

@@ -90,7 +90,7 @@ class CoveredRanges:
 def spans_of(tags: pa.Array) -> list[Span]:
     """Return the tags of rows as few spans, in input order."""
     if pa.types.is_struct(tags.type):
-        starts, stops = (np.asarray(one) for one in tags.flatten())
+        starts, stops = (np.asarray(bound) for bound in tags.flatten())
     else:
         starts = np.asarray(tags)
         stops = starts + 1

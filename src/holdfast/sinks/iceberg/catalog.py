@@ -323,7 +323,7 @@ def _refuse_unguarded(kind: str, opened: type[Catalog]) -> None:
 
 def _calls(opened: type[Catalog], name: str, hook: str) -> bool:
     """Whether PyIceberg has both methods, and the first one's code names the second."""
-    theirs = [vars(one) for one in opened.__mro__ if one is not TimedRestCatalog]
+    theirs = [vars(base) for base in opened.__mro__ if base is not TimedRestCatalog]
     method = next((names[name] for names in theirs if name in names), None)
     code = getattr(inspect.unwrap(method), "__code__", None) if method is not None else None
     return code is not None and hook in code.co_names and any(hook in names for names in theirs)

@@ -353,7 +353,7 @@ class KeptRows:
         ):
             yield from self.split()
         while self.size_bytes >= self._bytes_max:
-            yield max(self.partitions.values(), key=lambda one: one.size_bytes)
+            yield max(self.partitions.values(), key=lambda partition: partition.size_bytes)
 
     def split(self) -> Iterator[Partition]:
         """Give all rows to their partitions; yield those with enough rows for a row group."""

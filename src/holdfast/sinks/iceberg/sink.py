@@ -245,7 +245,7 @@ class IcebergSink(StagedFiles):
 
     def _refuse_outside(self, table: Table, paths: Sequence[str]) -> None:
         named = [table.properties.get(name) for name in _FOLDER_PROPERTIES]
-        folders = [one for one in (table.location(), *named) if one]
+        folders = [folder for folder in (table.location(), *named) if folder]
         refuse_outside(self._name, folders, paths)
 
     def new_snapshot_id(self, view: TableView) -> int:

@@ -192,9 +192,9 @@ def _metadata_files(table: Table) -> Iterator[str]:
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
-    yield from (one.manifest_list for one in metadata.snapshots)
-    yield from (one.statistics_path for one in metadata.statistics)
-    yield from (one.statistics_path for one in metadata.partition_statistics)
+    yield from (snapshot.manifest_list for snapshot in metadata.snapshots)
+    yield from (file.statistics_path for file in metadata.statistics)
+    yield from (file.statistics_path for file in metadata.partition_statistics)
 
 
 def _manifests(table: Table) -> dict[str, ManifestFile]:
@@ -203,7 +203,9 @@ def _manifests(table: Table) -> dict[str, ManifestFile]:
     def of_one(path: str) -> list[ManifestFile]:
         return list(read_manifest_list(table.io.new_input(path)))
 
-    lists = io_runtime().each(of_one, [one.manifest_list for one in table.metadata.snapshots])
+    lists = io_runtime().each(
+        of_one, [snapshot.manifest_list for snapshot in table.metadata.snapshots]
+    )
     return {manifest.manifest_path: manifest for some in lists for manifest in some}
 
 

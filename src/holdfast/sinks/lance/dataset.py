@@ -50,8 +50,8 @@ _NAMES = (
         "client.session-token",
     ),
 )
-_ICEBERGS = {other: one[0] for one in _NAMES for other in one}
-_LANCES = {one[0]: one[1] for one in _NAMES}
+_ICEBERGS = {name: names[0] for names in _NAMES for name in names}
+_LANCES = {names[0]: names[1] for names in _NAMES}
 
 
 def for_storage(options: Mapping[str, str]) -> dict[str, str]:
@@ -205,7 +205,7 @@ def unindexed_rows(place: DatasetPlace) -> dict[str, int]:
     found: dict[str, int] = {}
     try:
         dataset = place.open()
-        names = [one.name for one in dataset.describe_indices()]
+        names = [index.name for index in dataset.describe_indices()]
         for name in names:
             left = int(dataset.stats.index_stats(name).get("num_unindexed_rows") or 0)
             if left:

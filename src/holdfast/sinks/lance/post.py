@@ -195,7 +195,7 @@ def _field_json(column: Any) -> dict[str, Any]:  # noqa: ANN401 - LanceField.
         # For nested ones only the kind: their children follow.
         "type": str(arrow.type).partition("<")[0] if children else str(arrow.type),
         "nullable": arrow.nullable,
-        "children": [_field_json(one) for one in children],
+        "children": [_field_json(child) for child in children],
     }
 
 
@@ -208,11 +208,11 @@ def _paths(
         yield column["id"], path
         below = column["children"]
         if column["type"].endswith("list"):
-            below = [{**one, "name": ELEMENT} for one in below]
+            below = [{**child, "name": ELEMENT} for child in below]
         elif column["type"] == "map":
             (entries,) = below
             named = zip((KEY, VALUE), entries["children"], strict=True)
-            below = [{**one, "name": name} for name, one in named]
+            below = [{**child, "name": name} for name, child in named]
         yield from _paths(below, path)
 
 
@@ -248,7 +248,7 @@ class Post:
             TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
         """
         dataset: LanceDataset = self.view.handle.dataset
-        there = [one.metadata for one in dataset.get_fragments()]
+        there = [fragment.metadata for fragment in dataset.get_fragments()]
         # No column is added, so other writers' appends may land on top of it.
         merge = LanceOperation.Merge(
             [*there, *self.fragments], self.schema, preserves_nullability=True

@@ -190,7 +190,7 @@ class LanceTaskWriter:
         self._stream = None
         self._rows = self._size_bytes = 0
         failpoint("after-files-are-closed")
-        return [self._staged(one) for one in fragments]
+        return [self._staged(fragment) for fragment in fragments]
 
     def abandon(self) -> None:
         """Discard what is not finished."""
@@ -205,8 +205,8 @@ class LanceTaskWriter:
         files = [StagedFile(path=path, size_bytes=size_bytes, rows=fragment.physical_rows)]
         if has_blobs(self._spec.stored):  # Large values are in files beside it.
             files += [
-                StagedFile(path=one.uri, size_bytes=one.size_bytes, rows=0)
-                for one in place.storage.facts(path.removesuffix(".lance"))
+                StagedFile(path=blob.uri, size_bytes=blob.size_bytes, rows=0)
+                for blob in place.storage.facts(path.removesuffix(".lance"))
             ]
         return StagedGroup(
             path=path,
