@@ -173,9 +173,9 @@ class PinnedFilesScan:
         for file in found:
             if file.size_bytes > _LARGEST_BYTES:
                 raise SettingsError(
-                    what=f"{file.uri} has {file.size_bytes:,} bytes, and a row holds at most "
+                    what=f"{file.uri} has {file.size_bytes:,} bytes, but a row holds at most "
                     f"{_LARGEST_BYTES:,}",
-                    cure="leave it out, or give its path in a DataFrame and read it in parts",
+                    cure="leave it out, or pass its path in a DataFrame and read it in parts",
                 )
         return Pins(files=tuple(map(_pinned, found)), schema=_SCHEMA)
 

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from holdfast.errors import SettingsError
 
-_CURE = 'give pc.field("price") > 3, or a list of such triples as ("price", ">", 3)'
+_CURE = 'pass pc.field("price") > 3, or a list of triples such as ("price", ">", 3)'
 # Filters that a NaN may satisfy although it is outside the bounds of its row group, which ignore
 # NaN.
 _NAN_MAY_MATCH = re.compile(r"!=|\w\(")
@@ -35,7 +35,7 @@ def as_expression(where: pc.Expression | Sequence[object] | None) -> pc.Expressi
         except (TypeError, ValueError) as error:
             raise SettingsError(what=f"where={where!r}: {error}", cure=_CURE) from error
     if "FieldPath(" in str(where):
-        raise SettingsError(what=f"where={where} names a column by its place", cure=_CURE)
+        raise SettingsError(what=f"where={where} refers to a column by position", cure=_CURE)
     return where
 
 

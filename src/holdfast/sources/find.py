@@ -56,8 +56,8 @@ def typed(uri: str, name: str, text: str | None, kind: pa.DataType) -> pa.Scalar
         return pa.scalar(text, pa.string()).cast(kind)
     except pa.ArrowException as error:
         raise SettingsError(
-            what=f"{uri}: column {name!r} is {kind} in other files, and {text!r} is none",
-            cure="scan these files in runs of their own",
+            what=f"{uri}: column {name!r} is {kind} in other files, but {text!r} is not",
+            cure="scan these files in separate runs",
         ) from error
 
 
@@ -127,7 +127,7 @@ def compare_files(
         if facts is None:
             unnamed.append(file.uri)
         elif (facts.size_bytes, facts.tag) != (file.size_bytes, file.tag):
-            raise InputChangedError(what=f"{file.uri} was written anew since the run began")
+            raise InputChangedError(what=f"{file.uri} was rewritten since the run began")
     for uri in unnamed[:_EXAMPLES]:
         with answers(uri):
             if uri not in {entry.uri for entry in storage.facts(uri)}:
@@ -139,8 +139,8 @@ def compare_files(
         return ""
     names = ", ".join(sorted(now)[:_EXAMPLES])
     return (
-        f"{len(now)} files are new since the run began ({names}), and are not in this run; name "
-        'them in a run of their own, or pass new_files="leave" to finish this one without them'
+        f"{len(now)} files were added since the run began ({names}), and are not in this run; "
+        'scan them in a separate run, or pass new_files="leave" to finish this one without them'
     )
 
 
@@ -161,7 +161,7 @@ def _find(storage: Storage, path: str, *, suffix: str, must_exist: bool) -> list
             if file.uri.endswith(suffix) and seen(file.uri.removeprefix(f"{uri}/"))
         ]
     if not found and must_exist:
-        raise SettingsError(what=f"{path!r} names no file", cure="look at the path and its glob")
+        raise SettingsError(what=f"{path!r} matches no file", cure="check the path and its glob")
     return found
 
 
@@ -184,7 +184,9 @@ def _pattern(glob: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(parts))
     except re.error as error:
-        raise SettingsError(what=f"{glob!r} is no glob: {error}", cure="mend it") from error
+        raise SettingsError(
+            what=f"{glob!r} is not a valid glob: {error}", cure="fix the glob"
+        ) from error
 
 
 def _segment(text: str) -> str:

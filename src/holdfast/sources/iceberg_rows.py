@@ -106,7 +106,7 @@ class ByFieldId:
             if number not in places:
                 missing.add(number)
             elif not _agree(own.field(places[number]), column):
-                raise FieldsDifferError(f"column {column.name!r} was changed inside")
+                raise FieldsDifferError(f"the nested type of column {column.name!r} has changed")
         return missing
 
     @cached_property
@@ -205,7 +205,7 @@ _OPERATORS: dict[str, Any] = {
 }
 _PRESENT: tuple[Any, ...] = (NotNull, NotNaN)
 _FLOAT = struct.Struct("<f")
-_CURE = 'give a text ("price > 3") or a list of triples (("price", ">", 3))'
+_CURE = 'pass a string ("price > 3") or a list of triples (("price", ">", 3))'
 
 
 def text_of(where: str | Triples | None) -> str:
@@ -297,7 +297,7 @@ class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
         kind = self._schema.find_field(term.name).field_type
         if isinstance(kind, UUIDType):
             raise SettingsError(
-                what=f"where: {term.name!r} is a uuid, and Arrow cannot compare them",
+                what=f"where: {term.name!r} is a UUID, which Arrow cannot compare",
                 cure="leave it out of the filter, and drop rows in the transform",
             )
         make: Any = type(given)

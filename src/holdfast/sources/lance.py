@@ -81,7 +81,7 @@ class PinnedLanceScan:
         """
         before, now, uri = self._version(pins), self._scan.version, self._place.uri
         if now is not None and now != before:
-            return f"version {before} of {uri} was read, and now it is to be {now}"
+            return f"the run reads version {before} of {uri}, but this start names {now}"
         dataset = open_pinned(self._place, before)
         fragments = {fragment.fragment_id: fragment for fragment in dataset.get_fragments()}
         for file in pins.files:
@@ -136,7 +136,7 @@ class PinnedLanceScan:
             newest = self._place.open().version
             raise SettingsError(
                 what=f"{uri} has no version {wanted}",
-                cure=f"the newest is {newest}; older ones may have been cleaned away",
+                cure=f"the newest is {newest}; older ones may have been cleaned up",
             ) from error
 
     def _schema_of(self, dataset: Any) -> pa.Schema:  # noqa: ANN401
@@ -152,8 +152,8 @@ class PinnedLanceScan:
             if holds_blobs(dataset.schema.field(column.name).type):
                 raise UnsupportedTableError(
                     table=self._place.uri,
-                    what=f"column {column.name!r} has blobs inside",
-                    cure="leave it out by columns=",
+                    what=f"column {column.name!r} contains nested blobs",
+                    cure="leave it out with columns=",
                 )
         # Blobs are fetched only for rows that the filter keeps, so the filter cannot use them.
         blobs = blob_columns(known)
@@ -181,8 +181,8 @@ class PinnedLanceScan:
             return ""
         return (
             f"{uri} has moved from version {before} to {newest.version}, whose rows are not in "
-            f"this run; pass version={before} to go on with what it began with, or read the newer "
-            "rows in a run of their own"
+            f"this run; pass version={before} to continue with what it began with, or read the "
+            "newer rows in a separate run"
         )
 
 

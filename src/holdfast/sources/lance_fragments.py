@@ -97,8 +97,8 @@ def refuse_other(uri: str, file: PinnedFile, fragment: Any | None) -> None:  # n
         if now == (file.values["files"], file.group_rows, file.deletes):
             return
     raise InputChangedError(
-        what=f"{uri} is another dataset than the one that the run began with: its fragment "
-        f"{file.values['fragment']} has other files"
+        what=f"{uri} is not the dataset that the run began with: its fragment "
+        f"{file.values['fragment']} has different files"
     )
 
 
@@ -132,9 +132,9 @@ def _why_gone(place: Place, version: int) -> str:
     except TableMissingError:
         return f"{place.uri} is gone"
     if newest < version:
-        return f"{place.uri} was made again: it has versions up to {newest}, not {version}"
+        return f"{place.uri} was recreated: it has versions up to {newest}, not {version}"
     return (
-        f"version {version} of {place.uri} was cleaned away (a tag on the version that is being "
+        f"version {version} of {place.uri} was cleaned up (a tag on the version that is being "
         "read would have kept it)"
     )
 
@@ -233,9 +233,9 @@ def _sizes(uri: str, name: str, described: pa.StructArray) -> Numbers:
         if pa.compute.any(pa.compute.equal(kinds, _ELSEWHERE)).as_py():
             raise UnsupportedTableError(
                 table=uri,
-                what=f"column {name!r} has blobs that stand outside the dataset, where nothing "
-                "keeps them as they are",
-                cure="leave the column out by columns=, or read the files with hf.scan_files",
+                what=f"column {name!r} has blobs outside the dataset, where nothing keeps "
+                "them unchanged",
+                cure="leave the column out with columns=, or read the files with hf.scan_files",
             )
     sizes: Numbers = np.asarray(described.field("size").fill_null(0)).astype(np.int64)
     return sizes

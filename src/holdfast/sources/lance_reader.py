@@ -124,8 +124,8 @@ class OpenVersion:
         found = place_of(np.asarray(table[ADDRESS]), file.values["fragment"])
         if not np.array_equal(found, places):
             raise UnreadableFragmentError(
-                f"{file.uri}: {len(places)} rows from {places[0]} on were asked for, and Lance "
-                "gave others"
+                f"{file.uri}: {len(places)} rows from {places[0]} on were requested, but Lance "
+                "returned others"
             )
         (batch,) = table.drop_columns([ADDRESS]).combine_chunks().to_batches()
         return FoundRows(batch, places)

@@ -210,7 +210,9 @@ class MaterializedScan:
         found = sorted(map(Written.from_json, self._write(plan)), key=lambda written: written.place)
         places = [written.place for written in found]
         if len(set(places)) != len(places):
-            raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")
+            raise JobFailedError(
+                reason=f"{len(places) - len(set(places))} partitions reported twice"
+            )
         files = tuple(file for written in found for file in written.files)
         return Pins(files=files, schema=self._schema)
 

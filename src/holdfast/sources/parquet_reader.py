@@ -99,10 +99,10 @@ def read_footer(storage: Storage, uri: str, size_bytes: int, tag: str) -> bytes:
     start = max(0, size_bytes - TAIL_BYTES)
     tail = bytes(storage.get_range(uri, start, size_bytes, tag=tag)) if size_bytes else b""
     if tail[-len(_MAGIC) :] != _MAGIC or size_bytes < _TRAILER_BYTES:
-        raise NoParquetError(f"{uri} is no Parquet file")
+        raise NoParquetError(f"{uri} is not a Parquet file")
     length = int.from_bytes(tail[-_TRAILER_BYTES : -len(_MAGIC)], "little") + _TRAILER_BYTES
     if length > size_bytes:
-        raise NoParquetError(f"{uri} is no Parquet file")
+        raise NoParquetError(f"{uri} is not a Parquet file")
     if length > len(tail):
         tail = bytes(storage.get_range(uri, size_bytes - length, size_bytes, tag=tag))
     return _MAGIC + tail[-length:]
@@ -241,7 +241,7 @@ def _pinned_metadata(file: PinnedFile, footer: Future[bytes]) -> pq.FileMetaData
     groups = range(metadata.num_row_groups)
     # Not every store has tags.
     if tuple(metadata.row_group(number).num_rows for number in groups) != file.group_rows:
-        raise ObjectChangedError(f"{file.uri} has other row groups")
+        raise ObjectChangedError(f"{file.uri} has different row groups")
     return metadata
 
 

@@ -51,7 +51,7 @@ class CommonSchema:
         self._last = schema
         if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise SettingsError(
-                what=f"{uri} has two columns {twice[0]!r}", cure="write it with other names"
+                what=f"{uri} has two columns {twice[0]!r}", cure="write it with distinct names"
             )
         for field in schema:
             plain = pa.field(field.name, _plain(field.type), field.nullable)
@@ -61,7 +61,7 @@ class CommonSchema:
                 raise SettingsError(
                     what=f"column {field.name!r} is {known.type} in {first} "
                     f"and {plain.type} in {uri}",
-                    cure="scan these files in runs of their own, or write them with one type",
+                    cure="scan these files in separate runs, or write them with one type",
                 )
             self._fields[field.name] = common
 
@@ -100,7 +100,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         return schema
     if missing := [name for name in columns if name not in schema.names]:
         raise SettingsError(
-            what=f"columns: there is no {missing[0]!r}", cure=f"choose from {schema.names}"
+            what=f"columns: there is no column {missing[0]!r}", cure=f"choose from {schema.names}"
         )
     return pa.schema([schema.field(name) for name in columns])
 

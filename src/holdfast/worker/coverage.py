@@ -143,7 +143,7 @@ def key_hashes(columns: Sequence[pa.Array]) -> _Words:
         ValueError: There are no columns, or their lengths differ.
     """
     if len({len(column) for column in columns}) != 1:
-        raise ValueError("a key is made of one or more columns of one length")
+        raise ValueError("a key needs one or more columns of equal length")
     for column in columns:
         if not hashable(column.type):
             raise TypeError(f"keys of type {column.type} cannot be hashed here")

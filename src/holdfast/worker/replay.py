@@ -157,7 +157,7 @@ def _for_the_table(uri: str, batch: pa.RecordBatch, stored: pa.Schema) -> pa.Rec
     for path, number in _numbers(batch.schema):
         if numbers.get(path) != number:
             raise TableChangedError(
-                table=uri, change=f"column {path!r} was dropped, or another has its name now"
+                table=uri, change=f"column {path!r} was dropped, or another column now has its name"
             )
     if batch.schema.equals(stored):
         return batch

@@ -88,7 +88,7 @@ class TaskReport:
         return cls(**value)
 
 
-class WorkerTraceback(Exception):  # noqa: N818 - it is no error, but where one was raised.
+class WorkerTraceback(Exception):  # noqa: N818 - not an error, but where one was raised.
     """A worker's traceback as text, because frames cannot be passed between processes."""
 
     def __str__(self) -> str:

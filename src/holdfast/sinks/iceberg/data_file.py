@@ -142,7 +142,9 @@ def _number(
         number = int(text)
     except ValueError as error:
         raise UnsupportedTableError(
-            table=table, what=f"its property {name} is no number: {text!r}", cure="set a number"
+            table=table,
+            what=f"its property {name} is not a number: {text!r}",
+            cure="set a number",
         ) from error
     return number if least is None else max(least, number)
 

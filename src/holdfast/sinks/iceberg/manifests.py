@@ -368,7 +368,7 @@ def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> S
     entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
     data_files, names = [entry.data_file for entry in entries], _names(group, target)
     if sorted(file.file_path for file in data_files) != sorted(names):
-        raise LedgerDamagedError(uri=group.path, reason="it lists other files than the ledger")
+        raise LedgerDamagedError(uri=group.path, reason="it lists different files than the ledger")
     for file in data_files:
         file[_FILE_PATH] = names[file.file_path]
     return write_staged_manifest(

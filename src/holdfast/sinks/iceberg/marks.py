@@ -97,14 +97,15 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         raise RunMismatchError(
             run_id=run_id,
             differences=(
-                f"{table} already holds a run of this id from another ledger "
-                f"(snapshot {mark.snapshot_id}), and a new id would add its rows once more"
+                f"{table} already holds a run with this id from another ledger "
+                f"(snapshot {mark.snapshot_id}); a new id would add its rows again"
             ),
         )
     if mark.sequence_number >= metadata.next_sequence_number():
         raise TableChangedError(
             table=table,
-            change=f"its sequence numbers went back below {mark.sequence_number}: catalog rewound",
+            change=f"its sequence numbers went back below {mark.sequence_number}: "
+            "the catalog was rewound",
         )
     return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
 
@@ -205,7 +206,7 @@ def _number(properties: Mapping[str, str], name: str) -> int:
     if not text.isdecimal():
         raise UnsupportedTableError(
             table=name,
-            what=f"the table property {name} is no number: {text[:80]!r}",
+            what=f"the table property {name} is not a number: {text[:80]!r}",
             cure="restore that property from an older metadata file of the table",
         )
     return int(text)

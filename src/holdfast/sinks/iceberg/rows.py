@@ -213,7 +213,7 @@ class PartitionLimits:
                     table=self._table,
                     column=self._schema.find_column_name(field.source_id) or field.name,
                     problem=(
-                        f"a value: {column[row].as_py()} in row {row} of a batch has no partition: "
+                        f"value {column[row].as_py()} in row {row} of a batch has no partition: "
                         f"{field.transform} makes it smaller than {column.type} can hold"
                     ),
                 )

@@ -87,7 +87,7 @@ def snapshot_updates(
         # Without the parent's manifests the new snapshot would hide every row of the table.
         raise UnsupportedTableError(
             table=".".join(table.name()),
-            what=f"the catalog hides the snapshot {ref.snapshot_id} that {branch!r} stands on",
+            what=f"the catalog hides snapshot {ref.snapshot_id}, which {branch!r} points to",
             cure="use a catalog that shows at least the newest snapshot",
         )
     sequence_number = metadata.next_sequence_number()
@@ -236,11 +236,11 @@ def _blocks(data: bytes) -> Iterator[bytes]:
         ValueError: The codec is not supported here.
     """
     if not data.startswith(_MAGIC):
-        raise ValueError("no Avro file")
+        raise ValueError("not an Avro file")
     at, header = _header(data, len(_MAGIC))
     codec = header.get(b"avro.codec", b"null")
     if codec not in {b"null", b"deflate"}:
-        raise ValueError(f"packed by {codec!r}")
+        raise ValueError(f"compressed with {codec!r}")
     at += _SYNC_BYTES
     while at < len(data):
         _, at = _number(data, at)

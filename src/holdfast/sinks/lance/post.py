@@ -136,7 +136,7 @@ def schema_changes(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
         if path_now != path:
             found.append(f"column {path!r} was renamed to {path_now!r}")
         if field_now["type"] != column["type"]:
-            found.append(f"column {path!r} was {column['type']} and is {field_now['type']}")
+            found.append(f"column {path!r} was {column['type']} and is now {field_now['type']}")
         if column["nullable"] and not field_now["nullable"]:
             found.append(f"column {path!r} is now required")
     found.extend(
@@ -271,17 +271,17 @@ class Post:
             raise TableChangedError(
                 table=self.place.uri,
                 change=(
-                    f"versions since {dataset.version} were cleaned away while version "
-                    f"{landed.version} was posted, which may undo what they did: look at both, "
-                    f"and if so, restore version {landed.version - 1}"
+                    f"versions since {dataset.version} were cleaned up while version "
+                    f"{landed.version} was posted, which may undo their changes: check both, "
+                    f"and if it does, restore version {landed.version - 1}"
                 ),
             )
         if read_identity(self.place) != self.view.uuid:
             raise TableChangedError(
                 table=self.place.uri,
                 change=(
-                    f"it was dropped and made again while version {landed.version} was posted, "
-                    f"which names files that are gone: restore version {landed.version - 1}"
+                    f"it was dropped and recreated while version {landed.version} was posted, "
+                    f"which refers to files that are gone: restore version {landed.version - 1}"
                 ),
             )
         return Outcome.LANDED, int(landed.version)

@@ -81,7 +81,7 @@ def plain_schema(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
         data = column.storage.field(0)
         if pc.any(pc.and_(data.is_null(), column.is_valid())).as_py():
             raise ValueMisfitError(
-                table=table, column=name, problem="a blob that names another file; give its bytes"
+                table=table, column=name, problem="a blob refers to another file; return its bytes"
             )
         columns.append(pc.if_else(column.is_valid(), data, None))
     return pa.RecordBatch.from_arrays(columns, schema=given_schema(batch.schema))
@@ -300,7 +300,7 @@ class _Stream:
             # Reopened for each file: a long task outlives its credentials.
             dataset = spec.place.open()
             self._fragments = write_fragments(reader, dataset, **how)
-        except BaseException as error:  # noqa: BLE001 - told in the task's own thread.
+        except BaseException as error:  # noqa: BLE001 - raised in the task's own thread.
             self._error = error
         finally:
             self._ended.set()
