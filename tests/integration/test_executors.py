@@ -131,7 +131,7 @@ def test_an_executor_without_holdfast_is_named_with_the_cure(seen: Seen) -> None
     assert seen.errors["bare"] == "ExecutorSetupError"
     text = seen.texts["bare"]
     assert text.startswith(
-        f"executor {HERE} ({seen.python('bare')}): the driver runs holdfast {__version__}"
+        f"executor {HERE} ({seen.python('bare')}): the driver runs holdfast {__version__},"
     )
     assert "No module named 'holdfast'" in text
     assert CURE in text

@@ -207,7 +207,7 @@ class _Plans:
             if target.get_field_index(name) < 0:
                 raise self.mismatch((*above, name), "the table has no such column")
             if names.count(name) > 1:
-                raise self.mismatch((*above, name), "the output has it twice")
+                raise self.mismatch((*above, name), "it appears twice in the output")
 
     def refuse_missing(self, path: ColumnPath, field: pa.Field) -> None:
         if not field.nullable:

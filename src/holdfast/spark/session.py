@@ -143,7 +143,9 @@ def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]
             cure='pass key="id", or several: key=["day", "id"]',
         )
     if len(set(key)) != len(key):
-        raise SettingsError(what=f"key={key}: a column is named twice", cure="name each once")
+        raise SettingsError(
+            what=f"key={key}: a column is named twice", cure="name each column once"
+        )
     types = {field.name: field.dataType for field in df.schema.fields}
     for name in key:
         if name not in types:

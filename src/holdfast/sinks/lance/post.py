@@ -272,8 +272,8 @@ class Post:
                 table=self.place.uri,
                 change=(
                     f"versions since {dataset.version} were cleaned up while version "
-                    f"{landed.version} was posted, which may undo their changes: check both, "
-                    f"and if it does, restore version {landed.version - 1}"
+                    f"{landed.version} was posted, which may undo their changes: check, and "
+                    f"if it does, restore version {landed.version - 1}"
                 ),
             )
         if read_identity(self.place) != self.view.uuid:
