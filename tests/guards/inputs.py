@@ -90,7 +90,7 @@ INPUT_GUARDS = (
     Guard(
         name="the order of columns is not hashed",
         file="spark/dataframe.py",
-        before="sorted(found, key=lambda one: one[0].name):\n",
+        before="sorted(found, key=lambda pair: pair[0].name):\n",
         after="found:\n",
         test=_HASH,
     ),

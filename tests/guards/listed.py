@@ -335,10 +335,10 @@ GUARDS = (
         test="tests/unit/engine/test_scan_input.py",
     ),
     Guard(
-        name="a pinned file that was written anew is told from the one that was pinned",
+        name="a pinned file that was rewritten is not taken for the one that was pinned",
         file="sources/find.py",
-        before='            raise InputChangedError(what=f"{file.uri} was written anew',
-        after='            str(f"{file.uri} was written anew',
+        before='            raise InputChangedError(what=f"{file.uri} was rewritten',
+        after='            str(f"{file.uri} was rewritten',
         test="tests/unit/sources/test_find.py",
     ),
     Guard(
@@ -351,7 +351,7 @@ GUARDS = (
     Guard(
         name="a file of a scan is pinned row group by row group",
         file="sources/parquet_reader.py",
-        before='        raise ObjectChangedError(f"{file.uri} has other row groups")\n',
+        before='        raise ObjectChangedError(f"{file.uri} has different row groups")\n',
         after="        pass\n",
         test="tests/unit/sources/test_parquet.py",
     ),

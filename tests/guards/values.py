@@ -35,7 +35,7 @@ VALUE_GUARDS = (
     Guard(
         name="scans of a loaded table are planned by exact values",
         file="sinks/iceberg/manifests.py",
-        before="planner.plan_files([_exact(one) for one in snapshot.manifests(self.io)])",
+        before="planner.plan_files([_exact(manifest) for manifest in snapshot.manifests(self.io)])",
         after="planner.plan_files(snapshot.manifests(self.io))",
         test=_READS,
     ),
@@ -66,7 +66,10 @@ VALUE_GUARDS = (
     Guard(
         name="bounds of times do not go through Python's dates",
         file="sinks/iceberg/data_file.py",
-        before="stats_columns=plan | {one: replace(plan[one], mode=counted) for one in temporal},",
+        before=(
+            "stats_columns=plan\n"
+            "        | {field_id: replace(plan[field_id], mode=counted) for field_id in temporal},"
+        ),
         after="stats_columns=plan,",
         test=_VALUES,
     ),

@@ -145,7 +145,7 @@ def test_a_path_outside_the_table_is_refused_and_nothing_is_deleted(
     forge(watched, victim)
     files = data_files(watched)
     watched.run().abort()
-    with pytest.raises(LedgerDamagedError, match="outside of"):
+    with pytest.raises(LedgerDamagedError, match="is outside"):
         watched.run().sweep()
     assert storage.get(plain) == b"precious"
     assert data_files(watched) == files

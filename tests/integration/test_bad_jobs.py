@@ -147,8 +147,8 @@ def test_a_transform_that_returns_no_rows_is_told_what_it_returned(
     ("transform", "column", "problem"),
     [
         (transforms.extra_column, "planet", "the table has no such column"),
-        (transforms.missing_column, "country", "required, and missing in the output"),
-        (transforms.wrong_type, "country", "int64 does not fit string without loss"),
+        (transforms.missing_column, "country", "required, but missing from the output"),
+        (transforms.wrong_type, "country", "int64 cannot be cast to string without loss"),
         (transforms.null_in_required, "country", "required, but NULL in row 0"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_catalog_without_a_true_compare_and_set_is_refused(desk: Desk, kind: s
     """It is refused by the session's settings and by the argument, before it is asked."""
     session = desk.lake.newSession()
     session.conf.set("spark.sql.catalog.other.type", kind)
-    said = f"of kind '{kind}', which is refused"
+    said = f"a catalog of kind '{kind}' is not supported"
     with pytest.raises(UnsupportedTableError, match=said):
         desk.append(session.range(6), to="other.sales.rows")
     target = hf.IcebergTable("sales.rows", catalog={"type": kind, "uri": "thrift://127.0.0.1:1"})
@@ -260,8 +260,8 @@ def test_a_table_that_is_not_there_is_named(empty_desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("properties", "said"),
     [
-        ("'format-version'='1'", "it is of format v1"),
-        ("'format-version'='3'", "it is of format v3"),
+        ("'format-version'='1'", "it has format v1"),
+        ("'format-version'='3'", "it has format v3"),
         ("'write.format.default'='orc'", "its files are written as orc"),
     ],
 )

@@ -198,7 +198,7 @@ def test_a_key_that_straddles_a_failed_start_is_shown(watched: WatchedTable) -> 
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("cast(n AS double)", "is a double: 0.0 and -0.0 are equal to Spark"),
+        ("cast(n AS double)", "is a double: 0.0 and -0.0 are equal in Spark"),
         ("cast(n AS float)", "is a float"),
         ("cast(n AS string) COLLATE UTF8_LCASE", "has a collation"),
         ("struct(n)", "is a struct<n:bigint>"),

@@ -130,7 +130,9 @@ def test_an_executor_without_holdfast_is_named_with_the_cure(seen: Seen) -> None
     """The job ends at the first attempt of each task: a retry would find the same Python."""
     assert seen.errors["bare"] == "ExecutorSetupError"
     text = seen.texts["bare"]
-    assert text.startswith(f"executor {HERE} ({seen.python('bare')}): holdfast {__version__} runs")
+    assert text.startswith(
+        f"executor {HERE} ({seen.python('bare')}): the driver runs holdfast {__version__},"
+    )
     assert "No module named 'holdfast'" in text
     assert CURE in text
     assert seen.attempts["bare"] == ATTEMPTS

@@ -166,10 +166,10 @@ def test_a_column_dropped_after_the_commit_does_not_hide_a_run_without_transform
 def test_a_table_upgraded_to_v3_before_the_post_is_refused(hostile: HostileTable) -> None:
     """A v2 snapshot does not fit a v3 table: nothing lands, and the error names the version."""
     upgrade = "ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='3')"
-    with pytest.raises(UnsupportedTableError, match="it is of format v3") as caught:
+    with pytest.raises(UnsupportedTableError, match="it has format v3") as caught:
         hostile.append_while(lambda: hostile.sql(upgrade))
     assert "write to a v2 table" in str(caught.value)
-    with pytest.raises(UnsupportedTableError, match="it is of format v3"):
+    with pytest.raises(UnsupportedTableError, match="it has format v3"):
         hostile.append()
     hostile.assert_nothing_of_ours()
 
@@ -190,7 +190,7 @@ def test_a_v1_table_is_refused_until_it_is_upgraded(hostile: HostileTable) -> No
     """On v1 a delayed post could land twice; the error says how to upgrade, and then it works."""
     hostile.sql("DROP TABLE {t}")
     hostile.make("{t}", "TBLPROPERTIES ('format-version'='1')")
-    with pytest.raises(UnsupportedTableError, match="it is of format v1") as caught:
+    with pytest.raises(UnsupportedTableError, match="it has format v1") as caught:
         hostile.append()
     assert "SET TBLPROPERTIES ('format-version'='2')" in str(caught.value)
     hostile.sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='2')")

@@ -161,11 +161,11 @@ class Output:
 @pytest.mark.parametrize(
     ("changes", "column", "problem"),
     [
-        ({"label": ...}, "label", "required, and missing in the output"),
+        ({"label": ...}, "label", "required, but missing from the output"),
         ({"label": None}, "label", "required, but NULL in row 0"),
-        ({"label": 7}, "label", "int64 does not fit string without loss"),
+        ({"label": 7}, "label", "int64 cannot be cast to string without loss"),
         ({"vector": np.zeros(2, np.float32)}, "vector", "2 elements instead of 3 in row 0"),
-        ({"vector": 1.0}, "vector", "does not fit"),
+        ({"vector": 1.0}, "vector", "cannot be cast"),
         ({"planet": "earth"}, "planet", "the table has no such column"),
     ],
     ids=["missing", "null", "type", "length", "no vector", "extra"],

@@ -186,7 +186,7 @@ def test_blobs_that_a_user_has_made_are_taken_too(desk: LanceDesk) -> None:
 
     append_in_two_starts(desk, own, create=create)
     check_blobs(desk)
-    with pytest.raises(SchemaMismatchError, match="names another file") as caught:
+    with pytest.raises(SchemaMismatchError, match="refers to another file") as caught:
         desk.append(run_id="elsewhere", transform=transform(elsewhere), create=create)
     assert caught.value.column == "blob"
     assert desk.versions("elsewhere") == []

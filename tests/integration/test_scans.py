@@ -58,7 +58,7 @@ def test_a_stopped_scan_goes_on_where_it_stopped(watched: WatchedTable, folder: 
     assert (report.kept_rows, report.rows) == (len(done), len(NUMBERS))
     assert watched.append(scan, key=None).outcome == "already_committed"
     watched.storage.put(f"{folder}/new.parquet", watched.storage.get(f"{folder}/0.parquet"))
-    with pytest.raises(RunMismatchError, match=r"1 files are new .*new\.parquet"):
+    with pytest.raises(RunMismatchError, match=r"1 files were added .*new\.parquet"):
         watched.append(scan, key=None)
     left = hf.scan_parquet(folder, new_files="leave", **options(watched))
     assert watched.append(left, key=None).outcome == "already_committed"

@@ -118,7 +118,7 @@ _UUID_BYTES = 16
 # The reach of 32-bit offsets.
 _ARRAY_BYTES_MAX = 2**31 - 1
 # The problem shown for a missing column.
-MISSING = 'missing in the output; give it (None is fine), or pass missing_columns="null"'
+MISSING = 'missing from the output; return it (None is fine), or pass missing_columns="null"'
 # What a list or a map adds to the path of a column below it.
 ELEMENT, KEY, VALUE = "element", "key", "value"
 
@@ -207,11 +207,11 @@ class _Plans:
             if target.get_field_index(name) < 0:
                 raise self.mismatch((*above, name), "the table has no such column")
             if names.count(name) > 1:
-                raise self.mismatch((*above, name), "the output has it twice")
+                raise self.mismatch((*above, name), "it appears twice in the output")
 
     def refuse_missing(self, path: ColumnPath, field: pa.Field) -> None:
         if not field.nullable:
-            raise self.mismatch(path, "required, and missing in the output")
+            raise self.mismatch(path, "required, but missing from the output")
         if self._may_lack is not None and path not in self._may_lack:
             raise self.mismatch(path, MISSING)
 
@@ -253,7 +253,7 @@ class _Plans:
             return self._plan_map(path, source, target, written)
         if is_any_list(target) and is_any_list(source):
             return self._plan_list(path, source, target, written)
-        raise self.mismatch(path, f"{source} does not fit {target} without loss")
+        raise self.mismatch(path, f"{source} cannot be cast to {target} without loss")
 
     def _plan_struct(
         self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
@@ -340,15 +340,15 @@ class _Plans:
             return lambda array: wrap(pc.cast(array, storage, safe=True))
         if is_any_string(source):
             return parse
-        raise self.mismatch(path, f"{source} is no uuid")
+        raise self.mismatch(path, f"{source} cannot be cast to a UUID")
 
 
 def _reason(array: pa.Array, error: Exception) -> str:
     """Return why values cannot be converted; Arrow's own message does not mention their size."""
     if array.nbytes <= _ARRAY_BYTES_MAX:
-        return f"a value: {str(error).splitlines()[0]}"
+        return f"a value cannot be converted: {str(error).splitlines()[0]}"
     what = "a value" if len(array) == 1 else f"{len(array):,} values"
-    return f"{what} of {array.nbytes:,} bytes; {_ARRAY_BYTES_MAX:,} can be written at a time"
+    return f"{what} of {array.nbytes:,} bytes; at most {_ARRAY_BYTES_MAX:,} can be written at once"
 
 
 def _lists(array: pa.Array, values: pa.Array, written: pa.DataType) -> pa.Array:

@@ -236,7 +236,8 @@ def refuse_outside(table: str, folders: Sequence[str], paths: Sequence[str]) -> 
         depths = [len(rest.split("/")) for rest in inside if all(map(_is_plain, rest.split("/")))]
         if not depths or _has_link(path, max(depths), links):
             raise LedgerDamagedError(
-                uri=path, reason=f"a staged file that is outside of {table}, or may lead there"
+                uri=path,
+                reason=f"this staged file is outside {table}, or its path may lead outside",
             )
 
 
@@ -291,7 +292,7 @@ def refuse_foreign(table: str, run_nonce: str, paths: Sequence[str]) -> None:
     for path in paths:
         if run_nonce and not path.rsplit("/", 1)[-1].startswith(f"{run_nonce}-"):
             raise LedgerDamagedError(
-                uri=path, reason=f"a file of {table} that this run has not written"
+                uri=path, reason=f"this file of {table} was not written by this run"
             )
 
 

@@ -127,7 +127,7 @@ def asked_target(to: object, branch: str = "main") -> Target:
         branch: Of an Iceberg table that is given by its name.
 
     Raises:
-        SettingsError: It is no target, or a relative path.
+        SettingsError: It is not a target, or is a relative path.
     """
     target = target_of(to, branch)
     # A table that is called `lance` has a catalog and a namespace in front.
@@ -135,7 +135,7 @@ def asked_target(to: object, branch: str = "main") -> Target:
     if is_path and isinstance(target, IcebergTable):
         raise SettingsError(
             what=f"to={to!r} is a relative path",
-            cure=f'give the whole path ("{Path(target.name).absolute()}") or a URI; executors may '
-            "run in other folders. For an Iceberg table of that name, pass hf.IcebergTable",
+            cure=f'pass the absolute path ("{Path(target.name).absolute()}") or a URI: executors '
+            "may run in other folders. For an Iceberg table of that name, pass hf.IcebergTable",
         )
     return target

@@ -89,7 +89,7 @@ def as_pinned(file: PinnedFile) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InputChangedError(what=f"{file.uri} is gone") from error
     except ObjectChangedError as error:
-        raise InputChangedError(what=f"{file.uri} was written anew since the run began") from error
+        raise InputChangedError(what=f"{file.uri} was rewritten since the run began") from error
 
 
 # ---- Tagging: rows of a scan with their numbers, accounting for the rows left out
@@ -198,9 +198,9 @@ def checked_paths(scan: str, paths: str | Sequence[str], new_files: NewFiles) ->
     """
     named = (paths,) if isinstance(paths, str) else tuple(paths)
     if not named:
-        raise SettingsError(what=f"{scan} without a path", cure="name a file or a glob")
+        raise SettingsError(what=f"{scan}() needs a path", cure="pass a file or a glob")
     if new_files not in {"refuse", "leave"}:
-        raise SettingsError(what=f"new_files={new_files!r}", cure='give "refuse" or "leave"')
+        raise SettingsError(what=f"new_files={new_files!r}", cure='pass "refuse" or "leave"')
     return named
 
 
@@ -214,6 +214,6 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
         return None
     if isinstance(columns, str) or not columns or len(set(columns)) != len(columns):
         raise SettingsError(
-            what=f"columns={columns!r}", cure="give a list of different names, or leave it out"
+            what=f"columns={columns!r}", cure="pass a list of distinct names, or leave it out"
         )
     return tuple(columns)

@@ -46,8 +46,8 @@ class FilesReader:
         """
         rows: list[tuple[FileSlice, bytes]] = []
         size = 0
-        for one, content in self._contents(slices):
-            rows.append((one, content))
+        for file_slice, content in self._contents(slices):
+            rows.append((file_slice, content))
             size += len(content)
             if size >= _BATCH_BYTES or len(rows) == _BATCH_ROWS:
                 yield self._batch(rows)
@@ -59,12 +59,12 @@ class FilesReader:
         """Yield each object's bytes; a large object is fetched only when its turn comes."""
         asked = read_ahead(
             slices,
-            size_of=lambda one: one.file.size_bytes,
-            ask=lambda one: self._ask(one.file),
+            size_of=lambda file_slice: file_slice.file.size_bytes,
+            ask=lambda file_slice: self._ask(file_slice.file),
             at_least=0,
         )
-        for one, parts in asked:
-            yield one, _whole(one.file, parts)
+        for file_slice, parts in asked:
+            yield file_slice, _whole(file_slice.file, parts)
 
     def _ask(self, file: PinnedFile) -> _Parts:
         """Start fetching an object."""
@@ -78,7 +78,7 @@ class FilesReader:
         return [ask(start) for start in range(0, file.size_bytes, _PART_BYTES)]
 
     def _batch(self, rows: Sequence[tuple[FileSlice, bytes]]) -> pa.RecordBatch:
-        files = [one.file for one, _ in rows]
+        files = [file_slice.file for file_slice, _ in rows]
         columns = {
             "path": [file.uri for file in files],
             "size": [file.size_bytes for file in files],
@@ -86,7 +86,7 @@ class FilesReader:
             "bytes": [content for _, content in rows],
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=self.schema)
-        numbers = pa.array([one.base for one, _ in rows], pa.int64())
+        numbers = pa.array([file_slice.base for file_slice, _ in rows], pa.int64())
         return batch.append_column(TAG_COLUMN, numbers)
 
 
@@ -170,12 +170,12 @@ class PinnedFilesScan:
             StoreUnavailableError: The storage does not answer.
         """
         found = find_files(self._storage, self._scan.paths)
-        for one in found:
-            if one.size_bytes > _LARGEST_BYTES:
+        for file in found:
+            if file.size_bytes > _LARGEST_BYTES:
                 raise SettingsError(
-                    what=f"{one.uri} has {one.size_bytes:,} bytes, and a row holds at most "
+                    what=f"{file.uri} has {file.size_bytes:,} bytes, but a row holds at most "
                     f"{_LARGEST_BYTES:,}",
-                    cure="leave it out, or give its path in a DataFrame and read it in parts",
+                    cure="leave it out, or pass its path in a DataFrame and read it in parts",
                 )
         return Pins(files=tuple(map(_pinned, found)), schema=_SCHEMA)
 

@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from holdfast.errors import SettingsError
 
-_CURE = 'give pc.field("price") > 3, or a list of such triples as ("price", ">", 3)'
+_CURE = 'pass pc.field("price") > 3, or a list of triples such as ("price", ">", 3)'
 # Filters that a NaN may satisfy although it is outside the bounds of its row group, which ignore
 # NaN.
 _NAN_MAY_MATCH = re.compile(r"!=|\w\(")
@@ -35,7 +35,7 @@ def as_expression(where: pc.Expression | Sequence[object] | None) -> pc.Expressi
         except (TypeError, ValueError) as error:
             raise SettingsError(what=f"where={where!r}: {error}", cure=_CURE) from error
     if "FieldPath(" in str(where):
-        raise SettingsError(what=f"where={where} names a column by its place", cure=_CURE)
+        raise SettingsError(what=f"where={where} refers to a column by position", cure=_CURE)
     return where
 
 
@@ -61,7 +61,7 @@ def with_needed(wanted: pa.Schema, where: pc.Expression | None, schema: pa.Schem
     _refuse_unfit(where, schema)
     # pyarrow does not report which columns an expression needs. One too many costs little.
     text = str(where)
-    more = [one for one in schema if one.name not in wanted.names and one.name in text]
+    more = [field for field in schema if field.name not in wanted.names and field.name in text]
     needed = pa.schema([*wanted, *more])
     _refuse_unfit(where, needed)
     return needed
@@ -80,18 +80,18 @@ def groups_left_out(
     """
     text = str(where)
     if _NAN_MAY_MATCH.search(text) and any(
-        pt.is_floating(one.type) and one.name in text for one in schema
+        pt.is_floating(field.type) and field.name in text for field in schema
     ):
         return ()
     guarantee = None
     for name, value in known.items():
-        one = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
-        guarantee = one if guarantee is None else guarantee & one
+        clause = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+        guarantee = clause if guarantee is None else guarantee & clause
     fragment = ds.ParquetFileFormat().make_fragment(
         pa.BufferReader(footer), partition_expression=guarantee
     )
-    kept = {one.id for one in fragment.subset(where, schema=schema).row_groups}
-    return tuple(one.id for one in fragment.row_groups if one.id not in kept)
+    kept = {group.id for group in fragment.subset(where, schema=schema).row_groups}
+    return tuple(group.id for group in fragment.row_groups if group.id not in kept)
 
 
 def _refuse_unfit(where: pc.Expression, schema: pa.Schema) -> None:

@@ -35,8 +35,8 @@ def path_values(uri: str) -> dict[str, str | None]:
 def path_schema(values: Sequence[Mapping[str, str | None]]) -> pa.Schema:
     """Return the columns of all paths: integers if every value is one, else strings."""
     texts: dict[str, set[str]] = {}
-    for one in values:
-        for name, text in one.items():
+    for in_path in values:
+        for name, text in in_path.items():
             texts.setdefault(name, set()).update(() if text is None else (text,))
     return pa.schema(
         [
@@ -56,8 +56,8 @@ def typed(uri: str, name: str, text: str | None, kind: pa.DataType) -> pa.Scalar
         return pa.scalar(text, pa.string()).cast(kind)
     except pa.ArrowException as error:
         raise SettingsError(
-            what=f"{uri}: column {name!r} is {kind} in other files, and {text!r} is none",
-            cure="scan these files in runs of their own",
+            what=f"{uri}: column {name!r} is {kind} in other files, but {text!r} is not",
+            cure="scan these files in separate runs",
         ) from error
 
 
@@ -101,7 +101,7 @@ def find_files(
         StoreUnavailableError: The storage does not answer.
     """
     find = partial(_find, storage, suffix=suffix, must_exist=must_exist)
-    found = {one.uri: one for facts in io_runtime().each(find, paths) for one in facts}
+    found = {file.uri: file for facts in io_runtime().each(find, paths) for file in facts}
     return [found[uri] for uri in sorted(found)]
 
 
@@ -120,17 +120,17 @@ def compare_files(
         InputChangedError: A pinned file was changed or deleted.
         StoreUnavailableError: The storage does not answer.
     """
-    now = {one.uri: one for one in found}
+    now = {facts.uri: facts for facts in found}
     unnamed = []
     for file in pins.files:
-        one = now.pop(file.uri, None)
-        if one is None:
+        facts = now.pop(file.uri, None)
+        if facts is None:
             unnamed.append(file.uri)
-        elif (one.size_bytes, one.tag) != (file.size_bytes, file.tag):
-            raise InputChangedError(what=f"{file.uri} was written anew since the run began")
+        elif (facts.size_bytes, facts.tag) != (file.size_bytes, file.tag):
+            raise InputChangedError(what=f"{file.uri} was rewritten since the run began")
     for uri in unnamed[:_EXAMPLES]:
         with answers(uri):
-            if uri not in {one.uri for one in storage.facts(uri)}:
+            if uri not in {entry.uri for entry in storage.facts(uri)}:
                 raise InputChangedError(what=f"{uri} is gone")
     if unnamed:
         names = ", ".join(unnamed[:_EXAMPLES])
@@ -139,8 +139,8 @@ def compare_files(
         return ""
     names = ", ".join(sorted(now)[:_EXAMPLES])
     return (
-        f"{len(now)} files are new since the run began ({names}), and are not in this run; name "
-        'them in a run of their own, or pass new_files="leave" to finish this one without them'
+        f"{len(now)} files were added since the run began ({names}), and are not in this run; "
+        'scan them in a separate run, or pass new_files="leave" to finish this one without them'
     )
 
 
@@ -152,23 +152,23 @@ def _find(storage: Storage, path: str, *, suffix: str, must_exist: bool) -> list
         found = _without_markers(storage.facts(folder))
     if glob:
         matches = _pattern(uri).fullmatch
-        found = [one for one in found if matches(one.uri)]
-    elif [one.uri for one in found] != [uri]:
+        found = [file for file in found if matches(file.uri)]
+    elif [file.uri for file in found] != [uri]:
         seen = re.compile(f"(?:{_NOT_HIDDEN}[^/]+/)*{_NOT_HIDDEN}[^/]+").fullmatch
         found = [
-            one
-            for one in found
-            if one.uri.endswith(suffix) and seen(one.uri.removeprefix(f"{uri}/"))
+            file
+            for file in found
+            if file.uri.endswith(suffix) and seen(file.uri.removeprefix(f"{uri}/"))
         ]
     if not found and must_exist:
-        raise SettingsError(what=f"{path!r} names no file", cure="look at the path and its glob")
+        raise SettingsError(what=f"{path!r} matches no file", cure="check the path and its glob")
     return found
 
 
 def _without_markers(found: Sequence[ObjectFacts]) -> list[ObjectFacts]:
     """Leave out the empty objects with which some tools represent folders in a store."""
-    folders = {one.uri.rpartition("/")[0] for one in found}
-    return [one for one in found if one.size_bytes or one.uri not in folders]
+    folders = {file.uri.rpartition("/")[0] for file in found}
+    return [file for file in found if file.size_bytes or file.uri not in folders]
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
@@ -179,12 +179,14 @@ def _pattern(glob: str) -> re.Pattern[str]:
     """
     *folders, name = glob.split("/")
     any_folders = f"(?:{_NOT_HIDDEN}[^/]+/)*"
-    parts = [any_folders if one == "**" else f"{_segment(one)}/" for one in folders]
+    parts = [any_folders if folder == "**" else f"{_segment(folder)}/" for folder in folders]
     parts.append(f"{any_folders}{_NOT_HIDDEN}[^/]+" if name == "**" else _segment(name))
     try:
         return re.compile("".join(parts))
     except re.error as error:
-        raise SettingsError(what=f"{glob!r} is no glob: {error}", cure="mend it") from error
+        raise SettingsError(
+            what=f"{glob!r} is not a valid glob: {error}", cure="fix the glob"
+        ) from error
 
 
 def _segment(text: str) -> str:

@@ -111,20 +111,18 @@ class PinnedIcebergScan:
         """
         metadata = self._load().metadata
         if str(metadata.table_uuid) != pins.origin.table_uuid:
-            raise InputChangedError(
-                what=f"{self._name} is another table than the one that the run began with"
-            )
+            raise InputChangedError(what=f"{self._name} is not the table that the run began with")
         before, now = pins.origin.snapshot_id, self._scan.snapshot_id
         if now is None:
             now = self._snapshot_of(metadata)
             if now != before:
                 return (
                     f"{self._name} has moved from snapshot {before} to {now}, whose rows are not "
-                    f"in this run; pass snapshot_id={before} to go on with what the run began "
-                    "with, or read the newer rows in a run of their own"
+                    f"in this run; pass snapshot_id={before} to continue with what the run began "
+                    "with, or read the newer rows in a separate run"
                 )
         elif now != before:
-            return f"snapshot {before} of {self._name} was read, and now it is to be {now}"
+            return f"the run reads snapshot {before} of {self._name}, but this start names {now}"
         return ""
 
     def schema(self, pins: Pins) -> pa.Schema:
@@ -164,7 +162,7 @@ class PinnedIcebergScan:
         ref = metadata.refs.get(self._branch)
         if ref is None and self._branch != "main":
             raise SettingsError(
-                what=f"{self._name} has no branch {self._branch!r}", cure="name one that it has"
+                what=f"{self._name} has no branch {self._branch!r}", cure="name one that exists"
             )
         return ref.snapshot_id if ref is not None else metadata.current_snapshot_id
 
@@ -193,7 +191,11 @@ class PinnedIcebergScan:
         fields = [known[name] for name in (*wanted, *more)]
         found = schema_to_pyarrow(Schema(*fields), include_field_ids=True)
         mapping = metadata.name_mapping()
-        ids = {name: one.field_id for one in mapping.root for name in one.names} if mapping else {}
+        ids = (
+            {name: entry.field_id for entry in mapping.root for name in entry.names}
+            if mapping
+            else {}
+        )
         return pa.schema(
             [
                 self._with_default(arrow, field.initial_default)
@@ -214,7 +216,7 @@ class PinnedIcebergScan:
             return field.with_metadata({**field.metadata, DEFAULT: json.dumps(default)})
         except TypeError as error:
             raise self._refused(
-                f"column {field.name!r} has a default of type {field.type}"
+                f"the default of column {field.name!r} has the unsupported type {field.type}"
             ) from error
 
     def _row_filter(self, pins: Pins) -> pc.Expression | None:
@@ -257,17 +259,17 @@ class PinnedIcebergScan:
             ObjectFacts(uri=uri, size_bytes=task.file.file_size_in_bytes, tag="", modified=0.0)
             for uri, task in by_uri.items()
         ]
-        for one, footer in footers(_storage_of(table), facts):
-            task, metadata = by_uri[one.uri], parse_footer(footer)
+        for file, footer in footers(_storage_of(table), facts):
+            task, metadata = by_uri[file.uri], parse_footer(footer)
             if metadata.num_rows != task.file.record_count:
                 raise SettingsError(
-                    what=f"{one.uri} has {metadata.num_rows} rows, and the table says that it "
+                    what=f"{file.uri} has {metadata.num_rows} rows, but the table says that it "
                     f"has {task.file.record_count}",
-                    cure="the table is damaged: mend it first",
+                    cure="the table is damaged: repair it first",
                 )
             self._check_columns(table, task.file, fit, metadata.schema.to_arrow_schema())
             deletes = tuple(sorted(delete.file_path for delete in task.delete_files))
-            yield replace(pinned_file(one, metadata, {}), deletes=deletes)
+            yield replace(pinned_file(file, metadata, {}), deletes=deletes)
 
     def _refuse_formats(self, files: Sequence[DataFile]) -> None:
         """Refuse files that workers cannot read.
@@ -279,7 +281,7 @@ class PinnedIcebergScan:
             if file.file_format == FileFormat.PUFFIN:
                 raise self._refused("it has deletion vectors")
             if file.file_format != FileFormat.PARQUET:
-                raise self._refused(f"{file.file_path} is of format {file.file_format}")
+                raise self._refused(f"{file.file_path} has format {file.file_format}")
 
     def _check_columns(self, table: Table, file: DataFile, fit: ByFieldId, own: pa.Schema) -> None:
         """Refuse a file whose columns cannot be matched to the table's.

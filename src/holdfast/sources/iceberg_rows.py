@@ -106,7 +106,7 @@ class ByFieldId:
             if number not in places:
                 missing.add(number)
             elif not _agree(own.field(places[number]), column):
-                raise FieldsDifferError(f"column {column.name!r} was changed inside")
+                raise FieldsDifferError(f"the nested type of column {column.name!r} has changed")
         return missing
 
     @cached_property
@@ -129,7 +129,9 @@ class ByFieldId:
 
 def without_metadata(schema: pa.Schema) -> pa.Schema:
     """Return the columns in the form that a transform sees."""
-    return pa.schema([pa.field(one.name, _bare(one.type), one.nullable) for one in schema])
+    return pa.schema(
+        [pa.field(column.name, _bare(column.type), column.nullable) for column in schema]
+    )
 
 
 def _bare(kind: pa.DataType) -> pa.DataType:
@@ -203,7 +205,7 @@ _OPERATORS: dict[str, Any] = {
 }
 _PRESENT: tuple[Any, ...] = (NotNull, NotNaN)
 _FLOAT = struct.Struct("<f")
-_CURE = 'give a text ("price > 3") or a list of triples (("price", ">", 3))'
+_CURE = 'pass a string ("price > 3") or a list of triples (("price", ">", 3))'
 
 
 def text_of(where: str | Triples | None) -> str:
@@ -226,7 +228,7 @@ def as_expression(where: str | Triples | None) -> BooleanExpression:
             return parse(where)
         if isinstance(where[0], tuple):
             return _all_of(where)
-        return _joined(Or, [_all_of(one) for one in where])
+        return _joined(Or, [_all_of(triples) for triples in where])
     except Exception as error:  # The parser has its own errors.
         raise SettingsError(what=f"where={where!r}: {error}", cure=_CURE) from error
 
@@ -295,21 +297,25 @@ class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
         kind = self._schema.find_field(term.name).field_type
         if isinstance(kind, UUIDType):
             raise SettingsError(
-                what=f"where: {term.name!r} is a uuid, and Arrow cannot compare them",
+                what=f"where: {term.name!r} is a UUID, which Arrow cannot compare",
                 cure="leave it out of the filter, and drop rows in the transform",
             )
         make: Any = type(given)
         if isinstance(given, SetPredicate):
-            held = {_held(one, kind) for one in given.literals}
+            held = {_held(literal, kind) for literal in given.literals}
             # No row has a value beyond the type; PyIceberg would look for the type's last value.
-            held = {one for one in held if not isinstance(one.to(kind), AboveMax | BelowMin)}
+            held = {
+                literal for literal in held if not isinstance(literal.to(kind), AboveMax | BelowMin)
+            }
             return make(term, held)  # type: ignore[no-any-return]
         if isinstance(given.literal.to(kind), AboveMax | BelowMin) and isinstance(
             make(term, _held(given.literal, kind)).bind(self._schema), AlwaysTrue
         ):
             # All values are on one side of it; NULL and NaN are on neither.
             has_order = not isinstance(given, NotEqualTo) and isinstance(kind, FloatType)
-            return _joined(And, [one(term) for one in (_PRESENT if has_order else _PRESENT[:1])])
+            return _joined(
+                And, [present(term) for present in (_PRESENT if has_order else _PRESENT[:1])]
+            )
         return make(term, _held(given.literal, kind))  # type: ignore[no-any-return]
 
 

@@ -68,8 +68,8 @@ class PinnedLanceScan:
         origin = Origin(version=dataset.version)
         beside = self._beside() if blob_columns(schema) else Counter()
         uri = self._place.uri
-        fragments = sorted(dataset.get_fragments(), key=lambda one: one.fragment_id)
-        files = tuple(pinned_fragment(uri, one, beside) for one in fragments)
+        fragments = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)
+        files = tuple(pinned_fragment(uri, fragment, beside) for fragment in fragments)
         return Pins(files=files, schema=schema, origin=origin)
 
     def compare(self, pins: Pins) -> str:
@@ -81,18 +81,20 @@ class PinnedLanceScan:
         """
         before, now, uri = self._version(pins), self._scan.version, self._place.uri
         if now is not None and now != before:
-            return f"version {before} of {uri} was read, and now it is to be {now}"
+            return f"the run reads version {before} of {uri}, but this start names {now}"
         dataset = open_pinned(self._place, before)
-        fragments = {one.fragment_id: one for one in dataset.get_fragments()}
+        fragments = {fragment.fragment_id: fragment for fragment in dataset.get_fragments()}
         for file in pins.files:
             refuse_other(uri, file, fragments.pop(file.values["fragment"], None))
-        for one in fragments.values():  # The dataset has more than were pinned.
-            refuse_other(uri, pinned_fragment(uri, one, {}), None)
+        for fragment in fragments.values():  # The dataset has more than were pinned.
+            refuse_other(uri, pinned_fragment(uri, fragment, {}), None)
         return self._moved(pins, before) if now is None else ""
 
     def schema(self, pins: Pins) -> pa.Schema:
         """Return the columns that the transform gets."""
-        plain = pa.schema([pa.field(one.name, one.type, one.nullable) for one in pins.schema])
+        plain = pa.schema(
+            [pa.field(column.name, column.type, column.nullable) for column in pins.schema]
+        )
         return chosen(plain, self._scan.columns)
 
     def reader(self, pins: Pins) -> LanceReader:
@@ -134,7 +136,7 @@ class PinnedLanceScan:
             newest = self._place.open().version
             raise SettingsError(
                 what=f"{uri} has no version {wanted}",
-                cure=f"the newest is {newest}; older ones may have been cleaned away",
+                cure=f"the newest is {newest}; older ones may have been cleaned up",
             ) from error
 
     def _schema_of(self, dataset: Any) -> pa.Schema:  # noqa: ANN401
@@ -144,19 +146,19 @@ class PinnedLanceScan:
             SettingsError: There is no such column, or the filter does not fit.
             UnsupportedTableError: Workers cannot read a column.
         """
-        known = pa.schema([_handed_on(one) for one in dataset.schema])
+        known = pa.schema([_handed_on(column) for column in dataset.schema])
         wanted = chosen(known, self._scan.columns)
-        for one in wanted:
-            if holds_blobs(dataset.schema.field(one.name).type):
+        for column in wanted:
+            if holds_blobs(dataset.schema.field(column.name).type):
                 raise UnsupportedTableError(
                     table=self._place.uri,
-                    what=f"column {one.name!r} has blobs inside",
-                    cure="leave it out by columns=",
+                    what=f"column {column.name!r} contains nested blobs",
+                    cure="leave it out with columns=",
                 )
         # Blobs are fetched only for rows that the filter keeps, so the filter cannot use them.
         blobs = blob_columns(known)
-        to_ask = pa.schema([one for one in known if one.name not in blobs])
-        found = pa.schema([one for one in wanted if one.name not in blobs])
+        to_ask = pa.schema([column for column in known if column.name not in blobs])
+        found = pa.schema([column for column in wanted if column.name not in blobs])
         needed = with_needed(found, self._scan.where, to_ask)
         return pa.schema([*wanted, *list(needed)[len(found) :]])
 
@@ -165,22 +167,22 @@ class PinnedLanceScan:
         folder = f"{self._place.uri}/data"
         sizes: Counter[str] = Counter()
         with answers(folder):
-            for one in self._place.storage.facts(folder):
-                name, _, rest = one.uri.removeprefix(f"{folder}/").partition("/")
-                sizes[name] += one.size_bytes if rest else 0
+            for file in self._place.storage.facts(folder):
+                name, _, rest = file.uri.removeprefix(f"{folder}/").partition("/")
+                sizes[name] += file.size_bytes if rest else 0
         return sizes
 
     def _moved(self, pins: Pins, before: int) -> str:
         newest = self._place.open()
         uri = self._place.uri
-        now = [pinned_fragment(uri, one, {}) for one in newest.get_fragments()]
+        now = [pinned_fragment(uri, fragment, {}) for fragment in newest.get_fragments()]
         # An index or a setting also makes a version, with the same rows.
         if _rows_of(now) == _rows_of(pins.files):
             return ""
         return (
             f"{uri} has moved from version {before} to {newest.version}, whose rows are not in "
-            f"this run; pass version={before} to go on with what it began with, or read the newer "
-            "rows in a run of their own"
+            f"this run; pass version={before} to continue with what it began with, or read the "
+            "newer rows in a separate run"
         )
 
 
@@ -193,4 +195,4 @@ def _handed_on(field: pa.Field) -> pa.Field:
 
 
 def _rows_of(files: Any) -> list[Any]:  # noqa: ANN401
-    return sorted((one.values["fragment"], one.values["files"], one.deletes) for one in files)
+    return sorted((file.values["fragment"], file.values["files"], file.deletes) for file in files)

@@ -58,8 +58,8 @@ def pinned_fragment(uri: str, fragment: Any, beside: Mapping[str, int]) -> Pinne
         beside: Bytes stored beside data files, by the file's name without its extension.
     """
     files, rows = fragment.metadata.files, fragment.physical_rows
-    sizes = [one.file_size_bytes or rows * _ROW_BYTES // len(files) for one in files]
-    sizes += [beside.get(str(one.path).removesuffix(".lance"), 0) for one in files]
+    sizes = [file.file_size_bytes or rows * _ROW_BYTES // len(files) for file in files]
+    sizes += [beside.get(str(file.path).removesuffix(".lance"), 0) for file in files]
     deletion = fragment.deletion_file()
     return PinnedFile(
         uri=f"{uri}/data/{files[0].path}",
@@ -97,8 +97,8 @@ def refuse_other(uri: str, file: PinnedFile, fragment: Any | None) -> None:  # n
         if now == (file.values["files"], file.group_rows, file.deletes):
             return
     raise InputChangedError(
-        what=f"{uri} is another dataset than the one that the run began with: its fragment "
-        f"{file.values['fragment']} has other files"
+        what=f"{uri} is not the dataset that the run began with: its fragment "
+        f"{file.values['fragment']} has different files"
     )
 
 
@@ -120,8 +120,8 @@ def gone_file(place: Place, file: PinnedFile) -> str:
         StorageError: The store does not answer.
     """
     # Files of a clone may be in another dataset: their location is not known here.
-    names = [f"data/{one}" for one in file.values["files"] if ":" not in one]
-    uris = [f"{place.uri}/{one}" for one in (*names, *file.deletes)]
+    names = [f"data/{name}" for name in file.values["files"] if ":" not in name]
+    uris = [f"{place.uri}/{name}" for name in (*names, *file.deletes)]
     found: Iterable[int | None] = place.storage.sizes(uris)
     return next((uri for uri, size in zip(uris, found, strict=True) if size is None), "")
 
@@ -132,9 +132,9 @@ def _why_gone(place: Place, version: int) -> str:
     except TableMissingError:
         return f"{place.uri} is gone"
     if newest < version:
-        return f"{place.uri} was made again: it has versions up to {newest}, not {version}"
+        return f"{place.uri} was recreated: it has versions up to {newest}, not {version}"
     return (
-        f"version {version} of {place.uri} was cleaned away (a tag on the version that is being "
+        f"version {version} of {place.uri} was cleaned up (a tag on the version that is being "
         "read would have kept it)"
     )
 
@@ -143,11 +143,11 @@ def _names(fragment: Any) -> list[str]:  # noqa: ANN401
     """Return the names of all files that hold a fragment's values."""
     described = fragment.metadata
     names = [
-        str(one.path) if one.base_id is None else f"{one.base_id}:{one.path}"
-        for one in described.files
+        str(file.path) if file.base_id is None else f"{file.base_id}:{file.path}"
+        for file in described.files
     ]
     if described.overlays:  # Newer files that replace some values of the others.
-        names += [f"overlay:{one}" for one in described.to_json()["overlays"]]
+        names += [f"overlay:{overlay}" for overlay in described.to_json()["overlays"]]
     return names
 
 
@@ -180,12 +180,12 @@ def holds_blobs(kind: pa.DataType) -> bool:
         inner = [kind.key_field, kind.item_field]
     else:
         inner = [kind.value_field] if is_any_list(kind) else []
-    return any(is_blob(one) or holds_blobs(one.type) for one in inner)
+    return any(is_blob(field) or holds_blobs(field.type) for field in inner)
 
 
 def blob_columns(schema: pa.Schema) -> tuple[str, ...]:
     """Return the columns that the pins mark as blobs."""
-    return tuple(one.name for one in schema if MARK in (one.metadata or {}))
+    return tuple(field.name for field in schema if MARK in (field.metadata or {}))
 
 
 def with_blobs(
@@ -233,9 +233,9 @@ def _sizes(uri: str, name: str, described: pa.StructArray) -> Numbers:
         if pa.compute.any(pa.compute.equal(kinds, _ELSEWHERE)).as_py():
             raise UnsupportedTableError(
                 table=uri,
-                what=f"column {name!r} has blobs that stand outside the dataset, where nothing "
-                "keeps them as they are",
-                cure="leave the column out by columns=, or read the files with hf.scan_files",
+                what=f"column {name!r} has blobs outside the dataset, where nothing keeps "
+                "them unchanged",
+                cure="leave the column out with columns=, or read the files with hf.scan_files",
             )
     sizes: Numbers = np.asarray(described.field("size").fill_null(0)).astype(np.int64)
     return sizes

@@ -124,8 +124,8 @@ class OpenVersion:
         found = place_of(np.asarray(table[ADDRESS]), file.values["fragment"])
         if not np.array_equal(found, places):
             raise UnreadableFragmentError(
-                f"{file.uri}: {len(places)} rows from {places[0]} on were asked for, and Lance "
-                "gave others"
+                f"{file.uri}: {len(places)} rows from {places[0]} on were requested, but Lance "
+                "returned others"
             )
         (batch,) = table.drop_columns([ADDRESS]).combine_chunks().to_batches()
         return FoundRows(batch, places)
@@ -236,24 +236,28 @@ class LanceReader:
         self, opened: OpenVersion, slices: Sequence[FileSlice], pace: _Pace
     ) -> Iterator[_Window]:
         """Yield the rows to read, as many at a time as fit, as soon as they start to arrive."""
-        for one in slices:
-            live = opened.live(one.file) if one.file.deletes else None
+        for file_slice in slices:
+            live = opened.live(file_slice.file) if file_slice.file.deletes else None
             # Lance counts only rows that are not deleted.
-            edges = (one.start, one.stop) if live is None else np.searchsorted(live, _edges(one))
-            at, last, start = int(edges[0]), int(edges[1]), one.start
+            edges = (
+                (file_slice.start, file_slice.stop)
+                if live is None
+                else np.searchsorted(live, _edges(file_slice))
+            )
+            at, last, start = int(edges[0]), int(edges[1]), file_slice.start
             if at == last:
-                yield _Window(one=one, span=_edges(one), answer=_no_rows())
+                yield _Window(one=file_slice, span=_edges(file_slice), answer=_no_rows())
             while at < last:
-                rows = min(last - at, pace.rows(one.file))
+                rows = min(last - at, pace.rows(file_slice.file))
                 places = np.arange(at, at + rows) if live is None else live[at : at + rows]
                 at += rows
                 # The last rows of a slice also cover the deleted ones after them.
-                stop = one.stop if at == last else int(places[-1]) + 1
-                ask = partial(opened.fetch, one.file, at - rows, places)
+                stop = file_slice.stop if at == last else int(places[-1]) + 1
+                ask = partial(opened.fetch, file_slice.file, at - rows, places)
                 yield _Window(
-                    one=one,
+                    one=file_slice,
                     span=(start, stop),
-                    answer=io_runtime().read(ask, pace.size_bytes(one.file, rows)),
+                    answer=io_runtime().read(ask, pace.size_bytes(file_slice.file, rows)),
                 )
                 start = stop
 

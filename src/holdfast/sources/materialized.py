@@ -207,11 +207,13 @@ class MaterializedScan:
             JobFailedError: Spark gave up on the job, or a partition reported twice.
         """
         plan = WritePlan(storage=self._storage, folder=self._folder)
-        found = sorted(map(Written.from_json, self._write(plan)), key=lambda one: one.place)
-        places = [one.place for one in found]
+        found = sorted(map(Written.from_json, self._write(plan)), key=lambda written: written.place)
+        places = [written.place for written in found]
         if len(set(places)) != len(places):
-            raise JobFailedError(reason=f"{len(places) - len(set(places))} places reported twice")
-        files = tuple(file for one in found for file in one.files)
+            raise JobFailedError(
+                reason=f"{len(places) - len(set(places))} partitions reported twice"
+            )
+        files = tuple(file for written in found for file in written.files)
         return Pins(files=files, schema=self._schema)
 
     def compare(self, pins: Pins) -> str:  # noqa: ARG002 - whatever they are.

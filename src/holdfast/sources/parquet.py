@@ -43,16 +43,16 @@ def pinned_files(
         SettingsError: They do not fit together, or one is not a Parquet file.
         StorageError: The storage does not answer.
     """
-    values = {one.uri: path_values(one.uri) for one in found}
+    values = {facts.uri: path_values(facts.uri) for facts in found}
     in_files, files = CommonSchema(), []
-    for one, footer in footers(storage, found):
+    for facts, footer in footers(storage, found):
         metadata = parse_footer(footer)
         own = file_schema(metadata)
-        in_files.add(one.uri, own)
-        in_path = {name: text for name, text in values[one.uri].items() if name not in own.names}
-        files.append(pinned_file(one, metadata, in_path))
+        in_files.add(facts.uri, own)
+        in_path = {name: text for name, text in values[facts.uri].items() if name not in own.names}
+        files.append(pinned_file(facts, metadata, in_path))
     schema = in_files.schema()
-    more = [one for one in path_schema([*values.values()]) if one.name not in schema.names]
+    more = [field for field in path_schema([*values.values()]) if field.name not in schema.names]
     schema = pa.schema([*schema, *more])
     for file in files:
         _typed_values(file, schema)  # Raises for an invalid value.

@@ -99,10 +99,10 @@ def read_footer(storage: Storage, uri: str, size_bytes: int, tag: str) -> bytes:
     start = max(0, size_bytes - TAIL_BYTES)
     tail = bytes(storage.get_range(uri, start, size_bytes, tag=tag)) if size_bytes else b""
     if tail[-len(_MAGIC) :] != _MAGIC or size_bytes < _TRAILER_BYTES:
-        raise NoParquetError(f"{uri} is no Parquet file")
+        raise NoParquetError(f"{uri} is not a Parquet file")
     length = int.from_bytes(tail[-_TRAILER_BYTES : -len(_MAGIC)], "little") + _TRAILER_BYTES
     if length > size_bytes:
-        raise NoParquetError(f"{uri} is no Parquet file")
+        raise NoParquetError(f"{uri} is not a Parquet file")
     if length > len(tail):
         tail = bytes(storage.get_range(uri, size_bytes - length, size_bytes, tag=tag))
     return _MAGIC + tail[-length:]
@@ -171,7 +171,7 @@ class OpenFile:
         # pyarrow also takes a name as the beginning of a nested column's path.
         begins = tuple(f"{name}." for name in self._columns)
         leaves = self._metadata.schema
-        paths = [leaves.column(one).path for one in range(len(leaves))]
+        paths = [leaves.column(number).path for number in range(len(leaves))]
         self._leaves = [n for n, path in enumerate(paths) if f"{path}.".startswith(begins)]
 
     def size_bytes(self, number: int) -> int:
@@ -241,7 +241,7 @@ def _pinned_metadata(file: PinnedFile, footer: Future[bytes]) -> pq.FileMetaData
     groups = range(metadata.num_row_groups)
     # Not every store has tags.
     if tuple(metadata.row_group(number).num_rows for number in groups) != file.group_rows:
-        raise ObjectChangedError(f"{file.uri} has other row groups")
+        raise ObjectChangedError(f"{file.uri} has different row groups")
     return metadata
 
 
@@ -265,8 +265,8 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
         return []
     breaks = [
         number + 1
-        for number, (one, other) in enumerate(pairwise(ordered))
-        if other[0] - one[1] > _GAP_BYTES
+        for number, (before, after) in enumerate(pairwise(ordered))
+        if after[0] - before[1] > _GAP_BYTES
     ]
     edges = [0, *breaks, len(ordered)]
     return [(ordered[a][0], max(s[1] for s in ordered[a:b])) for a, b in pairwise(edges)]
@@ -338,16 +338,16 @@ class ParquetReader:
 
     def _groups(self, slices: Sequence[FileSlice]) -> Iterator[_Group]:
         """Yield the row groups to read."""
-        for one, opened, deleted in self._opened(slices):
+        for file_slice, opened, deleted in self._opened(slices):
             first = 0
-            for number, rows in enumerate(one.file.group_rows):
-                start, stop = max(first, one.start), min(first + rows, one.stop)
-                if start < stop and number not in one.file.left_out:
+            for number, rows in enumerate(file_slice.file.group_rows):
+                start, stop = max(first, file_slice.start), min(first + rows, file_slice.stop)
+                if start < stop and number not in file_slice.file.left_out:
                     yield _Group(
                         opened=opened,
-                        deleted=None if deleted is None else deleted + one.base,
+                        deleted=None if deleted is None else deleted + file_slice.base,
                         number=number,
-                        base=one.base + first,
+                        base=file_slice.base + first,
                         start=start - first,
                         stop=stop - first,
                     )
@@ -357,7 +357,9 @@ class ParquetReader:
         self, slices: Sequence[FileSlice]
     ) -> Iterator[tuple[FileSlice, OpenFile, Numbers | None]]:
         """Yield each slice with its file, while the next file's footer is being fetched."""
-        files = [list(same) for _, same in groupby(slices, key=lambda one: id(one.file))]
+        files = [
+            list(same) for _, same in groupby(slices, key=lambda file_slice: id(file_slice.file))
+        ]
         footers = (ask_footer(self.storage, same[0].file) for same in files)
         ahead = next(footers, None)
         for same in files:
@@ -366,8 +368,8 @@ class ParquetReader:
             file = same[0].file
             opened = OpenFile(self.storage, file, footer, self.fit.wanted)
             deleted = self.deleted.numbers(file) if self.deleted is not None else None
-            for one in same:
-                yield one, opened, deleted
+            for file_slice in same:
+                yield file_slice, opened, deleted
 
     def _rows(
         self, group: _Group, pieces: Pieces, passed_over: list[Span]

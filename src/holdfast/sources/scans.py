@@ -73,7 +73,7 @@ def scan_iceberg(
     if where is not None and (isinstance(where, bytes) or not isinstance(where, str | Sequence)):
         raise SettingsError(
             what=f"where={where!r}",
-            cure='give a text ("price > 3") or a list of triples (("price", ">", 3))',
+            cure='pass a string ("price > 3") or a list of triples (("price", ">", 3))',
         )
     return IcebergScan(
         table=table, snapshot_id=snapshot_id, columns=checked_columns(columns), where=where
@@ -121,7 +121,7 @@ def scan_lance(
         SettingsError: An argument cannot be used.
     """
     if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-        raise SettingsError(what=f"version={version!r}", cure="give the number of a version")
+        raise SettingsError(what=f"version={version!r}", cure="pass a version number")
     return LanceScan(
         uri=normalise(uri),
         version=version,

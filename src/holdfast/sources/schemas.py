@@ -21,8 +21,8 @@ def file_schema(metadata: pq.FileMetaData) -> pa.Schema:
     old = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     return pa.schema(
         [
-            one.with_type(pa.timestamp("us", "UTC")) if one.name in old else one
-            for one in metadata.schema.to_arrow_schema()
+            field.with_type(pa.timestamp("us", "UTC")) if field.name in old else field
+            for field in metadata.schema.to_arrow_schema()
         ]
     )
 
@@ -51,7 +51,7 @@ class CommonSchema:
         self._last = schema
         if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise SettingsError(
-                what=f"{uri} has two columns {twice[0]!r}", cure="write it with other names"
+                what=f"{uri} has two columns {twice[0]!r}", cure="write it with distinct names"
             )
         for field in schema:
             plain = pa.field(field.name, _plain(field.type), field.nullable)
@@ -61,7 +61,7 @@ class CommonSchema:
                 raise SettingsError(
                     what=f"column {field.name!r} is {known.type} in {first} "
                     f"and {plain.type} in {uri}",
-                    cure="scan these files in runs of their own, or write them with one type",
+                    cure="scan these files in separate runs, or write them with one type",
                 )
             self._fields[field.name] = common
 
@@ -69,8 +69,8 @@ class CommonSchema:
         """Return the columns, in order of first appearance."""
         return pa.schema(
             [
-                one if self._counts[name] == self._files else one.with_nullable(nullable=True)
-                for name, one in self._fields.items()
+                field if self._counts[name] == self._files else field.with_nullable(nullable=True)
+                for name, field in self._fields.items()
             ]
         )
 
@@ -100,7 +100,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         return schema
     if missing := [name for name in columns if name not in schema.names]:
         raise SettingsError(
-            what=f"columns: there is no {missing[0]!r}", cure=f"choose from {schema.names}"
+            what=f"columns: there is no column {missing[0]!r}", cure=f"choose from {schema.names}"
         )
     return pa.schema([schema.field(name) for name in columns])
 
@@ -128,16 +128,16 @@ def _common_type(known: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if pt.is_struct(known) and pt.is_struct(other):
         return _common_struct(known, other)
     fitting = [(_breadth(b), b) for a, b in ((known, other), (other, known)) if widens(a, b)]
-    return max(fitting, key=lambda one: one[0])[1] if fitting else None
+    return max(fitting, key=lambda ranked: ranked[0])[1] if fitting else None
 
 
 def _common_struct(known: pa.StructType, other: pa.StructType) -> pa.DataType | None:
     fields = [known.field(number) for number in range(known.num_fields)]
-    names = [one.name for one in fields]
+    names = [field.name for field in fields]
     if names != [other.field(number).name for number in range(other.num_fields)]:
         return None
-    found = [_common(one, other.field(number)) for number, one in enumerate(fields)]
-    return None if any(one is None for one in found) else pa.struct(found)
+    found = [_common(field, other.field(number)) for number, field in enumerate(fields)]
+    return None if any(field is None for field in found) else pa.struct(found)
 
 
 def _breadth(kind: pa.DataType) -> tuple[bool, int, bool]:

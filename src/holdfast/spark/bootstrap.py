@@ -34,20 +34,18 @@ def bootstrap(
         try:
             installed = importlib.import_module("holdfast").__version__
         except ImportError as error:
-            what = (
-                f"holdfast {version} runs on the driver, and this Python has no holdfast ({error})"
-            )
+            what = f"the driver runs holdfast {version}, but this Python has no holdfast ({error})"
             return None, what, f"{install}, or point PYSPARK_PYTHON at an environment that has it"
         if installed != version:
-            what = f"holdfast {installed} is installed here, the driver has {version}"
+            what = f"holdfast {installed} is installed here, but the driver has {version}"
             return None, what, install
         try:
             return pickle.loads(payload), "", ""
         except Exception as error:
             what = f"the job cannot be loaded ({type(error).__name__}: {error})"
             cure = (
-                "install the packages that it needs there (Holdfast's own come with its extras "
-                "iceberg and lance)"
+                "install the packages that it needs there (Holdfast's own come with its "
+                "extras iceberg and lance)"
             )
             return None, what, cure
 

@@ -78,7 +78,7 @@ def sums_and_doubles_of(df: SparkDataFrame, key: Sequence[str], *, row: str = ""
     """
     hashed = _hashed(df, key, row)
     group = f"CASE WHEN ({quoted(_HASH)} & {_BUCKETS - 1}) = 0 THEN {quoted(_HASH)} ELSE 1 END"
-    sums = [sf.expr(one) for one in _sums(row)]
+    sums = [sf.expr(aggregate) for aggregate in _sums(row)]
     grouped = hashed.groupBy(sf.expr(group).alias(_GROUP)).agg(*sums)
     names = grouped.columns[1:]
     return grouped.selectExpr(
@@ -228,7 +228,7 @@ def row_hash_sql(schema: StructType, names: Sequence[str]) -> str:
     salt = hashlib.sha256("\n".join(column_types(schema)).encode()).digest()[:_SALT_BYTES]
     parts = [f"{int.from_bytes(salt, 'big') >> _SALT_SHIFT}L"]
     found = zip(schema.fields, names, strict=True)
-    for field, name in sorted(found, key=lambda one: one[0].name):
+    for field, name in sorted(found, key=lambda pair: pair[0].name):
         parts += _parts(name, field.dataType, 0)
     return f"xxhash64({', '.join(parts)})"
 

@@ -190,7 +190,8 @@ def reports_of(
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise SettingsError(
             what=f"the transform cannot be sent to executors: {error}",
-            cure="build what cannot be pickled there: transform=hf.per_worker(YourClass, ...)",
+            cure="build what cannot be pickled on the worker: "
+            "transform=hf.per_worker(YourClass, ...)",
         ) from error
     if len(payload) > _PAYLOAD_MAX_MB * _MEGABYTE:
         raise TransformTooLargeError(size_mb=len(payload) // _MEGABYTE, limit_mb=_PAYLOAD_MAX_MB)
@@ -229,7 +230,7 @@ def spark_errors() -> Iterator[None]:
         if any(sign in reason for sign in _WRONG_PYTHON):
             raise ExecutorSetupError(
                 host="unknown",
-                what="its Python lacks pyarrow or is of another version than the driver's",
+                what="its Python lacks pyarrow, or its version differs from the driver's",
                 cure="set PYSPARK_PYTHON (or spark.pyspark.python) to an environment that has "
                 f"holdfast {__version__}; on one machine that is {sys.executable}",
             ) from error

@@ -112,7 +112,7 @@ def refuse_wap(session: SparkSession) -> None:
     for name in ("spark.wap.id", "spark.wap.branch"):
         if setting(session, name):
             raise SettingsError(
-                what=f"the session sets {name}, which Holdfast does not follow",
+                what=f"the session sets {name}, which Holdfast does not support",
                 cure=f"unset {name}; to write a branch use hf.IcebergTable(name, branch=...)",
             )
 
@@ -139,11 +139,13 @@ def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]
     key = (key,) if isinstance(key, str) else tuple(key)
     if not key:
         raise SettingsError(
-            what="a DataFrame needs key=, the columns that tell its rows apart",
+            what="a DataFrame needs key=, the columns that identify its rows",
             cure='pass key="id", or several: key=["day", "id"]',
         )
     if len(set(key)) != len(key):
-        raise SettingsError(what=f"key={key}: a column is named twice", cure="name each once")
+        raise SettingsError(
+            what=f"key={key}: a column is named twice", cure="name each column once"
+        )
     types = {field.name: field.dataType for field in df.schema.fields}
     for name in key:
         if name not in types:
@@ -154,7 +156,7 @@ def checked_key(df: SparkDataFrame, key: str | Sequence[str]) -> tuple[str, ...]
         kind = types[name].simpleString()
         if kind in _FLOATS:
             raise SettingsError(
-                what=f"key={name!r} is a {kind}: 0.0 and -0.0 are equal to Spark, not to storage",
+                what=f"key={name!r} is a {kind}: 0.0 and -0.0 are equal in Spark, not in storage",
                 cure="cast it to a decimal or a string",
             )
         if "collate" in kind.lower():
@@ -180,7 +182,7 @@ def arrow_schema(df: SparkDataFrame) -> pa.Schema:
         except PySparkException as error:
             raise SettingsError(
                 what=f"column {field.name!r} is a {field.dataType.simpleString()}, "
-                "which cannot be handed to Python",
+                "which cannot be passed to Python",
                 cure="cast or drop it",
             ) from error
         fields.append(pa.field(field.name, kind, field.nullable))

@@ -101,7 +101,7 @@ def _row_bytes(array: pa.Array) -> Sizes:
             offsets[0],
             (array.keys, array.items) if pt.is_map(kind) else (array.values,),
         )
-        below = sum(_row_bytes(one.slice(first, offsets[-1] - first)) for one in values)
+        below = sum(_row_bytes(child.slice(first, offsets[-1] - first)) for child in values)
         sizes = np.diff(np.concatenate([[0], np.cumsum(below)])[offsets - first])
     elif pt.is_fixed_size_list(kind) and rows and kind.list_size:
         width = kind.list_size

@@ -136,7 +136,7 @@ class Calls:
         except BaseException as error:
             if not self._is_cancelled:
                 # A client may cancel its own call. Without an answer the task would wait forever.
-                failure = RuntimeError(f"the call was ended: {error!r}")
+                failure = RuntimeError(f"the call was aborted: {error!r}")
                 failure.__cause__ = error
                 self._answers.put(Answer(number=number, error=failure, attempts=1))
             raise
@@ -198,8 +198,8 @@ class Calls:
         """
         if self._threads >= 2 * self._transform.concurrency:
             raise CallsStuckError(
-                f"{self._threads} calls are at work or past their time-out, and a plain function "
-                "cannot be ended: give its client a time-out of its own, or use async def"
+                f"{self._threads} calls are running or past their timeout, and a plain function "
+                "cannot be cancelled: set a timeout in its client, or use async def"
             )
         outcome: asyncio.Future[Any] = self._loop.create_future()
         self._threads += 1

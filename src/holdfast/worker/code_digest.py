@@ -107,17 +107,21 @@ class _Look:
         if isinstance(value, functools.partial):
             return [value.func, value.args, value.keywords]
         if isinstance(value, dict):
-            named = {self._text(name): one for name, one in value.items()}
+            named = {self._text(name): item for name, item in value.items()}
             return [part for name in sorted(named) for part in (name, named[name])]
         return list(value) if isinstance(value, list | tuple) else []
 
     def _class(self, kind: type) -> Iterator[str]:
         for base in kind.__mro__:
             yield base.__qualname__
-            for name, one in vars(base).items():
-                method = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+            for name, member in vars(base).items():
+                method = (
+                    member.fget
+                    if isinstance(member, property)
+                    else getattr(member, "__func__", member)
+                )
                 # Dunder names hold line numbers and documentation, unless they are code.
-                constant = isinstance(one, (*_PLAIN, *_GROUPS)) and not name.startswith("__")
+                constant = isinstance(member, (*_PLAIN, *_GROUPS)) and not name.startswith("__")
                 if isinstance(method, FunctionType) or constant:
                     yield name
                     yield from self.facts(method)

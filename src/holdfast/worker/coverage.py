@@ -90,7 +90,7 @@ class CoveredRanges:
 def spans_of(tags: pa.Array) -> list[Span]:
     """Return the tags of rows as few spans, in input order."""
     if pa.types.is_struct(tags.type):
-        starts, stops = (np.asarray(one) for one in tags.flatten())
+        starts, stops = (np.asarray(bound) for bound in tags.flatten())
     else:
         starts = np.asarray(tags)
         stops = starts + 1
@@ -143,7 +143,7 @@ def key_hashes(columns: Sequence[pa.Array]) -> _Words:
         ValueError: There are no columns, or their lengths differ.
     """
     if len({len(column) for column in columns}) != 1:
-        raise ValueError("a key is made of one or more columns of one length")
+        raise ValueError("a key needs one or more columns of equal length")
     for column in columns:
         if not hashable(column.type):
             raise TypeError(f"keys of type {column.type} cannot be hashed here")

@@ -51,7 +51,7 @@ class Quarantine:
     def add(self, failed: Sequence[FailedRow]) -> None:
         """Add rows that have failed."""
         self._held += failed
-        self._held_bytes += sum(one.row.nbytes for one in failed)
+        self._held_bytes += sum(failure.row.nbytes for failure in failed)
         self.rows += len(failed)
 
     def write(
@@ -59,8 +59,8 @@ class Quarantine:
     ) -> tuple[Chunk, Coverage]:
         """Make the waiting rows durable, and return what a record needs to name them."""
         held, self._held, self._held_bytes = self._held, [], 0
-        rows = pa.concat_batches([one.row for one in held])
-        tags = [one.tags for one in held if one.tags is not None]
+        rows = pa.concat_batches([failure.row for failure in held])
+        tags = [failure.tags for failure in held if failure.tags is not None]
         keys.add(rows, pa.concat_arrays(tags) if tags else None)
         batch = self._described(rows, held)
         failpoint("before-failed-rows")
@@ -75,8 +75,8 @@ class Quarantine:
             {
                 "key": self._keys(rows, held),
                 "input": rows.to_struct_array(),
-                "error": pa.array([error_text(one.error) for one in held], pa.string()),
-                "attempts": pa.array([one.attempts for one in held], pa.int32()),
+                "error": pa.array([error_text(failure.error) for failure in held], pa.string()),
+                "attempts": pa.array([failure.attempts for failure in held], pa.int32()),
                 "epoch": pa.array([self._epoch] * len(held), pa.int64()),
             }
         )
@@ -86,8 +86,8 @@ class Quarantine:
         if self._locate is None:
             return rows.select(list(self._key)).to_struct_array()
         places = []
-        for one in held:
-            tags = one.tags if one.tags is not None else pa.array([], pa.int64())
+        for failure in held:
+            tags = failure.tags if failure.tags is not None else pa.array([], pa.int64())
             file, row = self._locate(spans_of(tags)[0][0])
             places.append({"file": file, "row": row})
         kind = pa.struct([("file", pa.string()), ("row", pa.int64())])

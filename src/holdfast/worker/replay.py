@@ -78,11 +78,11 @@ class ReplayPlan:
             self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}", self.limits),
         )
         # A batch can hold several items, and a task several batches.
-        chunks = [one for batch in batches for one in _chunks(batch)]
+        chunks = [pair for batch in batches for pair in _chunks(batch)]
         try:
             with io_runtime().bounded(self.limits.in_flight_bytes):
                 asked = read_ahead(
-                    chunks, size_of=lambda one: one[1].size_bytes, ask=task.ask, at_least=1
+                    chunks, size_of=lambda pair: pair[1].size_bytes, ask=task.ask, at_least=1
                 )
                 for (record_name, chunk), data in asked:
                     task.replay(record_name, chunk, data)
@@ -157,7 +157,7 @@ def _for_the_table(uri: str, batch: pa.RecordBatch, stored: pa.Schema) -> pa.Rec
     for path, number in _numbers(batch.schema):
         if numbers.get(path) != number:
             raise TableChangedError(
-                table=uri, change=f"column {path!r} was dropped, or another has its name now"
+                table=uri, change=f"column {path!r} was dropped, or another column now has its name"
             )
     if batch.schema.equals(stored):
         return batch

@@ -88,7 +88,7 @@ class TaskReport:
         return cls(**value)
 
 
-class WorkerTraceback(Exception):  # noqa: N818 - it is no error, but where one was raised.
+class WorkerTraceback(Exception):  # noqa: N818 - not an error, but where one was raised.
     """A worker's traceback as text, because frames cannot be passed between processes."""
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ def problem_of(
     if isinstance(error, SchemaMismatchError):
         facts = {"table": error.table, "column": error.column, "problem": error.problem}
         if isinstance(error, ValueMisfitError):  # A person will look for the row.
-            found = "; ".join(one for one in (rows, _key_range(key, batch)) if one)
+            found = "; ".join(part for part in (rows, _key_range(key, batch)) if part)
             facts["problem"] += f" ({found})"
             return TaskProblem(kind="schema", host=host, facts=facts)
         return TaskProblem(kind="schema", host=host, facts=facts, of_the_job=True)
@@ -193,7 +193,7 @@ def _storable(text: str) -> str:
 
 def _where(error: BaseException, transform: object) -> str:
     """Return the innermost line of the user's own code, as far as it can be recognised."""
-    stacks = [list(traceback.walk_tb(one.__traceback__)) for one in error_chain(error)]
+    stacks = [list(traceback.walk_tb(raised.__traceback__)) for raised in error_chain(error)]
     code = _code_of(transform) if isinstance(error, TransformOutputError) else None
     # A job that is itself an installed package counts as a library.
     for is_chosen in (_is_users, _is_not_ours, bool):

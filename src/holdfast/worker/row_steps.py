@@ -47,7 +47,7 @@ def rows_of(answer: object, *, one_to_one: bool) -> list[Mapping[str, Any]]:
     if not one_to_one:
         if answer is None:
             return []
-        if isinstance(answer, list | tuple) and all(isinstance(one, Mapping) for one in answer):
+        if isinstance(answer, list | tuple) and all(isinstance(row, Mapping) for row in answer):
             return list(answer)
     kind = "an empty dict" if isinstance(answer, Mapping) else type(answer).__name__
     wanted = "a dict of columns" if one_to_one else "a dict of columns, a list of them, or None"
@@ -91,15 +91,17 @@ def _lacking_below(
         return None
     parts: list[tuple[str, pa.DataType, Iterable[object]]] = []
     if pa.types.is_map(kind):  # A dict, or the pairs that a row function gets.
-        pairs = [one for one in value if isinstance(one, list | tuple) and len(one) == _PAIR]
-        parts.append((KEY, kind.key_type, [one[0] for one in pairs]))
-        parts.append((VALUE, kind.item_type, [one[1] for one in pairs]))
+        pairs = [pair for pair in value if isinstance(pair, list | tuple) and len(pair) == _PAIR]
+        parts.append((KEY, kind.key_type, [pair[0] for pair in pairs]))
+        parts.append((VALUE, kind.item_type, [pair[1] for pair in pairs]))
     elif is_any_list(kind):
         parts.append((ELEMENT, kind.value_type, value))
     for name, below, values in parts:
         if pa.types.is_nested(below):
-            found = (_lacking_below(one, below, may_lack, (*path, name)) for one in values)
-            if (lacks := next((one for one in found if one is not None), None)) is not None:
+            found = (_lacking_below(item, below, may_lack, (*path, name)) for item in values)
+            if (
+                lacks := next((column for column in found if column is not None), None)
+            ) is not None:
                 return lacks
     return None
 
@@ -153,7 +155,7 @@ def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever 
     if pa.types.is_struct(kind):
         fields = {field.name: field.type for field in kind}
         return isinstance(value, Mapping) and all(
-            name in fields and _is_kept(one, fields[name]) for name, one in value.items()
+            name in fields and _is_kept(item, fields[name]) for name, item in value.items()
         )
     if pa.types.is_map(kind):
         pairs = value.items() if isinstance(value, Mapping) else value
@@ -164,7 +166,7 @@ def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever 
         is_array = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
         some = value[:1] if is_array else value  # In an array one value represents all.
         return isinstance(value, Sequence | np.ndarray) and all(
-            _is_kept(one, kind.value_type) for one in some
+            _is_kept(item, kind.value_type) for item in some
         )
     if isinstance(value, datetime):
         # A datetime is also a date, but not only that; and without a zone it is not a definite
@@ -284,8 +286,8 @@ class RowWindow:
             rows, tags = split_tag(batch)
             for index in range(rows.num_rows):
                 # A copy: a slice would keep all of Spark's batch alive as long as its slowest row.
-                one = rows.slice(index, 1)
-                row = pa.concat_batches([one, one.slice(0, 0)])
+                piece = rows.slice(index, 1)
+                row = pa.concat_batches([piece, piece.slice(0, 0)])
                 tag = None if tags is None else tags.take([index])
                 yield Slot(self._admitted, row, tag)
                 self._admitted += 1

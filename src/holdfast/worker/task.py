@@ -85,9 +85,9 @@ class ScanTask:
     def locate(self, number: int) -> tuple[str, int]:
         """Return the file that holds a row, and the row's number there."""
         for item in self.items:
-            for one in item:
-                if one.base + one.start <= number < one.base + one.stop:
-                    return one.file.uri, number - one.base
+            for file_slice in item:
+                if file_slice.base + file_slice.start <= number < file_slice.base + file_slice.stop:
+                    return file_slice.file.uri, number - file_slice.base
         return "", number
 
 
@@ -348,7 +348,7 @@ class Attempt:
         problem = problem_of(first, self._plan.key, failed[0].row, before, self._plan.transform)
         self._example = self._example or transform_example(problem)
         self._traceback = self._traceback or problem.facts["traceback"]
-        self._may_pass = self._may_pass or not all(code_lasts(one.error) for one in failed)
+        self._may_pass = self._may_pass or not all(code_lasts(failure.error) for failure in failed)
         too_many = self._plan.errors_max is not None and (
             self._checkpoints.failed_rows > self._plan.errors_max
         )

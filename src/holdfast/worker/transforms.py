@@ -194,11 +194,11 @@ class Retry:
             duration(f"Retry({name}=…)", getattr(self, name))
         if not isinstance(self.on, tuple | list):
             raise SettingsError(what=f"Retry(on={self.on!r})", cure="give a tuple: on=(429, 503)")
-        for one in self.on:
-            is_error = isinstance(one, type) and issubclass(one, BaseException)
-            if not is_error and not isinstance(one, int | str):
+        for entry in self.on:
+            is_error = isinstance(entry, type) and issubclass(entry, BaseException)
+            if not is_error and not isinstance(entry, int | str):
                 raise SettingsError(
-                    what=f"Retry(on=…): {one!r}",
+                    what=f"Retry(on=…): {entry!r}",
                     cure="give error classes, HTTP status codes, or dotted names of classes",
                 )
 

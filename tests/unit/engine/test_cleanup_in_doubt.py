@@ -204,10 +204,10 @@ def test_a_run_on_a_table_that_was_upgraded_since_can_be_given_up(lake: CliLake)
     """Holdfast does not write the new format; what became of the post is told as in doubt."""
     sink = lake.make_table()
     die_before_post(lake)
-    newer = UnsupportedTableError(table="lake.db.t", what="it is of format v3", cure="write v2")
+    newer = UnsupportedTableError(table="lake.db.t", what="it has format v3", cure="write v2")
     with mock.patch.object(IcebergSink, "load", mock.Mock(side_effect=newer)):
         done = abort(lake.ledger("r"), lambda _identity: sink, "give up")
-        assert (len(done.in_doubt), done.reason) == (1, "lake.db.t: it is of format v3")
+        assert (len(done.in_doubt), done.reason) == (1, "lake.db.t: it has format v3")
         swept = sweep(lake.ledger("r"), lambda _identity: sink)
     assert (swept.data_files, swept.in_doubt > 0) == (0, True)
     assert list((lake.folder / "store").rglob("*.keys")) == []

@@ -109,7 +109,7 @@ def test_a_record_that_names_a_file_of_another_run_deletes_nothing(lake: CliLake
     file.write_bytes(seal_json(content))
     ledger = lake.ledger("evil")
     abort(ledger, lambda _identity: lake.make_table(), "tidy up")
-    with pytest.raises(LedgerDamagedError, match="this run has not written"):
+    with pytest.raises(LedgerDamagedError, match="was not written by this run"):
         sweep(lake.ledger("evil"), lambda _identity: lake.make_table())
     assert [one for one in lake.data_files() if one.exists()] == staged
 

@@ -384,5 +384,5 @@ def test_what_is_no_uuid_is_refused(values: pa.Array) -> None:
 
 def test_a_number_is_no_uuid() -> None:
     """It is refused by type, before any row."""
-    with pytest.raises(SchemaMismatchError, match="int64 is no uuid"):
+    with pytest.raises(SchemaMismatchError, match="int64 cannot be cast to a UUID"):
         fit(pa.array([1]), pa.uuid())

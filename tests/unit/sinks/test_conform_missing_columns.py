@@ -101,7 +101,7 @@ def test_a_dot_in_a_name_is_not_a_step_down() -> None:
 def test_a_required_column_is_never_filled_with_null() -> None:
     """Not even where NULL is asked for."""
     table = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.int64())])
-    with pytest.raises(SchemaMismatchError, match="required, and missing"):
+    with pytest.raises(SchemaMismatchError, match="required, but missing"):
         Conformer("t", without(table, "a"), table, may_lack=None)
 
 

@@ -70,9 +70,9 @@ def test_a_changed_or_deleted_file_is_an_error_that_names_it(folder: Path) -> No
     scan = scan_of(folder)
     pins = scan.pin()
     (folder / "a.pdf").write_bytes(b"B" * 10)
-    with pytest.raises(InputChangedError, match=r"a\.pdf was written anew"):
+    with pytest.raises(InputChangedError, match=r"a\.pdf was rewritten"):
         scan.compare(pins)
-    with pytest.raises(InputChangedError, match=r"a\.pdf was written anew"):
+    with pytest.raises(InputChangedError, match=r"a\.pdf was rewritten"):
         read(scan, pins)
     (folder / "a.pdf").unlink()
     with pytest.raises(InputChangedError, match=r"a\.pdf is gone"):
@@ -85,7 +85,7 @@ def test_new_files_are_refused_or_left(folder: Path) -> None:
     """As the user has said."""
     pins = scan_of(folder).pin()
     (folder / "e").touch()
-    assert "1 files are new" in scan_of(folder).compare(pins)
+    assert "1 files were added" in scan_of(folder).compare(pins)
     assert scan_files(str(folder), new_files="leave").on(STORAGE).compare(pins) == ""
 
 

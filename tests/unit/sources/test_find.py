@@ -127,7 +127,7 @@ def test_new_files_are_named_or_left(folder: Path) -> None:
     assert compared(folder, pins) == ""
     (folder / "z.parquet").touch()
     difference = compared(folder, pins)
-    assert "1 files are new" in difference
+    assert "1 files were added" in difference
     assert "z.parquet" in difference
     assert 'new_files="leave"' in difference
     assert compared(folder, pins, may_grow=True) == ""
@@ -137,7 +137,7 @@ def test_a_changed_or_deleted_file_is_an_error_that_names_it(folder: Path) -> No
     """Also if no file is left at all."""
     pins = pins_of(folder, "a.parquet")
     (folder / "a.parquet").write_text("a.parquex")
-    with pytest.raises(InputChangedError, match=r"a\.parquet was written anew"):
+    with pytest.raises(InputChangedError, match=r"a\.parquet was rewritten"):
         compared(folder, pins)
     (folder / "a.parquet").unlink()
     with pytest.raises(InputChangedError, match=r"a\.parquet is gone"):

@@ -186,8 +186,8 @@ def test_a_filter_on_a_uuid_is_refused_at_the_start(tmp_path: Path, transform: A
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "u", UUIDType()))
     tables.create(schema, partition_spec=PartitionSpec(PartitionField(2, 1000, transform, "part")))
     value = "00000000-0000-0000-0000-000000000007"
-    with pytest.raises(SettingsError, match="'u' is a uuid"):
+    with pytest.raises(SettingsError, match="'u' is a UUID"):
         tables.scan(where=[("u", "=", value)]).pin()
-    with pytest.raises(SettingsError, match="'u' is a uuid"):
+    with pytest.raises(SettingsError, match="'u' is a UUID"):
         tables.scan(where=f"id > 3 and u in ('{value}')").pin()
     assert tables.scan(where="u is null").pin().files == ()

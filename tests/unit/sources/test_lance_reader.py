@@ -207,7 +207,7 @@ def test_blobs_that_nothing_pins_are_refused(dataset: Dataset, tmp_path: Path) -
         schema=pa.schema([pa.field("s", pa.struct([blob_field("b")])), ("id", pa.int64())]),
     )
     dataset.write(nested, data_storage_version="2.2", mode="overwrite")
-    with pytest.raises(UnsupportedTableError, match=r"'s' has blobs inside[^$]*columns="):
+    with pytest.raises(UnsupportedTableError, match=r"'s' contains nested blobs[^$]*columns="):
         dataset.scan().pin()
     assert ids(read(dataset.scan(columns=["id"]))) == [1]
 

@@ -102,7 +102,7 @@ def test_a_place_that_reports_twice_is_an_error() -> None:
     def write(plan: WritePlan) -> list[str]:
         return [plan.run(batches(1), place=0, attempt=one).to_json() for one in (1, 2)]
 
-    with pytest.raises(JobFailedError, match="1 places reported twice"):
+    with pytest.raises(JobFailedError, match="1 partitions reported twice"):
         MaterializedScan(MemoryStorage(), FOLDER, SCHEMA, write).pin()
 
 

@@ -213,7 +213,7 @@ def test_columns_are_chosen_in_the_order_that_is_asked_for(tmp_path: Path) -> No
     write_parquet(tmp_path / "a.parquet", {"x": [1], "y": [2], "z": [3]})
     found = read(on_disk(tmp_path, columns=["z", "x"]))
     assert [list(row.items()) for row in found.rows] == [[("z", 3), ("x", 1)]]
-    with pytest.raises(SettingsError, match=r"(?s)no 'q'.*\['x', 'y', 'z'\]"):
+    with pytest.raises(SettingsError, match=r"(?s)no column 'q'.*\['x', 'y', 'z'\]"):
         on_disk(tmp_path, columns=["q"]).pin()
 
 
@@ -275,9 +275,9 @@ def test_a_file_changed_since_is_an_error_at_the_next_start_and_on_the_worker(
     pins = scan.pin()
     reading = scan.reader(pins).read([whole_file(file) for file in pins.files], [])
     write_parquet(tmp_path / "b.parquet", {"id": [5, 6]})
-    with pytest.raises(InputChangedError, match=f"{changed} was written anew"):
+    with pytest.raises(InputChangedError, match=f"{changed} was rewritten"):
         scan.compare(pins)
-    with pytest.raises(InputChangedError, match=f"{changed} was written anew"):
+    with pytest.raises(InputChangedError, match=f"{changed} was rewritten"):
         list(reading)
 
 
@@ -386,5 +386,5 @@ def test_a_file_without_a_tag_is_known_by_its_row_groups(tmp_path: Path) -> None
     pins = scan.pin()
     (file,) = pins.files
     other = replace(file, tag="", group_rows=(3, 1))
-    with pytest.raises(InputChangedError, match="written anew"):
+    with pytest.raises(InputChangedError, match="was rewritten"):
         list(scan.reader(pins).read([whole_file(other)], []))

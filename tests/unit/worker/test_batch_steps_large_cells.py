@@ -103,7 +103,7 @@ def test_rows_that_may_fail_are_fitted_in_pieces_too() -> None:
 @pytest.mark.parametrize(
     ("sizes_mb", "said"),
     [
-        ([2200], "a value of 2,200,000,008 bytes; 2,147,483,647 can be written at a time"),
+        ([2200], "a value of 2,200,000,008 bytes; at most 2,147,483,647 can be written at once"),
         ([1200, 1200], "2 values of 2,400,000,016 bytes"),
     ],
 )

@@ -292,7 +292,7 @@ def test_plain_functions_that_hang_do_not_pile_up_threads() -> None:
     answers = answered(hangs, 6, concurrency=2, timeout=0.01, retry=Retry(attempts=1))
     stuck = [one.error for one in answers.values() if isinstance(one.error, CallsStuckError)]
     assert len(stuck) == 2
-    assert "4 calls are at work" in str(stuck[0])
+    assert "4 calls are running" in str(stuck[0])
     assert threading.active_count() - before <= 4
     release.set()
 

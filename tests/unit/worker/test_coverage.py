@@ -330,7 +330,7 @@ def test_other_types_are_refused_and_never_hashed_wrongly(kind: pa.DataType) -> 
 @pytest.mark.parametrize("lengths", [(), (3, 1), (0, 1)])
 def test_columns_that_make_no_key_are_refused(lengths: tuple[int, ...]) -> None:
     """One row is not stretched over the others, and no columns are not no rows."""
-    with pytest.raises(ValueError, match="one or more columns of one length"):
+    with pytest.raises(ValueError, match="one or more columns of equal length"):
         key_hashes([pa.nulls(length, pa.int64()) for length in lengths])
 
 

@@ -205,7 +205,7 @@ def test_output_that_does_not_fit_is_a_schema_problem(writer: MemoryWriterSpec) 
     report = run(writer, lambda rows: {"id": ["x"] * rows.num_rows}, [batch(1)])
     assert report.problem is not None
     assert (report.problem.kind, report.problem.facts["column"]) == ("schema", "id")
-    assert "does not fit" in report.problem.facts["problem"]
+    assert "cannot be cast" in report.problem.facts["problem"]
     assert writer.opened[0].abandoned
 
 

@@ -53,7 +53,7 @@ def configured(name: str) -> dict[str, str] | None:
     except Exception as error:  # noqa: BLE001 - YAML has errors of its own.
         raise SettingsError(
             what=f"PyIceberg's configuration cannot be read ({in_short(error)})",
-            cure="mend .pyiceberg.yaml, or the PYICEBERG_* variables",
+            cure="fix .pyiceberg.yaml or the PYICEBERG_* variables",
         ) from None  # It would repeat nearby lines, which may hold a secret.
     return {key: str(value) for key, value in found.items()} if found else None
 
@@ -70,7 +70,9 @@ _IMPLEMENTATIONS = {
 }
 _TYPES = {"rest": "rest", "jdbc": "sql", "sql": "sql", "glue": "glue"}
 _REFUSED = {
-    "hive": "its client checks no expected metadata location, so two commits can both land",
+    "hive": (
+        "its client does not check the expected metadata location, so two commits can both land"
+    ),
     "hadoop": "a file system without atomic rename can lose a commit",
     "nessie": "the native Nessie API is not supported",
 }
@@ -129,8 +131,8 @@ def _login(catalog: str, settings: Mapping[str, str]) -> dict[str, Any]:
         if _SIGNING_KEY in settings:  # PyIceberg would silently sign as another user.
             raise UnsupportedTableError(
                 table=f"catalog {catalog!r}",
-                what=f"{_SIGNING_KEY} is to sign requests, and PyIceberg does not know it",
-                cure="let the environment's own keys sign, or pass hf.IcebergTable(name, "
+                what=f"{_SIGNING_KEY} is set to sign requests, but PyIceberg does not support it",
+                cure="sign with the environment's keys, or pass hf.IcebergTable(name, "
                 "catalog={...}) with client.access-key-id",
             )
         return {_SIGNS: "true"}
@@ -142,7 +144,7 @@ def _login(catalog: str, settings: Mapping[str, str]) -> dict[str, Any]:
         return {"auth": {"type": "basic", "basic": login}}
     raise UnsupportedTableError(
         table=f"catalog {catalog!r}",
-        what=f"{_AUTH}type is {way!r}, and how that logs in is not known here",
+        what=f"{_AUTH}type is {way!r}, a login method that Holdfast does not support",
         cure="pass hf.IcebergTable(name, catalog={...}) with PyIceberg's own `auth`",
     )
 
@@ -157,7 +159,8 @@ def refuse_unsafe_catalog(catalog: str, kind: str) -> None:
         return
     raise UnsupportedTableError(
         table=f"catalog {catalog!r}",
-        what=f"of kind {kind!r}, which is refused: {_REFUSED.get(kind, 'it is not known')}",
+        what=f"a catalog of kind {kind!r} is not supported: "
+        f"{_REFUSED.get(kind, 'Holdfast does not know this kind')}",
         cure="use a REST, SQL (JDBC) or Glue catalog",
     )
 
@@ -175,14 +178,14 @@ def _sqlalchemy_url(catalog: str, settings: Mapping[str, str]) -> str:
             return uri
         raise UnsupportedTableError(
             table=f"catalog {catalog!r}",
-            what="its uri is no JDBC URL",
+            what="its uri is not a JDBC URL",
             cure="set uri to jdbc:postgresql://host/database or jdbc:sqlite:/file",
         )
     database, rest = match.groups()
     if database not in _JDBC_DRIVERS:
         raise UnsupportedTableError(
             table=f"catalog {catalog!r}",
-            what=f"on the database {database!r}, which is not supported",
+            what=f"its database {database!r} is not supported",
             cure="pass hf.IcebergTable(name, catalog={'type': 'sql', 'uri': <SQLAlchemy URL>})",
         )
     if database == "sqlite":
@@ -314,8 +317,8 @@ def _refuse_unguarded(kind: str, opened: type[Catalog]) -> None:
     for name, hook in _WAYS[kind].items():
         if not _calls(opened, name, hook):
             raise SettingsError(
-                what=f"PyIceberg {pyiceberg.__version__} cannot be used: in its {kind} catalog "
-                f"{name} does not call {hook}, where Holdfast keeps a table's properties from "
+                what=f"PyIceberg {pyiceberg.__version__} cannot be used: in its {kind} catalog, "
+                f"{name} does not call {hook}, by which Holdfast keeps a table's properties from "
                 "choosing storage and code",
                 cure="install a version of PyIceberg that Holdfast was tested with",
             )
@@ -323,7 +326,7 @@ def _refuse_unguarded(kind: str, opened: type[Catalog]) -> None:
 
 def _calls(opened: type[Catalog], name: str, hook: str) -> bool:
     """Whether PyIceberg has both methods, and the first one's code names the second."""
-    theirs = [vars(one) for one in opened.__mro__ if one is not TimedRestCatalog]
+    theirs = [vars(base) for base in opened.__mro__ if base is not TimedRestCatalog]
     method = next((names[name] for names in theirs if name in names), None)
     code = getattr(inspect.unwrap(method), "__code__", None) if method is not None else None
     return code is not None and hook in code.co_names and any(hook in names for names in theirs)
@@ -370,7 +373,7 @@ def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
     """
     for update in updates:
         if isinstance(update, SetPropertiesUpdate) and update.updates.keys() & CODE_PROPERTIES:
-            raise ValueError("Holdfast does not set the code that a table names")
+            raise ValueError("Holdfast does not set properties that name code")
     if current_table is None:
         return stage(current_table, table_identifier, requirements, updates)
     metadata = current_table.metadata

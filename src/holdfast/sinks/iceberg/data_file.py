@@ -142,7 +142,9 @@ def _number(
         number = int(text)
     except ValueError as error:
         raise UnsupportedTableError(
-            table=table, what=f"its property {name} is no number: {text!r}", cure="set a number"
+            table=table,
+            what=f"its property {name} is not a number: {text!r}",
+            cure="set a number",
         ) from error
     return number if least is None else max(least, number)
 
@@ -207,11 +209,14 @@ def file_statistics(
     counted = MetricsMode(MetricModeTypes.COUNTS)
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=metadata,
-        stats_columns=plan | {one: replace(plan[one], mode=counted) for one in temporal},
+        stats_columns=plan
+        | {field_id: replace(plan[field_id], mode=counted) for field_id in temporal},
         parquet_column_mapping=dict(leaf_paths),
     )
     bounds = statistics.column_aggregates
-    bounds |= _bounds_of_times(metadata, leaf_paths, {one: plan[one] for one in temporal})
+    bounds |= _bounds_of_times(
+        metadata, leaf_paths, {field_id: plan[field_id] for field_id in temporal}
+    )
     for field_id, column in list(bounds.items()):
         if isinstance(column.primitive_type, StringType):
             bounds[field_id] = _TextBounds.of(column)

@@ -146,13 +146,13 @@ class CatalogKeys:
         catalog = cast("RestCatalog", open_catalog(self.catalog, self.properties))
         try:
             options = catalog.load_credentials(self.identifier, self.location)
-        except Exception:  # noqa: BLE001 - few servers have it. A look at the table tells more.
+        except Exception:  # noqa: BLE001 - few servers have it. Loading the table shows more.
             options = {}
         if options.get(_KEY):
             return _keys_in(options)
         vendor = io_of(load_table(catalog, self.identifier, self.identifier)).vendor
         if vendor is None:
-            raise LookupError("the catalog vends no keys")
+            raise LookupError("the catalog no longer vends keys")
         return vendor.first
 
 

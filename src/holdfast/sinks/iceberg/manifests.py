@@ -120,7 +120,7 @@ class _ExactScan(DataScan):
             case_sensitive=self.case_sensitive,
             options=self.options,
         )
-        return planner.plan_files([_exact(one) for one in snapshot.manifests(self.io)])
+        return planner.plan_files([_exact(manifest) for manifest in snapshot.manifests(self.io)])
 
 
 class _ExactManifest(ManifestFile):
@@ -241,8 +241,8 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
         detail={
             "spec_id": spec.spec_id,
             "partitions": [
-                _summary_json(one, field.field_type)
-                for one, field in zip(
+                _summary_json(summary, field.field_type)
+                for summary, field in zip(
                     manifest.partitions or [], spec.partition_type(schema).fields, strict=True
                 )
             ],
@@ -357,7 +357,7 @@ def copied_groups(
     storage.copy({old: new for pair in pairs for old, new in _names(*pair).items()})
     failpoint("before-manifest-copies")
     with ThreadPoolExecutor(max_workers=_MANIFESTS_AT_ONCE) as pool:
-        return list(pool.map(lambda one: _copied_manifest(table, *one), pairs))
+        return list(pool.map(lambda pair: _copied_manifest(table, *pair), pairs))
 
 
 def _names(group: StagedGroup, target: StagedGroup) -> dict[str, str]:
@@ -368,7 +368,7 @@ def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> S
     entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
     data_files, names = [entry.data_file for entry in entries], _names(group, target)
     if sorted(file.file_path for file in data_files) != sorted(names):
-        raise LedgerDamagedError(uri=group.path, reason="it lists other files than the ledger")
+        raise LedgerDamagedError(uri=group.path, reason="it lists different files than the ledger")
     for file in data_files:
         file[_FILE_PATH] = names[file.file_path]
     return write_staged_manifest(

@@ -87,7 +87,7 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         if removed:
             horizon = metadata.next_sequence_number() - 1
             reason = f"{removed} of the table's properties {MARK_PREFIX}* were removed"
-        doubted = {one.sequence_number for one in intents.values()}
+        doubted = {intent.sequence_number for intent in intents.values()}
         doubted = {number for number in doubted if number <= horizon}
         if doubted and doubted - _taken(metadata, io, branch):
             raise CommitUnknownError(table=table, run_id=run_id, reason=reason)
@@ -97,14 +97,15 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         raise RunMismatchError(
             run_id=run_id,
             differences=(
-                f"{table} already holds a run of this id from another ledger "
-                f"(snapshot {mark.snapshot_id}), and a new id would add its rows once more"
+                f"{table} already holds a run with this id from another ledger "
+                f"(snapshot {mark.snapshot_id}); a new id would add its rows again"
             ),
         )
     if mark.sequence_number >= metadata.next_sequence_number():
         raise TableChangedError(
             table=table,
-            change=f"its sequence numbers went back below {mark.sequence_number}: catalog rewound",
+            change=f"its sequence numbers went back below {mark.sequence_number}: "
+            "the catalog was rewound",
         )
     return MarkFound(mark=mark, present=_is_present(metadata, io, branch, mark))
 
@@ -133,10 +134,10 @@ def _unmarked(
     """
     if not intents:
         return None
-    named = {one.snapshot_id for one in metadata.snapshots}
-    named |= {one.parent_snapshot_id or 0 for one in metadata.snapshots}
+    named = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    named |= {snapshot.parent_snapshot_id or 0 for snapshot in metadata.snapshots}
     if (head := _head(metadata, branch)) is not None:
-        named |= {one.added_snapshot_id or 0 for one in head.manifests(io)}
+        named |= {manifest.added_snapshot_id or 0 for manifest in head.manifests(io)}
     for number, intent in intents.items():
         if intent.snapshot_id in named:
             return RunMark(
@@ -155,9 +156,9 @@ def _taken(metadata: TableMetadata, io: FileIO, branch: str) -> set[int]:
     No two snapshots of a table share one: an intent whose number went to another snapshot is dead.
     Only called if nothing names a snapshot of ours.
     """
-    taken = {one.sequence_number or 0 for one in metadata.snapshots}
+    taken = {snapshot.sequence_number or 0 for snapshot in metadata.snapshots}
     if (head := _head(metadata, branch)) is not None:
-        taken |= {one.sequence_number for one in head.manifests(io)}
+        taken |= {manifest.sequence_number for manifest in head.manifests(io)}
     return taken
 
 
@@ -189,7 +190,7 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
             break
         snapshot = parent
     # A manifest that our snapshot added survives the snapshot's own expiry.
-    if any(one.added_snapshot_id == mark.snapshot_id for one in head.manifests(io)):
+    if any(manifest.added_snapshot_id == mark.snapshot_id for manifest in head.manifests(io)):
         return True
     return None if ended else False
 
@@ -205,7 +206,7 @@ def _number(properties: Mapping[str, str], name: str) -> int:
     if not text.isdecimal():
         raise UnsupportedTableError(
             table=name,
-            what=f"the table property {name} is no number: {text[:80]!r}",
+            what=f"the table property {name} is not a number: {text[:80]!r}",
             cure="restore that property from an older metadata file of the table",
         )
     return int(text)

@@ -65,12 +65,12 @@ def create_table(
         # PyIceberg would import it to name the first metadata file, and Holdfast never again.
         raise SettingsError(
             what=f"Create(properties=) names code in {named[0]!r}, which Holdfast does not run",
-            cure="leave it out, and set it with the client that is to run it",
+            cure="leave it out, and set it with the client that will run it",
         )
     arrow = create.schema if create.schema is not None else default_schema
     if not isinstance(arrow, pa.Schema):
         raise SettingsError(
-            what=f"Create(schema=) is a {type(arrow).__name__}", cure="give a pyarrow.Schema"
+            what=f"Create(schema=) is a {type(arrow).__name__}", cure="pass a pyarrow.Schema"
         )
     try:
         # PyIceberg's conversion without ids is private; its catalogs create tables this way.
@@ -112,7 +112,7 @@ def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
     """
     if isinstance(create.partition_by, str):
         raise SettingsError(
-            what=f"partition_by={create.partition_by!r} is one text", cure="give a list of them"
+            what=f"partition_by={create.partition_by!r} is a string", cure="pass a list of strings"
         )
     fields: list[PartitionField] = []
     for position, text in enumerate(create.partition_by):
@@ -132,7 +132,8 @@ def partition_spec(schema: Schema, create: Create) -> PartitionSpec:
         )
         if not field.transform.can_transform(source.field_type) or "[0]" in transform:
             raise SettingsError(
-                what=f"partition_by={text!r} does not fit a column of type {source.field_type}",
+                what=f"partition_by={text!r} cannot be applied to a column of type "
+                f"{source.field_type}",
                 cure="choose another transform",
             )
         if field.name in {other.name for other in fields}:
@@ -228,7 +229,7 @@ def _find_catalog(
         properties = pyiceberg_properties(catalog_name, settings)
     if "." not in identifier:
         raise SettingsError(
-            what=f"{target.name!r} names no table",
-            cure="give catalog.namespace.table, or namespace.table with catalog={...}",
+            what=f"{target.name!r} does not name a table",
+            cure="pass catalog.namespace.table, or namespace.table with catalog={...}",
         )
     return open_catalog(catalog_name, properties), identifier

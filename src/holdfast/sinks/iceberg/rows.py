@@ -213,7 +213,7 @@ class PartitionLimits:
                     table=self._table,
                     column=self._schema.find_column_name(field.source_id) or field.name,
                     problem=(
-                        f"a value: {column[row].as_py()} in row {row} of a batch has no partition: "
+                        f"value {column[row].as_py()} in row {row} of a batch has no partition: "
                         f"{field.transform} makes it smaller than {column.type} can hold"
                     ),
                 )
@@ -353,7 +353,7 @@ class KeptRows:
         ):
             yield from self.split()
         while self.size_bytes >= self._bytes_max:
-            yield max(self.partitions.values(), key=lambda one: one.size_bytes)
+            yield max(self.partitions.values(), key=lambda partition: partition.size_bytes)
 
     def split(self) -> Iterator[Partition]:
         """Give all rows to their partitions; yield those with enough rows for a row group."""

@@ -75,7 +75,7 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if (new_name := new.find_column_name(field_id)) != name:
             found.append(f"column {name!r} was renamed to {new_name!r}")
         if not _reads_as(field.field_type, current.field_type):
-            found.append(f"column {name!r} was {field.field_type} and is {current.field_type}")
+            found.append(f"column {name!r} was {field.field_type} and is now {current.field_type}")
         if current.required and not field.required:
             found.append(f"column {name!r} is now required")
     parents = _index_parents(new)
@@ -116,7 +116,7 @@ def _read(value: Mapping[str, Any]) -> Schema:
         _ = index_by_id(schema), schema.column_names  # Fails on duplicate names or ids.
     except Exception as error:
         # PyIceberg's own validators raise errors of every kind.
-        raise RecordDamagedError(f"no schema of a table: {in_short(error)}") from error
+        raise RecordDamagedError(f"not a table schema: {in_short(error)}") from error
     return schema
 
 

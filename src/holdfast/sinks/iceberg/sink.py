@@ -237,7 +237,8 @@ class IcebergSink(StagedFiles):
         if elsewhere:
             raise UnsupportedTableError(
                 table=self._name,
-                what=f"{elsewhere[0]} is not in a folder of the table's own, and is not deleted",
+                what=f"{elsewhere[0]} is not in a folder that only this table uses, so it is not "
+                "deleted",
                 cure="delete such files yourself, once no table refers to them",
             )
         with self._storage_of(view) as storage:
@@ -245,7 +246,7 @@ class IcebergSink(StagedFiles):
 
     def _refuse_outside(self, table: Table, paths: Sequence[str]) -> None:
         named = [table.properties.get(name) for name in _FOLDER_PROPERTIES]
-        folders = [one for one in (table.location(), *named) if one]
+        folders = [folder for folder in (table.location(), *named) if folder]
         refuse_outside(self._name, folders, paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
@@ -274,7 +275,7 @@ class IcebergSink(StagedFiles):
         if version != _FORMAT_VERSION:
             raise UnsupportedTableError(
                 table=self._name,
-                what=f"it is of format v{version}; Holdfast writes v2 only",
+                what=f"it has format v{version}; Holdfast writes only v2",
                 cure="upgrade a v1 table with ALTER TABLE ... SET TBLPROPERTIES "
                 "('format-version'='2'); write to a v2 table instead of v3",
             )
@@ -293,7 +294,9 @@ class IcebergSink(StagedFiles):
         for path, detail in details.items():
             # A manifest list with fewer or more fields could not be read.
             if len(detail.partitions) != fields[detail.spec_id]:
-                raise LedgerDamagedError(uri=path, reason="it has another number of partitions")
+                raise LedgerDamagedError(
+                    uri=path, reason="it has a different number of partition fields than its spec"
+                )
 
     def _refuse_missing_branch(self, view: TableView) -> None:
         # Not at every look: a run may have landed on a branch that was since merged and dropped.

@@ -87,7 +87,7 @@ def snapshot_updates(
         # Without the parent's manifests the new snapshot would hide every row of the table.
         raise UnsupportedTableError(
             table=".".join(table.name()),
-            what=f"the catalog hides the snapshot {ref.snapshot_id} that {branch!r} stands on",
+            what=f"the catalog hides snapshot {ref.snapshot_id}, which {branch!r} points to",
             cure="use a catalog that shows at least the newest snapshot",
         )
     sequence_number = metadata.next_sequence_number()
@@ -192,9 +192,9 @@ def _metadata_files(table: Table) -> Iterator[str]:
     metadata = table.metadata
     yield table.metadata_location
     yield from (entry.metadata_file for entry in metadata.metadata_log)
-    yield from (one.manifest_list for one in metadata.snapshots)
-    yield from (one.statistics_path for one in metadata.statistics)
-    yield from (one.statistics_path for one in metadata.partition_statistics)
+    yield from (snapshot.manifest_list for snapshot in metadata.snapshots)
+    yield from (file.statistics_path for file in metadata.statistics)
+    yield from (file.statistics_path for file in metadata.partition_statistics)
 
 
 def _manifests(table: Table) -> dict[str, ManifestFile]:
@@ -203,7 +203,9 @@ def _manifests(table: Table) -> dict[str, ManifestFile]:
     def of_one(path: str) -> list[ManifestFile]:
         return list(read_manifest_list(table.io.new_input(path)))
 
-    lists = io_runtime().each(of_one, [one.manifest_list for one in table.metadata.snapshots])
+    lists = io_runtime().each(
+        of_one, [snapshot.manifest_list for snapshot in table.metadata.snapshots]
+    )
     return {manifest.manifest_path: manifest for some in lists for manifest in some}
 
 
@@ -234,11 +236,11 @@ def _blocks(data: bytes) -> Iterator[bytes]:
         ValueError: The codec is not supported here.
     """
     if not data.startswith(_MAGIC):
-        raise ValueError("no Avro file")
+        raise ValueError("not an Avro file")
     at, header = _header(data, len(_MAGIC))
     codec = header.get(b"avro.codec", b"null")
     if codec not in {b"null", b"deflate"}:
-        raise ValueError(f"packed by {codec!r}")
+        raise ValueError(f"compressed with {codec!r}")
     at += _SYNC_BYTES
     while at < len(data):
         _, at = _number(data, at)

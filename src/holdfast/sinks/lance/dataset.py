@@ -50,8 +50,8 @@ _NAMES = (
         "client.session-token",
     ),
 )
-_ICEBERGS = {other: one[0] for one in _NAMES for other in one}
-_LANCES = {one[0]: one[1] for one in _NAMES}
+_ICEBERGS = {name: names[0] for names in _NAMES for name in names}
+_LANCES = {names[0]: names[1] for names in _NAMES}
 
 
 def for_storage(options: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +134,11 @@ class DatasetPlace:
         except (ValueError, OSError) as error:
             reason, cause = reason_and_cause(error, self.options)
             if is_gone(error):
-                what = "there is no such dataset" if version is None else f"no version {version}"
+                what = (
+                    "there is no such dataset"
+                    if version is None
+                    else f"it has no version {version}"
+                )
                 raise TableMissingError(table=self.uri, what=what) from cause
             raise StoreUnavailableError(
                 uri=self.uri, reason=reason, retry_safe=not lasts(error)
@@ -188,7 +192,7 @@ def _parse(uri: str, data: bytes) -> str:
         return str(json.loads(data)["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreUnavailableError(
-            uri=uri, reason="it holds no id of a dataset", retry_safe=False
+            uri=uri, reason="it holds no dataset id", retry_safe=False
         ) from error
 
 
@@ -205,12 +209,12 @@ def unindexed_rows(place: DatasetPlace) -> dict[str, int]:
     found: dict[str, int] = {}
     try:
         dataset = place.open()
-        names = [one.name for one in dataset.describe_indices()]
+        names = [index.name for index in dataset.describe_indices()]
         for name in names:
             left = int(dataset.stats.index_stats(name).get("num_unindexed_rows") or 0)
             if left:
                 found[name] = left
     except (HoldfastError, ValueError, OSError, KeyError, NotImplementedError) as error:
         reason = printable(reason_and_cause(error, place.options)[0])
-        _log.warning("the state of the indices of %s is not known: %s", place.uri, reason)
+        _log.warning("cannot read the state of the indices of %s: %s", place.uri, reason)
     return found

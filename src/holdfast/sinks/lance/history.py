@@ -87,7 +87,7 @@ class History:
 
         wanted, live = set(names), set[str]()
         if wanted:
-            versions = [one["version"] for one in self.dataset.versions()]
+            versions = [entry["version"] for entry in self.dataset.versions()]
             for some in io_runtime().each(of_one, versions):
                 live |= some
         return live
@@ -266,4 +266,4 @@ class History:
 
 
 def _files(dataset: lance.LanceDataset) -> set[str]:
-    return {file.path for one in dataset.get_fragments() for file in one.metadata.files}
+    return {file.path for fragment in dataset.get_fragments() for file in fragment.metadata.files}

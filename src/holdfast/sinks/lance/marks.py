@@ -79,8 +79,8 @@ def find_mark(  # noqa: PLR0913 - one look needs all of these.
         raise RunMismatchError(
             run_id=run_id,
             differences=(
-                f"{table} already holds a run of this id from another ledger "
-                f"(version {mark.snapshot_id}), and a new id would add its rows once more"
+                f"{table} already holds a run with this id from another ledger "
+                f"(version {mark.snapshot_id}); a new id would add its rows again"
             ),
         )
     if mark.sequence_number > history.dataset.version:
@@ -161,8 +161,8 @@ def _unmarked(
             table=table,
             run_id=run_id,
             reason=(
-                f"it may have made the version after {gone[0]}, which was cleaned away, and no "
-                "mark of it stands in the dataset: look for its rows there"
+                f"it may have made the version after {gone[0]}, which was cleaned up, and the "
+                "dataset has no mark of it: look for its rows there"
             ),
         )
     return None

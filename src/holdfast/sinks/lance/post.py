@@ -136,7 +136,7 @@ def schema_changes(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
         if path_now != path:
             found.append(f"column {path!r} was renamed to {path_now!r}")
         if field_now["type"] != column["type"]:
-            found.append(f"column {path!r} was {column['type']} and is {field_now['type']}")
+            found.append(f"column {path!r} was {column['type']} and is now {field_now['type']}")
         if column["nullable"] and not field_now["nullable"]:
             found.append(f"column {path!r} is now required")
     found.extend(
@@ -195,7 +195,7 @@ def _field_json(column: Any) -> dict[str, Any]:  # noqa: ANN401 - LanceField.
         # For nested ones only the kind: their children follow.
         "type": str(arrow.type).partition("<")[0] if children else str(arrow.type),
         "nullable": arrow.nullable,
-        "children": [_field_json(one) for one in children],
+        "children": [_field_json(child) for child in children],
     }
 
 
@@ -208,11 +208,11 @@ def _paths(
         yield column["id"], path
         below = column["children"]
         if column["type"].endswith("list"):
-            below = [{**one, "name": ELEMENT} for one in below]
+            below = [{**child, "name": ELEMENT} for child in below]
         elif column["type"] == "map":
             (entries,) = below
             named = zip((KEY, VALUE), entries["children"], strict=True)
-            below = [{**one, "name": name} for name, one in named]
+            below = [{**child, "name": name} for name, child in named]
         yield from _paths(below, path)
 
 
@@ -248,7 +248,7 @@ class Post:
             TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
         """
         dataset: LanceDataset = self.view.handle.dataset
-        there = [one.metadata for one in dataset.get_fragments()]
+        there = [fragment.metadata for fragment in dataset.get_fragments()]
         # No column is added, so other writers' appends may land on top of it.
         merge = LanceOperation.Merge(
             [*there, *self.fragments], self.schema, preserves_nullability=True
@@ -271,17 +271,17 @@ class Post:
             raise TableChangedError(
                 table=self.place.uri,
                 change=(
-                    f"versions since {dataset.version} were cleaned away while version "
-                    f"{landed.version} was posted, which may undo what they did: look at both, "
-                    f"and if so, restore version {landed.version - 1}"
+                    f"versions since {dataset.version} were cleaned up while version "
+                    f"{landed.version} was posted, which may undo their changes: check, and "
+                    f"if it does, restore version {landed.version - 1}"
                 ),
             )
         if read_identity(self.place) != self.view.uuid:
             raise TableChangedError(
                 table=self.place.uri,
                 change=(
-                    f"it was dropped and made again while version {landed.version} was posted, "
-                    f"which names files that are gone: restore version {landed.version - 1}"
+                    f"it was dropped and recreated while version {landed.version} was posted, "
+                    f"which refers to files that are gone: restore version {landed.version - 1}"
                 ),
             )
         return Outcome.LANDED, int(landed.version)

@@ -102,11 +102,11 @@ class LanceSink(StagedFiles):
             dataset = self._place.open()
             if identity is None:
                 if self._of_known_run:
-                    raise TableMissingError(table=self.name, what="no run has written it")
+                    raise TableMissingError(table=self.name, what="no run has written to it")
                 give_identity(self._place)
             elif read_identity(self._place) == identity:  # The id of the dataset that was opened.
                 return self._view(dataset, identity)
-        raise TableChangedError(table=self.name, change="it is made again at each look")
+        raise TableChangedError(table=self.name, change="it keeps being dropped and recreated")
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
         """Return the columns that the dataset has gained since: those with new numbers.
@@ -381,17 +381,17 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
     """
     if create.partition_by:
         raise SettingsError(
-            what="Create(partition_by=) for a Lance dataset, which has no partitions",
+            what="Create(partition_by=) is set, but a Lance dataset has no partitions",
             cure="leave it out",
         )
     if unknown := set(create.properties) - {_STABLE_ROW_IDS}:
         raise SettingsError(
-            what=f"Create(properties=) has {min(unknown)!r}, which means nothing here",
-            cure=f"give {_STABLE_ROW_IDS}, or create the dataset with Lance itself",
+            what=f"Create(properties=) has {min(unknown)!r}, which is not supported for Lance",
+            cure=f"pass only {_STABLE_ROW_IDS}, or create the dataset with Lance itself",
         )
     if not isinstance(schema, pa.Schema):
         raise SettingsError(
-            what=f"Create(schema=) is a {type(schema).__name__}", cure="give a pyarrow.Schema"
+            what=f"Create(schema=) is a {type(schema).__name__}", cure="pass a pyarrow.Schema"
         )
     # Not `write_dataset(mode="create")`: of two concurrent calls both may land, the later over the
     # earlier. Without retries Lance creates version 1, or nothing.

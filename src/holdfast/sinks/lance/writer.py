@@ -81,7 +81,7 @@ def plain_schema(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
         data = column.storage.field(0)
         if pc.any(pc.and_(data.is_null(), column.is_valid())).as_py():
             raise ValueMisfitError(
-                table=table, column=name, problem="a blob that names another file; give its bytes"
+                table=table, column=name, problem="a blob refers to another file; return its bytes"
             )
         columns.append(pc.if_else(column.is_valid(), data, None))
     return pa.RecordBatch.from_arrays(columns, schema=given_schema(batch.schema))
@@ -190,7 +190,7 @@ class LanceTaskWriter:
         self._stream = None
         self._rows = self._size_bytes = 0
         failpoint("after-files-are-closed")
-        return [self._staged(one) for one in fragments]
+        return [self._staged(fragment) for fragment in fragments]
 
     def abandon(self) -> None:
         """Discard what is not finished."""
@@ -205,8 +205,8 @@ class LanceTaskWriter:
         files = [StagedFile(path=path, size_bytes=size_bytes, rows=fragment.physical_rows)]
         if has_blobs(self._spec.stored):  # Large values are in files beside it.
             files += [
-                StagedFile(path=one.uri, size_bytes=one.size_bytes, rows=0)
-                for one in place.storage.facts(path.removesuffix(".lance"))
+                StagedFile(path=blob.uri, size_bytes=blob.size_bytes, rows=0)
+                for blob in place.storage.facts(path.removesuffix(".lance"))
             ]
         return StagedGroup(
             path=path,
@@ -300,7 +300,7 @@ class _Stream:
             # Reopened for each file: a long task outlives its credentials.
             dataset = spec.place.open()
             self._fragments = write_fragments(reader, dataset, **how)
-        except BaseException as error:  # noqa: BLE001 - told in the task's own thread.
+        except BaseException as error:  # noqa: BLE001 - raised in the task's own thread.
             self._error = error
         finally:
             self._ended.set()

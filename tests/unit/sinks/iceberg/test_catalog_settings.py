@@ -161,8 +161,8 @@ def test_a_glue_catalog_is_mapped() -> None:
         ({**REST, "rest.auth.type": "sigv4", "rest.access-key-id": "k"}, "rest.access-key-id"),
         ({**REST, "rest.sigv4-enabled": "true", "rest.access-key-id": "k"}, "rest.access-key-id"),
         ({**JDBC, "uri": "jdbc:oracle:thin:@db"}, "'oracle'"),
-        ({**JDBC, "uri": "nothing"}, "no JDBC URL"),
-        (JDBC, "no JDBC URL"),
+        ({**JDBC, "uri": "nothing"}, "not a JDBC URL"),
+        (JDBC, "not a JDBC URL"),
     ],
 )
 def test_a_catalog_that_cannot_be_trusted_is_refused_with_advice(
@@ -203,8 +203,8 @@ def test_a_catalog_may_have_a_name() -> None:
     ("name", "settings", "said"),
     [
         ("lake.db.t", {}, "no catalog 'lake'"),
-        ("lake.t", REST, "names no table"),
-        ("t", REST, "names no table"),
+        ("lake.t", REST, "does not name a table"),
+        ("t", REST, "does not name a table"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused(

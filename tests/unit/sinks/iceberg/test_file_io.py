@@ -196,7 +196,7 @@ def test_a_run_may_be_called_like_a_property(make_lake: Callable[..., Lake], nam
 def test_no_commit_of_ours_names_code(make_lake: Callable[..., Lake], trap: str, name: str) -> None:
     """PyIceberg would import it before it writes the property."""
     changed = make_lake().table.transaction().set_properties({name: trap})
-    with pytest.raises(ValueError, match="does not set the code"):
+    with pytest.raises(ValueError, match="does not set properties that name code"):
         changed.commit_transaction()
     assert "named_by_a_property" not in sys.modules
 

@@ -200,7 +200,7 @@ def test_a_mark_that_cannot_be_read_is_an_error(metadata: TableMetadata, text: s
 @pytest.mark.parametrize("name", [HORIZON, COUNT])
 def test_a_number_that_cannot_be_read_is_an_error(metadata: TableMetadata, name: str) -> None:
     """Taken for 0, a mark that was dropped or removed would not be missed."""
-    with pytest.raises(UnsupportedTableError, match=f"{name} is no number: 'many'"):
+    with pytest.raises(UnsupportedTableError, match=f"{name} is not a number: 'many'"):
         look(metadata, {name: "many"}, {2: INTENT})
 
 

@@ -180,8 +180,8 @@ def test_a_catalog_that_does_not_create_the_table_is_an_error_of_ours(
         (["id", "id"], "'id' twice"),
         (["day(ts)", "days(ts)"], r"'days\(ts\)' twice"),
         (["bucket(8, id)", "bucket(16, id)"], "twice"),
-        ("id", "'id' is one text"),
-        ("day(ts)", "one text"),
+        ("id", "'id' is a string"),
+        ("day(ts)", "is a string"),
     ],
     ids=str,
 )

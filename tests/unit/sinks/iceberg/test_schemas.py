@@ -83,7 +83,7 @@ HARMFUL: list[tuple[Schema, str]] = [
     (Schema(ID, field(2, "label", StringType()), NESTED), "column 'name' was renamed to 'label'"),
     (
         Schema(field(1, "id", StringType(), required=True), NAME, NESTED),
-        "column 'id' was int and is string",
+        "column 'id' was int and is now string",
     ),
     (
         Schema(ID, field(2, "name", StringType(), required=True), NESTED),
@@ -96,7 +96,7 @@ HARMFUL: list[tuple[Schema, str]] = [
     (Schema(ID, field(9, "name", StringType()), NESTED), "column 'name' was dropped"),
     (
         Schema(ID, NAME, field(3, "s", StructType(field(4, "x", FloatType())))),
-        "column 's.x' was int and is float",
+        "column 's.x' was int and is now float",
     ),
     (
         Schema(
@@ -133,7 +133,7 @@ def test_types_become_what_the_format_allows(
     found = schema_changes(
         schema_json(Schema(ID, field(2, "v", began))), schema_json(Schema(ID, field(2, "v", now)))
     )
-    assert found == ([] if is_fine else [f"column 'v' was {began} and is {now}"])
+    assert found == ([] if is_fine else [f"column 'v' was {began} and is now {now}"])
 
 
 def test_all_changes_are_named_at_once() -> None:

@@ -79,6 +79,6 @@ def test_a_blob_that_names_another_file_is_refused_by_column(tmp_path: Path) -> 
     """Its bytes may be gone when somebody reads it: no file of ours would hold them."""
     writer = Dataset(tmp_path, lance.blob_field("blob"), "2.2").writer()
     rows = pa.record_batch({"blob": lance.blob_array([b"here", "s3://elsewhere/file"])})
-    with pytest.raises(ValueMisfitError, match="names another file") as caught:
+    with pytest.raises(ValueMisfitError, match="refers to another file") as caught:
         writer.fit(rows)
     assert caught.value.column == "blob"
