@@ -205,7 +205,7 @@ def test_a_table_that_is_not_found_names_no_password(
         assert CANARY not in whole(caught.value)
 
 
-def test_a_server_that_repeats_a_token_is_not_repeated(
+def test_a_token_that_a_server_repeats_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every value given as a secret is cut out of a text, wherever it occurs."""

@@ -133,7 +133,7 @@ def test_a_long_text_does_not_take_long() -> None:
 
 
 def failed_catalog(text: str) -> CatalogUnavailableError:
-    """Return our error for a library's error that has another behind it."""
+    """Return our error for a library's error, which has another one behind it."""
     options = {"credential": f"me:{CANARY}-1", "uri": f"db://me:{CANARY}-2@h", "type": "rest"}
     options |= {"auth": {"basic": {"password": f"{CANARY}-3"}}}  # type: ignore[dict-item]
     error = RuntimeError("no answer\nand much more")

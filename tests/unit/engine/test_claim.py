@@ -96,7 +96,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 def test_a_new_run_creates_its_table_and_finds_it_again(lake: Lake) -> None:
-    """The case that the tests below refuse variations of."""
+    """The tests below refuse variations of this case."""
     lake.start("t")
     lake.start("t")
     assert lake.has("t")

@@ -74,7 +74,7 @@ class HeldPost:
         return self._real(*self._held.pop())
 
 
-def test_an_abort_through_the_wrong_catalog_is_refused_while_a_post_is_under_way(
+def test_an_abort_through_the_wrong_catalog_is_refused_while_a_post_is_in_flight(
     lake: CliLake,
 ) -> None:
     """The answer "no such table" proves nothing: it may be the wrong catalog."""

@@ -137,7 +137,7 @@ def test_a_sweep_of_a_run_that_may_resume_deletes_nothing() -> None:
     assert rig.table.ids == list(range(20))
 
 
-def test_two_aborts_at_once_both_end_well() -> None:
+def test_two_aborts_at_once_both_succeed() -> None:
     """Found by the failpoints: the slower abort raised an error that the run is aborted."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)

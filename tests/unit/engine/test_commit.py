@@ -114,7 +114,7 @@ def test_pauses_between_posts_grow_to_a_bound_and_are_injected() -> None:
     assert rig.time.sleeps[-1] <= 5.0
 
 
-def test_conflicts_for_ever_end_in_an_error_that_says_nothing_landed() -> None:
+def test_endless_conflicts_end_in_an_error_that_says_nothing_landed() -> None:
     """Other writers won every attempt; the files are kept for the next start."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * ATTEMPTS)
@@ -126,7 +126,7 @@ def test_conflicts_for_ever_end_in_an_error_that_says_nothing_landed() -> None:
     assert rig.publish().posts == 1
 
 
-def test_no_answer_for_ever_ends_in_unknown_and_deletes_nothing() -> None:
+def test_a_catalog_that_never_answers_ends_in_unknown_and_deletes_nothing() -> None:
     """One of the posts may still arrive: the error says so, and every file is kept."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.NEVER_ARRIVES] * UNANSWERED)

@@ -288,7 +288,7 @@ def test_a_dropped_record_gives_back_the_chunks_that_it_replaced() -> None:
     assert (driven.dropped_rows, rig.table.ids) == (2, ALL)
 
 
-def test_without_an_input_check_a_run_still_ends_well() -> None:
+def test_without_an_input_check_a_run_still_succeeds() -> None:
     """The keys are not read before the job, and the report does not claim that they were."""
     rig, submitter = Rig(), two_partitions()
     driven = rig.start(submitter, **NO_CHECK)

@@ -164,7 +164,9 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[ManualTimer]:
     return ManualTimer.made
 
 
-def test_too_long_a_wait_is_a_second_signal(before: Before, timers: list[ManualTimer]) -> None:
+def test_waiting_too_long_counts_as_a_second_signal(
+    before: Before, timers: list[ManualTimer]
+) -> None:
     """A task that cannot end must not hold up the driver."""
     with interruptible(lambda _: None):
         signal.raise_signal(signal.SIGTERM)

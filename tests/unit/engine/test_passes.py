@@ -278,7 +278,7 @@ def test_an_object_of_another_size_counts_as_lost(kind: str) -> None:
     assert (transform.ids[:2], driven.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
 
 
-def test_keys_that_replaced_chunks_share_are_withdrawn_with_them() -> None:
+def test_a_replaced_chunk_without_its_keys_is_withdrawn_with_its_file() -> None:
     """Without a chunk's keys, what the file over it covers is unknown: both are done again."""
     rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
     submitter.after_job = rig.storage.kill

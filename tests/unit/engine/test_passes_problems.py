@@ -46,7 +46,7 @@ def bad(place: int, kind: ProblemKind, **facts: str) -> TaskReport:
     return TaskReport(place=place, end="stopped", problem=problem)
 
 
-def test_tasks_that_ended_well_raise_nothing() -> None:
+def test_successful_tasks_raise_nothing() -> None:
     """Neither a task without rows nor one that another attempt made unnecessary is a problem."""
     raise_problems([good(0), TaskReport(place=1), TaskReport(place=2, end="left")])
     raise_problems([])

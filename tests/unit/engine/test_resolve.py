@@ -30,7 +30,7 @@ from tests.fakes.rig import Rig, two_partitions
 ALL = list(range(20))
 HOUR_S = 3600.0
 SCHEMA = Schema(NestedField(1, "id", LongType()))
-# The module that calls each step of a driver. The manifests of two files are a step each.
+# The module that calls each step of a driver. The copies of two files are a step each.
 STEPS = {
     "before-renewal": run_log,
     "after-renewal": run_log,

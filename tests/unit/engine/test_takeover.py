@@ -284,7 +284,7 @@ def test_a_lost_beat_is_soon_repeated(caplog: pytest.LogCaptureFixture) -> None:
     first.heartbeat.stop()
 
 
-def test_whatever_a_beat_raises_the_next_one_comes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_beat_that_raises_does_not_stop_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
     """The user's credentials function may raise anything, once."""
     rig = Rig()
     first, put = Living(rig), rig.storage.put

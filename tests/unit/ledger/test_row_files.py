@@ -368,7 +368,9 @@ def test_a_key_file_with_another_number_of_columns_is_an_error(storage: WatchedS
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.int32()])
-def test_sequential_numbers_nearly_vanish(storage: WatchedStorage, kind: pa.DataType) -> None:
+def test_sequential_numbers_compress_to_almost_nothing(
+    storage: WatchedStorage, kind: pa.DataType
+) -> None:
     """Ids that increase from row to row cost next to nothing, in the ledger and in transit."""
     file = KeyFile(storage, KEYS_URI)
     for start in range(0, 400_000, 50_000):

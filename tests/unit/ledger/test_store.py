@@ -16,7 +16,9 @@ ATTEMPTS = 6
 
 @pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize("fault", [None, *CreateFault])
-def test_whatever_is_answered_the_object_decides(fault: CreateFault | None, *, taken: bool) -> None:
+def test_the_object_decides_whatever_the_store_answers(
+    fault: CreateFault | None, *, taken: bool
+) -> None:
     """Ours means won, another's means lost, absent means try again: no answer is trusted."""
     storage = MemoryStorage()
     if taken:

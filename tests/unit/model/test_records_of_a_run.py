@@ -66,7 +66,7 @@ def test_another_runs_receipt_is_not_trusted() -> None:
 
 
 def test_a_record_follows_the_one_that_its_writer_saw() -> None:
-    """If the lost end of a log comes back after new records, it is not taken for theirs."""
+    """If a log's lost end reappears after new records, it is not accepted."""
     rig = Rig()
     rig.start()
     changed(rig, 2, lambda record: replace(record, nonce="begun anew"))

@@ -139,7 +139,7 @@ def test_sizes_are_written_as_people_write_them(size_bytes: int, text: str) -> N
         (1_000, 500, 1_440_000_000, False),
     ],
 )
-def test_many_small_files_bring_advice(
+def test_many_small_files_lead_to_advice(
     files: int, tasks: int, size_bytes: int, *, advised: bool
 ) -> None:
     """Tasks write to every partition: the report says what to do about it."""

@@ -275,7 +275,7 @@ def test_a_plan_with_a_schema_of_any_depth_is_refused() -> None:
     ],
     ids=lambda data: data[:24],
 )
-def test_json_that_no_stack_can_hold_is_damage(data: bytes) -> None:
+def test_json_that_is_too_deep_or_malformed_is_damage(data: bytes) -> None:
     """Raw bytes of any form are refused before they are interpreted."""
     with pytest.raises(RecordDamagedError):
         open_json(data)

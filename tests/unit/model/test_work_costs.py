@@ -99,7 +99,7 @@ def test_a_cost_function_that_raises_is_the_transforms_failure() -> None:
         Rig().start(transform=WatchedTransform(), cost=cost, batch_rows=2, retries=0)
 
 
-def test_failed_rows_cost_nothing_by_number() -> None:
+def test_with_a_fixed_cost_failed_rows_cost_nothing() -> None:
     """No answer was paid for."""
     function = RowFunction()
     function.fails_at = {5: ValueError("bad"), 13: ValueError("bad")}

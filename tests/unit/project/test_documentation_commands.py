@@ -110,7 +110,7 @@ def _extras_in(word: str) -> list[str]:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
 def test_every_command_of_a_block_exists(block: Block) -> None:
-    """A reader can type it."""
+    """A reader who types it at least reaches the command."""
     page = (ROOT / block.page).read_text()
     found = [complaint(words, page) for words in commands(block.code) if words]
     assert [text for text in found if text] == []

@@ -203,7 +203,7 @@ def test_each_of_the_longest_test_files_is_there() -> None:
 
 def names_in(file: Path) -> set[str]:
     """Return the names in a module that a test id may contain: functions, classes, parameters."""
-    # Test cases in tests/contract are inherited from the modules next to it.
+    # Test cases in tests/contract are inherited from neighbouring modules.
     files = file.parent.glob("*.py") if file.parent.name == "contract" else [file]
     nodes = [node for module in files for node in ast.walk(ast.parse(module.read_text()))]
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}

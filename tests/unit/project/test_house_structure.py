@@ -47,15 +47,15 @@ ALONE = {
     "engine.drive": "the engine's front",
     "engine.interrupts": "signal handling is easier to trust by itself",
     "engine.passes": "with `engine.drive` it would be a file of 740 lines",
-    "engine.scan_input": "the other kind of input, beside `spark.dataframe`",
+    "engine.scan_input": "the other kind of input, next to `spark.dataframe`",
     "failpoints": "every layer imports it, and it imports nothing",
-    "inputs": "with `run` it would be a file of 590 lines, and it is no part of the front door",
+    "inputs": "with `run` it would be a file of 590 lines, and it is not part of the front door",
     "pages.charts": "the one importer of pygal",
     "pages.page": "jinja2 is imported only here",
     "pages.plots": "with `pages.page` it would import pygal and jinja2 at once",
-    "progress.watching": "a thread of its own",
-    "run": "the front door, imported when it is asked for",
-    "sinks.iceberg.marks": "the protocol's own part of a table, with a document of its own",
+    "progress.watching": "runs in its own thread",
+    "run": "the front door, imported lazily",
+    "sinks.iceberg.marks": "the protocol's own part of a table, with its own document",
     "sinks.iceberg.open": "finds a catalog before there is a sink",
     "sinks.iceberg.rows": "with `writer` it would be a file of 630 lines",
     "sinks.iceberg.sink": "the format behind the protocol",
@@ -72,8 +72,8 @@ ALONE = {
     "spark.bootstrap": "pickled by value: nothing else may be in its module",
     "spark.frames": "signatures need the names without importing pyspark",
     "worker.checkpoints": "with `task` it would be a file of 730 lines",
-    "worker.code_digest": "runs on the driver, unlike all of `worker` beside it",
-    "worker.quarantine": "failed rows have a format of their own",
+    "worker.code_digest": "runs on the driver, unlike the rest of `worker`",
+    "worker.quarantine": "failed rows have their own format",
     "worker.row_steps": "with `task` it would be a file of 910 lines",
 }
 
@@ -111,7 +111,7 @@ def importers() -> dict[str, set[str]]:
     return found
 
 
-def test_modules_are_few_and_full() -> None:
+def test_the_number_and_the_size_of_modules_are_within_limits() -> None:
     """The number of files and their median size stay within limits."""
     sizes = [lines_of(file) for file in module_files().values()]
     assert 0 < len(sizes) <= MODULES_MAX

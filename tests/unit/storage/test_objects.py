@@ -129,7 +129,7 @@ def test_bytes_that_do_not_match_their_tag_are_read_again(server: AnsweringS3) -
     assert len(server.conditions) == 2
 
 
-def test_bytes_that_no_tag_vouches_for_must_arrive_twice_where_it_counts(
+def test_bytes_that_no_tag_verifies_must_arrive_twice_where_it_matters(
     server: AnsweringS3,
 ) -> None:
     """The tag of an encrypted object is of other bytes, and some stores have their own tags."""
@@ -142,7 +142,7 @@ def test_bytes_that_no_tag_vouches_for_must_arrive_twice_where_it_counts(
     assert len(server.conditions) == 7
 
 
-def test_bytes_that_never_arrive_alike_are_an_error(server: AnsweringS3) -> None:
+def test_bytes_that_differ_in_every_read_are_an_error(server: AnsweringS3) -> None:
     """Nothing shows which of them is the object."""
     server.tag = TRUE_TAG
     server.next_bodies.extend(bytes([number]) for number in range(4))

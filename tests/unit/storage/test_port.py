@@ -18,7 +18,7 @@ from holdfast.storage.port import AlreadyThereError, ObjectChangedError, Storage
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import MemoryStorage
 
-# Characters that table layouts and run ids put into names; `%3A` must not be de- or encoded again.
+# What table layouts and run ids put into names; `%3A` must not be decoded or encoded again.
 NAMES = [
     "plain",
     "a b",
