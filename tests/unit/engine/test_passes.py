@@ -301,7 +301,7 @@ def test_a_failing_row_leaves_other_tasks_and_earlier_batches_done() -> None:
 
 
 def test_a_row_that_fails_once_is_tried_again_in_the_next_pass() -> None:
-    """A service outage of a moment costs a pass, not the start."""
+    """A brief service outage costs a pass, not the start."""
     rig, transform = Rig(), WatchedTransform()
 
     def fail_once() -> None:
