@@ -234,7 +234,7 @@ def labelled_and_scored(batch: pa.RecordBatch) -> dict[str, Any]:
 def test_lance_reuses_a_field_number_and_no_value_lands_in_another_column(
     tmp_path: Path, successor: pa.Field, said: str
 ) -> None:
-    """A new column gets a dropped one's number: the start is refused, and no wrong value is read."""
+    """A new column gets a dropped one's number: the start is refused, no wrong value is read."""
     story = LanceStory(tmp_path)
     story.start(labelled, until=0)
     story.rig.dataset().add_columns(pa.field("score", pa.string()))
