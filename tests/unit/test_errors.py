@@ -19,12 +19,12 @@ CLASSES = [
     for _, member in inspect.getmembers(errors, inspect.isclass)
     if issubclass(member, HoldfastError)
 ]
-# Braces in a fact must not be taken for a place to fill in.
+# Braces in a fact must not be taken for placeholders.
 ODD = "{odd} {0} %s \n second line"
 
 
 def has_own_word(cls: type[HoldfastError]) -> bool:
-    """Whether each error of the class says for itself if a retry may succeed."""
+    """Whether each instance of the class decides for itself if a retry may succeed."""
     return "retry_safe" in {field.name for field in dataclasses.fields(cls)}
 
 
@@ -44,15 +44,15 @@ def parametrised() -> pytest.MarkDecorator:
 
 
 def test_there_are_errors_to_test() -> None:
-    """The tests below do not pass for want of classes."""
+    """The tests below would pass trivially if there were no classes."""
     assert len(CLASSES) > 20
 
 
 @parametrised()
 def test_the_message_holds_every_fact(cls: type[HoldfastError]) -> None:
-    """Spark hands an executor's error on as text, so the text alone must be enough."""
+    """Spark passes an executor's error on as text, so the text alone must be enough."""
     error = made(cls)
-    # A cure with a default is one that the class itself gives.
+    # A field with a default is advice that the class itself gives.
     shown = [f for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING]
     own_message = "happened" in vars(cls) or cls.happened != HoldfastError.happened
     missing = [f.name for f in shown if str(getattr(error, f.name)) not in str(error)]
@@ -72,37 +72,39 @@ def test_the_message_has_three_parts(cls: type[HoldfastError]) -> None:
 
 @parametrised()
 def test_retry_is_a_plain_yes_or_no(cls: type[HoldfastError]) -> None:
-    """A program can ask, and every leaf has decided for itself or by its parent."""
+    """A program can read the attribute; every leaf class sets it or inherits it."""
     assert isinstance(cls.retry_safe, bool)
     assert cls.advice.strip()
 
 
 @pytest.mark.parametrize(
-    "cls", [one for one in CLASSES if has_own_word(one)], ids=lambda cls: cls.__name__
+    "cls", [cls for cls in CLASSES if has_own_word(cls)], ids=lambda cls: cls.__name__
 )
-def test_where_it_depends_each_error_says_it_of_itself(cls: type[HoldfastError]) -> None:
-    """The attribute, the message and a copy that has travelled agree."""
-    for word in (True, False):
-        error = made(cls, retry_safe=word)
+def test_where_it_depends_each_error_decides_for_itself(cls: type[HoldfastError]) -> None:
+    """The attribute, the message and a pickled copy agree."""
+    for retry_safe in (True, False):
+        error = made(cls, retry_safe=retry_safe)
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - ours.
-        assert error.retry_safe is again.retry_safe is word
-        assert f"\n  Worth a retry: {'yes' if word else 'no'}" in str(error)
+        assert error.retry_safe is again.retry_safe is retry_safe
+        assert f"\n  Worth a retry: {'yes' if retry_safe else 'no'}" in str(error)
 
 
-def test_the_table_of_the_reference_is_what_the_classes_say() -> None:
-    """A scheduler is set up by what the page says."""
+def test_the_table_in_the_reference_matches_the_classes() -> None:
+    """Users configure their schedulers by this page."""
     page = (Path(__file__).parents[2] / "docs/reference/errors.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(\w+Error)` \| (True|False|depends) \|", page, re.MULTILINE))
+    documented = dict(
+        re.findall(r"^\| `(\w+Error)` \| (True|False|depends) \|", page, re.MULTILINE)
+    )
     bases = {cls.__base__ for cls in CLASSES} - {errors.SettingsError}
-    leaves = [one for one in CLASSES if one not in bases]
-    assert told == {
-        one.__name__: "depends" if has_own_word(one) else str(one.retry_safe) for one in leaves
+    leaves = [cls for cls in CLASSES if cls not in bases]
+    assert documented == {
+        cls.__name__: "depends" if has_own_word(cls) else str(cls.retry_safe) for cls in leaves
     }
 
 
 @parametrised()
 def test_an_error_survives_pickle_and_copy(cls: type[HoldfastError]) -> None:
-    """The facts arrive with it."""
+    """It keeps all its facts."""
     error = made(cls)
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - ours.
         assert type(again) is cls
@@ -113,19 +115,19 @@ def test_an_error_survives_pickle_and_copy(cls: type[HoldfastError]) -> None:
 
 @parametrised()
 def test_facts_are_shown_as_they_are(cls: type[HoldfastError]) -> None:
-    """A fact with braces or line breaks neither breaks nor fills in the message."""
+    """Braces or line breaks in a fact do not break the message and are not filled in."""
     assert str(made(cls, ODD))
 
 
 @parametrised()
 def test_facts_are_given_by_name(cls: type[HoldfastError]) -> None:
-    """Two strings in the wrong order would be a message that misleads."""
+    """Two strings passed in the wrong order would make a misleading message."""
     with pytest.raises(TypeError):
         cls("one", "two")
 
 
-def test_the_tree_at_the_top_of_the_file_is_the_tree() -> None:
-    """What is drawn there is what is defined below, in the same places."""
+def test_the_tree_at_the_top_of_the_file_matches_the_classes() -> None:
+    """The tree drawn in the module's docstring matches the classes defined below it."""
     drawn = re.findall(r"^    ([│├└─ ]*)(\w+Error)\b", errors.__doc__ or "", re.MULTILINE)
     parents: list[str] = []
     found = {}

@@ -1,4 +1,4 @@
-"""Failpoints: off they do nothing; armed, exactly one process takes the fault."""
+"""Failpoints: when off they do nothing; when armed, exactly one process takes the fault."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ COME_TO = "from holdfast.failpoints import failpoint; failpoint('here'); failpoi
 
 @pytest.fixture
 def armed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder in which this process looks for armed steps."""
+    """Return the folder in which this process looks for armed steps."""
     monkeypatch.setattr(failpoints, "_FOLDER", str(tmp_path))
     return tmp_path
 
 
 def come_to_steps(armed: Path) -> int:
-    """Let a process come to two steps, and return how it ended."""
+    """Run a process that reaches two steps, and return its exit code."""
     environment = {**os.environ, VARIABLE: str(armed)}
     return subprocess.run([sys.executable, "-c", COME_TO], env=environment, check=False).returncode
 
 
-def test_a_step_is_taken_once(armed: Path) -> None:
-    """Who comes later goes on."""
+def test_an_armed_step_fails_once(armed: Path) -> None:
+    """Later calls continue."""
     (armed / "here").write_text("error")
     with pytest.raises(FailpointError, match="here"):
         failpoint("here")
@@ -39,15 +39,15 @@ def test_a_step_is_taken_once(armed: Path) -> None:
     assert [path.name for path in armed.iterdir()] == [f"here.{os.getpid()}"]
 
 
-def test_other_steps_are_passed(armed: Path) -> None:
-    """Only the one that was armed counts."""
+def test_other_steps_are_not_affected(armed: Path) -> None:
+    """Only the armed step fails."""
     (armed / "there").write_text("error")
     failpoint("here")
     assert (armed / "there").exists()
 
 
-def test_a_process_is_killed_where_it_stands(tmp_path: Path) -> None:
-    """It does not come to the next step."""
+def test_a_process_is_killed_at_the_armed_step(tmp_path: Path) -> None:
+    """It does not reach the next step."""
     (tmp_path / "here").write_text("kill")
     (tmp_path / "there").write_text("error")
     assert come_to_steps(tmp_path) == -signal.SIGKILL
@@ -65,6 +65,6 @@ def test_without_the_variable_nothing_is_looked_for(
 
 
 def test_a_step_costs_nothing_while_all_are_off() -> None:
-    """Less than a millionth of a second each; a request to a store takes a thousand times that."""
+    """Less than a microsecond each; a request to a store takes a thousand times as long."""
     best = min(timeit.repeat(lambda: failpoint("here"), number=10_000, repeat=5))
     assert best / 10_000 < 1e-6

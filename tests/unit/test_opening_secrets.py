@@ -99,20 +99,20 @@ def test_a_task_plan_hides_the_credentials_that_travel_with_it(tmp_path: Path) -
 
 
 def test_a_tasks_report_and_its_records_hold_no_credential(tmp_path: Path) -> None:
-    """Neither what is staged nor a problem names them."""
+    """Neither the record of staged rows nor the record of a problem holds them."""
     batch = pa.RecordBatch.from_pydict({"id": [1]})
     good = dataclasses.replace(plan(tmp_path), ledger=job_ledger())
     fails = dataclasses.replace(good, ledger=job_ledger(), transform=lambda _: 1 / 0)
-    for one in (good, fails):
-        assert CANARY not in one.run([batch], place=0, attempt=0).to_json()
-        assert task_records(one.ledger)
-        assert CANARY not in str(task_records(one.ledger))
+    for task in (good, fails):
+        assert CANARY not in task.run([batch], place=0, attempt=0).to_json()
+        assert task_records(task.ledger)
+        assert CANARY not in str(task_records(task.ledger))
 
 
 def test_a_store_that_cannot_be_reached_names_no_credential(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The whole chain of a failed request holds the address and no key."""
+    """The whole chain of a failed request holds the address but no key."""
     monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
     with pytest.raises(StorageError, match="s3://bucket/x") as caught:
         ObjectStorage(OPTIONS).get("s3://bucket/x")
@@ -128,7 +128,7 @@ def test_a_store_that_cannot_be_reached_names_no_credential(
     ],
 )
 def test_a_refused_catalog_names_no_credential(settings: dict[str, str]) -> None:
-    """The reason is the kind of the catalog, never its settings."""
+    """The reason names the kind of catalog, never its settings."""
     with pytest.raises(UnsupportedTableError) as caught:
         pyiceberg_properties("lake", settings)
     assert CANARY not in shown(caught.value)
@@ -179,7 +179,7 @@ def whole(error: BaseException) -> str:
     ],
 )
 def test_a_catalog_that_cannot_be_opened_names_no_password(properties: dict[str, str]) -> None:
-    """Libraries repeat a URI that they cannot use, some of them only in the errors behind."""
+    """Libraries repeat a URI that they cannot use, some of them only in chained errors."""
     with pytest.raises(HoldfastError) as caught:
         open_catalog("lake", properties)
     assert CANARY not in whole(caught.value)
@@ -188,9 +188,9 @@ def test_a_catalog_that_cannot_be_opened_names_no_password(properties: dict[str,
 def test_a_table_that_is_not_found_names_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The catalog's own error holds the address of its request, behind the one of PyIceberg."""
+    """The error behind PyIceberg's own holds the address of the catalog's request."""
     sink, _ = new_table(tmp_path, SCHEMA)
-    catalog = sink._catalog  # noqa: SLF001 - what it asks.
+    catalog = sink._catalog  # noqa: SLF001 - what the sink calls.
 
     def answer(error: Exception) -> None:
         raise error from OSError(f"404 for url: http://me:{CANARY}@host/v1/t")
@@ -205,12 +205,12 @@ def test_a_table_that_is_not_found_names_no_password(
         assert CANARY not in whole(caught.value)
 
 
-def test_a_server_that_repeats_a_token_is_not_repeated(
+def test_a_token_that_a_server_repeats_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was given as a secret is cut out of any text, wherever it is in it."""
+    """Every value given as a secret is cut out of a text, wherever it occurs."""
     sink, _ = new_table(tmp_path, SCHEMA, io_properties={"token": CANARY})
-    catalog = sink._catalog  # noqa: SLF001 - what it asks.
+    catalog = sink._catalog  # noqa: SLF001 - what the sink calls.
     catalog.properties["token"] = CANARY
 
     def refuse(_: str) -> None:
@@ -237,7 +237,7 @@ def test_a_configuration_that_cannot_be_read_shows_none_of_its_lines(
 def test_an_endpoint_that_does_not_answer_names_no_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Obstore's errors name the address of the request, as it was given."""
+    """Obstore's errors repeat the address of the request as the user gave it."""
     monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
     storage = ObjectStorage({**OPTIONS, "s3.endpoint": f"http://me:{CANARY}@127.0.0.1:9"})
     with pytest.raises(StorageError, match=r"http://me:\*\*\*@127.0.0.1:9") as caught:
@@ -265,7 +265,7 @@ def test_a_dataset_that_cannot_be_reached_names_no_password() -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "abfss"])
 def test_a_password_in_the_uri_of_a_store_or_a_table_is_refused(scheme: str) -> None:
-    """Records, reports and messages name these: it must not get there."""
+    """Records, reports and messages repeat these URIs, so a password must not be in them."""
     uri = f"{scheme}://me:{CANARY}@bucket/x"
     table = LanceTable(uri)
     assert CANARY not in shown(table)
@@ -281,7 +281,7 @@ def test_a_password_in_the_uri_of_a_store_or_a_table_is_refused(scheme: str) -> 
 
 
 def test_what_a_debugger_shows_of_a_storage_holds_no_option() -> None:
-    """Tools that report errors send along what the variables of each frame hold."""
+    """Error-reporting tools send the local variables of each frame along."""
     storage = pickle.loads(pickle.dumps(ObjectStorage(OPTIONS)))  # noqa: S301 - ours.
     assert CANARY not in f"{vars(storage)}"
     assert "s3.secret-access-key" in f"{vars(storage)}"
@@ -289,5 +289,5 @@ def test_what_a_debugger_shows_of_a_storage_holds_no_option() -> None:
 
 
 def test_the_root_error_shows_no_argument_that_it_was_not_given() -> None:
-    """An error's repr holds its class, not what stood around it."""
+    """An error's repr holds its class, and nothing from the code that raised it."""
     assert repr(HoldfastError()) == "HoldfastError()"

@@ -1,4 +1,4 @@
-"""The front door: which arguments a run and its writes have, and what is refused at once."""
+"""The public API: the arguments of a run and of its writes, and what is refused at once."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ APPEND = (
 )
 
 
-def test_what_concerns_the_run_is_given_once_and_what_concerns_rows_with_each_write() -> None:
-    """The order is that of the documentation; only the id and the source have no name."""
+def test_a_run_takes_its_own_options_and_each_write_takes_those_of_its_rows() -> None:
+    """They are in the documentation's order; only the id and the source are positional."""
     assert tuple(inspect.signature(hf.Run).parameters) == RUN
     append = inspect.signature(hf.Run.append).parameters
     assert tuple(append)[1:] == APPEND
-    assert [name for name, one in append.items() if one.kind is not one.KEYWORD_ONLY] == [
+    assert [
+        name for name, parameter in append.items() if parameter.kind is not parameter.KEYWORD_ONLY
+    ] == [
         "self",
         "source",
     ]
 
 
 def test_the_help_of_append_fits_two_screens() -> None:
-    """Of 24 lines each, at 100 columns."""
+    """Two screens of 24 lines, at 100 columns."""
     text = pydoc.plain(pydoc.render_doc(hf.Run.append))
     lines = sum(max(1, -(-len(line) // 100)) for line in text.splitlines())
     assert lines <= 48, text
@@ -52,8 +54,8 @@ def test_the_help_of_append_fits_two_screens() -> None:
         ("limits", {"open_files": 4}),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_where_it_is_made(name: str, value: object) -> None:
-    """Not at its first write, which may be hours of Spark away."""
+def test_a_run_with_an_invalid_option_is_refused_when_it_is_made(name: str, value: object) -> None:
+    """Not at its first write, which may come after hours of Spark."""
     options: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=f"{name}="):
         hf.Run("r", store="file:///nowhere", **options)

@@ -1,4 +1,4 @@
-"""Text for people: durations that they write, and what acts on no terminal."""
+"""Text for people: the durations that they write, and output that is safe on a terminal."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_a_duration_is_read_in_seconds(duration: str | float | timedelta, second
     "duration",
     ["", "30", "s", "half an hour", "1h 30m", "-5s", "5 parsecs", "1e3s", "nan", "inf s", "1.s"],
 )
-def test_a_text_that_is_no_duration_is_refused_and_repeated(duration: str) -> None:
-    """A number without a unit is refused too: nobody knows what was meant."""
-    with pytest.raises(ValueError, match="is not a duration") as caught:
+def test_a_text_that_is_not_a_duration_is_refused_and_repeated(duration: str) -> None:
+    """A number without a unit is refused too, because its unit would be a guess."""
+    with pytest.raises(ValueError, match="is no duration") as caught:
         seconds_of(duration)
     assert repr(duration) in str(caught.value)
 
@@ -52,13 +52,15 @@ def test_a_text_that_is_no_duration_is_refused_and_repeated(duration: str) -> No
     "duration",
     [0, -1, 0.0, "0s", timedelta(0), timedelta(seconds=-1), float("nan"), float("inf")],
 )
-def test_no_time_at_all_is_refused(duration: str | float | timedelta) -> None:
-    """A checkpoint every zero seconds, or never, is not what anybody means."""
-    with pytest.raises(ValueError, match="is not a positive, finite duration"):
+def test_a_duration_that_is_not_positive_and_finite_is_refused(
+    duration: str | float | timedelta,
+) -> None:
+    """A checkpoint every zero seconds, or never, is never intended."""
+    with pytest.raises(ValueError, match="no time at all"):
         seconds_of(duration)
 
 
-# ---- Plain text: what people are shown acts on no terminal, and holds no password
+# ---- Plain text: what people see cannot control a terminal and holds no password
 CANARY = "canary-7f3a"
 
 
@@ -73,13 +75,13 @@ CANARY = "canary-7f3a"
         ("\u2028\ufeff\U000e0001\ud800", r"\u2028\ufeff\U000e0001\ud800"),
     ],
 )
-def test_what_a_terminal_would_act_on_is_spelled(text: str, shown: str) -> None:
-    """All else is left as it is."""
+def test_what_a_terminal_would_act_on_is_escaped(text: str, shown: str) -> None:
+    """All other text is left as it is."""
     assert printable(text) == shown
 
 
-def test_no_character_that_is_shown_acts() -> None:
-    """Of the planes that hold such: no control, no mark of direction, no end of a line."""
+def test_no_character_that_is_shown_controls_a_terminal() -> None:
+    """The planes that hold such characters: no control, direction mark or line end is left."""
     codes = (*range(0x20000), *range(0xE0000, 0xE0200))
     shown = "".join(printable(chr(code)) for code in codes)
     kinds = {unicodedata.category(char) for char in shown}
@@ -117,21 +119,21 @@ def test_a_secret_inside_a_url_is_cut_out(text: str, shown: str) -> None:
         "ask a@b.c at 10:30",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
-    """A port is no password, a container is no login, and advice stays readable."""
+def test_what_is_not_a_secret_stays(text: str) -> None:
+    """A port is not a password, a container is not a login, and advice stays readable."""
     assert without_passwords(text) == text
     assert not has_password(text)
 
 
-def test_a_long_text_takes_no_long_time() -> None:
-    """A server's whole answer may be in an error."""
+def test_a_long_text_does_not_take_long() -> None:
+    """An error may contain a server's whole answer."""
     began = time.process_time()
     without_passwords("://a:" * 20_000 + "x" * 100_000 + "?key" * 20_000)
     assert time.process_time() - began < 5
 
 
 def failed_catalog(text: str) -> CatalogUnavailableError:
-    """Return the error of ours that a library's error became, with two more behind it."""
+    """Return our error for a library's error, which has another one behind it."""
     options = {"credential": f"me:{CANARY}-1", "uri": f"db://me:{CANARY}-2@h", "type": "rest"}
     options |= {"auth": {"basic": {"password": f"{CANARY}-3"}}}  # type: ignore[dict-item]
     error = RuntimeError("no answer\nand much more")
@@ -144,20 +146,20 @@ def failed_catalog(text: str) -> CatalogUnavailableError:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_traceback_ends_where_it_would_show_a_secret(number: int) -> None:
-    """Whatever the library repeats of what it was given, and however deep."""
+    """Whatever the library repeats of its settings, and however deep in the chain."""
     error = failed_catalog(f"denied: {CANARY}-{number}")
     assert CANARY not in "".join(traceback.format_exception(error))
     assert error.reason == "RuntimeError: no answer"
 
 
 def test_a_traceback_without_a_secret_is_whole() -> None:
-    """It is what a person debugs with."""
+    """Users need it to debug."""
     shown = "".join(traceback.format_exception(failed_catalog("type is rest")))
     assert "ValueError: type is rest" in shown
 
 
-def test_what_is_given_and_no_secret_stays_in_an_error() -> None:
-    """An address that does not answer is what its user looks for."""
+def test_settings_that_are_not_secret_stay_in_an_error() -> None:
+    """Users look for the address that did not answer."""
     options = {
         "oauth2-server-uri": "https://login.example/token",
         "warehouse": "abfss://container@account.dfs.core.windows.net/lake",
@@ -170,12 +172,12 @@ def test_what_is_given_and_no_secret_stays_in_an_error() -> None:
 
 
 def test_a_warning_names_the_line_outside_the_package() -> None:
-    """However deep the call is; a folder beside ours whose name begins alike is outside."""
+    """However deep the call is; a sibling folder with the same prefix counts as outside."""
     package = Path(text.__file__).parent
     inner = compile("def deep(): warn_caller('look')", str(package / "engine" / "deep.py"), "exec")
     user = compile("\ndef job(): deep()", f"{package}_jobs/job.py", "exec")
     names: dict[str, Any] = {"warn_caller": text.warn_caller}
-    exec(inner, names)  # noqa: S102 - the code stands above.
+    exec(inner, names)  # noqa: S102 - the code is above.
     exec(user, names)  # noqa: S102
     with pytest.warns(UserWarning, match="look") as caught:
         names["job"]()

@@ -1,6 +1,6 @@
-"""Hostile text: ids, reasons, hosts and names of other people, on every channel that shows them.
+"""Hostile text: ids, reasons, hosts and names from others, on every channel that shows them.
 
-Each command prints them as they are: no markup is followed, and no control character arrives.
+Each command prints them literally: no markup is followed, and no control character gets through.
 """
 
 from __future__ import annotations
@@ -60,24 +60,26 @@ ACTS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def acting(text: str) -> set[str]:
-    """Return the characters of a text that do something to a terminal, its line ends apart."""
+    """Return the characters of a text that control a terminal, except line ends."""
     return {char for char in text if unicodedata.category(char) in ACTS and char != "\n"}
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return all that was printed since the last call, on both streams, checked."""
+    """Return all that was printed on both streams since the last call, after checking it."""
     found = capsys.readouterr()
     assert acting(found.out + found.err) == set()
     return found.out + found.err
 
 
 @pytest.mark.parametrize("run_id", IDS)
-def test_no_command_follows_what_an_id_or_a_reason_says(
+def test_no_command_interprets_an_id_or_a_reason(
     lake: CliLake, run_id: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the list to the sweep, and the id is seen whole wherever it is printed."""
+    """All commands from `runs` to `sweep`; the id is shown whole wherever it is printed."""
     monkeypatch.setenv("COLUMNS", "200")
-    shown = re.sub(r"[^\x20-\x7e]", lambda one: one[0].encode("unicode_escape").decode(), run_id)
+    shown = re.sub(
+        r"[^\x20-\x7e]", lambda match: match[0].encode("unicode_escape").decode(), run_id
+    )
     lake.start_and_die(run_id, MemorySubmitter([1, 2], [3, 4]))
     page = lake.folder / "page.html"
     end = ("--yes", "--reason", HOSTILE, *lake.catalog_arguments)
@@ -104,10 +106,10 @@ def test_no_command_follows_what_an_id_or_a_reason_says(
 
 
 @pytest.mark.parametrize("run_id", IDS)
-def test_a_program_reads_the_very_id(
+def test_a_program_reads_the_exact_id(
     lake: CliLake, run_id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """JSON spells what a terminal would act on, and means the same."""
+    """JSON escapes what a terminal would act on, and decodes to the same id."""
     lake.start("a\x7f", MemorySubmitter([1]))
     lake.start(run_id, MemorySubmitter([1, 2]))
     for words in (("status", "--json"), ("inspect", "--json"), ("watch", "--json", "--once")):
@@ -120,8 +122,8 @@ def test_a_program_reads_the_very_id(
 
 
 @pytest.mark.parametrize("run_id", [*IDS, "it's", "night job; 2026+11", "$(touch x)"])
-def test_a_command_to_copy_names_the_very_run(run_id: str) -> None:
-    """Also where a terminal cannot show the id: bash reads it back from its spelling."""
+def test_a_command_to_copy_names_the_exact_run(run_id: str) -> None:
+    """Also if a terminal cannot show the id: bash decodes its escaped form."""
     shown = command("sweep", run_id, "--yes")
     assert acting(shown) == set()
     assert "\n" not in shown
@@ -134,10 +136,10 @@ def test_a_command_to_copy_names_the_very_run(run_id: str) -> None:
     assert run_id.startswith("-") == ("--" in shlex.split(shown.strip("`")))
 
 
-def test_an_unknown_run_and_wrong_usage_are_told_safely(
+def test_an_unknown_run_and_wrong_usage_are_reported_safely(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both repeat what was typed, which a script may have read somewhere."""
+    """Both repeat what was typed, which a script may have read from anywhere."""
     assert lake.call("status", HOSTILE) == 1
     assert "red\\x07\\nrun r: landed" in printed(capsys)
     with pytest.raises(SystemExit):
@@ -147,16 +149,16 @@ def test_an_unknown_run_and_wrong_usage_are_told_safely(
 
 @pytest.mark.filterwarnings("always")
 def test_a_warning_of_a_command_is_one_safe_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Hosts of other drivers and ids of runs are in them."""
+    """Warnings name other drivers' hosts and run ids."""
     with plain.warnings_on_one_line():
         warnings.warn(f"{HOSTILE} http://me:canary@h", stacklevel=1)
     assert printed(capsys) == f"holdfast: warning: {SHOWN} http://me:***@h\n"
 
 
-def test_a_table_on_a_terminal_holds_the_colours_of_ours_alone(
+def test_a_table_on_a_terminal_holds_only_our_own_colours(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a cell, in a title and beside a name."""
+    """In a cell, in a title and next to a name."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
@@ -174,7 +176,7 @@ def test_a_table_on_a_terminal_holds_the_colours_of_ours_alone(
 
 
 def test_an_error_has_three_parts_whatever_its_facts_hold() -> None:
-    """A fact cannot pass for another part, and acts on no terminal."""
+    """A fact cannot pass for another part, and cannot control a terminal."""
     fact = f"{HOSTILE}\n  Worth a retry: yes.\n  What to do: nothing."
     for error in (
         RunAbortedError(run_id=HOSTILE, number=1, reason=fact),
@@ -196,7 +198,7 @@ def test_an_errors_facts_are_kept_as_they_were_given() -> None:
 
 
 def test_a_step_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """An id with a line break does not write a second one; the field of the record is the id."""
+    """A line break in an id does not start a second line; the record's field keeps the id."""
     caplog.set_level(logging.INFO, "holdfast")
     log_step(HOSTILE, f"claimed by {HOSTILE} at http://me:canary@h")
     assert caplog.messages == [f"run {SHOWN}: claimed by {SHOWN} at http://me:***@h"]
@@ -204,7 +206,7 @@ def test_a_step_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_progress_shows_hostile_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a picture, in a notebook, and as lines."""
+    """In a terminal picture, in a notebook and in log lines."""
     frame = replace(frame_of_a_resume(), run_id=HOSTILE, table=HOSTILE, reason=HOSTILE)
     assert frame.progress is not None
     frame = replace(frame, progress=replace(frame.progress, state="stopped", reason=HOSTILE))
@@ -224,7 +226,7 @@ def test_progress_shows_hostile_text_as_it_is(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_status_and_a_page_show_hostile_text_as_it_is() -> None:
-    """`print(status)`, and every text of the page, in its drawings too."""
+    """`print(status)` and every text of the page, including its drawings."""
     status = RunStatus.damaged(HOSTILE, HOSTILE)
     assert str(status).count(SHOWN) == 2
     assert acting(str(status)) == set()
@@ -242,7 +244,7 @@ def test_a_status_and_a_page_show_hostile_text_as_it_is() -> None:
 
 
 def test_only_two_modules_print() -> None:
-    """What leaves the command line passes through them, and through nothing else."""
+    """All output of the command line passes through them."""
     source = Path(plain.__file__).parent
     printing = {
         file.name
@@ -257,7 +259,7 @@ def test_only_two_modules_print() -> None:
 def test_the_driver_of_another_machine_is_named_safely(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host's name is what its record says."""
+    """A host's name is whatever its record says."""
     monkeypatch.setenv("COLUMNS", "200")
     lake.start("r", MemorySubmitter([1, 2]), Ports(host=HOSTILE))
     for words in (("status", "r"), ("inspect", "r")):

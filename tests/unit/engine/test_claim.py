@@ -1,4 +1,4 @@
-"""A run id that is used again: no table is created for a start that is refused."""
+"""A reused run id: no table is created for a start that is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lake:
     ledger: Ledger
 
     def identity_on(self, *, version: str = "") -> Callable[..., Identity]:
-        """Return what a start wants the run to be, but for its table."""
+        """Return a factory for the identity that a start expects, given its table."""
         return partial(
             Identity,
             branch="main",
@@ -54,7 +54,7 @@ class Lake:
         )
 
     def start(self, name: str, *, version: str = "") -> None:
-        """Start the run, as far as run.json."""
+        """Start the run, up to writing run.json."""
         sink = self.open(name, version=version)
         identity = self.identity_on(version=version)(table=sink.name, table_uuid=sink.load().uuid)
         open_run_file(
@@ -67,7 +67,7 @@ class Lake:
         )
 
     def has(self, name: str) -> bool:
-        """Whether there is such a table."""
+        """Whether the table exists."""
         try:
             open_table(self.target(name), None).load()
         except TableMissingError:
@@ -96,23 +96,23 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 def test_a_new_run_creates_its_table_and_finds_it_again(lake: Lake) -> None:
-    """The refusals below are not all that there is."""
+    """The tests below refuse variations of this case."""
     lake.start("t")
     lake.start("t")
     assert lake.has("t")
 
 
 def test_a_reused_id_does_not_create_the_table_that_it_names(lake: Lake) -> None:
-    """The tables are named, and the one that would be wrong is not there afterwards."""
+    """The error names both tables, and the wrong one does not exist afterwards."""
     lake.start("t")
     with pytest.raises(RunMismatchError, match=r"it writes the table .*t.*, but this start") as no:
         lake.open("other", version="2")
-    assert "version= was '', and is now '2'" in no.value.differences  # All at once.
+    assert "version= was '', and is now '2'" in no.value.differences  # All differences at once.
     assert not lake.has("other")
 
 
 def test_a_dropped_table_of_a_run_is_not_created_again(lake: Lake) -> None:
-    """A new one would not be the run's."""
+    """A new table would not be the run's table."""
     lake.start("t")
     lake.drop("t")
     with pytest.raises(RunMismatchError, match="has since been dropped"):
@@ -121,9 +121,9 @@ def test_a_dropped_table_of_a_run_is_not_created_again(lake: Lake) -> None:
 
 
 def test_a_table_that_another_start_has_just_created_is_used(lake: Lake) -> None:
-    """Of two first starts at once one sees no table, then the other one's run.json.
+    """Of two first starts at once, one sees no table, and then the other's run.json.
 
-    Method: the other start comes between this one's look at the table and at the ledger.
+    Method: the other start runs between this start's look at the table and its look at the ledger.
     """
     called = []
 
@@ -136,4 +136,4 @@ def test_a_table_that_another_start_has_just_created_is_used(lake: Lake) -> None
         lake.target("t"), None, Create(schema=SCHEMA), lambda: SCHEMA, before_create=refuse
     )
     assert called == [sink.name]
-    lake.start("t")  # It is the table of the run.
+    lake.start("t")  # It is the run's table.

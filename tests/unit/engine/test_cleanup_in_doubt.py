@@ -1,4 +1,4 @@
-"""Abort and sweep while a post has no answer: with the table in view they end, else they refuse."""
+"""Abort and sweep while a post is unanswered: they end if the table can be read, else refuse."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def rows_of(sink: IcebergSink) -> int:
 
 
 def wrong_catalog(lake: CliLake) -> IcebergSink:
-    """Return the table as a catalog of another name shows it: not at all."""
+    """Return the table as seen through a catalog of another name, which does not have it."""
     return IcebergSink(open_catalog("lake2", lake.properties), "db.t", "main")
 
 
 class HeldPost:
-    """A post that is under way while its driver is gone, and arrives later."""
+    """A post that is in flight while its driver is dead, and arrives later."""
 
     def __init__(self, lake: CliLake) -> None:
         self._held: list[tuple[Any, ...]] = []
@@ -74,10 +74,10 @@ class HeldPost:
         return self._real(*self._held.pop())
 
 
-def test_an_abort_through_the_wrong_catalog_is_refused_while_a_post_is_under_way(
+def test_an_abort_through_the_wrong_catalog_is_refused_while_a_post_is_in_flight(
     lake: CliLake,
 ) -> None:
-    """The answer "no such table" proves nothing: the catalog may be another one."""
+    """The answer "no such table" proves nothing: it may be the wrong catalog."""
     sink = lake.make_table()
     held = HeldPost(lake)
     with pytest.raises(TableOutOfSightError) as caught:
@@ -87,17 +87,17 @@ def test_an_abort_through_the_wrong_catalog_is_refused_while_a_post_is_under_way
     ledger = lake.ledger("r")
     ledger.log.refresh()
     assert not ledger.log.is_aborted
-    # The same abort against the right catalog ends it for good: what was under way is refused.
+    # The same abort against the right catalog is final: the post in flight is refused.
     done = abort(lake.ledger("r"), lambda _identity: sink, "give up")
     assert done == Aborted(posts=1)
     assert held.arrive() is Outcome.CONFLICT
     assert rows_of(sink) == 0
 
 
-def test_the_command_line_says_what_happened_and_not_what_was_hoped_for(
+def test_an_abort_on_the_command_line_does_not_claim_success_when_it_is_refused(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that has landed, and a catalog that knows no such table: nothing is given up."""
+    """The run has landed and the catalog does not know the table: nothing is aborted."""
     sink = lake.make_table()
     die_before_receipt(lake)
     assert rows_of(sink) == 20
@@ -112,10 +112,10 @@ def test_the_command_line_says_what_happened_and_not_what_was_hoped_for(
 
 
 @IN_DOUBT
-def test_the_users_word_that_the_table_is_gone_is_recorded(
+def test_the_users_statement_that_the_table_is_gone_is_recorded(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Then the run is given up, the doubt is told, and nothing that may have landed is deleted."""
+    """The run is aborted, the doubt is reported, and nothing that may have landed is deleted."""
     die_before_post(lake)
     lake.make_table()._catalog.drop_table("db.t")  # noqa: SLF001
     words = ("abort", "r", "--yes", *lake.catalog_arguments)
@@ -139,12 +139,12 @@ def test_the_users_word_that_the_table_is_gone_is_recorded(
 
 
 @IN_DOUBT
-def test_a_catalog_that_is_gone_with_its_table_does_not_keep_a_run_for_ever(
+def test_a_run_whose_catalog_and_table_are_gone_can_be_aborted_and_swept(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The server was switched off: with the user's word, neither abort nor sweep asks for it."""
+    """The server is gone: if the user says so, neither abort nor sweep needs it."""
     die_before_post(lake)
-    assert lake.call("abort", "r", "--yes") == 1  # How its catalog is reached is not known.
+    assert lake.call("abort", "r", "--yes") == 1  # How to reach its catalog is not known.
     dead = ["--catalog=type=rest", "--catalog=uri=http://127.0.0.1:9"]
     assert lake.call("abort", "r", "--yes", *dead) == 1
     capsys.readouterr()
@@ -158,7 +158,7 @@ def test_a_catalog_that_is_gone_with_its_table_does_not_keep_a_run_for_ever(
 def test_keys_of_a_run_whose_table_is_gone_can_be_deleted(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Keys may be personal data; what lists the files stays, for when the table comes back."""
+    """Keys may be personal data; the lists of files stay in case the table comes back."""
     lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20)))
     sink = lake.make_table()
     abort(lake.ledger("r"), lambda _identity: sink, "not needed")
@@ -179,8 +179,8 @@ def test_keys_of_a_run_whose_table_is_gone_can_be_deleted(
 
 
 @IN_DOUBT
-def test_a_run_on_a_branch_that_was_dropped_ends_by_the_users_word(lake: CliLake) -> None:
-    """Nothing can be posted to a branch that is gone; but it may come back with the old head."""
+def test_a_run_on_a_dropped_branch_ends_when_the_user_says_that_it_is_gone(lake: CliLake) -> None:
+    """Nothing can be posted to a dropped branch, but it may come back with the old head."""
     main = lake.make_table()
     table = main._catalog.load_table("db.t")  # noqa: SLF001
     table.append(pa.table({"id": pa.array([-1], pa.int64())}))
@@ -200,8 +200,8 @@ def test_a_run_on_a_branch_that_was_dropped_ends_by_the_users_word(lake: CliLake
 
 
 @IN_DOUBT
-def test_a_run_on_a_table_that_was_upgraded_since_can_be_given_up(lake: CliLake) -> None:
-    """Holdfast does not write the new format; what became of the post is told as in doubt."""
+def test_a_run_on_a_table_that_was_upgraded_since_can_be_aborted(lake: CliLake) -> None:
+    """Holdfast does not write the new format; the outcome of the post is reported as in doubt."""
     sink = lake.make_table()
     die_before_post(lake)
     newer = UnsupportedTableError(table="lake.db.t", what="it has format v3", cure="write v2")
@@ -214,7 +214,7 @@ def test_a_run_on_a_table_that_was_upgraded_since_can_be_given_up(lake: CliLake)
 
 
 def lance_wedge(folder: Path) -> LanceRig:
-    """Leave a run whose driver died before its post, and whose history was then cleaned away."""
+    """Leave a run whose driver died before its post, and whose history was then removed."""
     rig = LanceRig(str(folder / "t.lance"))
     dies = mock.patch.object(LanceSink, "post", mock.Mock(side_effect=DriverDied))
     with dies, pytest.raises(DriverDied):
@@ -227,7 +227,7 @@ def lance_wedge(folder: Path) -> LanceRig:
 
 
 @IN_DOUBT
-def test_a_lance_run_whose_history_was_cleaned_away_can_be_given_up(tmp_path: Path) -> None:
+def test_a_lance_run_whose_history_was_removed_can_be_aborted(tmp_path: Path) -> None:
     """It can neither be finished nor judged; the abort is recorded, and its files stay."""
     rig = lance_wedge(tmp_path)
     with pytest.raises(CommitUnknownError, match=r"abort the run with run.abort\(\)"):
@@ -236,12 +236,12 @@ def test_a_lance_run_whose_history_was_cleaned_away_can_be_given_up(tmp_path: Pa
     assert len(done.in_doubt) == 1
     swept = sweep(rig.ledger(), lambda _identity: rig.sink())
     assert (swept.data_files, swept.in_doubt) == (0, 2)
-    # Whoever is told "aborted" starts over, and would have all rows twice if it had landed.
+    # A user who reads "aborted" starts over, and would get all rows twice if the run had landed.
     with pytest.raises(CommitUnknownError, match="aborted with a post in doubt"):
         rig.start()
 
 
-def test_clean_ups_between_look_and_post_leave_no_doubt(tmp_path: Path) -> None:
+def test_a_clean_up_between_look_and_post_leaves_no_doubt(tmp_path: Path) -> None:
     """A healthy driver whose post was never sent says so in the log, and posts again."""
     rig = LanceRig(str(tmp_path / "t.lance"))
 
@@ -256,7 +256,7 @@ def test_clean_ups_between_look_and_post_leave_no_doubt(tmp_path: Path) -> None:
     log = rig.ledger().log
     log.refresh()
     bodies = [record.body for record in log.records]
-    assert sum(isinstance(one, Refused) for one in bodies) == 1
+    assert sum(isinstance(body, Refused) for body in bodies) == 1
     assert isinstance(bodies[-1], Receipt)
 
 
@@ -277,7 +277,7 @@ def test_a_post_that_lands_after_an_abort_in_doubt_is_shown_as_landed() -> None:
             in_doubt=mock.ANY,
             reason="history is gone",
         )
-    rig.table.find_mark(load(), "other", "", {})  # What was under way arrives.
+    rig.table.find_mark(load(), "other", "", {})  # The post in flight arrives.
     assert rig.table.ids == list(range(20))
     with pytest.raises(RunCommittedError):
         abort(rig.ledger(), lambda _identity: rig.table, "again")
@@ -286,8 +286,8 @@ def test_a_post_that_lands_after_an_abort_in_doubt_is_shown_as_landed() -> None:
     assert rig.table.ids == list(range(20))
 
 
-def test_of_posts_that_were_refused_an_abort_needs_no_table() -> None:
-    """The log itself says that none has landed, so a table that is gone changes nothing."""
+def test_an_abort_needs_no_table_if_all_posts_were_refused() -> None:
+    """The log itself says that none has landed, so a missing table changes nothing."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * 100)
     with pytest.raises(Exception, match="other writers won"):

@@ -1,4 +1,4 @@
-"""Nothing live is deleted: a sweep asks the table which files it reaches, whatever the log says."""
+"""No live file is deleted: a sweep asks the table which files it uses, whatever the log says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _store(lake: CliLake) -> Path:
 
 
 def _restored(lake: CliLake, sink: Sink) -> CliLake:
-    """Land a run, and put back the ledger of before."""
+    """Land a run, then restore its ledger from a backup made before."""
     lake.start_and_die("r", _half(), sink=sink)
     shutil.copytree(_store(lake), lake.folder / "backup")
     lake.start("r", _half(), sink=sink)
@@ -42,7 +42,7 @@ def _restored(lake: CliLake, sink: Sink) -> CliLake:
 
 
 def _copied(lake: CliLake, sink: Sink) -> CliLake:
-    """Copy the store of a half-done run elsewhere, and let the run land."""
+    """Copy the store of a half-done run elsewhere, then let the run land."""
     lake.start_and_die("r", _half(), sink=sink)
     elsewhere = lake.folder / "elsewhere"
     shutil.copytree(_store(lake), elsewhere / "store")
@@ -51,7 +51,7 @@ def _copied(lake: CliLake, sink: Sink) -> CliLake:
 
 
 def _cut(lake: CliLake, sink: Sink) -> CliLake:
-    """Land a run, and lose the last records of its log."""
+    """Land a run, then lose the last records of its log."""
     lake.start("r", _half(), sink=sink)
     for file in sorted((_store(lake) / "r" / "log").iterdir())[-2:]:
         file.unlink()
@@ -60,10 +60,10 @@ def _cut(lake: CliLake, sink: Sink) -> CliLake:
 
 @pytest.mark.parametrize("is_lance", [False, True])
 @pytest.mark.parametrize("move", [_restored, _copied, _cut])
-def test_a_ledger_that_does_not_know_of_the_landing_deletes_nothing_of_it(
+def test_a_ledger_that_does_not_know_that_its_run_landed_deletes_no_live_file(
     lake: CliLake, move: Callable[[CliLake, Sink], CliLake], *, is_lance: bool
 ) -> None:
-    """The abort finds the mark and refuses; a sweep behind an older abort keeps what is live."""
+    """The abort finds the mark and refuses; a sweep after an older abort keeps live files."""
     sink = lake.make_dataset() if is_lance else lake.make_table()
     moved = move(lake, sink)
     with pytest.raises(RunCommittedError, match="has landed as snapshot"):
@@ -81,8 +81,8 @@ def _ids(sink: Sink, *, is_lance: bool) -> list[int]:
     return sorted(table["id"].to_pylist())
 
 
-def test_files_are_live_in_a_manifest_that_others_have_written_anew(lake: CliLake) -> None:
-    """Merged manifests name them, and no longer those that the run has staged."""
+def test_files_in_a_manifest_that_another_writer_merged_are_live(lake: CliLake) -> None:
+    """The merged manifest names them; the manifests that the run staged are no longer used."""
     merges = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
     sink = lake.make_table(properties=merges)
     _restored(lake, sink)
@@ -96,27 +96,27 @@ def test_files_are_live_in_a_manifest_that_others_have_written_anew(lake: CliLak
 
 
 def test_a_record_that_names_a_file_of_another_run_deletes_nothing(lake: CliLake) -> None:
-    """Who can write a ledger cannot have another run's staged files deleted by a sweep."""
+    """A forged ledger cannot make a sweep delete another run's staged files."""
     for run_id in ("other", "evil"):
         lake.start_and_die(run_id, _half())
-    staged = [one for one in lake.data_files() if one.exists()]
-    victims = [f"file://{one}" for one in staged if _nonce(lake, "other") in one.name]
+    staged = [path for path in lake.data_files() if path.exists()]
+    victims = [f"file://{path}" for path in staged if _nonce(lake, "other") in path.name]
     assert victims
     records = (_store(lake) / "evil" / "tasks").rglob("*.json")
     contents = {file: open_json(file.read_bytes()) for file in records}
-    file, content = next(one for one in contents.items() if one[1]["groups"])
+    file, content = next(item for item in contents.items() if item[1]["groups"])
     content["groups"][0]["files"].append([victims[0], 10, 1])
     file.write_bytes(seal_json(content))
     ledger = lake.ledger("evil")
     abort(ledger, lambda _identity: lake.make_table(), "tidy up")
     with pytest.raises(LedgerDamagedError, match="was not written by this run"):
         sweep(lake.ledger("evil"), lambda _identity: lake.make_table())
-    assert [one for one in lake.data_files() if one.exists()] == staged
+    assert [path for path in lake.data_files() if path.exists()] == staged
 
 
 @pytest.mark.parametrize("folder", ["tasks/zz", "parts/zz", "input"])
 def test_a_sweep_does_not_follow_a_link_out_of_the_store(lake: CliLake, folder: str) -> None:
-    """What stands behind a link was not written by the run: the sweep deletes nothing at all."""
+    """The run did not write the files behind a link, so the sweep deletes nothing at all."""
     lake.start("r", MemorySubmitter(ALL))
     outside = lake.folder / "outside"
     (outside / "sub").mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_a_sweep_does_not_follow_a_link_out_of_the_store(lake: CliLake, folder: 
 
 
 def test_a_store_behind_a_link_is_swept(lake: CliLake) -> None:
-    """Where the store is, the user has said."""
+    """The user chose the location of the store."""
     lake.start("r", MemorySubmitter(ALL))
     moved = _store(lake).rename(lake.folder / "elsewhere")
     _store(lake).symlink_to(moved)
@@ -144,7 +144,7 @@ def _nonce(lake: CliLake, run_id: str) -> str:
 
 
 def _number(value: int) -> bytes:
-    """Write a number as Avro does."""
+    """Encode a number as Avro does."""
     value, out = value << 1, b""
     while value > 0x7F:
         out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
@@ -152,7 +152,7 @@ def _number(value: int) -> bytes:
 
 
 def _avro(codec: bytes, blocks: Sequence[bytes]) -> bytes:
-    """Return an Avro file of blocks, as they are."""
+    """Return an Avro file with these blocks."""
     name, sync = b"avro.codec", bytes(range(16))
     header = _number(1) + _number(len(name)) + name + _number(len(codec)) + codec + _number(0)
     body = [_number(1) + _number(len(block)) + block + sync for block in blocks]
@@ -165,10 +165,10 @@ def _packed(block: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [b"null", b"deflate"])
-def test_blocks_of_a_manifest_are_searched_unpacked(codec: bytes) -> None:
-    """In many blocks, too: the name may be in any of them."""
+def test_blocks_of_a_manifest_are_decompressed_and_searched(codec: bytes) -> None:
+    """With several blocks, too: the name may be in any of them."""
     blocks = [bytes(1_000) + b"s3://b/%d.parquet" % number for number in range(20)]
-    data = _avro(codec, [_packed(one) for one in blocks] if codec == b"deflate" else blocks)
+    data = _avro(codec, [_packed(block) for block in blocks] if codec == b"deflate" else blocks)
     assert list(_blocks(data)) == blocks
     assert _may_hold(data, [b"nowhere", b"/19.parquet"])
     assert not _may_hold(data, [b"/20.parquet"])
@@ -186,5 +186,5 @@ def test_blocks_of_a_manifest_are_searched_unpacked(codec: bytes) -> None:
     ],
 )
 def test_what_cannot_be_searched_is_read_entry_by_entry(data: bytes) -> None:
-    """A search that understands nothing must not say that nothing is there."""
+    """A search that cannot decode the data must not report that nothing was found."""
     assert _may_hold(data, [b"x"])

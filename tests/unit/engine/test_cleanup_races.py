@@ -1,4 +1,4 @@
-"""Abort and sweep while a driver comes in between two of their steps."""
+"""Abort and sweep while a driver acts between two of their steps."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.fakes.rig import LAYOUT, Rig
 
 
 def test_an_abort_finds_a_run_that_landed_after_it_had_looked_for_one() -> None:
-    """A driver makes the run and lands while the abort believes that there is no run.
+    """A driver creates the run and lands while the abort believes that there is no run.
 
-    Found by the simulation (seed 38 of its first day): the abort said that nothing had landed.
+    Found by the simulation (seed 38, on its first day): the abort said that nothing had landed.
     """
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_LANDED)
-    rig.storage.before_create = rig.start_and_die  # Between its first look and its record.
+    rig.storage.before_create = rig.start_and_die  # Between the abort's first look and its record.
     with pytest.raises(RunCommittedError):
         abort(rig.ledger(), lambda _identity: rig.table, "why not")
     assert rig.log().is_aborted
 
 
-def test_a_start_after_such_an_abort_is_told_that_the_run_has_landed() -> None:
-    """Who reads "aborted" starts over under another id, and has all rows twice.
+def test_a_start_after_such_an_abort_reports_that_the_run_has_landed() -> None:
+    """A user who reads "aborted" starts over under another id, and gets all rows twice.
 
     Found by the model (HOLE_ABORTED), when it still had that hole.
     """
@@ -46,7 +46,7 @@ def test_a_start_after_such_an_abort_is_told_that_the_run_has_landed() -> None:
     assert rig.table.ids == list(range(20))
 
 
-def test_a_driver_that_an_abort_meets_between_post_and_receipt_is_told_the_same() -> None:
+def test_a_driver_aborted_between_post_and_receipt_reports_the_same() -> None:
     """Its rows are in the table."""
     rig = Rig()
 
@@ -61,8 +61,8 @@ def test_a_driver_that_an_abort_meets_between_post_and_receipt_is_told_the_same(
     assert rig.table.ids == list(range(20))
 
 
-def test_a_start_of_a_run_that_was_given_up_in_time_is_told_so() -> None:
-    """Nothing has landed, and nothing can."""
+def test_a_start_of_a_run_that_was_aborted_in_time_says_so() -> None:
+    """Nothing has landed, and nothing can land."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     rig.start_and_die()
@@ -72,12 +72,12 @@ def test_a_start_of_a_run_that_was_given_up_in_time_is_told_so() -> None:
     assert rig.table.data_snapshots == []
 
 
-def test_an_abort_that_comes_behind_a_receipt_says_so_even_if_the_table_is_gone(
+def test_an_abort_after_a_receipt_says_so_even_if_the_table_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The log itself tells that the run has landed.
+    """The log itself shows that the run has landed.
 
-    Found by the simulation (seed 10057766): with the table dropped, nothing else did.
+    Found by the simulation (seed 10057766): with the table dropped, nothing else showed it.
     """
     rig = Rig()
 
@@ -92,7 +92,7 @@ def test_an_abort_that_comes_behind_a_receipt_says_so_even_if_the_table_is_gone(
 
 
 def test_a_sweep_after_such_an_abort_keeps_what_has_landed() -> None:
-    """Its files, and the list of them, are all that is left of the run."""
+    """Its files and the list of them are all that is left of the run."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_LANDED)
     rig.storage.before_create = rig.start_and_die
@@ -104,9 +104,9 @@ def test_a_sweep_after_such_an_abort_keeps_what_has_landed() -> None:
 
 
 def test_a_sweep_keeps_files_that_may_have_landed_in_a_table_that_was_dropped() -> None:
-    """A dropped table can be registered again, and its snapshot must find its files then.
+    """A dropped table can be registered again, and its snapshot must then find its files.
 
-    Found by the simulation (seed 1000467): nothing in the new table told that it had landed.
+    Found by the simulation (seed 1000467): nothing in the new table showed that it had landed.
     """
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_LANDED)
@@ -121,11 +121,11 @@ def test_a_sweep_keeps_files_that_may_have_landed_in_a_table_that_was_dropped() 
     assert files
     assert set(rig.table.files) == files
     assert swept.data_files == 0
-    assert swept.in_doubt >= len(files)  # With what lists them.
+    assert swept.in_doubt >= len(files)  # Including the objects that list them.
 
 
-def test_a_sweep_of_a_run_that_may_go_on_deletes_nothing() -> None:
-    """Its files are paid work, and its driver may only be paused."""
+def test_a_sweep_of_a_run_that_may_resume_deletes_nothing() -> None:
+    """Its files are finished work, and its driver may only be paused."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     rig.start_and_die()
@@ -137,8 +137,8 @@ def test_a_sweep_of_a_run_that_may_go_on_deletes_nothing() -> None:
     assert rig.table.ids == list(range(20))
 
 
-def test_two_aborts_at_once_both_end_well() -> None:
-    """Found by the failpoints: the slower one was told that the run is aborted, as an error."""
+def test_two_aborts_at_once_both_succeed() -> None:
+    """Found by the failpoints: the slower abort raised an error that the run is aborted."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     rig.start_and_die()
@@ -148,6 +148,6 @@ def test_two_aborts_at_once_both_end_well() -> None:
 
     rig.storage.before_create = be_faster
     abort(rig.ledger(), lambda _identity: rig.table, "second")
-    assert [one.body for one in rig.log().records if isinstance(one.body, Abort)] == [
+    assert [record.body for record in rig.log().records if isinstance(record.body, Abort)] == [
         Abort(reason="first")
     ]

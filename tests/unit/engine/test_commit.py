@@ -1,4 +1,4 @@
-"""The commit: whatever the catalog answers, or does not, the run is in the table once."""
+"""The commit: whatever the catalog answers, or if it does not, the run is in the table once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.rig import GROUPS, LAYOUT, Rig
 
 # ---- The commit: whatever the catalog answers, the run is in the table once
 ATTEMPTS = 100
-# A catalog that never answers is given up sooner than one that is merely busy.
+# A catalog that never answers is given up sooner than one that is only busy.
 UNANSWERED = 20
 
 
@@ -28,7 +28,7 @@ def kinds(rig: Rig) -> list[str]:
     return [type(record.body).__name__ for record in log.records[:-1]]
 
 
-def test_a_post_that_is_answered_lands_once() -> None:
+def test_an_answered_post_lands_once() -> None:
     """One intent, one post, one snapshot, one receipt."""
     rig = Rig()
     landed = rig.publish()
@@ -73,14 +73,14 @@ def test_a_post_that_landed_though_the_answer_says_otherwise_is_found_by_its_mar
 def test_a_post_that_did_not_land_is_made_again_with_a_fresh_intent(
     fault: PostFault, times: int
 ) -> None:
-    """Every post has an intent, an id and a mark of its own; the last one lands, alone."""
+    """Every post has its own intent, id and mark; only the last one lands."""
     rig = Rig()
     rig.table.post_faults.extend([fault] * times)
     landed = rig.publish()
     assert len(rig.table.data_snapshots) == 1
     assert landed.posts == len(rig.table.posts) == times + 1
     assert len({mark.snapshot_id for mark in rig.table.posts}) == times + 1
-    # A conflict is recorded once a look has confirmed it; what got no answer stays in doubt.
+    # A conflict is recorded once a look has confirmed it; a post without an answer stays in doubt.
     step = ["Intent", "Refused"] if fault is PostFault.RIVAL_FIRST else ["Intent"]
     assert kinds(rig) == ["Claim", *step * times, "Intent", "Receipt"]
     intents = [number for number, kind in enumerate(kinds(rig), 1) if kind == "Intent"]
@@ -105,7 +105,7 @@ def test_a_delayed_post_and_its_successor_do_not_both_land() -> None:
 
 
 def test_pauses_between_posts_grow_to_a_bound_and_are_injected() -> None:
-    """A busy table is not hammered, and nobody waits for minutes between two attempts."""
+    """A busy table is not hammered, and no pause lasts for minutes."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * 20)
     rig.publish()
@@ -114,7 +114,7 @@ def test_pauses_between_posts_grow_to_a_bound_and_are_injected() -> None:
     assert rig.time.sleeps[-1] <= 5.0
 
 
-def test_conflicts_for_ever_end_in_an_error_that_says_nothing_landed() -> None:
+def test_endless_conflicts_end_in_an_error_that_says_nothing_landed() -> None:
     """Other writers won every attempt; the files are kept for the next start."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * ATTEMPTS)
@@ -126,7 +126,7 @@ def test_conflicts_for_ever_end_in_an_error_that_says_nothing_landed() -> None:
     assert rig.publish().posts == 1
 
 
-def test_no_answer_for_ever_ends_in_unknown_and_deletes_nothing() -> None:
+def test_a_catalog_that_never_answers_ends_in_unknown_and_deletes_nothing() -> None:
     """One of the posts may still arrive: the error says so, and every file is kept."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.NEVER_ARRIVES] * UNANSWERED)
@@ -138,7 +138,7 @@ def test_no_answer_for_ever_ends_in_unknown_and_deletes_nothing() -> None:
 
 
 def test_one_unknown_among_conflicts_is_enough_to_be_unknown() -> None:
-    """That nothing landed is claimed only if every post was answered."""
+    """The error says that nothing landed only if every post was answered."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.NEVER_ARRIVES)
     rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * (ATTEMPTS - 1))
@@ -180,7 +180,7 @@ def test_without_the_empty_snapshot_no_rows_are_posted() -> None:
 
 
 def test_an_empty_snapshot_that_is_never_answered_is_given_up_too() -> None:
-    """As soon as posts of rows are."""
+    """After as many attempts as posts of rows."""
     rig = Rig(table=MemoryTable(empty=True))
     rig.table.post_empty_faults.extend([PostFault.NEVER_ARRIVES] * ATTEMPTS)
     with pytest.raises(CommitUnknownError):
@@ -191,7 +191,7 @@ def test_an_empty_snapshot_that_is_never_answered_is_given_up_too() -> None:
 def test_the_table_is_looked_at_again_after_its_empty_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The run had landed on a branch that was gone, and is restored at that very moment."""
+    """The run had landed on a branch that was dropped, and that is restored at that moment."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_LANDED)
     with pytest.raises(DriverDiedError):
@@ -210,7 +210,7 @@ def test_the_table_is_looked_at_again_after_its_empty_snapshot(
 
 @pytest.mark.parametrize("fault", [PostFault.DIES_LANDED, PostFault.DIES_DELAYED])
 def test_the_receipt_copies_an_older_drivers_intent_if_the_mark_names_it(fault: PostFault) -> None:
-    """A dead driver's post has landed, or lands late: the new driver adopts it as it stands."""
+    """A dead driver's post has landed, or lands late: the new driver adopts it as it is."""
     rig = Rig()
     rig.table.post_faults.append(fault)
     with pytest.raises(DriverDiedError):
@@ -223,7 +223,7 @@ def test_the_receipt_copies_an_older_drivers_intent_if_the_mark_names_it(fault: 
 
 
 def test_a_fenced_driver_does_not_write_a_receipt() -> None:
-    """Its post landed while another driver claimed: the receipt is the new driver's to write."""
+    """Its post landed while another driver claimed: the new driver writes the receipt."""
     rig = Rig()
     old = rig.commit_step()
     rig.table.before_post = rig.commit_step
@@ -235,7 +235,7 @@ def test_a_fenced_driver_does_not_write_a_receipt() -> None:
 
 
 def test_a_fenced_driver_writes_no_intent_and_posts_nothing() -> None:
-    """A claim that stands before the intent keeps the old driver away from the table."""
+    """A claim before the intent keeps the old driver away from the table."""
     rig = Rig()
     old = rig.commit_step()
     rig.commit_step()
@@ -245,7 +245,7 @@ def test_a_fenced_driver_writes_no_intent_and_posts_nothing() -> None:
 
 
 def test_an_old_driver_that_finds_the_new_drivers_mark_is_fenced() -> None:
-    """The run has landed by another's hand: that is no unknown outcome."""
+    """Another driver has landed the run, so the outcome is not unknown."""
     rig = Rig()
     old = rig.commit_step()
     rig.table.before_post = rig.publish
@@ -268,11 +268,11 @@ def test_a_receipt_that_cannot_be_written_leaves_a_run_that_is_found_by_its_mark
     assert LAYOUT.record(4) in rig.storage.objects
 
 
-# ---- The commit while the catalog is down: waited for, and never taken for a failure
+# ---- The commit while the catalog is down: it waits, and never takes the outage for a failure
 @pytest.mark.parametrize("fault", [PostFault.ANSWER_LOST, PostFault.NEVER_ARRIVES])
 @pytest.mark.parametrize("outage", [1, 30])
 def test_an_outage_after_a_lost_answer_is_waited_for(fault: PostFault, outage: int) -> None:
-    """The look that would tell fails as well: the driver pauses and looks again."""
+    """The look that would find out fails as well: the driver pauses and looks again."""
     rig = Rig()
     rig.table.post_faults.append(fault)
     rig.table.after_post = lambda: setattr(rig.table, "load_failures", outage)
@@ -283,7 +283,7 @@ def test_an_outage_after_a_lost_answer_is_waited_for(fault: PostFault, outage: i
 
 
 def test_an_outage_before_any_post_is_raised_at_once() -> None:
-    """Nothing is under way, so nobody has to wait to find out."""
+    """Nothing is in flight, so there is nothing to wait for."""
     rig = Rig()
     rig.table.load_failures = 1
     with pytest.raises(CatalogUnavailableError):
@@ -293,7 +293,7 @@ def test_an_outage_before_any_post_is_raised_at_once() -> None:
 
 @pytest.mark.parametrize("fault", [PostFault.ANSWER_LOST, PostFault.NEVER_ARRIVES])
 def test_an_outage_that_does_not_end_after_a_lost_answer_is_unknown(fault: PostFault) -> None:
-    """A post is out and nobody can look: the error says that it may have landed."""
+    """A post is in flight and its outcome is hidden: the error says that it may have landed."""
     rig = Rig()
     rig.table.post_faults.append(fault)
     rig.table.after_post = lambda: setattr(rig.table, "load_failures", 10_000)
@@ -301,9 +301,9 @@ def test_an_outage_that_does_not_end_after_a_lost_answer_is_unknown(fault: PostF
         rig.publish()
 
 
-# ---- Lost answers are counted, over empty posts and posts of data
+# ---- Lost answers are counted over both empty posts and data posts
 def test_lost_answers_to_empty_and_data_posts_are_counted_together() -> None:
-    """A catalog that answers neither is the same silent catalog."""
+    """If a catalog answers neither, it is one silent catalog."""
     rig = Rig(table=MemoryTable(empty=True))
     rig.table.post_empty_faults.append(PostFault.ANSWER_LOST)
     rig.table.post_faults.extend([PostFault.NEVER_ARRIVES] * 200)
@@ -312,8 +312,8 @@ def test_lost_answers_to_empty_and_data_posts_are_counted_together() -> None:
     assert (rig.table.empty_posts, len(rig.table.posts)) == (1, 19)
 
 
-def test_two_lost_answers_in_one_attempt_do_not_jump_over_the_limit() -> None:
-    """The empty post lands as the twentieth without an answer; the data post is the next."""
+def test_two_lost_answers_in_one_attempt_do_not_skip_the_limit() -> None:
+    """The empty post lands as the twentieth without an answer; the data post is the next one."""
     rig = Rig(table=MemoryTable(empty=True))
     rig.table.post_empty_faults.extend([PostFault.NEVER_ARRIVES] * 19 + [PostFault.ANSWER_LOST])
     rig.table.post_faults.extend([PostFault.NEVER_ARRIVES] * 200)
@@ -323,7 +323,7 @@ def test_two_lost_answers_in_one_attempt_do_not_jump_over_the_limit() -> None:
 
 
 def test_a_busy_table_is_still_a_conflict() -> None:
-    """Clear answers are no reason to speak of the unknown."""
+    """With clear answers the outcome is not unknown."""
     rig = Rig()
     rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * 200)
     with pytest.raises(CommitConflictError):

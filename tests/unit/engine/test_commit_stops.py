@@ -1,4 +1,4 @@
-"""The commit stops, with the error that fits, when the table is not what was staged for."""
+"""The commit stops with the right error when the table is not what rows were staged for."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_change_before_the_post_stops_it(
 def test_a_change_between_two_posts_stops_the_second(
     change: Callable[[MemoryTable], None],
 ) -> None:
-    """Every attempt looks and checks afresh."""
+    """Every attempt looks and checks again."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.RIVAL_FIRST)
     rig.table.after_post = lambda: change(rig.table)
@@ -69,8 +69,8 @@ def test_a_change_between_two_posts_stops_the_second(
     assert len(rig.table.posts) == 1
 
 
-def test_a_refusal_for_good_is_raised_at_once() -> None:
-    """A catalog that says no is not asked a hundred times."""
+def test_a_permanent_refusal_is_raised_at_once() -> None:
+    """A catalog that refuses for good is not asked a hundred times."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.REFUSED)
     with pytest.raises(CommitRefusedError):
@@ -81,7 +81,7 @@ def test_a_refusal_for_good_is_raised_at_once() -> None:
 
 @pytest.mark.parametrize("receipt_written", [False, True])
 def test_a_run_that_was_rolled_back_is_not_written_again(*, receipt_written: bool) -> None:
-    """It landed and was removed: somebody decided that, and only a new id writes it again."""
+    """It landed and was removed on purpose: only a new id writes it again."""
     rig = Rig()
     before = rig.table.head or 0
     if not receipt_written:
@@ -98,7 +98,7 @@ def test_a_run_that_was_rolled_back_is_not_written_again(*, receipt_written: boo
 
 
 def test_the_same_id_from_another_ledger_is_refused() -> None:
-    """Another nonce under our name is another run: never a silent no-op."""
+    """Another nonce under our id is another run: never a silent no-op."""
     rig = Rig()
     rig.publish()
     other = Rig(table=rig.table)
@@ -108,7 +108,7 @@ def test_the_same_id_from_another_ledger_is_refused() -> None:
 
 
 def test_hidden_history_gives_the_receipt_and_says_that_presence_is_unknown() -> None:
-    """The mark says that it landed; whether the rows are still there, nobody can tell."""
+    """The mark says that it landed; whether the rows are still there cannot be known."""
     rig = Rig()
     first = rig.publish()
     rig.table.history_hidden = True
@@ -118,7 +118,7 @@ def test_hidden_history_gives_the_receipt_and_says_that_presence_is_unknown() ->
 
 
 def test_a_mark_that_is_gone_does_not_undo_a_receipt() -> None:
-    """A mark that somebody removed: the receipt stands, presence is unknown, nothing is posted."""
+    """The mark was removed: the receipt counts, presence is unknown, nothing is posted."""
     rig = Rig()
     first = rig.publish()
     rig.table.marks = {}
@@ -137,8 +137,8 @@ def test_behind_the_horizon_a_receipt_is_trusted() -> None:
     assert (found.receipt, found.present) == (first.receipt, None)
 
 
-def test_behind_the_horizon_without_a_receipt_nobody_can_tell() -> None:
-    """The intent may have landed and its mark been dropped: posting again could double it."""
+def test_behind_the_horizon_without_a_receipt_the_outcome_is_unknown() -> None:
+    """The intent may have landed and lost its mark since: posting again could double its rows."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     with pytest.raises(DriverDiedError):
@@ -151,9 +151,9 @@ def test_behind_the_horizon_without_a_receipt_nobody_can_tell() -> None:
 
 
 def test_a_refusal_is_recorded_only_once_the_table_has_moved_past_the_post() -> None:
-    """A copy of the request may still be under way: no mark in the table proves nothing.
+    """A copy of the request may still be in flight: a missing mark proves nothing.
 
-    Found by the simulation (seed 933): the run landed, was called aborted, and was swept.
+    Found by the simulation (seed 933): the run landed, was reported as aborted, and was swept.
     """
     rig = Rig()
     rig.table.post_faults.append(PostFault.CONFLICT_THEN_LANDS)
@@ -168,7 +168,7 @@ def test_a_refusal_is_recorded_only_once_the_table_has_moved_past_the_post() -> 
 
 
 def test_behind_the_horizon_a_post_that_was_refused_is_not_in_doubt() -> None:
-    """The log says that the intent was refused: no mark of it can have been dropped."""
+    """The log says that the intent was refused: it cannot have had a mark."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.RIVAL_FIRST)
     rig.table.post_faults.append(PostFault.REFUSED)
@@ -180,7 +180,7 @@ def test_behind_the_horizon_a_post_that_was_refused_is_not_in_doubt() -> None:
 
 
 def test_a_post_that_lands_and_is_answered_with_a_refusal_is_found() -> None:
-    """A request that is sent twice on its way lands first, and is refused then."""
+    """A request that is sent twice on its way lands first, and is refused the second time."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.LANDS_REFUSED)
     landed = rig.publish()
@@ -188,7 +188,7 @@ def test_a_post_that_lands_and_is_answered_with_a_refusal_is_found() -> None:
     assert len(rig.table.data_snapshots) == 1
 
 
-def test_a_rewound_catalog_is_noticed_though_a_receipt_stands() -> None:
+def test_a_rewound_catalog_is_noticed_although_a_receipt_exists() -> None:
     """The receipt's sequence number is above the table's last: the rows are certainly gone."""
     rig = Rig()
     rig.publish()
@@ -198,7 +198,7 @@ def test_a_rewound_catalog_is_noticed_though_a_receipt_stands() -> None:
 
 
 def test_a_mark_that_names_no_intent_of_the_ledger_is_unknown() -> None:
-    """A ledger that lost a record cannot say what landed, and makes nothing up."""
+    """A ledger that lost a record cannot know what landed, and does not guess."""
     rig = Rig()
     rig.publish()
     mark = rig.table.marks["r"]
@@ -216,10 +216,10 @@ def test_a_mark_that_names_no_intent_of_the_ledger_is_unknown() -> None:
 
 
 def test_a_mark_of_another_copy_of_the_ledger_is_unknown() -> None:
-    """Copies of one ledger use the same numbers: intent 2 there is another one than intent 2 here.
+    """Copies of a ledger use the same numbers: intent 2 there is not intent 2 here.
 
     Found by the simulation (seed 42669): the receipt listed files that had not landed, and a sweep
-    by it would have deleted those that had.
+    with it would have deleted those that had.
     """
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)

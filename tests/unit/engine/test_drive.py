@@ -1,4 +1,4 @@
-"""One start of a run, from probe to receipt: whose files are published, and for which schema."""
+"""One start of a run, from probe to receipt: which files are published, and for which schema."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_second_start_after_the_commit_does_nothing() -> None:
 def test_a_start_after_a_driver_that_landed_and_died_writes_only_the_receipt(
     fault: PostFault,
 ) -> None:
-    """The mark tells what the dead driver could not; no row is computed or written again."""
+    """The mark shows what the dead driver could not record; no row is computed or written again."""
     rig, submitter = Rig(), two_partitions()
     rig.table.post_faults.append(fault)
     rig.start_and_die()
@@ -105,7 +105,7 @@ def test_a_start_after_a_driver_that_landed_and_died_writes_only_the_receipt(
 
 
 def test_a_start_after_an_intent_that_did_not_land_reuses_the_staged_files() -> None:
-    """The work was paid for: the staged files are posted by a new intent, without a job."""
+    """The work is done: a new intent posts the staged files, without a job."""
     rig, submitter = rig_with_staged_files(), two_partitions()
     driven = rig.start(submitter)
     assert (submitter.plans, submitter.replays) == ([], [])
@@ -140,8 +140,8 @@ def test_a_start_after_a_job_that_failed_runs_the_job_again() -> None:
     assert (len(submitter.plans), rig.table.ids) == (1, ALL)
 
 
-def test_every_job_has_a_name_of_its_own() -> None:
-    """Two drivers at once never write the same file: the job's nonce names the files."""
+def test_every_job_has_its_own_name() -> None:
+    """Two drivers at once never write the same file: the job's nonce is in the file names."""
     rig, first, second = Rig(), two_partitions(), two_partitions()
     first.answers.append(JobFailedError(reason="lost"))
     with pytest.raises(JobFailedError):
@@ -164,7 +164,7 @@ def test_an_empty_table_gets_a_parent_before_the_data() -> None:
     """The first write to a new table is two snapshots, the first of them empty."""
     rig = Rig(table=MemoryTable(empty=True))
     rig.start()
-    assert [bool(one.groups) for one in rig.table.snapshots.values()] == [False, True]
+    assert [bool(snapshot.groups) for snapshot in rig.table.snapshots.values()] == [False, True]
 
 
 def test_a_store_that_overwrites_is_refused_before_any_work() -> None:
@@ -178,7 +178,7 @@ def test_a_store_that_overwrites_is_refused_before_any_work() -> None:
 
 
 def test_a_dropped_and_recreated_table_is_another_job() -> None:
-    """The run's table is gone, also if another one has its name."""
+    """The run's table is gone, even if another one has its name."""
     rig = rig_with_staged_files()
     rig.table.uuid = "uuid-2"
     with pytest.raises((RunMismatchError, TableChangedError)):
@@ -187,7 +187,7 @@ def test_a_dropped_and_recreated_table_is_another_job() -> None:
 
 
 def test_a_schema_that_changed_after_the_staging_stops_a_start_before_the_job() -> None:
-    """What is staged was written for other columns: it is kept, and nothing is paid for twice."""
+    """The staged files were written for other columns: they are kept, and no work is repeated."""
     rig, submitter = rig_with_staged_files(), two_partitions()
     rig.table.schema = {"columns": ["id", "required"]}
     with pytest.raises(TableChangedError):
@@ -207,7 +207,7 @@ def test_an_aborted_run_is_not_started_again() -> None:
 
 
 def test_a_damaged_list_of_staged_files_is_never_posted() -> None:
-    """The part's digest stands in the seal; another list of files is refused."""
+    """The part's digest is in the seal; another list of files is refused."""
     rig = rig_with_staged_files()
     (part,) = [uri for uri in rig.storage.objects if "/parts/" in uri]
     rig.storage.objects[part] += b"x"
@@ -216,8 +216,8 @@ def test_a_damaged_list_of_staged_files_is_never_posted() -> None:
     assert rig.table.data_snapshots == []
 
 
-def test_staged_files_that_somebody_removed_are_made_again() -> None:
-    """What was staged cannot be posted any more: the work is done anew, and lands once."""
+def test_staged_files_that_were_removed_are_written_again() -> None:
+    """The staged files cannot be posted any more: the work is done again, and lands once."""
     rig, submitter = rig_with_staged_files(), two_partitions()
     lost = staged_files(rig)
     rig.table.lost_files.extend(lost)
@@ -229,10 +229,10 @@ def test_staged_files_that_somebody_removed_are_made_again() -> None:
 
 
 @pytest.mark.parametrize("verify_input", ["keys", "rows", False])
-def test_staged_files_that_vanish_under_a_driver_are_made_again_at_once(
+def test_staged_files_that_vanish_during_a_start_are_written_again_at_once(
     *, verify_input: VerifyInput
 ) -> None:
-    """Between two posts of one start a clean-up takes a file: only its rows are computed again."""
+    """A clean-up removes a file between two posts of a start: only its rows are computed again."""
     rig, submitter = Rig(), two_partitions()
     rig.table.post_faults.append(PostFault.RIVAL_FIRST)
     rig.table.after_post = lambda: rig.table.lost_files.append(staged_files(rig)[1])
@@ -243,8 +243,8 @@ def test_staged_files_that_vanish_under_a_driver_are_made_again_at_once(
     assert rig.table.ids == ALL
 
 
-def test_staged_files_that_vanish_again_and_again_are_an_error_that_running_again_mends() -> None:
-    """A start gives up in the end and says what to do; nothing of the run has landed."""
+def test_staged_files_that_keep_vanishing_are_an_error_that_running_again_fixes() -> None:
+    """A start gives up after some attempts and says what to do; nothing of the run has landed."""
     rig = Rig()
 
     def lose_another_file() -> None:
@@ -262,9 +262,9 @@ def test_staged_files_that_vanish_again_and_again_are_an_error_that_running_agai
     assert rig.table.ids == ALL
 
 
-# ---- Starts of a run: whose files are published, for which schema, and which settings are refused
-def test_only_a_start_that_publishes_another_ones_files_has_kept_them() -> None:
-    """Neither the start that did the work nor one that finds the run landed says so."""
+# ---- Starts of a run: which files are published, for which schema, which settings are refused
+def test_only_a_start_that_publishes_an_earlier_starts_files_reports_kept_rows() -> None:
+    """Neither the start that did the work nor one that finds the run landed reports kept rows."""
     assert Rig().start().kept_rows == 0
     rig = rig_with_staged_files()
     inherited = rig.start()
@@ -273,8 +273,8 @@ def test_only_a_start_that_publishes_another_ones_files_has_kept_them() -> None:
     assert (later.kept_rows, later.outcome) == (0, "already_committed")
 
 
-def test_inherited_files_that_are_gone_are_made_again_by_this_start() -> None:
-    """Then the input was read after all, and nothing is claimed to have been kept."""
+def test_inherited_files_that_are_gone_are_written_again_by_this_start() -> None:
+    """The input was read after all, so the report does not claim that rows were kept."""
     rig = rig_with_staged_files()
     rig.table.lost_files.extend(file.path for group in rig.sealed().groups for file in group.files)
     driven = rig.start()
@@ -282,7 +282,7 @@ def test_inherited_files_that_are_gone_are_made_again_by_this_start() -> None:
 
 
 def test_inherited_files_of_the_same_input_are_published_without_a_warning() -> None:
-    """The input was measured again and is the same: this start stands for the whole of it."""
+    """The input was measured again and has not changed, so it matches the staged files."""
     rig, submitter = rig_with_staged_files(), two_partitions()
     report = rig.start(submitter)
     assert (report.kept_rows, report.outcome, report.tasks) == (20, "committed", 0)
@@ -293,15 +293,15 @@ def test_inherited_files_of_the_same_input_are_published_without_a_warning() -> 
 
 
 def test_inherited_files_of_an_input_that_lost_rows_are_not_published() -> None:
-    """The table would get rows that the input does not have any more."""
+    """The table would get rows that the input no longer has."""
     rig, submitter = rig_with_staged_files(), MemorySubmitter(range(10), range(10, 19))
     with pytest.raises(InputChangedError, match="1 of 20 finished keys are no longer in it"):
         rig.start(submitter)
     assert (rig.table.data_snapshots, submitter.plans) == ([], [])
 
 
-def test_inherited_files_are_published_with_the_rows_that_came_since() -> None:
-    """The rows that this start was given more would be dropped without a word."""
+def test_inherited_files_are_published_with_the_rows_that_were_added_since() -> None:
+    """Otherwise the rows that are new in this start's input would be dropped silently."""
     rig, submitter = rig_with_staged_files(), MemorySubmitter(range(10), range(10, 21))
     report = rig.start(submitter)
     assert (report.kept_rows, report.rows, len(submitter.plans)) == (20, 21, 1)
@@ -309,7 +309,7 @@ def test_inherited_files_are_published_with_the_rows_that_came_since() -> None:
 
 
 def test_a_landed_run_with_another_input_is_refused() -> None:
-    """As many rows, but other keys: a reused run id drops data loudly."""
+    """As many rows, but other keys: a reused run id does not drop data silently."""
     rig, other = Rig(), MemorySubmitter(range(10), range(11, 21))
     rig.start()
     with pytest.raises(RunMismatchError, match="20 rows, but different keys"):
@@ -317,8 +317,8 @@ def test_a_landed_run_with_another_input_is_refused() -> None:
     assert len(rig.table.data_snapshots) == 1
 
 
-def test_an_input_that_is_not_to_be_compared_is_not_read_and_said_so() -> None:
-    """The receipt is returned at once; the report and a warning tell what was not looked at."""
+def test_an_input_that_is_not_compared_is_not_read_and_the_report_says_so() -> None:
+    """The receipt is returned at once; the report and a warning say what was not compared."""
     rig, other = Rig(), MemorySubmitter(range(99))
     rig.start()
     driven = rig.start(other, if_committed="return")
@@ -333,15 +333,15 @@ def test_an_input_that_is_not_to_be_compared_is_not_read_and_said_so() -> None:
 
 
 def test_rows_without_a_key_are_refused_before_any_is_paid_for() -> None:
-    """NULL tells no rows apart; the transform is not called once."""
+    """NULL does not identify a row; the transform is never called."""
     rig, submitter = Rig(), MemorySubmitter([1, None, None], [None, 2])
     with pytest.raises(NullKeyError, match="3 input rows have NULL"):
         rig.start(submitter)
     assert submitter.plans == []
 
 
-def test_tasks_that_saw_other_rows_than_were_planned_commit_nothing() -> None:
-    """An upstream that gives other rows each time is noticed before the commit."""
+def test_tasks_that_read_other_rows_than_planned_commit_nothing() -> None:
+    """An upstream that returns other rows each time is noticed before the commit."""
     rig, submitter = Rig(), two_partitions()
     submitter.next_reads.append([partition(range(10)), partition(range(10, 21))])
     with pytest.raises(InputChangedError, match=r"1 of 21 finished keys .* \(id=20\)"):
@@ -350,12 +350,12 @@ def test_tasks_that_saw_other_rows_than_were_planned_commit_nothing() -> None:
 
 
 def test_a_run_that_did_the_work_itself_does_not_warn() -> None:
-    """Warnings are errors in this suite: the call below would raise."""
+    """Warnings are errors in this suite: one would fail this test."""
     assert Rig().start().kept_rows == 0
 
 
-def test_a_schema_changed_while_nothing_is_staged_does_not_block_the_run() -> None:
-    """The failed start left no files behind that could fail to fit."""
+def test_a_schema_change_while_nothing_is_staged_does_not_block_the_run() -> None:
+    """The failed start left no files that might not fit the new schema."""
     rig, failing = Rig(), two_partitions()
     failing.answers.append(JobFailedError(reason="lost"))
     with pytest.raises(JobFailedError):
@@ -386,7 +386,7 @@ def widen(table: Table) -> None:
 
 
 def test_a_table_altered_after_a_schema_error_takes_the_same_run(tmp_path: Path) -> None:
-    """The error says "change the table's column": doing so must end the trouble."""
+    """The error says "change the table's column": doing so must resolve it."""
     lake = narrow_lake(tmp_path)
     with pytest.raises(SchemaMismatchError, match="id"):
         lake.start(lake.submitter(1, 2))
@@ -395,11 +395,11 @@ def test_a_table_altered_after_a_schema_error_takes_the_same_run(tmp_path: Path)
     assert lake.ids() == [1, 2]
 
 
-def test_a_column_widened_after_the_staging_is_no_dead_end(tmp_path: Path) -> None:
-    """Readers widen what the staged files hold, as in files that were in the table before."""
+def test_a_column_widened_after_the_staging_is_not_a_dead_end(tmp_path: Path) -> None:
+    """Readers widen the values of the staged files, as they do for older files of the table."""
     lake = narrow_lake(tmp_path)
     first = MemorySubmitter(partition([1, 2], pa.int32()))
-    dying = _DiesBeforeItsPost(lake.sink._catalog, "db.t", "main")  # noqa: SLF001 - the same.
+    dying = _DiesBeforeItsPost(lake.sink._catalog, "db.t", "main")  # noqa: SLF001 - the same one.
     with pytest.raises(DriverDiedError):
         Lake(dying, storage=lake.storage).start(first)
     widen(lake.table)

@@ -1,4 +1,4 @@
-"""A table's schema changes between the starts of one run: what is staged fits it, or is refused."""
+"""A table's schema changes between the starts of a run: staged rows fit it, or are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plain(batch: pa.RecordBatch) -> dict[str, Any]:
 
 
 def scored(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Return one column more."""
+    """Return one more column."""
     return {**plain(batch), "score": pa.array([f"paid-{i}" for i in batch["id"].to_pylist()])}
 
 
@@ -92,7 +92,7 @@ class IcebergStory:
 def test_a_column_of_a_later_start_that_is_dropped_and_added_again_is_not_filled_with_null(
     lake: CliLake,
 ) -> None:
-    """Each start wrote for another schema; the oldest alone would let the others pass."""
+    """Each start wrote for another schema; checking only the oldest would let the others pass."""
     story = IcebergStory(lake)
     story.start(plain, until=0)
     story.change(lambda update: update.add_column("score", StringType()))
@@ -105,7 +105,7 @@ def test_a_column_of_a_later_start_that_is_dropped_and_added_again_is_not_filled
 
 
 def test_a_column_added_in_mid_run_is_filled_by_later_starts(lake: CliLake) -> None:
-    """What was staged before reads as NULL there, and nothing else is lost."""
+    """Rows staged before have NULL there, and nothing else is lost."""
     story = IcebergStory(lake)
     story.start(plain, until=0)
     story.change(lambda update: update.add_column("score", StringType()))
@@ -115,19 +115,19 @@ def test_a_column_added_in_mid_run_is_filled_by_later_starts(lake: CliLake) -> N
 
 
 def test_a_column_added_in_mid_run_need_not_be_in_the_output(lake: CliLake) -> None:
-    """The script is older than the column: it goes on, and its rows have NULL there."""
+    """The script is older than the column: it continues, and its rows have NULL there."""
     story = IcebergStory(lake)
     story.start(plain, until=0)
     story.change(lambda update: update.add_column("score", StringType()))
     assert story.start(plain) is not None
     assert story.column("score") == [None] * 30
-    # A run that begins after the column has come must give it.
+    # A run that begins after the column was added must provide it.
     with pytest.raises(SchemaMismatchError, match="'score'"):
         lake.start("later", MemorySubmitter(*PARTS), sink=story.sink, transform=plain)
 
 
-def test_a_run_that_has_staged_nothing_yet_began_all_the_same(lake: CliLake) -> None:
-    """What the table had at the first plan is what the output must have."""
+def test_a_run_that_has_staged_nothing_has_still_begun(lake: CliLake) -> None:
+    """The output must have the columns that the table had at the first plan."""
     story = IcebergStory(lake)
 
     def failing(_batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - it returns nothing.
@@ -156,10 +156,10 @@ def test_a_run_that_has_staged_nothing_yet_began_all_the_same(lake: CliLake) -> 
     ],
     ids=["float to double", "not null dropped", "a longer decimal"],
 )
-def test_what_iceberg_allows_for_old_files_is_no_dead_end(
+def test_a_change_that_iceberg_allows_for_old_files_is_not_a_dead_end(
     lake: CliLake, change: Callable[[UpdateSchema], object], wanted: list[Any]
 ) -> None:
-    """A wider type or a dropped NOT NULL in mid-run: the run goes on, and every value is read."""
+    """A wider type or a dropped NOT NULL in mid-run: the run continues, and every value is read."""
     story = IcebergStory(
         lake,
         Schema(
@@ -218,7 +218,7 @@ def labelled(batch: pa.RecordBatch) -> dict[str, Any]:
 
 
 def labelled_and_scored(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Return one column more."""
+    """Return one more column."""
     return {**scored(batch), **labelled(batch)}
 
 
@@ -231,10 +231,10 @@ def labelled_and_scored(batch: pa.RecordBatch) -> dict[str, Any]:
     ],
     ids=["another type", "another name", "the same name"],
 )
-def test_lance_gives_a_number_twice_and_no_value_lands_in_another_column(
+def test_lance_reuses_a_field_number_and_no_value_lands_in_another_column(
     tmp_path: Path, successor: pa.Field, said: str
 ) -> None:
-    """A dropped column's number goes to the next one: neither unreadable, nor another's values."""
+    """A new column gets a dropped one's number: the start is refused, no wrong value is read."""
     story = LanceStory(tmp_path)
     story.start(labelled, until=0)
     story.rig.dataset().add_columns(pa.field("score", pa.string()))
@@ -251,10 +251,10 @@ def test_lance_gives_a_number_twice_and_no_value_lands_in_another_column(
 
 
 def test_a_lance_column_added_in_mid_run_need_not_be_in_the_output(tmp_path: Path) -> None:
-    """The script is older than the column: it goes on, and its rows have NULL there."""
+    """The script is older than the column: it continues, and its rows have NULL there."""
     story = LanceStory(tmp_path)
     story.start(labelled, until=0)
-    with pytest.raises(SchemaMismatchError, match="'label'"):  # It has had that from the start.
+    with pytest.raises(SchemaMismatchError, match="'label'"):  # A column from the start.
         story.start(plain)
     story.rig.dataset().add_columns(pa.field("score", pa.string()))
     assert story.start(labelled) is not None
@@ -262,8 +262,8 @@ def test_a_lance_column_added_in_mid_run_need_not_be_in_the_output(tmp_path: Pat
     assert story.rig.dataset().to_table()["score"].null_count == 31
 
 
-def test_of_versions_that_are_gone_name_number_and_type_decide(tmp_path: Path) -> None:
-    """After a clean-up the same name, number and type must do: the values are the column's own."""
+def test_if_old_versions_are_gone_name_number_and_type_decide(tmp_path: Path) -> None:
+    """After a clean-up the same name, number and type suffice: the values belong to the column."""
     story = LanceStory(tmp_path)
     story.start(labelled, until=0)
     story.rig.dataset().add_columns(pa.field("score", pa.string()))
@@ -276,7 +276,7 @@ def test_of_versions_that_are_gone_name_number_and_type_decide(tmp_path: Path) -
     assert scores == {-1: None} | dict.fromkeys(range(10)) | {i: f"paid-{i}" for i in range(10, 30)}
 
 
-def test_a_lance_column_that_need_no_longer_be_filled_is_no_dead_end(tmp_path: Path) -> None:
+def test_a_lance_column_that_becomes_nullable_is_not_a_dead_end(tmp_path: Path) -> None:
     """Fragments that hold a value in every row fit a column that allows NULL."""
     story = LanceStory(tmp_path)
     story.start(labelled, until=0)

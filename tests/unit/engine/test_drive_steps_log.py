@@ -1,4 +1,4 @@
-"""The log of a driver: one line for each step, in the order of the protocol."""
+"""A driver's log messages: one line for each step, in the order of the protocol."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ CANARY = "canary-7f3a"
 
 @pytest.fixture
 def steps(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """Read the log at INFO."""
+    """Capture the log at INFO."""
     caplog.set_level(logging.INFO, "holdfast")
     return caplog
 
 
 def said(steps: pytest.LogCaptureFixture) -> list[str]:
     """Return the messages since the last call, without the run's id, which each of them has."""
-    assert {vars(one)["holdfast_run"] for one in steps.records} == {"r"}
-    assert {one.levelname for one in steps.records} == {"INFO"}
-    found = [re.sub(r"snapshot \d+", "snapshot S", one) for one in steps.messages]
-    assert all(one.startswith("run r: ") for one in found)
+    assert {vars(record)["holdfast_run"] for record in steps.records} == {"r"}
+    assert {record.levelname for record in steps.records} == {"INFO"}
+    found = [re.sub(r"snapshot \d+", "snapshot S", message) for message in steps.messages]
+    assert all(message.startswith("run r: ") for message in found)
     steps.clear()
-    return [one.removeprefix("run r: ") for one in found]
+    return [message.removeprefix("run r: ") for message in found]
 
 
 def test_a_run_in_one_start(steps: pytest.LogCaptureFixture) -> None:
@@ -48,7 +48,7 @@ def test_a_run_in_one_start(steps: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_failure_and_a_resume(steps: pytest.LogCaptureFixture) -> None:
-    """The error's name stands there, never its text: that may hold what is in a row."""
+    """The log holds the error's name, never its text, which may contain values of a row."""
     rig, transform = Rig(), WatchedTransform()
     chunks: dict[str, Any] = {"batch_rows": 1, "checkpoint_every": 1e-9, "retries": 0}
 
@@ -76,14 +76,14 @@ def test_a_failure_and_a_resume(steps: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_an_input_that_nobody_has_counted(steps: pytest.LogCaptureFixture) -> None:
-    """Then nobody knows how many rows are left."""
+def test_an_input_that_was_not_counted(steps: pytest.LogCaptureFixture) -> None:
+    """The number of rows that are left is not known."""
     Rig().start(verify_input=False)
     assert "pass 1 (rows): unknown number of rows left; computes all rows" in said(steps)
 
 
-def test_nothing_is_printed_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
-    """The logger has no handler of ours, and INFO is below what Python prints without one."""
+def test_nothing_is_printed_by_default(capfd: pytest.CaptureFixture[str]) -> None:
+    """We add no handler to the logger, and Python does not print INFO without one."""
     assert logging.getLogger("holdfast").handlers == []
     Rig().start()
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Inputs that are not what they should be: doubled keys, keys that go, rows that change."""
+"""Inputs that are not as they should be: duplicate keys, missing keys, changed rows."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ NO_CHECK: dict[str, Any] = {"verify_input": False}
     ids=["in one partition", "across partitions", "both"],
 )
 @pytest.mark.usefixtures("many_rows")
-def test_a_key_that_stands_twice_commits_nothing_until_it_is_mended(
+def test_a_duplicate_key_commits_nothing_until_it_is_fixed(
     doubled: list[Any], mended_rows: int
 ) -> None:
-    """The error shows the key; once the input is mended, only work on that key is done again."""
+    """The error shows the key; once the input is fixed, only work on that key is done again."""
     rig, transform = Rig(), WatchedTransform()
     with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
         rig.start(MemorySubmitter(*doubled), transform=WatchedTransform())
@@ -56,10 +56,10 @@ def test_a_key_that_stands_twice_commits_nothing_until_it_is_mended(
 
 @pytest.mark.usefixtures("many_rows")
 @pytest.mark.parametrize("how", ["cost", "per_row"])
-def test_where_rows_have_a_price_a_key_that_stands_twice_is_found_before_the_first(
+def test_a_duplicate_key_is_found_before_the_first_row_if_rows_cost_money(
     how: str,
 ) -> None:
-    """Hours of calls later the answer would be the same."""
+    """Otherwise the error would come after hours of calls."""
     rig, ids = Rig(), list[int]()
     doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
     watched = WatchedTransform()
@@ -79,7 +79,7 @@ def test_where_rows_have_a_price_a_key_that_stands_twice_is_found_before_the_fir
 
 
 def test_a_few_keys_are_compared_before_the_first_row() -> None:
-    """Whatever a row costs: 400 rows with 10 keys were once computed before it was said."""
+    """Whatever a row costs: 400 rows with 10 keys were once computed before the error came."""
     rig, transform = Rig(), WatchedTransform()
     doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
     with pytest.raises(DuplicateKeyError, match=r"1 keys .* \(id=3\)"):
@@ -90,8 +90,8 @@ def test_a_few_keys_are_compared_before_the_first_row() -> None:
 
 
 @pytest.mark.usefixtures("many_rows")
-def test_of_many_keys_a_sample_is_compared_and_all_if_it_shows_a_double() -> None:
-    """The sample has key 3, and the error counts all of them."""
+def test_of_many_keys_a_sample_is_compared_and_all_if_it_has_a_duplicate() -> None:
+    """The sample contains key 3; the error counts all duplicate keys."""
     rig, transform = Rig(), WatchedTransform()
     doubled = MemorySubmitter(range(10), [*range(10, 20), 3, 4])
     doubled.sampled = {3}
@@ -101,8 +101,8 @@ def test_of_many_keys_a_sample_is_compared_and_all_if_it_shows_a_double() -> Non
 
 
 @pytest.mark.usefixtures("many_rows")
-def test_of_many_keys_without_a_price_only_a_sample_is_compared_first() -> None:
-    """All of them would cost a shuffle, and the rows that are done stay done."""
+def test_of_many_keys_only_a_sample_is_compared_first_if_rows_cost_nothing() -> None:
+    """Comparing all would cost a shuffle, and finished rows stay finished."""
     rig, input_ = Rig(), two_partitions()
     rig.start(input_, transform=WatchedTransform())
     assert input_.key_reads == 1
@@ -117,7 +117,7 @@ def test_keys_that_take_long_to_read_are_not_read_again_to_compare_them() -> Non
 
 
 def test_rows_without_a_key_are_named_before_keys_are_compared() -> None:
-    """Several of them share NULL, which is no key that appears twice."""
+    """Several of them share NULL, which is not a duplicate key."""
     rig, transform = Rig(), WatchedTransform()
     with pytest.raises(NullKeyError, match="2 input rows"):
         rig.start(MemorySubmitter(range(10), [10, None, None]), transform=transform)
@@ -127,14 +127,14 @@ def test_rows_without_a_key_are_named_before_keys_are_compared() -> None:
 
 
 def test_without_a_transform_keys_are_not_compared_first() -> None:
-    """There is no bill: the rows are only copied."""
+    """Rows are only copied, so nothing costly would be wasted."""
     rig, input_ = Rig(), two_partitions()
     rig.start(input_)
     assert input_.key_reads == 1
 
 
 def test_rows_that_remain_are_compared_before_they_are_handed_out() -> None:
-    """What is made of them costs."""
+    """The step that consumes them costs money."""
     rig = Rig()
     doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
     with pytest.raises(DuplicateKeyError, match=r"\(id=3\)"):
@@ -149,8 +149,8 @@ def long_job(rig: Rig, at: int) -> WatchedTransform:
 
 
 @pytest.mark.usefixtures("many_rows")
-def test_a_job_that_runs_for_a_minute_has_all_keys_compared_beside_it() -> None:
-    """It stops in good order: what is done and paid for is kept for the mended input."""
+def test_all_keys_are_compared_while_a_job_runs_for_more_than_a_minute() -> None:
+    """The job stops in good order: finished rows are kept for the corrected input."""
     rig = Rig()
     transform, rest = long_job(rig, 5), WatchedTransform()
     doubled = MemorySubmitter(range(10), [*range(10, 20), 15])
@@ -163,8 +163,8 @@ def test_a_job_that_runs_for_a_minute_has_all_keys_compared_beside_it() -> None:
 
 
 @pytest.mark.usefixtures("many_rows")
-def test_keys_that_were_compared_beside_a_job_are_not_compared_again() -> None:
-    """Neither beside the next pass of the same start, nor if the job ends before a minute."""
+def test_keys_that_were_compared_during_a_job_are_not_compared_again() -> None:
+    """Neither during the next pass of the same start, nor if the job ends within a minute."""
     rig, input_ = Rig(), two_partitions()
     transform = long_job(rig, 5)
     transform.at[7] = lambda: rig.time.pass_by(610.0)
@@ -177,7 +177,7 @@ def test_keys_that_were_compared_beside_a_job_are_not_compared_again() -> None:
 
 
 @pytest.mark.usefixtures("many_rows")
-def test_a_check_beside_the_job_that_fails_does_not_harm_it() -> None:
+def test_a_failing_check_does_not_harm_the_job_that_runs_meanwhile() -> None:
     """Keys are compared again when all rows are done."""
     rig, input_ = Rig(), two_partitions()
 
@@ -191,7 +191,7 @@ def test_a_check_beside_the_job_that_fails_does_not_harm_it() -> None:
 
 @pytest.mark.usefixtures("many_rows")
 def test_a_key_whose_first_row_was_done_before_a_crash_is_found_too() -> None:
-    """The second row must not be taken for a finished one, and be lost without a word."""
+    """The second row must not be taken for a finished one and lost silently."""
     rig, transform = Rig(), WatchedTransform()
     doubled = MemorySubmitter(range(10), [*range(10, 20), 3])
     doubled.before_task[1] = rig.storage.kill
@@ -204,7 +204,7 @@ def test_a_key_whose_first_row_was_done_before_a_crash_is_found_too() -> None:
 
 
 def test_finished_keys_that_are_gone_are_named() -> None:
-    """Rows of the first life are not in the input of the second: nobody wants half of each."""
+    """Rows of the first start are not in the second's input: a mix of both must not land."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter)
@@ -216,8 +216,8 @@ def test_finished_keys_that_are_gone_are_named() -> None:
     assert rig.table.ids == ALL
 
 
-def test_a_key_that_went_is_not_made_up_for_by_one_that_stands_twice() -> None:
-    """As many rows as before: the count alone would pass, and row 0 would land uninvited."""
+def test_a_missing_key_is_not_made_up_for_by_a_duplicate_one() -> None:
+    """As many rows as before: the count alone would pass, and row 0 would land by mistake."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter)
@@ -226,8 +226,8 @@ def test_a_key_that_went_is_not_made_up_for_by_one_that_stands_twice() -> None:
     assert rig.table.data_snapshots == []
 
 
-def test_a_row_that_was_read_in_the_place_of_another_is_noticed() -> None:
-    """The tasks saw as many rows as were planned, but one of them is nobody's."""
+def test_a_row_that_was_read_instead_of_another_is_noticed() -> None:
+    """The tasks saw as many rows as planned, but one of them is not in the input."""
     rig, submitter = Rig(), two_partitions()
     submitter.next_reads.append([partition(range(10)), partition([99, *range(11, 20)])])
     with pytest.raises(InputChangedError, match=r"1 of 20 finished keys .*\(id=99\)"):
@@ -280,7 +280,7 @@ def test_of_two_records_that_share_a_key_the_earlier_one_stays() -> None:
 
 
 def test_a_dropped_record_gives_back_the_chunks_that_it_replaced() -> None:
-    """They share no key with anybody: their rows are replayed, not computed again."""
+    """They share no key with another record: their rows are replayed, not computed again."""
     rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
     submitter.next_reads.append([partition(range(10)), partition([*range(10, 20), 18, 3])])
     driven = rig.start(submitter, transform=transform, **CHUNKS)
@@ -288,7 +288,7 @@ def test_a_dropped_record_gives_back_the_chunks_that_it_replaced() -> None:
     assert (driven.dropped_rows, rig.table.ids) == (2, ALL)
 
 
-def test_without_an_input_check_a_run_still_ends_well() -> None:
+def test_without_an_input_check_a_run_still_succeeds() -> None:
     """The keys are not read before the job, and the report does not claim that they were."""
     rig, submitter = Rig(), two_partitions()
     driven = rig.start(submitter, **NO_CHECK)
@@ -297,7 +297,7 @@ def test_without_an_input_check_a_run_still_ends_well() -> None:
 
 
 def test_without_an_input_check_a_landed_run_is_returned_unread() -> None:
-    """Whoever does not want the keys read does not want it after the commit either."""
+    """A user who does not want the keys read does not want it after the commit either."""
     rig, submitter = Rig(), MemorySubmitter(range(99))
     rig.start(**NO_CHECK)
     driven = rig.start(submitter, **NO_CHECK)
@@ -313,7 +313,7 @@ def test_without_an_input_check_a_landed_run_is_returned_unread() -> None:
 
 
 def test_without_an_input_check_a_resume_computes_only_what_is_missing() -> None:
-    """Finished keys are left out of the next job all the same."""
+    """Finished keys are still left out of the next job."""
     rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter, transform=WatchedTransform(), **NO_CHECK)
@@ -323,7 +323,7 @@ def test_without_an_input_check_a_resume_computes_only_what_is_missing() -> None
 
 
 def test_without_an_input_check_chunks_and_unsealed_work_are_kept() -> None:
-    """A start that finds everything done has nothing to add, and that is no error."""
+    """A start that finds everything done has nothing to add, and that is not an error."""
     rig, first, transform = Rig(), WatchedTransform(), WatchedTransform()
     first.at[17] = rig.storage.kill
     rig.start_and_die(transform=first, **CHUNKS, **NO_CHECK)
@@ -336,16 +336,16 @@ def test_without_an_input_check_chunks_and_unsealed_work_are_kept() -> None:
     assert rig.table.ids == ALL
 
 
-def test_without_an_input_check_a_key_that_stands_twice_is_still_found() -> None:
-    """What is covered must be disjoint, whoever looked at the input."""
+def test_without_an_input_check_a_duplicate_key_is_still_found() -> None:
+    """Covered keys must be disjoint, whether or not the input was checked."""
     rig = Rig()
     with pytest.raises(DuplicateKeyError, match=r"\(id=3\)"):
         rig.start(MemorySubmitter(range(10), [*range(10, 20), 3]), **NO_CHECK)
     assert rig.table.data_snapshots == []
 
 
-def test_a_complete_run_goes_on_with_rows_that_came_since() -> None:
-    """As one that was killed half way: the finished rows are kept, and the new ones are done."""
+def test_a_complete_run_continues_with_rows_that_were_added_since() -> None:
+    """As after a kill half way: the finished rows are kept, and the new ones are done."""
     dry, rig = Rig(), Rig()
     dry.start(**NO_CHECK)
     rig.storage.writes_left = dry.storage.written.index(LAYOUT.record(4))
@@ -356,8 +356,8 @@ def test_a_complete_run_goes_on_with_rows_that_came_since() -> None:
     assert (driven.kept_rows, driven.input_compared) == (20, "keys")
 
 
-def test_a_complete_run_that_lost_rows_of_its_input_stops() -> None:
-    """What is staged would be committed, though its input is gone."""
+def test_a_complete_run_whose_input_lost_rows_stops() -> None:
+    """Otherwise staged rows would be committed although their input is gone."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     rig.start_and_die()
@@ -366,8 +366,8 @@ def test_a_complete_run_that_lost_rows_of_its_input_stops() -> None:
     assert rig.table.data_snapshots == []
 
 
-def test_an_old_post_that_lands_late_without_the_new_rows_is_told() -> None:
-    """The run is in the table without them: "committed" would drop them without a word."""
+def test_an_old_post_that_lands_late_without_the_new_rows_is_reported() -> None:
+    """The run is in the table without them: "committed" would drop them silently."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_DELAYED)
     rig.start_and_die()
@@ -377,7 +377,7 @@ def test_an_old_post_that_lands_late_without_the_new_rows_is_told() -> None:
 
 
 def test_without_an_input_check_a_null_key_is_found_by_its_task() -> None:
-    """NULL is equal to nothing: its row would never be among the finished ones."""
+    """NULL equals nothing, so its row would never count as finished."""
     rig, mended = Rig(), WatchedTransform()
     with pytest.raises(NullKeyError, match="3 input rows"):
         rig.start(MemorySubmitter([None, None, 1], [2, 3], [4, None]), **NO_CHECK)
@@ -388,7 +388,7 @@ def test_without_an_input_check_a_null_key_is_found_by_its_task() -> None:
 
 
 def test_an_input_that_gives_other_rows_each_time_is_given_up() -> None:
-    """Each pass pays for the same rows again: after a few it is the input that must be mended."""
+    """Each pass pays for the same rows again: after a few, the user must fix the input."""
     rig, submitter = Rig(), two_partitions()
     submitter.next_reads.extend([[partition([*range(10), 3]), partition(range(10, 20))]] * 50)
     with pytest.raises(InputChangedError, match="different rows each time"):
@@ -398,7 +398,7 @@ def test_an_input_that_gives_other_rows_each_time_is_given_up() -> None:
 
 
 def test_a_run_that_landed_refuses_other_rows() -> None:
-    """Not even one more: it would be dropped without a word."""
+    """Not even one more row: it would be dropped silently."""
     rig, other = Rig(), MemorySubmitter(range(21))
     rig.start()
     with pytest.raises(RunMismatchError, match="1 more"):

@@ -1,4 +1,4 @@
-"""Remaining: the costly step is in the DataFrame, which is made of the rows that are left."""
+"""`run.remaining`: the costly step is in the DataFrame, which is built from the rows left."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def remaining(
 def append(
     rig: Rig, prepared: Prepared, derived: MemorySubmitter, options: WriteOptions | None = None
 ) -> Report:
-    """Append what the costly step has made of them."""
+    """Append the output of the costly step."""
     driver = Driver(
         ledger=prepared.ledger, sink=rig.table, input=Unpinned(derived), prepared=prepared
     )
@@ -52,7 +52,7 @@ def append(
 
 
 def test_only_the_rows_that_are_left_are_needed() -> None:
-    """The finished ones are not in the DataFrame any more, and land all the same."""
+    """The finished ones are no longer in the DataFrame, and still land."""
     rig = rig_with_ten_rows_done()
     prepared = remaining(rig)
     assert len(prepared.book.finished.uris) == 1
@@ -70,7 +70,7 @@ def test_a_first_start_has_everything_left() -> None:
 @pytest.mark.parametrize("rows_done", [True, False])
 @pytest.mark.parametrize("arrived", [range(10, 19), range(10, 21), range(11, 21)])
 def test_a_step_that_loses_or_adds_rows_commits_nothing(arrived: range, *, rows_done: bool) -> None:
-    """A filter or a join between would otherwise drop rows without a word."""
+    """A filter or a join in the step would otherwise drop rows silently."""
     rig = rig_with_ten_rows_done() if rows_done else Rig()
     ids = arrived if rows_done else [*range(10), *arrived]
     with pytest.raises(InputChangedError, match="some rows of"):
@@ -83,7 +83,7 @@ def test_a_step_that_loses_or_adds_rows_commits_nothing(arrived: range, *, rows_
 def test_a_step_that_loses_every_row_commits_nothing(
     partitions: list[list[int]], *, rows_done: bool
 ) -> None:
-    """The error says what to mend, on a first start too; then the run goes on."""
+    """The error says what to fix, also on a first start; then the run continues."""
     rig = rig_with_ten_rows_done() if rows_done else Rig()
     with pytest.raises(InputChangedError, match="some rows of"):
         append(rig, remaining(rig), MemorySubmitter(*partitions))
@@ -94,7 +94,7 @@ def test_a_step_that_loses_every_row_commits_nothing(
 
 
 def test_rows_whose_keys_are_lost_remain_to_be_done() -> None:
-    """A clean-up took a key file: the next start gives its rows again, instead of failing for ever.
+    """A key file was deleted: the next start gets its rows again, instead of failing every time.
 
     Found by the simulation (seed 355).
     """
@@ -109,7 +109,7 @@ def test_rows_whose_keys_are_lost_remain_to_be_done() -> None:
 
 
 def test_another_key_is_refused_before_the_run_is_claimed() -> None:
-    """It may be another job of the same id, and the first one may be at work."""
+    """It may be another job with the same id, and the first one may be at work."""
     rig = rig_with_ten_rows_done()
     before = rig.kinds()
     with pytest.raises(RunMismatchError, match=r"key was \(id\), and is now \(day\)"):
@@ -123,7 +123,7 @@ def test_rows_without_a_key_are_refused_at_once() -> None:
         remaining(Rig(), MemorySubmitter([1, None]))
 
 
-def test_work_that_was_lost_since_is_an_error_that_running_again_mends() -> None:
+def test_work_that_was_lost_since_is_an_error_that_running_again_fixes() -> None:
     """The rows of the lost file are not in the DataFrame: this start cannot do them."""
     rig = rig_with_ten_rows_done()
     prepared = remaining(rig)
@@ -138,7 +138,7 @@ def test_work_that_was_lost_since_is_an_error_that_running_again_mends() -> None
 
 
 def test_work_that_is_lost_right_before_the_post_is_an_error_too() -> None:
-    """Without an input check the rest would have landed, and ten rows would be gone."""
+    """Without an input check the rest would have landed, and ten rows would be missing."""
     rig, options = rig_with_ten_rows_done(), WriteOptions(verify_input=False)
     prepared, derived = remaining(rig, options=options), MemorySubmitter(range(10, 20))
     lost = list(rig.table.files)
@@ -150,7 +150,7 @@ def test_work_that_is_lost_right_before_the_post_is_an_error_too() -> None:
     assert rig.table.ids == ALL
 
 
-def test_work_whose_chunk_turns_out_damaged_is_an_error_that_running_again_mends() -> None:
+def test_work_with_a_damaged_chunk_is_an_error_that_running_again_fixes() -> None:
     """Only the replay notices it: without an input check its rows would be left out silently."""
     rig, dying = Rig(), WatchedTransform()
     options = WriteOptions(verify_input=False, transform=WatchedTransform())
@@ -159,7 +159,7 @@ def test_work_whose_chunk_turns_out_damaged_is_an_error_that_running_again_mends
     prepared = remaining(rig, options=options)
     left = sorted(set(ALL) - durable_ids(rig))
     (chunk,) = [
-        one for one in rig.storage.objects if one.endswith("0000.chunk") and "/000001/" in one
+        uri for uri in rig.storage.objects if uri.endswith("0000.chunk") and "/000001/" in uri
     ]
     rig.storage.damage[chunk] = bit_flipped
     with pytest.raises(JobFailedError, match=OUT_OF_REACH):
@@ -169,10 +169,10 @@ def test_work_whose_chunk_turns_out_damaged_is_an_error_that_running_again_mends
     assert rig.table.ids == ALL
 
 
-def test_a_key_that_the_whole_input_has_twice_is_the_users_to_mend() -> None:
-    """The rows that are left do not tell, and one of the two records would take others with it.
+def test_a_key_that_the_whole_input_has_twice_must_be_fixed_by_the_user() -> None:
+    """The rows left do not show it, and dropping one of the two records would lose other rows.
 
-    Found by the simulation: without an input check row 1 was gone without a word.
+    Found by the simulation: without an input check row 1 was lost silently.
     """
     rig, options = Rig(), WriteOptions(verify_input=False)
     doubled = MemorySubmitter([0, 2], [1, 0])
@@ -184,10 +184,8 @@ def test_a_key_that_the_whole_input_has_twice_is_the_users_to_mend() -> None:
     assert durable_ids(rig) == {0, 1, 2}
 
 
-def test_a_key_that_unsteady_reads_have_covered_twice_is_an_error_that_running_again_mends() -> (
-    None
-):
-    """The record that is left out takes a row with it that the rest of the input does not hold."""
+def test_a_key_covered_twice_by_unstable_reads_is_an_error_that_running_again_fixes() -> None:
+    """The dropped record also holds a row that is not in the rest of the input."""
     rig, options = Rig(), WriteOptions(verify_input=False)
     with pytest.raises(DuplicateKeyError):
         rig.start(MemorySubmitter([0, 2], [1, 0]), verify_input=False)
@@ -216,7 +214,7 @@ def test_a_run_that_landed_has_nothing_left_and_is_compared() -> None:
 
 
 def test_a_driver_that_took_over_in_between_fences_the_write() -> None:
-    """What was finished when the rows were asked for is not what is finished now."""
+    """The rows that were finished when `remaining` was called are not those finished now."""
     rig = rig_with_ten_rows_done()
     prepared, derived = remaining(rig), MemorySubmitter(range(10, 20))
     rig.start()
@@ -225,8 +223,8 @@ def test_a_driver_that_took_over_in_between_fences_the_write() -> None:
     assert (derived.plans, rig.table.ids, len(rig.table.data_snapshots)) == ([], ALL, 1)
 
 
-def test_rows_that_a_dead_write_has_done_are_not_left_any_more() -> None:
-    """The second life asks again, and gets the rest of the rest."""
+def test_rows_that_a_dead_write_has_done_do_not_remain() -> None:
+    """The second start asks again, and gets the rows that are still left."""
     rig = rig_with_ten_rows_done()
     prepared, derived = remaining(rig), MemorySubmitter(range(10, 15), range(15, 20))
     derived.before_task[1] = rig.storage.kill

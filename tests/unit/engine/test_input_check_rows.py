@@ -27,10 +27,10 @@ CHANGED = "keys are the same, but some of the 10 finished rows now have differen
 
 
 class OnlyIds:
-    """A transform that notes the values it saw, and hands on what the table has."""
+    """A transform that records the values it saw, and returns the table's columns."""
 
     def __init__(self) -> None:
-        """Start with no notes."""
+        """Start without recorded values."""
         self.names: set[str] = set()
         self.ids: list[int] = []
 
@@ -42,14 +42,14 @@ class OnlyIds:
 
 
 def only_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Hand on what the table has."""
+    """Return the table's columns."""
     return batch.select(["id"])
 
 
 def balances(ids: Iterable[int], value: int | None, **others: int | None) -> pa.RecordBatch:
     """Return customers with a balance; `id_7=1` gives the seventh another one."""
     ids = list(ids)
-    values = [others.get(f"id_{one}", value) for one in ids]
+    values = [others.get(f"id_{customer}", value) for customer in ids]
     return pa.record_batch({"id": pa.array(ids), "balance": pa.array(values, pa.int64())})
 
 
@@ -85,7 +85,7 @@ def test_after_the_commit_new_values_under_the_same_keys_are_another_input() -> 
 
 
 def test_half_way_new_values_under_finished_keys_stop_the_run() -> None:
-    """Half of the table would be of one day, and half of another."""
+    """Otherwise half of the table would be from one day, and half from another."""
     rig, other = Rig(), customers(2)
     half_way(rig, **ROWS)
     with pytest.raises(InputChangedError, match=CHANGED) as caught:
@@ -97,7 +97,7 @@ def test_half_way_new_values_under_finished_keys_stop_the_run() -> None:
 
 
 def test_half_way_keys_alone_do_not_show_new_values() -> None:
-    """This is what "keys" does not find, as the promises say."""
+    """The documented limit of "keys"."""
     rig = Rig()
     half_way(rig, verify_input="keys")
     driven = start(rig, customers(2), verify_input="keys")
@@ -106,7 +106,7 @@ def test_half_way_keys_alone_do_not_show_new_values() -> None:
 
 @pytest.mark.parametrize("value", [2, None], ids=["changed", "now NULL"])
 def test_one_changed_value_among_finished_rows_is_enough(value: int | None) -> None:
-    """Sums over whole rows see a single one."""
+    """Sums over whole rows show a single changed value."""
     rig = Rig()
     half_way(rig, **ROWS)
     with pytest.raises(InputChangedError, match=CHANGED):
@@ -114,7 +114,7 @@ def test_one_changed_value_among_finished_rows_is_enough(value: int | None) -> N
 
 
 def test_rows_that_are_not_done_may_change() -> None:
-    """Nothing was made of their old values."""
+    """Their old values were not used."""
     rig = Rig()
     half_way(rig, **ROWS)
     driven = start(rig, customers(1, id_13=7), **ROWS)
@@ -122,7 +122,7 @@ def test_rows_that_are_not_done_may_change() -> None:
 
 
 def test_rows_that_were_added_are_accepted_and_do_not_hide_a_changed_one() -> None:
-    """Sums are compared over the rows that are done already."""
+    """Sums are compared over the finished rows only."""
     more = balances(range(20, 25), 1)
     rig = Rig()
     half_way(rig, **ROWS)
@@ -133,7 +133,7 @@ def test_rows_that_were_added_are_accepted_and_do_not_hide_a_changed_one() -> No
 
 
 def test_two_rows_that_swap_their_values_are_noticed() -> None:
-    """So it is with row_number() over another order: the same keys and values, paired anew."""
+    """As with row_number() over another order: the same keys and values in other pairs."""
     rig = Rig()
     half_way(rig, customers(1, id_2=5), **ROWS)
     with pytest.raises(InputChangedError, match=CHANGED):
@@ -141,7 +141,7 @@ def test_two_rows_that_swap_their_values_are_noticed() -> None:
 
 
 def test_values_that_change_between_the_look_and_the_job_are_noticed() -> None:
-    """What tasks have read is compared with what was measured, in one start as well."""
+    """The rows that tasks read are compared with those measured, within one start as well."""
     rig, submitter = Rig(), customers(1)
     submitter.next_reads.append(customers(1, id_13=2).partitions)
     with pytest.raises(InputChangedError, match="some of the 20 finished rows"):
@@ -154,7 +154,7 @@ def test_values_that_change_between_the_look_and_the_job_are_noticed() -> None:
 
 @pytest.mark.parametrize("is_landed", [False, True], ids=["half way", "landed"])
 def test_rows_that_were_done_by_keys_cannot_be_compared_by_values(*, is_landed: bool) -> None:
-    """The error says how many, and the way out works."""
+    """The error says how many rows, and its advice works."""
     rig = Rig()
     if is_landed:
         start(rig, customers())
@@ -172,8 +172,8 @@ def test_rows_that_were_done_by_keys_cannot_be_compared_by_values(*, is_landed: 
     )
 
 
-def test_a_run_of_rows_goes_on_by_keys_and_then_cannot_go_back() -> None:
-    """The report says which check was used last; the rows in between have no sums."""
+def test_a_run_checked_by_rows_continues_by_keys_and_then_cannot_go_back() -> None:
+    """The report says which check was used last; rows done by keys have no sums."""
     rig = Rig()
     half_way(rig, **ROWS)
     driven = start(rig, customers(2), verify_input="keys")
@@ -184,7 +184,7 @@ def test_a_run_of_rows_goes_on_by_keys_and_then_cannot_go_back() -> None:
 
 @pytest.mark.parametrize("is_landed", [False, True], ids=["half way", "landed"])
 def test_a_column_that_was_added_is_another_input_and_is_named(*, is_landed: bool) -> None:
-    """The order of columns is none of it."""
+    """The order of columns does not matter."""
 
     def wider(rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.append_column("city", pa.array(["x"] * rows.num_rows))
@@ -204,7 +204,7 @@ def test_a_column_that_was_added_is_another_input_and_is_named(*, is_landed: boo
 
 @pytest.mark.parametrize("verify_input", ["keys", "rows"])
 def test_all_columns_are_read_only_for_rows(verify_input: VerifyInput) -> None:
-    """By keys no column is added to what tasks read, and the transform sees none in any case."""
+    """By keys, tasks read no additional column, and the transform never sees one."""
     rig, submitter, transform = Rig(), customers(), OnlyIds()
     rig.start(submitter, transform=transform, verify_input=verify_input)
     is_rows = verify_input == "rows"
@@ -215,8 +215,8 @@ def test_all_columns_are_read_only_for_rows(verify_input: VerifyInput) -> None:
 
 
 @pytest.mark.parametrize("how", ["chunks", "per row", "quarantine"])
-def test_each_way_of_working_sums_each_row_once(how: str) -> None:
-    """Rows in chunks, rows in flight and failed rows are all among the sums."""
+def test_each_mode_sums_each_row_once(how: str) -> None:
+    """Rows in chunks, rows in flight and failed rows are all in the sums."""
     rig = Rig()
 
     def answer(row: dict[str, Any]) -> dict[str, Any]:
@@ -233,14 +233,16 @@ def test_each_way_of_working_sums_each_row_once(how: str) -> None:
         "quarantine": {"transform": fails, "on_error": "quarantine", "max_errors": 1},
     }
     rig.start(customers(), **options[how], **ROWS)
-    found = [hash_sums(row_hashes(one).to_numpy().view("uint64")) for one in customers().partitions]
+    found = [
+        hash_sums(row_hashes(rows).to_numpy().view("uint64")) for rows in customers().partitions
+    ]
     sums = rig.sealed().sums
     assert (sums.row_low, sums.row_high) == tuple(map(sum, zip(*found, strict=True)))
     assert rig.start(customers(), **options[how], **ROWS).input_compared == "rows"
 
 
 def test_rows_of_remaining_cannot_be_compared_by_values() -> None:
-    """What arrives is made of the input's rows, and is not them: this is said at once."""
+    """The rows that arrive are derived from the input's rows: the error comes at once."""
     rig = Rig()
     with pytest.raises(SettingsError, match=r'"rows" cannot be used with run\.remaining'):
         prepare(rig.ledger(), customers(), ("id",), WriteOptions(verify_input="rows"))
@@ -249,7 +251,7 @@ def test_rows_of_remaining_cannot_be_compared_by_values() -> None:
 
 
 def test_work_knows_the_sums_of_rows_only_if_every_record_does() -> None:
-    """A sum that leaves some rows out would equal nothing, or the wrong thing."""
+    """A sum over only some of the rows would match nothing, or the wrong rows."""
 
     def record(number: int, low: int | None = None, high: int | None = None) -> TaskRecord:
         coverage = Coverage(rows=2, low=1, high=1, keys_bytes=0, row_low=low, row_high=high)
@@ -268,15 +270,15 @@ def test_work_knows_the_sums_of_rows_only_if_every_record_does() -> None:
 def test_sums_are_compared_as_far_as_both_sides_know_them() -> None:
     """Keys always; values if both have them."""
     keys = InputSums(rows=1, null_keys=0, low=2, high=3)
-    one = InputSums(rows=1, null_keys=0, low=2, high=3, row_low=4, row_high=5)
+    first = InputSums(rows=1, null_keys=0, low=2, high=3, row_low=4, row_high=5)
     other = InputSums(rows=1, null_keys=0, low=2, high=3, row_low=4, row_high=6)
-    assert (keys.matches(one), one.matches(keys), one.matches(one)) == (True, True, True)
-    assert (one.matches(other), other.matches(one)) == (False, False)
-    assert (keys.difference(one), one.difference(one)) == ("", "")
-    assert "different values" in one.difference(other)
+    assert (keys.matches(first), first.matches(keys), first.matches(first)) == (True, True, True)
+    assert (first.matches(other), other.matches(first)) == (False, False)
+    assert (keys.difference(first), first.difference(first)) == ("", "")
+    assert "different values" in first.difference(other)
 
 
-def test_tags_are_taken_apart_by_name_and_slice() -> None:
+def test_tags_are_split_by_name_and_slice() -> None:
     """A slice of the rows has the hashes of these rows, not of the first ones."""
     tags = pa.StructArray.from_arrays(
         [pa.array([-1, 2, 3]), pa.array([4, 5, 6])], names=[ROW_HASH, KEY_HASH]
@@ -323,7 +325,7 @@ def test_a_post_that_lands_late_is_compared_by_values_as_well() -> None:
 
 
 def dated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return ids that tell which balance they were made of."""
+    """Return ids that show which balance they were made from."""
     made = [i + 1000 * b for i, b in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
     return pa.record_batch({"id": pa.array(made)})
 
@@ -343,6 +345,6 @@ def test_wherever_a_start_dies_the_table_never_has_values_of_both_days(how: dict
         except (InputChangedError, RunMismatchError):
             refused += 1
             rig.start(customers(1), transform=dated, **ROWS, **how)
-        days = {one // 1000 for one in rig.table.ids}
+        days = {number // 1000 for number in rig.table.ids}
         assert (len(rig.table.ids), len(days), len(rig.table.data_snapshots)) == (20, 1, 1)
     assert refused

@@ -20,7 +20,7 @@ Keys = dict[str, list[object]]
 
 
 def covered(*records: Keys) -> tuple[Work, KeyFiles]:
-    """Return work of one record for each set of keys, and where these stand."""
+    """Return work with one record for each set of keys, and the files of these keys."""
     storage, made = MemoryStorage(), []
     for number, keys in enumerate(records):
         name = f"1/rows/{number}/0/0"
@@ -47,13 +47,13 @@ def covered(*records: Keys) -> tuple[Work, KeyFiles]:
         ([{"day": [1, 1], "id": [1, 2]}, {"day": [2, 1], "id": [1, 2]}], False),
     ],
 )
-def test_keys_of_all_records_are_looked_at_together(records: list[Keys], differ: bool) -> None:  # noqa: FBT001 - drawn.
-    """In one record or in two, of one column or of several."""
+def test_keys_of_all_records_are_compared_together(records: list[Keys], differ: bool) -> None:  # noqa: FBT001 - drawn.
+    """In one record or in two, with one column or several."""
     assert all_differ(*covered(*records)) is differ
 
 
 def test_keys_whose_hash_is_not_computed_here_prove_nothing() -> None:
-    """Spark is asked about texts, also when only one of the records has them."""
+    """Spark compares texts, also if only one of the records has them."""
     assert not all_differ(*covered({"id": ["a", "b"]}))
     assert not all_differ(*covered({"id": [1, 2]}, {"id": ["a", "b"]}))
 
@@ -68,7 +68,7 @@ def test_too_many_keys_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_fewer_keys_than_were_covered_are_damage() -> None:
-    """A proof over some of the keys is none."""
+    """A proof over only some of the keys is not a proof."""
     work, finished = covered({"id": [2, 1]}, {"id": [4, 3, 5]})
     assert isinstance(finished.storage, MemoryStorage)
     first, second = finished.uris.values()
@@ -77,8 +77,8 @@ def test_fewer_keys_than_were_covered_are_damage() -> None:
         all_differ(work, finished)
 
 
-def test_keys_that_cannot_be_read_are_told_apart_from_a_store_that_is_away() -> None:
-    """One is for ever, the other for a moment."""
+def test_damaged_keys_are_distinguished_from_an_unavailable_store() -> None:
+    """Damage is permanent, an outage is not."""
     work, finished = covered({"id": [2, 1]})
     assert isinstance(finished.storage, MemoryStorage)
     finished.storage.failures["get"] = 1
@@ -93,15 +93,15 @@ def test_keys_that_cannot_be_read_are_told_apart_from_a_store_that_is_away() -> 
         all_differ(work, finished)
 
 
-def test_spark_is_not_asked_for_what_is_proven_here() -> None:
-    """A small run in no order costs no join."""
+def test_spark_is_not_asked_for_what_the_driver_can_prove() -> None:
+    """A small unordered run costs no join."""
     submitter = MemorySubmitter([5, 1, 3], [4, 2])
     Rig().start(submitter)
     assert submitter.joins == 0
 
 
-def test_one_bit_turned_over_anywhere_is_damage_or_changes_nothing() -> None:
-    """Pyarrow tells a damaged file in many ways; none of them reaches the user as it is.
+def test_one_flipped_bit_anywhere_is_damage_or_changes_nothing() -> None:
+    """Pyarrow reports a damaged file in many ways; none of them reaches the user unchanged.
 
     Found by the simulation: a damaged page header is an OSError.
     """

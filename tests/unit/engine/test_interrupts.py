@@ -1,4 +1,4 @@
-"""Interrupts: a signal lets tasks end in good order, and then does what it always does."""
+"""Interrupts: a signal lets tasks end in good order, and then has its usual effect."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
 
 
 class EndedError(BaseException):
-    """What the handler before ours raises: the process is to end."""
+    """Raised by the earlier handler: the process is to end."""
 
 
 @dataclass
 class Before:
-    """The handlers that were there before."""
+    """The handlers that were set before ours."""
 
     received: list[int] = field(default_factory=list)
     raises: bool = False
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
-        """Remember the signal."""
+        """Record the signal."""
         self.received.append(number)
         if self.raises:
             raise EndedError
 
     def are_set(self) -> bool:
-        """Whether both are the ones that handle now."""
+        """Whether both handlers are in effect."""
         return all(signal.getsignal(number) == self.handle for number in SIGNALS)
 
 
 @pytest.fixture
 def before() -> Iterator[Before]:
-    """Set handlers that remember, for the length of a test."""
+    """Set handlers that record signals, for the length of a test."""
     found = Before()
     kept = {number: signal.signal(number, found.handle) for number in SIGNALS}
     yield found
@@ -76,16 +76,16 @@ def before() -> Iterator[Before]:
 
 
 def put(storage: WatchedStorage, body: Body) -> None:
-    """Put a record where it ends the job of `job_ledger`."""
+    """Write a record that ends the job of `job_ledger`."""
     record = Record(number=NEXT_NUMBER, nonce="n", written_at=WRITTEN_AT, body=body)
     storage.objects[job_ledger(storage).layout.record(NEXT_NUMBER)] = encode_record(record)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_asks_the_tasks_and_is_handed_on_afterwards(
+def test_the_first_signal_stops_the_tasks_and_is_passed_on_afterwards(
     number: signal.Signals, before: Before
 ) -> None:
-    """The job goes on to its end in between; whoever handled the signal handles it then."""
+    """The job runs to its end in between; then the earlier handler gets the signal."""
     asked: list[str] = []
     with interruptible(asked.append):
         assert not before.are_set()
@@ -95,7 +95,7 @@ def test_the_first_signal_asks_the_tasks_and_is_handed_on_afterwards(
 
 
 def test_without_a_signal_nothing_happens(before: Before) -> None:
-    """The handlers are as they were, also when the job fails."""
+    """The handlers are restored, also when the job fails."""
     asked: list[str] = []
     with interruptible(asked.append):
         pass
@@ -105,7 +105,7 @@ def test_without_a_signal_nothing_happens(before: Before) -> None:
     assert (asked, before.received, before.are_set()) == ([], [], True)
 
 
-def test_a_job_that_fails_after_a_signal_hands_it_on_too(before: Before) -> None:
+def test_a_job_that_fails_after_a_signal_passes_it_on_too(before: Before) -> None:
     """The signal must not be lost with the error."""
 
     def job() -> None:
@@ -120,7 +120,7 @@ def test_a_job_that_fails_after_a_signal_hands_it_on_too(before: Before) -> None
 
 @pytest.mark.parametrize("second", SIGNALS)
 def test_a_second_signal_is_handled_at_once(second: signal.Signals, before: Before) -> None:
-    """Whoever presses Ctrl-C twice does not want to wait; and it is handed on once."""
+    """A user who presses Ctrl-C twice does not want to wait; the earlier handler runs once."""
     asked: list[str] = []
     with interruptible(asked.append):
         signal.raise_signal(signal.SIGINT)
@@ -130,14 +130,14 @@ def test_a_second_signal_is_handled_at_once(second: signal.Signals, before: Befo
 
 
 class ManualTimer:
-    """A timer whose time comes when a test says so."""
+    """A timer that a test fires."""
 
     made: ClassVar[list[ManualTimer]] = []
 
     def __init__(
         self, wait_s: float, act: Callable[..., object], arguments: Sequence[object]
     ) -> None:
-        """Wait, from `start` on."""
+        """Wait, once started."""
         self.wait_s, self.is_waiting, self.daemon = wait_s, False, False
         self._act = partial(act, *arguments)
         self.made.append(self)
@@ -147,29 +147,31 @@ class ManualTimer:
         self.is_waiting = True
 
     def cancel(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self.is_waiting = False
 
     def ring(self) -> None:
-        """Act, as a timer does whose time has come, unless it does not wait."""
+        """Act as a timer that fires, unless it is not waiting."""
         if self.is_waiting:
             self._act()
 
 
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> list[ManualTimer]:
-    """Return the timers that are made during a test."""
+    """Return the timers that are created during a test."""
     monkeypatch.setattr(ManualTimer, "made", [])
     monkeypatch.setattr(threading, "Timer", ManualTimer)
     return ManualTimer.made
 
 
-def test_too_long_a_wait_is_a_second_signal(before: Before, timers: list[ManualTimer]) -> None:
-    """A task that cannot end must not keep the driver."""
+def test_waiting_too_long_counts_as_a_second_signal(
+    before: Before, timers: list[ManualTimer]
+) -> None:
+    """A task that cannot end must not hold up the driver."""
     with interruptible(lambda _: None):
         signal.raise_signal(signal.SIGTERM)
         (timer,) = timers
-        # Long enough for tasks to look, to end their calls, and to write.
+        # Long enough for tasks to look, to finish their calls, and to write.
         assert (timer.daemon, 6.0 < timer.wait_s < 10.0) == (True, True)
         timer.ring()
         until(lambda: before.received == [signal.SIGTERM])
@@ -188,8 +190,8 @@ def test_a_job_that_ends_in_time_gets_no_second_signal(
     assert before.received == [signal.SIGTERM]
 
 
-def test_where_the_tasks_cannot_be_asked_the_signal_is_handled_at_once(before: Before) -> None:
-    """A store that is away must not make a process that cannot be ended."""
+def test_if_the_tasks_cannot_be_stopped_the_signal_is_handled_at_once(before: Before) -> None:
+    """An unavailable store must not make a process impossible to end."""
 
     def fails(_reason: str) -> None:
         raise StoreUnavailableError(uri="s3://store", reason="away")
@@ -219,7 +221,7 @@ def test_ctrl_c_ends_a_script_as_always() -> None:
 
 
 def test_other_threads_change_nothing(before: Before) -> None:
-    """Signals reach the main thread only, and only there may a handler be set."""
+    """Signals reach only the main thread, and only there may a handler be set."""
     were_set = []
 
     def job() -> None:
@@ -242,25 +244,25 @@ def test_other_threads_change_nothing(before: Before) -> None:
         (INTENT, "fenced"),
     ],
 )
-def test_the_log_tells_a_jobs_tasks_whether_and_how_to_end(body: Body | None, end: str) -> None:
-    """Only their own driver stops them so that what they have done counts."""
+def test_tasks_read_from_the_log_whether_and_how_to_end(body: Body | None, end: str) -> None:
+    """Finished rows count only if their own driver stops the tasks."""
     storage = WatchedStorage()
     if body is not None:
         put(storage, body)
     assert job_ledger(storage).end() == end
-    # Mostly nothing is there, and then one small request tells.
+    # Usually there is no record, and one small request shows it.
     assert len(storage.names_called("get")) == (0 if body is None else 1)
 
 
-def test_a_record_that_nobody_can_read_fences_a_job() -> None:
+def test_an_unreadable_record_fences_a_job() -> None:
     """Whatever it is, the driver no longer waits for this job."""
     storage = WatchedStorage()
     storage.fence()
     assert job_ledger(storage).end() == "fenced"
 
 
-def test_a_task_learns_from_a_look_how_it_is_to_end() -> None:
-    """Fenced: nothing counts any more. Stopped: what is done counts."""
+def test_a_task_finds_out_from_the_log_how_to_end() -> None:
+    """Fenced: nothing counts any more. Stopped: finished rows count."""
     storage = WatchedStorage()
     ledger = job_ledger(storage)
     writer = ListWriterSpec(pa.schema([("id", pa.int64())])).open("task")
@@ -277,7 +279,7 @@ def test_a_task_learns_from_a_look_how_it_is_to_end() -> None:
 
 
 def test_a_task_that_starts_after_the_signal_pays_for_nothing() -> None:
-    """Spark goes on starting tasks until the job is ended."""
+    """Spark keeps starting tasks until the job is ended."""
     storage, function = WatchedStorage(), RowFunction()
     put(storage, Stop(reason="SIGTERM"))
     report = run_task(storage, batch(range(3)), transform=per_row(function), batch_rows=None)
@@ -288,10 +290,10 @@ def test_a_task_that_starts_after_the_signal_pays_for_nothing() -> None:
     assert (report.end, transform.ids, report.log) == ("interrupted", [], "")
 
 
-def test_an_interrupted_task_keeps_what_its_calls_bring_within_the_grace(
+def test_an_interrupted_task_keeps_the_answers_that_arrive_within_the_grace_period(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Calls being made come to their end; rows that wait and calls that hang are given up."""
+    """Calls in progress finish; waiting rows and calls that hang are given up."""
     monkeypatch.setattr(row_steps, "_LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(attempt_module, "_GRACE_S", 0.3)
     storage, function = WatchedStorage(), RowFunction()
@@ -311,8 +313,8 @@ def test_an_interrupted_task_keeps_what_its_calls_bring_within_the_grace(
     assert (report.end, report.problem) == ("interrupted", None)
     until(lambda: function.cancelled == [1])
     assert function.ids[:3] == [0, 1, 2]
-    (one,) = logged(job_ledger(storage))
-    assert (one.end, one.coverage.rows, report.rows_in) == ("stopped", 2, 2)
+    (record,) = logged(job_ledger(storage))
+    assert (record.end, record.coverage.rows, report.rows_in) == ("stopped", 2, 2)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -333,14 +335,14 @@ def test_a_signal_writes_one_stop_and_finished_rows_are_kept(
     assert rig.log().records[-1].body == Stop(reason=number.name)
     assert durable_ids(rig) == set(first.ids) == {0, 1, 2, 3, 4, 5, 10, 11}
     logs = Work().plus(task_records(run_ledger(rig.storage)))[0].records
-    assert list({one.log: one.end for one in logs}.values()) == ["stopped", "stopped"]
+    assert list({record.log: record.end for record in logs}.values()) == ["stopped", "stopped"]
     before.raises = False
     driven = rig.start(transform=second, **CHUNKS)
     assert sorted(second.ids) == sorted(set(ALL) - set(first.ids))
     assert (driven.kept_rows, rig.table.ids, rig.time.sleeps) == (8, ALL, [])
 
 
-def test_a_signal_during_calls_keeps_those_that_are_being_made(
+def test_a_signal_during_calls_keeps_the_answers_of_calls_in_progress(
     before: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their answers are paid for."""
@@ -361,8 +363,8 @@ def test_a_signal_during_calls_keeps_those_that_are_being_made(
     assert durable_ids(rig) == set(function.ids)
 
 
-def test_where_the_signal_was_ignored_before_the_run_goes_on(before: Before) -> None:
-    """Another pass does what is left."""
+def test_if_the_earlier_handler_ignores_the_signal_the_run_continues(before: Before) -> None:
+    """Another pass does the remaining rows."""
     rig, transform = Rig(), WatchedTransform()
     transform.at[5] = lambda: signal.raise_signal(signal.SIGTERM)
     driven = rig.start(transform=transform, **CHUNKS)
@@ -370,8 +372,8 @@ def test_where_the_signal_was_ignored_before_the_run_goes_on(before: Before) -> 
     assert (sorted(transform.ids), driven.passes > 1) == (ALL, True)
 
 
-def test_a_signal_while_chunks_are_replayed_is_handed_on_when_they_are(before: Before) -> None:
-    """A replay costs no call, so it goes on to its end; the log says that its driver gave up."""
+def test_a_signal_during_a_replay_is_passed_on_after_it(before: Before) -> None:
+    """A replay makes no calls, so it runs to its end; the log says that its driver stopped."""
     rig, first, submitter = Rig(), WatchedTransform(), two_partitions()
     first.at[7] = rig.storage.kill
     rig.start_and_die(transform=first, **CHUNKS)

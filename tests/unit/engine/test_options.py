@@ -1,4 +1,4 @@
-"""WriteOptions: what a user asks for is checked before anything is touched."""
+"""WriteOptions: a user's options are checked before anything is touched."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from tests.fakes.rig import Rig, two_partitions
         ("checkpoint_every", timedelta(0)),
     ],
 )
-def test_a_choice_that_cannot_be_followed_is_refused_by_its_name(name: str, value: object) -> None:
-    """A typing error must not switch a check off, and the message says what would do."""
+def test_an_invalid_option_is_refused_by_name(name: str, value: object) -> None:
+    """A typing error must not switch a check off, and the message says what is accepted."""
     options: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=name) as caught:
         WriteOptions(**options)
@@ -54,12 +54,12 @@ def test_a_choice_that_cannot_be_followed_is_refused_by_its_name(name: str, valu
     [("30s", 30.0), ("5 min", 300.0), (2.5, 2.5), (timedelta(hours=1), 3600.0), (None, None)],
 )
 def test_a_checkpoint_is_a_duration_in_any_form(every: Any, seconds: float | None) -> None:  # noqa: ANN401
-    """None switches checkpoints off; it is no duration of nothing."""
+    """None switches checkpoints off; it is not a duration of zero."""
     assert WriteOptions(checkpoint_every=every).checkpoint_every_s == seconds
 
 
-def test_by_default_nothing_is_left_out() -> None:
-    """The input is checked and compared, checkpoints are made, and nobody is overrun."""
+def test_by_default_every_check_is_on() -> None:
+    """The input is checked and compared, checkpoints are made, and no driver is overrun."""
     options = WriteOptions()
     assert (options.verify_input, options.if_committed, options.one_to_one) == (
         "keys",
@@ -69,10 +69,10 @@ def test_by_default_nothing_is_left_out() -> None:
     assert (options.checkpoint_every_s, options.takeover, options.retries) == (30.0, "wait", 2)
 
 
-# ---- Sizes of batches, and the rule about rows
+# ---- Batch sizes, and the one-to-one rule
 @pytest.mark.parametrize("batch_rows", [True, False, 0, -1, "10", 1.5, 10.0])
-def test_a_batch_size_that_is_no_whole_number_is_refused(batch_rows: Any) -> None:  # noqa: ANN401
-    """Before anything is written, and with the value that was given."""
+def test_a_batch_size_that_is_not_a_positive_integer_is_refused(batch_rows: Any) -> None:  # noqa: ANN401
+    """Before anything is written, and the error repeats the value."""
     rig, submitter = Rig(), two_partitions()
     with pytest.raises(SettingsError, match=f"batch_rows={batch_rows!r}"):
         rig.start(submitter, batch_rows=batch_rows)
@@ -80,7 +80,7 @@ def test_a_batch_size_that_is_no_whole_number_is_refused(batch_rows: Any) -> Non
 
 
 @pytest.mark.parametrize("batch_rows", [1, 10_000, None])
-def test_a_batch_size_of_at_least_one_is_taken(batch_rows: int | None) -> None:
+def test_a_batch_size_of_at_least_one_is_accepted(batch_rows: int | None) -> None:
     """None leaves the batches as Spark sends them."""
     submitter = two_partitions()
     Rig().start(submitter, batch_rows=batch_rows)
@@ -90,7 +90,7 @@ def test_a_batch_size_of_at_least_one_is_taken(batch_rows: int | None) -> None:
 @pytest.mark.parametrize("name", ["one_to_one", "strict_code"])
 @pytest.mark.parametrize("value", ["same", "", None, 1])
 def test_a_switch_is_true_or_false(name: str, value: object) -> None:
-    """What only looks like False must not switch a check off."""
+    """A value that only looks like False must not switch a check off."""
     with pytest.raises(SettingsError, match=f"{name}={value!r}"):
         WriteOptions(**cast("Any", {name: value}))
 
@@ -103,7 +103,7 @@ def test_a_batch_format_must_be_a_known_one() -> None:
         WriteOptions(transform=hf.per_row(dict), batch_format="pandas")
 
 
-def test_the_row_rule_reaches_the_tasks() -> None:
+def test_the_one_to_one_rule_reaches_the_tasks() -> None:
     """By default a transform keeps the number of rows."""
     default, changed = two_partitions(), two_partitions()
     Rig().start(default)

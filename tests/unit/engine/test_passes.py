@@ -1,4 +1,4 @@
-"""Resume: a start goes on where others died, and no row is paid for twice, lost or doubled."""
+"""Resume: a start continues where others died, and no row is paid for twice, lost or doubled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fakes.rig import LAYOUT, Rig, durable_ids, two_partitions
 from tests.fakes.watched_transform import WatchedTransform
 
 ALL = list(range(20))
-# Every batch of two rows is made durable at once, as a chunk of its own.
+# Every batch of two rows is made durable at once, as its own chunk.
 CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
 # Only full files are made durable; `rig_with_files` makes them full after four rows.
 FILES: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": None}
@@ -37,18 +37,18 @@ def rig_with_files() -> Rig:
 
 def record_of(rig: Rig, first: int) -> TaskRecord:
     """Return the task record whose keys begin with an id."""
-    spans = {one.coverage.span: one for one in task_records(job_ledger(rig.storage))}
-    (found,) = [one for span, one in spans.items() if span is not None and span[0] == first]
+    spans = {record.coverage.span: record for record in task_records(job_ledger(rig.storage))}
+    (found,) = [record for span, record in spans.items() if span is not None and span[0] == first]
     return found
 
 
 def jobs(rig: Rig) -> list[str]:
     """Return which jobs were planned, in order."""
-    return [one.body.job for one in rig.log().records if isinstance(one.body, Plan)]
+    return [record.body.job for record in rig.log().records if isinstance(record.body, Plan)]
 
 
-def test_a_driver_that_dies_between_two_tasks_leaves_the_first_ones_rows_done() -> None:
-    """The next start computes the second task's rows and no others, and says what it kept."""
+def test_a_driver_that_dies_between_two_tasks_leaves_the_rows_of_the_first_done() -> None:
+    """The next start computes only the second task's rows, and reports what it kept."""
     rig, submitter, first, second = Rig(), two_partitions(), WatchedTransform(), WatchedTransform()
     first.at[3] = lambda: time.sleep(0.01)
     submitter.after_task[0] = rig.storage.kill
@@ -60,7 +60,7 @@ def test_a_driver_that_dies_between_two_tasks_leaves_the_first_ones_rows_done() 
 
 
 def test_a_driver_that_dies_after_its_job_leaves_all_rows_done() -> None:
-    """No seal and no report: the task logs alone tell that nothing is left to compute."""
+    """No seal and no report: the task logs alone show that nothing is left to compute."""
     rig, first, second = Rig(), two_partitions(), two_partitions()
     first.after_job = rig.storage.kill
     rig.start_and_die(first)
@@ -71,7 +71,7 @@ def test_a_driver_that_dies_after_its_job_leaves_all_rows_done() -> None:
 
 
 def test_a_driver_that_dies_after_the_complete_seal_leaves_only_the_commit() -> None:
-    """No job is run and no task log is read any more; the input is compared."""
+    """No job is run and no task log is read; the input is compared."""
     dry, rig, submitter = Rig(), Rig(), two_partitions()
     dry.start()
     rig.storage.writes_left = dry.storage.written.index(LAYOUT.record(4))
@@ -87,7 +87,7 @@ def test_a_driver_that_dies_after_the_complete_seal_leaves_only_the_commit() -> 
 
 
 def test_chunks_of_a_dead_task_are_replayed_without_the_transform() -> None:
-    """A kill in the middle of a task costs the batch in hand; the rows before it are done."""
+    """A kill in the middle of a task costs the current batch; the rows before it are done."""
     rig, first, second = Rig(), WatchedTransform(), WatchedTransform()
     first.at[7] = rig.storage.kill
     rig.start_and_die(transform=first, **CHUNKS)
@@ -100,29 +100,29 @@ def test_chunks_of_a_dead_task_are_replayed_without_the_transform() -> None:
 
 
 @pytest.mark.parametrize(("least", "tasks"), [(1, 2), (1 << 30, 1)], ids=["large", "small"])
-def test_a_replay_is_shared_out_unless_its_files_would_be_small(
+def test_a_replay_is_split_up_unless_its_files_would_be_small(
     least: int, tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end of a long job nearly all rows may wait in chunks: every core has a share."""
+    """At the end of a long job nearly all rows may wait in chunks: every core gets a share."""
     monkeypatch.setattr(passes, "_REPLAY_ITEM_BYTES_MIN", least)
     rig, first, submitter = Rig(), WatchedTransform(), two_partitions()
     first.at[17] = rig.storage.kill
     rig.start_and_die(transform=first, **CHUNKS)
     rig.storage.delete([uri for uri in rig.storage.objects if "parquet" in uri])
     driven = rig.start(submitter, transform=WatchedTransform(), **CHUNKS)
-    replayed = [one for one in task_records(job_ledger(rig.storage)) if one.supersedes]
-    by_replay = {one.log for one in replayed if "/replay/" in one.name}
+    replayed = [record for record in task_records(job_ledger(rig.storage)) if record.supersedes]
+    by_replay = {record.log for record in replayed if "/replay/" in record.name}
     assert (len(by_replay), driven.passes) == (tasks, 2)
     assert rig.table.ids == ALL
 
 
 def test_when_every_row_is_in_a_chunk_nothing_is_computed_at_all() -> None:
-    """The only task died just before it closed its file: the replay is all that is left."""
+    """The only task died just before it closed its file: only the replay is left."""
     dry, rig, submitter = Rig(), Rig(), MemorySubmitter(range(10))
     dry.start(submitter, transform=WatchedTransform(), **CHUNKS)
-    (cut,) = [one for one in task_records(job_ledger(dry.storage)) if one.groups]
+    (cut,) = [record for record in task_records(job_ledger(dry.storage)) if record.groups]
     rig.storage.writes_left = dry.storage.written.index(LAYOUT.task_record(cut.name))
-    # The first attempt of each of both starts has the same number, as in Spark.
+    # The first attempts of both starts have the same number, as in Spark.
     rig.start_and_die(MemorySubmitter(range(10)), transform=WatchedTransform(), **CHUNKS)
     transform = WatchedTransform()
     driven = rig.start(MemorySubmitter(range(10)), transform=transform, **CHUNKS)
@@ -132,7 +132,7 @@ def test_when_every_row_is_in_a_chunk_nothing_is_computed_at_all() -> None:
 
 @pytest.mark.parametrize("options", [CHUNKS, FILES], ids=["chunks", "files"])
 def test_a_kill_before_any_write_of_a_start_costs_no_durable_row(options: dict[str, Any]) -> None:
-    """Whichever write comes last: the next start computes what is missing, and nothing else."""
+    """Whichever write is the last: the next start computes only what is missing."""
     dry = rig_with_files()
     dry.start(transform=WatchedTransform(), **options)
     for writes in range(len(dry.storage.written)):
@@ -147,7 +147,7 @@ def test_a_kill_before_any_write_of_a_start_costs_no_durable_row(options: dict[s
 
 
 def test_a_record_that_a_zombie_writes_after_the_seal_does_not_count() -> None:
-    """Its task goes on after its driver died; whoever seals later must not take its rows too."""
+    """Its task continues after its driver died; a later seal must not count its rows too."""
     rig, first, second = Rig(), two_partitions(), two_partitions()
     first.before_task[1] = rig.storage.kill
     rig.start_and_die(first)
@@ -155,11 +155,11 @@ def test_a_record_that_a_zombie_writes_after_the_seal_does_not_count() -> None:
     second.before_task[0] = lambda: zombie.run([partition(range(10, 20))], place=1, attempt=99)
     second.after_job = rig.storage.kill
     rig.start_and_die(second)
-    written = [one.log for one in task_records(job_ledger(rig.storage))]
+    written = [record.log for record in task_records(job_ledger(rig.storage))]
     assert len(written) == 3  # The zombie did write.
     driven = rig.start()
     assert (driven.kept_rows, driven.dropped_rows, rig.table.ids) == (20, 0, ALL)
-    assert {one.claim for one in rig.sealed().records} == {1, 3}
+    assert {record.claim for record in rig.sealed().records} == {1, 3}
 
 
 def test_a_zombie_of_an_earlier_pass_does_not_count_either() -> None:
@@ -182,7 +182,7 @@ def test_a_zombie_of_an_earlier_pass_does_not_count_either() -> None:
     rig.start_and_die(submitter, transform=transform, **CHUNKS)
     driven = rig.start(transform=WatchedTransform(), **CHUNKS)
     assert (driven.dropped_rows, rig.table.ids) == (0, ALL)
-    assert not [one.log for one in rig.sealed().records if one.log.endswith("99")]
+    assert not [record.log for record in rig.sealed().records if record.log.endswith("99")]
 
 
 def test_rows_that_a_twin_has_done_too_are_dropped_and_reported() -> None:
@@ -203,10 +203,10 @@ def test_rows_that_a_twin_has_done_too_are_dropped_and_reported() -> None:
 
 
 @pytest.mark.parametrize("verify_input", ["keys", "rows", False])
-def test_a_second_attempt_leaves_a_place_with_durable_rows_to_the_next_pass(
+def test_a_second_attempt_leaves_a_partition_with_durable_rows_to_the_next_pass(
     *, verify_input: VerifyInput
 ) -> None:
-    """Spark runs a task again that lost its store for a moment: what it had done is kept."""
+    """Spark repeats a task that lost its store for a moment: its finished rows are kept."""
     rig, transform = Rig(), WatchedTransform()
     transform.at[7] = lambda: rig.storage.failures.update(size=1)
     driven = rig.start(transform=transform, verify_input=verify_input, **CHUNKS)
@@ -216,8 +216,8 @@ def test_a_second_attempt_leaves_a_place_with_durable_rows_to_the_next_pass(
 
 
 @pytest.mark.parametrize("lost", ["file", "manifest", "keys"])
-def test_work_that_lost_an_object_is_done_again_and_no_other(lost: str) -> None:
-    """Somebody's clean-up took one object: exactly the rows of that record are computed again."""
+def test_only_work_that_lost_an_object_is_done_again(lost: str) -> None:
+    """A clean-up deleted one object: exactly the rows of that record are computed again."""
     rig, submitter, transform = rig_with_files(), two_partitions(), WatchedTransform()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, transform=WatchedTransform(), **FILES)
@@ -243,8 +243,8 @@ def test_a_lost_chunk_costs_its_own_rows() -> None:
     assert (driven.withdrawn_rows, driven.kept_rows, rig.table.ids) == (2, 6, ALL)
 
 
-def test_chunks_stand_in_for_the_file_that_replaced_them() -> None:
-    """The file is gone, the chunks are not: its rows are replayed, and none is computed again."""
+def test_chunks_replace_the_lost_file_that_superseded_them() -> None:
+    """The file is gone, but not its chunks: its rows are replayed, and none is computed again."""
     rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, transform=WatchedTransform(), **CHUNKS)
@@ -266,8 +266,8 @@ def test_a_chunk_that_is_lost_with_the_file_that_replaced_it_is_done_again() -> 
 
 
 @pytest.mark.parametrize("kind", ["keys", "chunk"])
-def test_an_object_of_another_size_is_a_lost_one(kind: str) -> None:
-    """An upload that somebody cut short is found before its rows are needed."""
+def test_an_object_of_another_size_counts_as_lost(kind: str) -> None:
+    """A truncated upload is found before its rows are needed."""
     rig, first, transform = Rig(), WatchedTransform(), WatchedTransform()
     first.at[9] = rig.storage.kill
     rig.start_and_die(transform=first, **CHUNKS)
@@ -278,8 +278,8 @@ def test_an_object_of_another_size_is_a_lost_one(kind: str) -> None:
     assert (transform.ids[:2], driven.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
 
 
-def test_keys_that_replaced_chunks_share_are_withdrawn_with_them() -> None:
-    """Without a chunk's keys nobody knows what the file over it covers: both are done again."""
+def test_a_replaced_chunk_without_its_keys_is_withdrawn_with_its_file() -> None:
+    """Without a chunk's keys, what the file over it covers is unknown: both are done again."""
     rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, transform=WatchedTransform(), **CHUNKS)
@@ -289,7 +289,7 @@ def test_keys_that_replaced_chunks_share_are_withdrawn_with_them() -> None:
 
 
 def test_a_failing_row_leaves_other_tasks_and_earlier_batches_done() -> None:
-    """The error says which row; the next start pays for its batch and what comes after it."""
+    """The error names the row; the next start pays for its batch and the batches after it."""
     rig, first, second = Rig(), WatchedTransform(), WatchedTransform()
     first.fails_at = {5}
     with pytest.raises(TransformError, match=r"row 5 is bad.*\(id=4\) to \(id=5\)"):
@@ -301,7 +301,7 @@ def test_a_failing_row_leaves_other_tasks_and_earlier_batches_done() -> None:
 
 
 def test_a_row_that_fails_once_is_tried_again_in_the_next_pass() -> None:
-    """A service that was away for a moment costs a pass, not the start."""
+    """A brief service outage costs a pass, not the start."""
     rig, transform = Rig(), WatchedTransform()
 
     def fail_once() -> None:
@@ -330,7 +330,7 @@ def test_a_row_that_keeps_failing_is_given_up_after_the_retries(retries: int) ->
 
 
 def test_retries_end_when_a_pass_adds_nothing() -> None:
-    """The same row in the same place again: no retry mends it, and none is paid for."""
+    """The same row fails in the same place again: a retry would fail too, and none is made."""
     rig, transform = Rig(), WatchedTransform()
     transform.fails_at = {5}
     with pytest.raises(TransformError, match="1 of 2 tasks"):
@@ -342,7 +342,7 @@ def test_retries_end_when_a_pass_adds_nothing() -> None:
     "reports", [[], [TaskReport(place=0, end="left"), TaskReport(place=1, end="left")]]
 )
 def test_a_pass_that_adds_nothing_is_an_error(reports: list[TaskReport]) -> None:
-    """Rows are missing and nobody says why: going on would run the same job for ever."""
+    """Rows are missing for no reported reason: another pass would run the same job for ever."""
     rig, submitter = Rig(), two_partitions()
     submitter.answers.append(reports)
     with pytest.raises(JobFailedError, match="added nothing"):
@@ -359,7 +359,7 @@ def test_a_lost_task_is_done_in_the_next_pass() -> None:
     assert (driven.passes, driven.tasks, rig.table.ids) == (2, 4, ALL)
 
 
-# ---- A store that does not answer, or not truly: an error of ours, and the next start goes on
+# ---- A store that does not answer, or answers wrongly: our own error, and the next start resumes
 def rig_with_chunks() -> Rig:
     """Return a run whose driver died when one task was done and the other had a chunk."""
     rig, dying = Rig(), WatchedTransform()
@@ -368,12 +368,12 @@ def rig_with_chunks() -> Rig:
     return rig
 
 
-def test_a_call_without_an_answer_is_told_in_our_terms_and_costs_nothing() -> None:
-    """Whichever it is: the start ends well or with an error of ours, and the next one ends well."""
+def test_an_unanswered_call_is_one_of_our_errors_and_costs_nothing() -> None:
+    """For each call: the start succeeds or raises our error, and the next start succeeds."""
     dry = rig_with_chunks()
     dry.storage.calls.clear()
     dry.start(transform=WatchedTransform())
-    untold = []
+    raw = []
     for number, (kind, uri) in enumerate(dry.storage.calls):
         rig = rig_with_chunks()
         rig.storage.fail_after(number)
@@ -382,19 +382,19 @@ def test_a_call_without_an_answer_is_told_in_our_terms_and_costs_nothing() -> No
         except HoldfastError as error:
             assert error.retry_safe  # noqa: PT017 - it need not be raised.
         except StorageError:
-            untold.append(f"{kind} {uri}")
+            raw.append(f"{kind} {uri}")
         assert rig.storage.calls_until_failure is None  # The call did fail.
         rig.start(transform=WatchedTransform())
         assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)
-    assert untold == []
+    assert raw == []
 
 
-def test_a_listing_that_misses_a_record_which_a_task_reported_is_not_believed() -> None:
-    """The rows of that record would be computed again, and land beside the first ones."""
+def test_a_listing_without_a_record_that_a_task_reported_is_not_trusted() -> None:
+    """The rows of that record would be computed again, and land twice."""
     rig, submitter = Rig(), two_partitions()
 
     def hide_a_record() -> None:
-        (uri, *_) = [one for one in rig.storage.objects if one.endswith("/0000.json")]
+        (uri, *_) = [uri for uri in rig.storage.objects if uri.endswith("/0000.json")]
         del rig.storage.objects[uri]
 
     submitter.after_job = hide_a_record
@@ -415,10 +415,10 @@ def test_a_damaged_task_record_stops_the_start() -> None:
 
 @pytest.mark.parametrize("verify_input", ["keys", False])
 def test_a_damaged_chunk_is_never_written_to_the_table(*, verify_input: VerifyInput) -> None:
-    """Its digest stands in its record: its rows are computed again, and it is said so."""
+    """Its digest is in its record: its rows are computed again, and the report says so."""
     rig = rig_with_chunks()
     (chunk,) = [
-        one for one in rig.storage.objects if one.endswith("0000.chunk") and "/000001/" in one
+        uri for uri in rig.storage.objects if uri.endswith("0000.chunk") and "/000001/" in uri
     ]
     rig.storage.damage[chunk] = bit_flipped
     driven = rig.start(transform=WatchedTransform(), verify_input=verify_input)

@@ -1,4 +1,4 @@
-"""Whole runs in which rows fail: what lands, what is set aside, and what is tried again."""
+"""Whole runs in which rows fail: which land, which are quarantined, and which are tried again."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class Mended(RowFunction):
 def fails_at(*ids: int, mended: bool = False) -> RowFunction:
     """Return a row function that fails for these rows."""
     function = Mended() if mended else RowFunction()
-    function.fails_at = {one: ValueError(f"row {one} is bad") for one in ids}
+    function.fails_at = {number: ValueError(f"row {number} is bad") for number in ids}
     return function
 
 
 def options(function: RowFunction, **others: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return how a run sets failing rows aside."""
+    """Return options that quarantine failing rows."""
     transform = per_row(function, concurrency=3, retry=QUICK)
     return {"transform": transform, "on_error": "quarantine", **others}
 
 
 def without(*ids: int) -> list[int]:
-    """Return all ids but these."""
-    return [one for one in ALL if one not in ids]
+    """Return all ids except these."""
+    return [number for number in ALL if number not in ids]
 
 
 def in_quarantine(rig: Rig) -> list[int]:
-    """Return the rows that stand in the run's quarantine now, as a user reads them."""
+    """Return the rows that are in the run's quarantine now, as a user reads them."""
     chunks = quarantine_chunks(rig.ledger())
     return sorted(
-        one["id"]
+        row["id"]
         for uri, chunk in chunks.items()
         for rows in read_chunk(rig.storage, uri, chunk)
-        for one in rows["input"].to_pylist()
+        for row in rows["input"].to_pylist()
     )
 
 
@@ -64,7 +64,7 @@ def objects(storage: MemoryStorage) -> set[str]:
 
 
 def start_with_too_many(rig: Rig, *failing: int) -> RowFunction:
-    """Start a run in which these rows fail, and none may."""
+    """Start a run in which these rows fail although none may."""
     function = fails_at(*failing)
     with pytest.raises(TooManyErrorsError):
         rig.start(**options(function, max_errors=0))
@@ -72,7 +72,7 @@ def start_with_too_many(rig: Rig, *failing: int) -> RowFunction:
 
 
 def test_by_default_a_failing_row_ends_the_job_and_finished_rows_are_kept() -> None:
-    """The error shows the row; the next start pays for what is not durable and nothing else."""
+    """The error shows the row; the next start pays only for what is not durable."""
     rig, first, second = Rig(), fails_at(5), fails_at()
     with pytest.raises(TransformError, match=r"ValueError: row 5 is bad .*\(id=5\)") as caught:
         rig.start(**options(first, on_error="raise", retries=0))
@@ -86,8 +86,8 @@ def test_by_default_a_failing_row_ends_the_job_and_finished_rows_are_kept() -> N
     assert (driven.kept_rows, rig.table.ids, objects(rig.storage)) == (len(done), ALL, set())
 
 
-def test_rows_that_fail_are_set_aside_and_the_rest_lands() -> None:
-    """What is covered is the whole input, and the report says how many are not in the table."""
+def test_rows_that_fail_are_quarantined_and_the_rest_lands() -> None:
+    """The whole input is covered, and the report says how many rows are not in the table."""
     rig, submitter = Rig(), two_partitions()
     driven = rig.start(submitter, **options(fails_at(5, 13)))
     assert (rig.table.ids, driven.quarantined_rows) == (without(5, 13), 2)
@@ -103,8 +103,8 @@ def test_rows_that_fail_are_set_aside_and_the_rest_lands() -> None:
     )
 
 
-def test_a_batch_transform_sets_aside_the_rows_at_fault_alone() -> None:
-    """The batch around them is not lost with them."""
+def test_a_batch_transform_quarantines_only_the_rows_at_fault() -> None:
+    """The rest of their batch is not lost with them."""
     rig, transform = Rig(), WatchedTransform()
     transform.fails_at = {5, 13}
     driven = rig.start(transform=transform, on_error="quarantine", batch_rows=10)
@@ -117,7 +117,7 @@ def test_a_batch_transform_sets_aside_the_rows_at_fault_alone() -> None:
     ("max_errors", "limit"),
     [(0, 0), (2, 2), (0.0, 0), (0.05, 1), (0.051, 2), (0.1, 2), (1.0, 20), (1, 1)],
 )
-def test_as_many_rows_may_fail_as_a_number_or_a_share_says(
+def test_max_errors_limits_failed_rows_by_number_or_share(
     max_errors: float, limit: int, *, verify_input: VerifyInput
 ) -> None:
     """A share is of the input, and rounded up; without an input check, of the rows seen."""
@@ -151,16 +151,16 @@ def test_a_task_over_the_limit_calls_no_further_rows() -> None:
     assert len(function.ids) <= 10
 
 
-def test_without_an_input_check_a_share_is_not_held_against_one_task() -> None:
-    """It does not know how many rows there are; a number is held against it all the same."""
+def test_without_an_input_check_a_share_does_not_limit_a_single_task() -> None:
+    """The task does not know how many rows there are; an absolute number still applies to it."""
     for max_errors, expected in ((0.1, None), (4, 4)):
         rig, submitter = Rig(), two_partitions()
         rig.start(submitter, **options(fails_at(), max_errors=max_errors, verify_input=False))
         assert [plan.errors_max for plan in submitter.plans] == [expected]
 
 
-def test_what_has_failed_before_counts_against_the_limit_of_the_next_tasks() -> None:
-    """It is the whole run's, not each start's."""
+def test_earlier_failures_count_against_the_limit_of_the_next_tasks() -> None:
+    """The limit is for the whole run, not for each start."""
     rig, submitter = Rig(), two_partitions()
     submitter.after_task[0] = rig.storage.kill
     rig.start_and_die(submitter, **options(fails_at(1, 2), max_errors=3))
@@ -170,7 +170,7 @@ def test_what_has_failed_before_counts_against_the_limit_of_the_next_tasks() -> 
     assert (submitter.plans[0].errors_max, caught.value.rows) == (1, 4)
 
 
-def test_with_mended_code_only_the_failed_rows_are_tried_again() -> None:
+def test_with_changed_code_only_the_failed_rows_are_tried_again() -> None:
     """Finished rows are not called again, and the report names both versions of the code."""
     rig = Rig()
     first = start_with_too_many(rig, 5, 13)
@@ -187,8 +187,8 @@ def test_with_mended_code_only_the_failed_rows_are_tried_again() -> None:
     }
 
 
-def test_a_row_that_fails_with_mended_code_as_well_is_set_aside_once() -> None:
-    """Its older failure counts no more."""
+def test_a_row_that_also_fails_with_changed_code_is_quarantined_once() -> None:
+    """Its older failure no longer counts."""
     rig, mended = Rig(), fails_at(13, mended=True)
     start_with_too_many(rig, 5, 13)
     with pytest.warns(UserWarning, match="code has changed"):
@@ -198,7 +198,7 @@ def test_a_row_that_fails_with_mended_code_as_well_is_set_aside_once() -> None:
 
 
 def test_after_a_kill_the_same_code_does_not_try_failed_rows_again() -> None:
-    """They would fail as before, and cost as much."""
+    """They would fail again, and cost as much."""
     rig, submitter, second = Rig(), two_partitions(), fails_at(13)
     submitter.after_task[0] = rig.storage.kill
     rig.start_and_die(submitter, **options(fails_at(1, 2)))
@@ -208,8 +208,8 @@ def test_after_a_kill_the_same_code_does_not_try_failed_rows_again() -> None:
     assert (rig.table.ids, in_quarantine(rig)) == (without(1, 2, 13), [1, 2, 13])
 
 
-def test_a_start_that_had_too_many_is_tried_again_with_the_same_code() -> None:
-    """Else it could only fail as before: whatever was away may be there again."""
+def test_after_too_many_failures_the_same_code_tries_them_again() -> None:
+    """Otherwise it could only fail again; a service that was down may be back."""
     rig, second = Rig(), fails_at()
     start_with_too_many(rig, 5, 13)
     rig.start(**options(second, max_errors=1))
@@ -217,8 +217,8 @@ def test_a_start_that_had_too_many_is_tried_again_with_the_same_code() -> None:
     assert (rig.table.ids, in_quarantine(rig)) == (ALL, [])
 
 
-def test_within_a_limit_that_was_raised_failed_rows_stay_aside() -> None:
-    """This is the other way out of too many."""
+def test_within_a_raised_limit_failed_rows_stay_quarantined() -> None:
+    """The other way to resolve too many failures."""
     rig, second = Rig(), fails_at()
     start_with_too_many(rig, 5, 13)
     aside = set(in_quarantine(rig))
@@ -227,8 +227,8 @@ def test_within_a_limit_that_was_raised_failed_rows_stay_aside() -> None:
     assert rig.table.ids == without(*aside)
 
 
-def test_a_start_that_raises_tries_again_what_an_earlier_one_has_set_aside() -> None:
-    """It wants all rows in the table or none."""
+def test_a_start_with_on_error_raise_tries_quarantined_rows_again() -> None:
+    """It requires all rows in the table or none."""
     rig, submitter, second = Rig(), two_partitions(), fails_at()
     submitter.after_task[0] = rig.storage.kill
     rig.start_and_die(submitter, **options(fails_at(1, 2)))
@@ -238,7 +238,7 @@ def test_a_start_that_raises_tries_again_what_an_earlier_one_has_set_aside() -> 
 
 
 def test_a_complete_seal_is_final() -> None:
-    """A post of it may have landed: what it says has failed stays so, whatever the code."""
+    """A post of it may have landed: its failed rows stay failed, whatever the code."""
     dry, rig, mended = Rig(), Rig(), fails_at(mended=True)
     dry.start(**options(fails_at(5)))
     rig.storage.writes_left = dry.storage.written.index(LAYOUT.record(4))
@@ -251,7 +251,7 @@ def test_a_complete_seal_is_final() -> None:
 
 @pytest.mark.parametrize("lost", ["gone", "cut short"])
 def test_failed_rows_whose_object_is_lost_are_tried_again(lost: str) -> None:
-    """Nobody could read them any more; no other row is called."""
+    """They could no longer be read; no other row is called."""
     rig, submitter, second = Rig(), two_partitions(), fails_at()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, **options(fails_at(5, 13)))
@@ -264,8 +264,8 @@ def test_failed_rows_whose_object_is_lost_are_tried_again(lost: str) -> None:
     assert (rig.table.ids, in_quarantine(rig)) == (without(13), [13])
 
 
-def test_a_sweep_keeps_what_has_failed_for_good_and_nothing_older() -> None:
-    """It may be all that is left of a row; what was tried again has landed."""
+def test_a_sweep_keeps_rows_that_failed_for_good_and_nothing_older() -> None:
+    """It may be the only copy of a row; rows that were tried again have landed."""
     rig = Rig()
     start_with_too_many(rig, 5, 13)
     with pytest.warns(UserWarning, match="code has changed"):
@@ -281,7 +281,7 @@ def test_a_sweep_keeps_what_has_failed_for_good_and_nothing_older() -> None:
     assert in_quarantine(rig) == [13]
 
 
-def test_a_sweep_of_a_run_that_was_given_up_keeps_nothing() -> None:
+def test_a_sweep_of_an_aborted_run_keeps_nothing() -> None:
     """None of its rows is in the table, so the input still holds them all."""
     rig = Rig()
     start_with_too_many(rig, 5, 13)
@@ -292,7 +292,7 @@ def test_a_sweep_of_a_run_that_was_given_up_keeps_nothing() -> None:
 
 
 def test_a_kill_before_any_write_neither_loses_nor_doubles_a_failed_row() -> None:
-    """Whichever write comes last: each row is in the table or aside, and done rows stay done."""
+    """Whichever write is the last: each row lands or is quarantined, and done rows stay done."""
     how: dict[str, Any] = {"checkpoint_every": 1e-9}
     dry = Rig()
     dry.start(MemorySubmitter(range(4)), **options(fails_at(1, 3), max_errors=2, **how))
@@ -307,17 +307,17 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_failed_row() -> Non
             assert sorted(second.ids) == sorted(set(range(4)) - durable)
 
 
-def test_records_of_failed_rows_are_no_work_for_a_replay() -> None:
+def test_records_of_failed_rows_are_not_replayed() -> None:
     """Only chunks of output go into table files."""
     rig, submitter, function = Rig(), two_partitions(), fails_at(5, 13)
     rig.start(submitter, **options(function, checkpoint_every=1e-9))
-    aside = [one for one in task_records(job_ledger(rig.storage)) if one.quarantine]
+    aside = [record for record in task_records(job_ledger(rig.storage)) if record.quarantine]
     assert len(aside) == 2
     assert (submitter.replays, rig.table.ids) == ([], without(5, 13))
 
 
 def test_failed_rows_that_are_tried_again_are_not_reported_as_kept() -> None:
-    """Kept are rows that were not computed again."""
+    """Kept rows are those that were not computed again."""
     rig, submitter, second = Rig(), two_partitions(), fails_at()
     submitter.after_task[0] = rig.storage.kill
     rig.start_and_die(submitter, **options(fails_at(1, 2)))
@@ -326,14 +326,14 @@ def test_failed_rows_that_are_tried_again_are_not_reported_as_kept() -> None:
 
 
 def test_a_start_of_a_run_that_has_landed_says_how_many_rows_had_failed() -> None:
-    """They still stand in the quarantine instead of the table."""
+    """They are still in the quarantine and not in the table."""
     rig = Rig()
     rig.start(**options(fails_at(5, 13)))
     assert rig.start(**options(fails_at(5, 13))).quarantined_rows == 2
 
 
-def test_a_derived_input_does_not_land_with_more_failed_rows_than_may() -> None:
-    """`run.remaining` gives the failed rows again, and the limit is what it was."""
+def test_a_derived_input_does_not_land_with_more_failed_rows_than_allowed() -> None:
+    """`run.remaining` returns the failed rows again, and the limit is unchanged."""
     rig, submitter = Rig(), two_partitions()
     with pytest.raises(TooManyErrorsError):
         rig.start(submitter, **options(fails_at(5, 13), max_errors=1))
@@ -351,13 +351,13 @@ def test_a_derived_input_does_not_land_with_more_failed_rows_than_may() -> None:
 
 
 @pytest.mark.parametrize("max_errors", [-1, 1.5, True, "1%", None, float("nan"), float("inf")])
-def test_a_limit_that_cannot_be_followed_is_refused(max_errors: Any) -> None:  # noqa: ANN401
+def test_an_invalid_limit_is_refused(max_errors: Any) -> None:  # noqa: ANN401
     """1.5 is neither a number of rows nor a share."""
     with pytest.raises(SettingsError, match="max_errors"):
         WriteOptions(max_errors=max_errors)
 
 
-def test_other_choices_that_cannot_be_followed_are_refused() -> None:
+def test_other_invalid_options_are_refused() -> None:
     """A row function has no batches whose size could be chosen."""
     with pytest.raises(SettingsError, match="on_error"):
         WriteOptions(on_error="ignore")  # type: ignore[arg-type]

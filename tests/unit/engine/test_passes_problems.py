@@ -1,4 +1,4 @@
-"""Problems: what tasks report becomes the one error that fits."""
+"""Problems: the problems that tasks report become the one error that fits."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def bad(place: int, kind: ProblemKind, **facts: str) -> TaskReport:
     return TaskReport(place=place, end="stopped", problem=problem)
 
 
-def test_tasks_that_ended_well_raise_nothing() -> None:
-    """Neither one without rows nor one that another attempt made needless is a problem."""
+def test_successful_tasks_raise_nothing() -> None:
+    """Neither a task without rows nor one that another attempt made unnecessary is a problem."""
     raise_problems([good(0), TaskReport(place=1), TaskReport(place=2, end="left")])
     raise_problems([])
 
@@ -81,7 +81,7 @@ def test_a_transform_problem_without_keys_reads_well() -> None:
     assert caught.value.example.count(";") == 1
 
 
-def test_the_cause_that_must_be_mended_first_is_raised_first() -> None:
+def test_the_cause_that_must_be_fixed_first_is_raised_first() -> None:
     """A wrong executor explains other problems, and a schema that never fits needs no retry."""
     reports = [bad(0, "transform"), bad(1, "null key"), bad(2, "schema"), bad(3, "setup")]
     with pytest.raises(ExecutorSetupError):
@@ -99,14 +99,14 @@ def test_all_failed_tasks_are_counted() -> None:
     assert (caught.value.failed_tasks, caught.value.tasks) == (4, 4)
 
 
-def test_a_place_reported_twice_is_an_error() -> None:
-    """Both attempts of a task counted would put its rows into the table twice."""
+def test_a_partition_reported_twice_is_an_error() -> None:
+    """Counting both attempts of a task would put its rows into the table twice."""
     with pytest.raises(JobFailedError, match="reported twice"):
         raise_problems([good(0), good(1), good(1)])
 
 
-def test_a_problem_of_an_unknown_kind_is_not_passed_over() -> None:
-    """A task that says it failed has staged nothing: to go on would lose its rows in silence."""
+def test_a_problem_of_an_unknown_kind_is_not_ignored() -> None:
+    """A task that says it failed has staged nothing: continuing would lose its rows silently."""
     text = TaskReport(place=0, problem=TaskProblem(kind="setup", host="h", facts={})).to_json()
     report = TaskReport.from_json(text.replace('"setup"', '"later"'))
     with pytest.raises(JobError):
@@ -115,12 +115,12 @@ def test_a_problem_of_an_unknown_kind_is_not_passed_over() -> None:
 
 @pytest.mark.parametrize("report", [good(3), TaskReport(place=1), bad(2, "schema")])
 def test_a_report_survives_the_way_to_the_driver(report: TaskReport) -> None:
-    """Reports travel as JSON text through Spark's own result."""
+    """Reports travel as JSON text in Spark's own result."""
     assert TaskReport.from_json(report.to_json()) == report
 
 
 def test_a_key_that_python_cannot_show_is_shown_as_its_number() -> None:
-    """A date of the year 10000 as key must not hide the error that it belongs to."""
+    """A date of the year 10000 as a key must not hide the error that it belongs to."""
     days = pa.array([0, 2_932_897], pa.int32()).view(pa.date32())
     batch = pa.RecordBatch.from_arrays([days], names=["day"])
     problem = problem_of(TransformFailedError(ValueError("bad")), ("day",), batch, 0)

@@ -1,4 +1,4 @@
-"""Renew: staged files that have waited for long are published under new names."""
+"""Renew: staged files that have waited for a long time are published under new names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.fakes.rig import Rig, two_partitions
 ALL = list(range(20))
 HOUR_S = 3600.0
 SCHEMA = Schema(NestedField(1, "id", LongType()))
-# Where each step of a driver is called from. The manifests of two files are a step each.
+# The module that calls each step of a driver. The copies of two files are a step each.
 STEPS = {
     "before-renewal": run_log,
     "after-renewal": run_log,
@@ -45,7 +45,7 @@ STEPS = {
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object]) -> None:
-    """Let something happen when a driver comes to a step, each time."""
+    """Call a function each time a driver reaches a step."""
 
     def come_to(name: str) -> None:
         if name == step:
@@ -55,7 +55,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object
 
 
 def staged_rig() -> Rig:
-    """Return a run that is staged in full, and whose driver died before its post arrived."""
+    """Return a run that is fully staged, and whose driver died before its post arrived."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     rig.start_and_die()
@@ -63,21 +63,21 @@ def staged_rig() -> Rig:
 
 
 @pytest.mark.parametrize("hours", [0, 47.9])
-def test_a_young_run_is_published_as_it_is_and_nobody_asks(hours: float) -> None:
-    """No look at the table, at a file or at the ledger more than a run that is not old makes."""
+def test_a_young_run_is_published_as_it_is_without_more_looks(hours: float) -> None:
+    """It looks at the table, the files and the ledger no more often than usual."""
     rig = staged_rig()
     rig.time.now_s += hours * HOUR_S
     rig.table.load = Mock(wraps=rig.table.load)  # type: ignore[method-assign]
     rig.table.old_groups = Mock()  # type: ignore[method-assign]
     driven = rig.start()
-    assert rig.table.load.call_count == 3  # The script's own, one for the intent, one to post.
+    assert rig.table.load.call_count == 3  # By the script, for the intent, and for the post.
     assert not rig.table.old_groups.called
     assert "Renewal" not in rig.kinds()
     assert (driven.copied_files, rig.table.ids) == (0, ALL)
 
 
 def test_old_files_are_published_under_new_names() -> None:
-    """The log says which before any is copied, and the seal after it makes them count."""
+    """The log lists the copies before any is made, and the next seal makes them count."""
     rig = staged_rig()
     old = set(rig.table.files)
     rig.time.now_s += 49 * HOUR_S
@@ -90,7 +90,7 @@ def test_old_files_are_published_under_new_names() -> None:
     assert driven.kept_rows == 20
 
 
-def test_what_is_not_old_keeps_its_name() -> None:
+def test_a_file_that_is_not_old_keeps_its_name() -> None:
     """A copy costs: only the files of the first start have waited."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
@@ -104,8 +104,8 @@ def test_what_is_not_old_keeps_its_name() -> None:
     assert (driven.copied_files, rig.table.ids) == (1, ALL)
 
 
-def test_copies_that_have_waited_for_long_themselves_are_copied_again() -> None:
-    """And those that have not are left alone: a start manifests nothing that is young."""
+def test_copies_that_have_waited_for_a_long_time_are_copied_again() -> None:
+    """Younger ones are left alone: a start copies nothing that is young."""
     rig = staged_rig()
     copied = []
     for hours in (49, 1, 49):
@@ -119,7 +119,7 @@ def test_copies_that_have_waited_for_long_themselves_are_copied_again() -> None:
 
 
 def test_a_post_that_arrives_late_is_found_before_anything_is_copied() -> None:
-    """It has the old names, and the table with it."""
+    """It has the old names, and so does the table."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_DELAYED)
     rig.start_and_die()
@@ -133,11 +133,11 @@ def test_a_post_that_arrives_late_is_found_before_anything_is_copied() -> None:
 def test_a_post_that_arrives_while_files_are_copied_is_found_before_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The manifests are in no snapshot then, and a sweep takes them."""
+    """The copies are then in no snapshot, and a sweep deletes them."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_DELAYED)
     rig.start_and_die()
-    late = rig.table._late.pop()  # noqa: SLF001 - the wire is slow.
+    late = rig.table._late.pop()  # noqa: SLF001 - a slow network.
     rig.time.now_s += 49 * HOUR_S
     at_step(monkeypatch, "before-copies", lambda: rig.table._arrive(late))  # noqa: SLF001
     rig.start()
@@ -171,7 +171,7 @@ def test_a_file_that_is_gone_when_it_is_to_be_copied_is_computed_again(
 def test_a_driver_that_loses_the_run_while_it_copies_publishes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its manifests never count; the other one makes its own."""
+    """Its copies never count; the other driver makes its own."""
     rig = staged_rig()
     rig.time.now_s += 49 * HOUR_S
     with monkeypatch.context() as patch:
@@ -185,7 +185,7 @@ def test_a_driver_that_loses_the_run_while_it_copies_publishes_nothing(
 
 
 def test_a_table_that_has_changed_is_refused_before_anything_is_copied() -> None:
-    """A copy of all files would be for nothing."""
+    """Copying all files would be wasted."""
     rig = staged_rig()
     rig.time.now_s += 49 * HOUR_S
     view = rig.table.load()
@@ -222,7 +222,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def start_and_die(lake: Lake) -> None:
-    """Start the run in a process that something kills on the way."""
+    """Start the run in a process that is killed on the way."""
     with pytest.raises(DriverDiedError):
         start(lake)
     lake.storage.revive()
@@ -234,7 +234,7 @@ def start(lake: Lake) -> int:
 
 
 def staged_files(lake: Lake) -> set[Path]:
-    """Return the data files and manifests that tasks or manifests have left, landed or not."""
+    """Return the data files and manifests that tasks or copies have left, landed or not."""
     folder = local_path(lake.table.location())
     manifests = (folder / "metadata").glob("*-m*.avro")
     return {*(folder / "data").glob("**/*.parquet"), *manifests}
@@ -245,12 +245,12 @@ def landed_files(lake: Lake) -> set[Path]:
     table = lake.table
     snapshot = table.current_snapshot()
     assert snapshot is not None
-    listed = {local_path(one.manifest_path) for one in snapshot.manifests(table.io)}
+    listed = {local_path(manifest.manifest_path) for manifest in snapshot.manifests(table.io)}
     return listed | {local_path(task.file.file_path) for task in table.scan().plan_files()}
 
 
 def die_at(monkeypatch: pytest.MonkeyPatch, lake: Lake, step: str) -> None:
-    """Kill the process that comes to a step."""
+    """Kill the process when it reaches a step."""
     if step != "second-copy":
         at_step(monkeypatch, step, lake.storage.kill)
         return
@@ -270,7 +270,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch, lake: Lake, step: str) -> None:
 def test_a_death_at_any_step_neither_loses_nor_doubles_a_row(
     lake: Lake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start begins the manifests anew, under other names; a sweep leaves what landed."""
+    """The next start copies again under other names; a sweep leaves what landed."""
     with monkeypatch.context() as patch:
         die_at(patch, lake, step)
         start_and_die(lake)
@@ -282,8 +282,8 @@ def test_a_death_at_any_step_neither_loses_nor_doubles_a_row(
     assert lake.ids() == ALL
 
 
-def test_an_orphan_removal_that_began_before_takes_nothing_from_the_table(lake: Lake) -> None:
-    """It looked at the table when the old files were orphans, and deletes them when we are done."""
+def test_an_orphan_removal_that_began_earlier_takes_nothing_from_the_table(lake: Lake) -> None:
+    """It listed the old files when they were orphans, and deletes them after we are done."""
     orphans = staged_files(lake)
     assert start(lake) == 2
     for file in orphans:
@@ -292,10 +292,10 @@ def test_an_orphan_removal_that_began_before_takes_nothing_from_the_table(lake: 
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step != "after-intent"])
-def test_a_sweep_after_an_abort_takes_the_copies_too(
+def test_a_sweep_after_an_abort_deletes_the_copies_too(
     lake: Lake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the driver has died; a second sweep finds nothing, and nothing missing."""
+    """Wherever the driver died; a second sweep finds nothing to delete, and nothing missing."""
     with monkeypatch.context() as patch:
         die_at(patch, lake, step)
         start_and_die(lake)
@@ -306,10 +306,10 @@ def test_a_sweep_after_an_abort_takes_the_copies_too(
     assert sweep(lake.ledger(), lambda _identity: lake.sink).data_files == 0
 
 
-def test_a_sweep_that_was_cut_short_goes_on_without_the_list_of_copies(
+def test_an_interrupted_sweep_continues_without_the_list_of_copies(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list goes after the files that it names."""
+    """The list is deleted after the files that it names."""
     with monkeypatch.context() as patch:
         die_at(patch, lake, "after-copies")
         start_and_die(lake)

@@ -1,4 +1,4 @@
-"""Runs of scans: files pinned once, finished ranges left out, each row landed once."""
+"""Runs over scans: files pinned once, finished ranges left out, each row landed once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import Rig
 
-# Each start has a transform of its own here, and Holdfast says so.
+# Each start has its own transform here, and Holdfast warns about that.
 pytestmark = pytest.mark.filterwarnings("ignore:.*code has changed")
 
 IDS = list(range(11))
@@ -26,7 +26,7 @@ def rig() -> Rig:
 
 
 class Counted:
-    """A transform that notes what it was asked for, and fails for some ids."""
+    """A transform that records the ids that it gets, and fails for some of them."""
 
     def __init__(self, *poison: int) -> None:
         """Take the ids that fail."""
@@ -34,7 +34,7 @@ class Counted:
         self.asked: list[int] = []
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Note the ids."""
+        """Record the ids."""
         ids = batch["id"].to_pylist()
         if self.poison.intersection(ids):
             raise ValueError("poison")
@@ -48,7 +48,7 @@ def landed(rig: Rig) -> list[int]:
 
 
 def test_every_row_lands_once_and_a_second_start_says_so(rig: Rig) -> None:
-    """No key is needed, and the log holds one record more."""
+    """No key is needed, and the log holds one more record."""
     assert rig.scan(MemoryScan(IDS)).outcome == "committed"
     assert landed(rig) == IDS
     assert rig.kinds() == ["Claim", "Pinned", "Plan", "Seal", "Intent", "Receipt"]
@@ -57,7 +57,7 @@ def test_every_row_lands_once_and_a_second_start_says_so(rig: Rig) -> None:
 
 
 def test_finished_ranges_are_not_read_again(rig: Rig) -> None:
-    """A batch fails in the middle; the next start reads what is left, and nothing else."""
+    """A batch fails in the middle; the next start reads only what is left."""
     first, second = Counted(6), Counted()
     with pytest.raises(TransformError):
         rig.scan(MemoryScan(IDS), transform=first, retries=0, batch_rows=1)
@@ -67,7 +67,7 @@ def test_finished_ranges_are_not_read_again(rig: Rig) -> None:
     assert landed(rig) == IDS
 
 
-def test_rows_that_are_not_asked_for_are_done_all_the_same(rig: Rig) -> None:
+def test_rows_that_a_filter_leaves_out_count_as_done(rig: Rig) -> None:
     """They are in no file and in no later start."""
     driven = rig.scan(MemoryScan(IDS, left_out=frozenset({0, 5, 10})), batch_rows=1)
     assert landed(rig) == [1, 2, 3, 4, 6, 7, 8, 9]
@@ -76,7 +76,7 @@ def test_rows_that_are_not_asked_for_are_done_all_the_same(rig: Rig) -> None:
 
 @pytest.mark.parametrize("has_landed", [True, False])
 def test_a_later_start_with_more_files_is_refused(rig: Rig, *, has_landed: bool) -> None:
-    """Their rows would be left out without a word."""
+    """Their rows would be left out silently."""
     if has_landed:
         rig.scan(MemoryScan(IDS[:8]))
     else:
@@ -92,7 +92,7 @@ def test_a_later_start_with_more_files_is_refused(rig: Rig, *, has_landed: bool)
 
 
 def test_a_pinned_file_that_has_changed_stops_the_run(rig: Rig) -> None:
-    """What is done of it would not fit what is left."""
+    """Rows done from the old file would not fit the remaining ones."""
     with pytest.raises(TransformError):
         rig.scan(MemoryScan(IDS), transform=Counted(6), retries=0)
     with pytest.raises(InputChangedError):
@@ -101,7 +101,7 @@ def test_a_pinned_file_that_has_changed_stops_the_run(rig: Rig) -> None:
 
 
 def test_records_that_share_rows_are_named(rig: Rig) -> None:
-    """The one that reaches furthest so far holds what the next one has again."""
+    """The record that reaches furthest so far holds what the next one repeats."""
     rows = ScanRows(MemoryScan(IDS), MemoryScan(IDS).pin(), MemorySubmitter())
     covered = {"a": ((0, 4), (8, 9)), "b": ((3, 6),), "c": ((6, 8),), "d": ((0, 1),)}
     finished = KeyFiles(storage=MemoryStorage(), ranges=covered)
@@ -110,8 +110,8 @@ def test_records_that_share_rows_are_named(rig: Rig) -> None:
     assert rig.kinds() == []
 
 
-def test_finished_rows_that_the_files_do_not_have_are_told() -> None:
-    """A ledger of another input."""
+def test_finished_rows_that_the_files_do_not_have_are_reported() -> None:
+    """The ledger belongs to another input."""
     rows = ScanRows(MemoryScan(IDS), MemoryScan(IDS).pin(), MemorySubmitter())
     finished = KeyFiles(storage=MemoryStorage(), ranges={"a": ((9, 14),)})
     assert (rows.gone(finished).keys, rows.gone(finished).examples) == (3, "((11, 14),)")

@@ -1,4 +1,4 @@
-"""Heartbeats: a second start never stops a driver that lives, and never waits for a dead one."""
+"""Heartbeats: a second start never stops a live driver, and never waits for a dead one."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ WAITS = "waiting for it to end"
 
 
 class Living:
-    """A driver that has claimed the run, and does nothing but live."""
+    """A driver that has claimed the run, and does nothing but stay alive."""
 
     def __init__(self, rig: Rig, **options: object) -> None:
-        """Make the run, claim it, and begin to beat."""
+        """Create the run, claim it, and begin to beat."""
         rig.commit_step()
         self.ledger = rig.ledger(manual_ports(rig.time, process_id=1))
         self.ledger.log.refresh()
@@ -55,7 +55,7 @@ class Living:
         self.rig = rig
 
     def at(self, seconds: float, act: Callable[[], object]) -> None:
-        """Let something happen after a while."""
+        """Call a function after some seconds."""
 
         def once() -> None:
             act()
@@ -74,12 +74,12 @@ def elsewhere(rig: Rig) -> Ports:
 
 
 def beats(rig: Rig) -> list[float]:
-    """Return how often beats of the claims were written."""
-    return [rig.storage.written_at[one] for one in rig.storage.written if "/beats/0" in one]
+    """Return when beats of the claims were written."""
+    return [rig.storage.written_at[uri] for uri in rig.storage.written if "/beats/0" in uri]
 
 
 def test_a_driver_that_beats_is_never_taken_over() -> None:
-    """It works for an hour without a record: the second start waits for it, and goes on then."""
+    """It works for an hour without a record: the second start waits for it, then continues."""
     rig = Rig()
     first = Living(rig)
     first.at(3600.0, first.stop)
@@ -89,7 +89,7 @@ def test_a_driver_that_beats_is_never_taken_over() -> None:
     assert (driven.outcome, rig.table.ids) == ("committed", ALL)
 
 
-def test_the_receipt_of_a_driver_that_was_waited_for_is_returned() -> None:
+def test_a_start_that_waited_for_a_driver_returns_its_receipt() -> None:
     """Nothing is computed twice, and one snapshot has landed."""
     rig, submitter = Rig(), two_partitions()
     first = Living(rig)
@@ -105,7 +105,7 @@ def test_the_receipt_of_a_driver_that_was_waited_for_is_returned() -> None:
     assert (submitter.plans, rig.table.ids, len(rig.table.data_snapshots)) == ([], ALL, 1)
 
 
-def test_when_the_beats_end_the_second_start_goes_on() -> None:
+def test_when_the_beats_end_the_second_start_continues() -> None:
     """Killed or stopped: two intervals after the last beat it counts as dead."""
     rig = Rig()
     first = Living(rig)
@@ -116,8 +116,8 @@ def test_when_the_beats_end_the_second_start_goes_on() -> None:
     assert rig.table.ids == ALL
 
 
-def test_never_names_a_driver_that_beats() -> None:
-    """However old its last record is; and the look leaves nothing in the ledger."""
+def test_takeover_never_names_a_driver_that_beats() -> None:
+    """However old its last record is; and the look writes nothing to the ledger."""
     rig = Rig()
     Living(rig, checkpoint_every="30s")
     first = Living(rig)
@@ -132,7 +132,7 @@ def test_never_names_a_driver_that_beats() -> None:
 def test_a_driver_that_beats_without_progress_is_named_in_every_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A person decides; the second start does not."""
+    """The user decides, not the second start."""
     rig = Rig()
     first = Living(rig)
     first.at(600.0, first.stop)
@@ -144,14 +144,14 @@ def test_a_driver_that_beats_without_progress_is_named_in_every_line(
         rig.start(ports=elsewhere(rig))
     (warning,) = said
     assert "but has recorded no progress for 200 s and may be hanging" in str(warning.message)
-    lines = [one.getMessage() for one in caplog.records if WAITS in one.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if WAITS in record.getMessage()]
     assert len(lines) == 6  # One each minute, of the 400 s that were left.
     assert "no progress for 260 s" in lines[0]
-    assert all("process 1 on" in one and "may be hanging" in one for one in lines)
+    assert all("process 1 on" in line and "may be hanging" in line for line in lines)
 
 
-def test_tasks_that_write_are_progress(caplog: pytest.LogCaptureFixture) -> None:
-    """A driver records nothing while its job runs: its tasks do."""
+def test_tasks_that_write_count_as_progress(caplog: pytest.LogCaptureFixture) -> None:
+    """A driver records nothing while its job runs, but its tasks do."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter)
@@ -171,13 +171,13 @@ def test_tasks_that_write_are_progress(caplog: pytest.LogCaptureFixture) -> None
     rig.time.beside("end", 500.0, end)
     with caplog.at_level(logging.WARNING, "holdfast"), pytest.warns(UserWarning, match=WAITS):
         rig.start(ports=elsewhere(rig))
-    lines = [one.getMessage() for one in caplog.records if WAITS in one.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if WAITS in record.getMessage()]
     assert len(lines) >= 8
-    assert not any("may be hanging" in one for one in lines[:8])
+    assert not any("may be hanging" in line for line in lines[:8])
 
 
-def test_without_a_heartbeat_the_tasks_of_a_driver_are_signs_of_its_life() -> None:
-    """A driver of an earlier version has none."""
+def test_without_a_heartbeat_a_drivers_tasks_are_its_sign_of_life() -> None:
+    """A driver of an earlier version has no heartbeat."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter)
@@ -194,8 +194,8 @@ def test_without_a_heartbeat_the_tasks_of_a_driver_are_signs_of_its_life() -> No
     assert sum(rig.time.sleeps) >= 400
 
 
-def test_of_two_starts_that_wait_one_goes_on_and_the_other_waits_for_it() -> None:
-    """Both find the first driver dead at the same moment; only one create wins."""
+def test_of_two_waiting_starts_one_continues_and_the_other_waits_for_it() -> None:
+    """Both find the first driver dead at the same moment; only one create succeeds."""
     rig = Rig()
     first = Living(rig)
     first.heartbeat.stop()
@@ -221,7 +221,7 @@ def test_of_two_starts_that_wait_one_goes_on_and_the_other_waits_for_it() -> Non
 
 
 def test_a_clock_that_is_ahead_does_not_make_a_driver_look_dead() -> None:
-    """How old a sign of life is tells the store's clock; ours may be minutes off."""
+    """The store's clock decides how old a sign of life is; ours may be minutes off."""
     rig = Rig()
     first = Living(rig)
     first.at(100.0, first.stop)
@@ -232,7 +232,7 @@ def test_a_clock_that_is_ahead_does_not_make_a_driver_look_dead() -> None:
 
 
 def test_another_thread_of_this_process_is_waited_for() -> None:
-    """The process id alone does not tell: a notebook that starts again has the same."""
+    """The process id alone is not enough: a notebook that starts again has the same."""
     rig = Rig()
     ports = manual_ports(rig.time, process_id=1)
     first, here = Living(rig), threading.get_ident()
@@ -272,8 +272,8 @@ def test_a_driver_beats_while_its_job_runs() -> None:
     assert LAYOUT.beat(1) in rig.storage.objects
 
 
-def test_a_beat_that_is_lost_is_soon_repeated(caplog: pytest.LogCaptureFixture) -> None:
-    """One failed request must not look like the end of a driver; and it is said, once."""
+def test_a_lost_beat_is_soon_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """One failed request must not look like a dead driver; it is logged once."""
     rig = Rig()
     first = Living(rig)
     rig.storage.failures["put"] = 2
@@ -284,12 +284,12 @@ def test_a_beat_that_is_lost_is_soon_repeated(caplog: pytest.LogCaptureFixture) 
     first.heartbeat.stop()
 
 
-def test_whatever_a_beat_raises_the_next_one_comes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_beat_that_raises_does_not_stop_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
     """The user's credentials function may raise anything, once."""
     rig = Rig()
     first, put = Living(rig), rig.storage.put
 
-    def refuses(uri: str, data: bytes) -> None:  # noqa: ARG001 - as the real one.
+    def refuses(uri: str, data: bytes) -> None:  # noqa: ARG001 - the real signature.
         rig.storage.put = put  # type: ignore[method-assign]
         raise SettingsError(what="no keys", cure="give them")
 
@@ -300,7 +300,7 @@ def test_whatever_a_beat_raises_the_next_one_comes(caplog: pytest.LogCaptureFixt
 
 
 def test_a_claim_that_is_being_made_is_seen_by_other_threads() -> None:
-    """Its answer may take seconds, and the record is there before."""
+    """The answer may take seconds, and the record exists before it."""
     rig, seen = Rig(), list[int]()
     ledger = rig.ledger()
     rig.storage.before_create = lambda: seen.append(len(ledger.ports.drivers))
@@ -309,7 +309,7 @@ def test_a_claim_that_is_being_made_is_seen_by_other_threads() -> None:
 
 
 def test_a_refused_append_ends_the_heartbeat_of_remaining() -> None:
-    """The table is another one: nobody goes on with this run, and nobody is to wait."""
+    """The run does not match: this driver does not continue it, and no other should wait."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter)
@@ -325,7 +325,7 @@ def test_a_refused_append_ends_the_heartbeat_of_remaining() -> None:
 
 
 def test_the_table_is_looked_at_again_after_a_wait() -> None:
-    """It was made again meanwhile: no row is paid for before that is said."""
+    """The table was created again meanwhile: no row is paid for before the error."""
     rig, submitter = Rig(), two_partitions()
     first = Living(rig)
 
@@ -339,7 +339,7 @@ def test_the_table_is_looked_at_again_after_a_wait() -> None:
     assert submitter.plans == []
 
 
-def test_a_run_that_is_done_beats_no_more() -> None:
+def test_a_finished_run_no_longer_beats() -> None:
     """Neither one that has landed, nor one that was fenced, nor one that found a receipt."""
     rig, fenced = Rig(), two_partitions()
     fenced.before_task[1] = lambda: rig.start(takeover="now")
@@ -350,8 +350,8 @@ def test_a_run_that_is_done_beats_no_more() -> None:
     assert beats(rig) == []
 
 
-def test_a_run_whose_rows_remain_beats_until_it_is_dropped() -> None:
-    """Between `remaining` and `append` the driver lives; a notebook may never call the second."""
+def test_a_run_with_remaining_rows_beats_until_it_is_dropped() -> None:
+    """The driver is alive between `remaining` and `append`; a notebook may never call `append`."""
     rig = Rig()
     prepared = prepare(rig.ledger(), two_partitions(), ("id",), WriteOptions())
     rig.time.pass_by(BEAT_S + 1)
@@ -362,8 +362,8 @@ def test_a_run_whose_rows_remain_beats_until_it_is_dropped() -> None:
     assert len(beats(rig)) == 1
 
 
-def test_others_wait_for_a_run_whose_rows_remain_for_an_hour() -> None:
-    """Who only looks how much is left must not hold up the nightly job."""
+def test_others_wait_for_at_most_an_hour_for_a_run_with_remaining_rows() -> None:
+    """A user who only looks how much is left must not hold up the nightly job."""
     rig = Rig()
     prepared = prepare(rig.ledger(), two_partitions(), ("id",), WriteOptions())
     rig.time.pass_by(7200.0)
@@ -371,8 +371,8 @@ def test_others_wait_for_a_run_whose_rows_remain_for_an_hour() -> None:
     prepared.heartbeat.stop()
 
 
-def test_a_run_that_could_not_be_prepared_beats_no_more() -> None:
-    """A notebook keeps the last error, and with it all that its frames hold."""
+def test_a_run_that_could_not_be_prepared_no_longer_beats() -> None:
+    """A notebook keeps the last error, and with it everything that its frames hold."""
     rig, interrupted = Rig(), two_partitions()
 
     def interrupt() -> None:
@@ -385,20 +385,20 @@ def test_a_run_that_could_not_be_prepared_beats_no_more() -> None:
     assert (kept.value.args, beats(rig)) == ((), [])
 
 
-def test_a_sweep_takes_the_beats() -> None:
+def test_a_sweep_deletes_the_beats() -> None:
     """They are of no use once the run has landed."""
     rig = Rig()
     first = Living(rig)
     rig.time.pass_by(BEAT_S + 1)
     first.stop()
     rig.start()
-    assert [one for one in rig.storage.objects if "/beats/" in one]
+    assert [uri for uri in rig.storage.objects if "/beats/" in uri]
     sweep(rig.ledger(), lambda _identity: rig.table)
-    assert not [one for one in rig.storage.objects if "/beats/" in one]
+    assert not [uri for uri in rig.storage.objects if "/beats/" in uri]
 
 
-def test_people_see_that_a_driver_that_beats_lives() -> None:
-    """A batch of an hour leaves no record: the run is at work, and not silent."""
+def test_users_see_that_a_driver_that_beats_is_alive() -> None:
+    """A batch of an hour leaves no record: the run is running, not silent."""
     rig = Rig()
     first = Living(rig)
     rig.time.pass_by(1000.0)
@@ -414,8 +414,8 @@ def test_people_see_that_a_driver_that_beats_lives() -> None:
     assert head_of(seen, summaries_of(seen.starts, ()), rig.time.now_s).word == "silent"
 
 
-def test_what_happens_beside_the_driver_happens_in_a_thread() -> None:
-    """It is repeated as long as it says when; its errors are its own, and it can be ended."""
+def test_background_work_of_the_driver_runs_in_a_thread() -> None:
+    """It repeats while it returns a delay; its errors stay in its thread, and it can be ended."""
     called: list[float] = []
 
     def act() -> float | None:

@@ -1,4 +1,4 @@
-"""Several drivers of one run: who waits for whom, who is fenced, and whose code made which rows."""
+"""Several drivers of a run: who waits for whom, who is fenced, and whose code made which rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def elsewhere(rig: Rig) -> Ports:
 
 
 def test_a_driver_that_may_be_alive_is_waited_for() -> None:
-    """Twice `checkpoint_every` after its last sign of life, the other one takes over."""
+    """Twice `checkpoint_every` after its last sign of life, the other driver takes over."""
     rig = rig_with_dead_driver()
     rig.time.now_s += 15
     with pytest.warns(
@@ -62,7 +62,7 @@ def test_a_task_that_writes_is_a_sign_of_life() -> None:
 
 
 def test_a_driver_without_checkpoints_is_waited_for_a_minute() -> None:
-    """Nothing says how often its tasks write."""
+    """How often its tasks write is not known."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter, checkpoint_every=None)
@@ -71,8 +71,8 @@ def test_a_driver_without_checkpoints_is_waited_for_a_minute() -> None:
     assert sum(rig.time.sleeps) == pytest.approx(60)
 
 
-def test_a_driver_that_was_quiet_for_long_is_not_waited_for() -> None:
-    """Warnings are errors in this suite: not even one is given."""
+def test_a_driver_that_was_quiet_for_a_long_time_is_not_waited_for() -> None:
+    """Warnings are errors in this suite, so there is not even a warning."""
     rig = rig_with_dead_driver()
     rig.time.now_s += WAIT_S
     rig.start(ports=elsewhere(rig))
@@ -85,7 +85,7 @@ def test_a_driver_that_was_quiet_for_long_is_not_waited_for() -> None:
 def test_a_driver_that_is_known_to_be_dead_is_not_waited_for(
     process_id: int, running: tuple[int, ...]
 ) -> None:
-    """On its own machine the process id tells; a notebook that starts again is itself."""
+    """On its own machine the process id decides; a notebook that starts again is itself."""
     rig = rig_with_dead_driver()
     rig.start(ports=manual_ports(rig.time, process_id=process_id, running=running))
     assert (rig.time.sleeps, rig.table.ids) == ([], ALL)
@@ -96,10 +96,10 @@ def test_a_driver_that_is_known_to_be_dead_is_not_waited_for(
     [("machine-1", (1,)), ("machine-2", ()), ("", ())],
     ids=["its process runs", "another machine", "a machine without a name"],
 )
-def test_never_refuses_while_the_driver_may_be_alive(
+def test_takeover_never_refuses_while_the_driver_may_be_alive(
     machine: str, running: tuple[int, ...]
 ) -> None:
-    """The error says who, and nothing is written: the other one works on undisturbed."""
+    """The error names the other driver, and nothing is written: that driver is not disturbed."""
     rig = rig_with_dead_driver()
     rig.time.now_s += 5
     objects = dict(rig.storage.objects)
@@ -110,7 +110,7 @@ def test_never_refuses_while_the_driver_may_be_alive(
 
 
 def test_machines_without_a_name_are_not_taken_for_one() -> None:
-    """Where the system does not tell, a process id means nothing."""
+    """If the system does not name the machine, a process id means nothing."""
     rig, submitter = Rig(), two_partitions()
     submitter.before_task[1] = rig.storage.kill
     rig.start_and_die(submitter, ports=manual_ports(rig.time, machine=""))
@@ -118,8 +118,8 @@ def test_machines_without_a_name_are_not_taken_for_one() -> None:
         rig.start(ports=manual_ports(rig.time, machine="", process_id=2), takeover="never")
 
 
-def test_now_does_not_wait() -> None:
-    """Whoever says so knows that the other one is dead, or wants it fenced."""
+def test_takeover_now_does_not_wait() -> None:
+    """A user who says so knows that the other driver is dead, or wants it fenced."""
     rig = rig_with_dead_driver()
     rig.start(ports=elsewhere(rig), takeover="now")
     assert (rig.time.sleeps, rig.table.ids) == ([], ALL)
@@ -135,8 +135,8 @@ def test_a_driver_that_stopped_in_good_order_is_not_waited_for() -> None:
     assert (rig.time.sleeps, rig.table.ids) == ([], ALL)
 
 
-def test_a_stop_of_an_earlier_driver_says_nothing_of_the_last_one() -> None:
-    """Only what stands behind the last claim counts."""
+def test_a_stop_of_an_earlier_driver_says_nothing_about_the_last_one() -> None:
+    """Only records after the last claim count."""
     rig, failing, dying = Rig(), WatchedTransform(), WatchedTransform()
     failing.fails_at = {3}
     with pytest.raises(TransformError):
@@ -149,7 +149,7 @@ def test_a_stop_of_an_earlier_driver_says_nothing_of_the_last_one() -> None:
 
 @pytest.mark.parametrize("end", ["stop", "receipt"])
 def test_the_wait_ends_when_the_other_driver_does(end: str) -> None:
-    """It gives up or commits while it is waited for; nobody waits for a driver that has ended."""
+    """It gives up or commits while it is waited for; the wait ends with the driver."""
     rig = rig_with_dead_driver()
 
     def other_driver_ends() -> None:
@@ -157,7 +157,7 @@ def test_the_wait_ends_when_the_other_driver_does(end: str) -> None:
             rig.start()
         else:
             log = rig.log()
-            log._own_claim = 1  # noqa: SLF001 - it is that driver.
+            log._own_claim = 1  # noqa: SLF001 - it acts as that driver.
             log.append(Stop(reason="JobFailedError"))
 
     rig.time.meanwhile = other_driver_ends
@@ -168,7 +168,7 @@ def test_the_wait_ends_when_the_other_driver_does(end: str) -> None:
     assert len(rig.table.data_snapshots) == 1
 
 
-def test_the_wait_ends_when_the_run_is_given_up() -> None:
+def test_the_wait_ends_when_the_run_is_aborted() -> None:
     """Abort is final: there is nothing to wait for, and nothing to take over."""
     rig = rig_with_dead_driver()
     rig.time.meanwhile = lambda: rig.log().claim(Abort(reason="no longer wanted"))
@@ -181,7 +181,7 @@ def test_the_wait_ends_when_the_run_is_given_up() -> None:
 
 
 def test_a_landed_run_is_never_waited_for() -> None:
-    """A receipt is an answer, however young it is."""
+    """A receipt is an answer, however recent it is."""
     rig = Rig()
     rig.start()
     assert rig.start(ports=elsewhere(rig), takeover="never").outcome == "already_committed"
@@ -189,18 +189,18 @@ def test_a_landed_run_is_never_waited_for() -> None:
 
 
 def test_a_driver_whose_run_was_taken_over_is_fenced() -> None:
-    """The other one does the rest and commits; the first one changes nothing any more."""
+    """The other driver does the rest and commits; the first one no longer changes anything."""
     rig, first, second = Rig(), two_partitions(), two_partitions()
     first.before_task[1] = lambda: rig.start(second)
     with pytest.raises(RunFencedError, match=r"log record 3"):
         rig.start(first)
     assert (len(second.plans), rig.table.ids) == (1, ALL)
-    assert rig.kinds()[-1] == "Receipt"  # No stop of the fenced one behind it.
+    assert rig.kinds()[-1] == "Receipt"  # No stop of the fenced driver after it.
     assert len(rig.table.data_snapshots) == 1
 
 
 def test_a_task_of_a_fenced_driver_stops_paying_at_its_next_checkpoint() -> None:
-    """It may be in the middle of a thousand dear rows."""
+    """It may be in the middle of a thousand costly rows."""
     rig, fenced, second = Rig(), WatchedTransform(), WatchedTransform()
     fenced.at[12] = lambda: rig.start(transform=second, batch_rows=2, checkpoint_every=1e-9)
     with pytest.raises(RunFencedError):
@@ -211,7 +211,7 @@ def test_a_task_of_a_fenced_driver_stops_paying_at_its_next_checkpoint() -> None
 
 
 def test_a_driver_that_is_fenced_between_intent_and_post_does_not_post_a_second_time() -> None:
-    """The other one lands first; the mark says so, and one snapshot stands."""
+    """The other driver lands first; the mark shows it, and there is one snapshot."""
     rig = Rig()
     rig.table.before_post = rig.start
     with pytest.raises(RunFencedError):
@@ -220,7 +220,7 @@ def test_a_driver_that_is_fenced_between_intent_and_post_does_not_post_a_second_
 
 
 def test_a_driver_that_is_overtaken_while_it_measures_starts_no_job() -> None:
-    """Its plan would stand behind the other one's claim: no task is sent out for it."""
+    """Its plan would come after the other driver's claim: no task is started for it."""
     rig, slow = Rig(), two_partitions()
     slow.before_measure = rig.start
     with pytest.raises(RunFencedError):
@@ -229,11 +229,11 @@ def test_a_driver_that_is_overtaken_while_it_measures_starts_no_job() -> None:
 
 
 def other_code(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Do the same as no transform, in other words."""
+    """Do the same as no transform, with other code."""
     return batch
 
 
-def test_changed_code_is_said_and_the_report_tells_whose_rows_are_whose() -> None:
+def test_changed_code_is_a_warning_and_the_report_counts_rows_by_code() -> None:
     """Finished rows are kept as the old code made them, which a user must know."""
     rig = rig_with_dead_driver()
     with pytest.warns(UserWarning, match="transform's code has changed"):
@@ -245,7 +245,7 @@ def test_changed_code_is_said_and_the_report_tells_whose_rows_are_whose() -> Non
 
 
 def test_the_same_code_has_one_digest_over_all_starts_and_passes() -> None:
-    """Rows of earlier lives, of this one and of a replay count together."""
+    """Rows of earlier starts, of this one and of a replay count together."""
     rig, first = Rig(), WatchedTransform()
     first.at[7] = rig.storage.kill
     rig.start_and_die(transform=first, batch_rows=2, checkpoint_every=1e-9)
@@ -254,7 +254,7 @@ def test_the_same_code_has_one_digest_over_all_starts_and_passes() -> None:
 
 
 def test_strict_code_refuses_before_anything_is_written() -> None:
-    """The run stays as it is, for the old code to go on."""
+    """The run is left as it is, for the old code to resume."""
     rig = rig_with_dead_driver()
     objects = dict(rig.storage.objects)
     with pytest.raises(RunMismatchError, match="code has changed"):
@@ -264,15 +264,15 @@ def test_strict_code_refuses_before_anything_is_written() -> None:
     assert rig.table.ids == ALL
 
 
-def test_a_landed_run_does_not_care_for_code() -> None:
-    """There is nothing left that other code could make."""
+def test_a_landed_run_does_not_compare_code() -> None:
+    """No rows are left for other code to compute."""
     rig = Rig()
     rig.start()
     assert rig.start(transform=other_code, strict_code=True).outcome == "already_committed"
 
 
 @pytest.mark.parametrize("receipt_lost", [False, True])
-def test_a_landed_run_that_is_only_to_be_returned_reads_no_input(*, receipt_lost: bool) -> None:
+def test_a_landed_run_reads_no_input_with_if_committed_return(*, receipt_lost: bool) -> None:
     """For schedulers that run a day's job again: no Spark job at all."""
     rig, submitter = Rig(), MemorySubmitter(range(99))
     rig.start()
@@ -287,17 +287,17 @@ def test_a_landed_run_that_is_only_to_be_returned_reads_no_input(*, receipt_lost
 
 
 def test_no_task_of_two_drivers_shares_a_log() -> None:
-    """Attempts are numbered from zero again in each Spark application; the claim tells them."""
+    """Each Spark application numbers attempts from zero; the claim distinguishes them."""
     rig, first = Rig(), two_partitions()
     first.after_task[0] = rig.storage.kill
     rig.start_and_die(first)
     rig.start()
-    logs = [one.log for one in task_records(job_ledger(rig.storage))]
+    logs = [record.log for record in task_records(job_ledger(rig.storage))]
     assert len(logs) == len(set(logs)) == 2
 
 
-def test_a_driver_whose_task_logs_were_swept_is_told_that_another_has_taken_over() -> None:
-    """The other one has landed, and a sweep has deleted the logs: no object is damaged."""
+def test_a_driver_whose_task_logs_were_swept_is_fenced() -> None:
+    """The other driver has landed, and a sweep has deleted the logs: no object is damaged."""
     rig, submitter = Rig(), two_partitions()
 
     def land_and_sweep() -> None:

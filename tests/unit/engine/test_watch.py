@@ -1,4 +1,4 @@
-"""Watching a run: what a person is told while it is at work, and the morning after."""
+"""Watching a run: what a person sees while it is at work, and the morning after."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ALWAYS = 1e-9
 
 
 def look(rig: Rig) -> Observation:
-    """Look at the run, as somebody who comes along."""
+    """Look at the run, as a new watcher does."""
     return Watcher(ledger=rig.ledger()).look()
 
 
-def test_nothing_is_known_of_a_run_that_nobody_has_started() -> None:
-    """Watching it is no error: the job may be about to begin."""
+def test_nothing_is_known_about_a_run_that_was_never_started() -> None:
+    """Watching it is not an error: the job may be about to begin."""
     seen = look(Rig())
     assert (seen.identity, seen.starts, seen.progress.state) == (None, [], "new")
     assert (seen.progress.done_rows, seen.progress.share) == (0, None)
@@ -36,20 +36,20 @@ def test_a_run_that_has_landed_is_all_done() -> None:
 
 
 def test_rows_count_while_the_job_runs() -> None:
-    """What tasks have made durable, before any seal; and a later look adds what is new."""
+    """Rows that tasks have made durable, before any seal; a later look adds new ones."""
     rig = Rig()
     watcher, seen = Watcher(ledger=rig.ledger()), []
     transform = WatchedTransform()
     for row in (5, 15):
         transform.at[row] = lambda: seen.append(watcher.look().progress)
     rig.start(transform=transform, batch_rows=1, checkpoint_every=ALWAYS)
-    assert [one.done_rows for one in seen] == [5, 15]
-    assert [(one.tasks_begun, one.tasks_ended) for one in seen] == [(1, 0), (2, 1)]
+    assert [progress.done_rows for progress in seen] == [5, 15]
+    assert [(progress.tasks_begun, progress.tasks_ended) for progress in seen] == [(1, 0), (2, 1)]
     assert watcher.look().progress.done_rows == 20
 
 
 def test_only_new_records_are_read_again() -> None:
-    """However long the job runs: a look costs what was added since the last one."""
+    """However long the job runs, a look costs only what was added since the last one."""
     rig = Rig()
     watcher, read = Watcher(ledger=rig.ledger()), []
     transform = WatchedTransform()
@@ -79,7 +79,9 @@ def test_a_resume_shows_what_it_has_kept() -> None:
     with pytest.raises(HoldfastError):
         rig.start(transform=transform, retries=0, batch_rows=1, checkpoint_every=ALWAYS)
     stopped = look(rig)
-    assert [(one.end, one.reason) for one in stopped.starts] == [("stopped", "TransformError")]
+    assert [(start.end, start.reason) for start in stopped.starts] == [
+        ("stopped", "TransformError")
+    ]
     assert stopped.progress.state == "stopped"
     kept = stopped.progress.done_rows
     assert 0 < kept < 20
@@ -87,35 +89,35 @@ def test_a_resume_shows_what_it_has_kept() -> None:
     rig.start(transform=transform)
     progress = look(rig).progress
     assert (progress.start, progress.kept_rows, progress.done_rows) == (2, kept, 20)
-    assert [one.end for one in look(rig).starts] == ["stopped", "committed"]
+    assert [start.end for start in look(rig).starts] == ["stopped", "committed"]
 
 
-def test_a_killed_start_is_known_by_the_next_one() -> None:
-    """It could not say how it ended."""
+def test_a_killed_start_is_recognised_by_the_next_one() -> None:
+    """It could not record how it ended."""
     rig = Rig()
     transform = WatchedTransform()
     transform.at[5] = rig.storage.kill
     rig.start_and_die(transform=transform, batch_rows=1, ports=manual_ports(rig.time, process_id=1))
     rig.start(transform=transform, ports=manual_ports(rig.time, process_id=2))
     starts = look(rig).starts
-    assert [(one.number, one.process_id, one.end) for one in starts] == [
+    assert [(start.number, start.process_id, start.end) for start in starts] == [
         (1, 1, "gone"),
         (2, 2, "committed"),
     ]
 
 
 def test_a_start_lasts_as_long_as_its_tasks_have_written() -> None:
-    """A killed driver writes nothing after its plan, though its tasks were long at work."""
+    """A killed driver writes nothing after its plan, though its tasks worked for a long time."""
     rig, transform = Rig(), WatchedTransform()
     rig.time.now_s = 1_000.0  # The tasks' clocks are later.
     transform.at[5] = rig.storage.kill
     rig.start_and_die(transform=transform, batch_rows=1, checkpoint_every=ALWAYS)
     (start,) = look(rig).starts
-    assert start.last_at == max(one.usage.at for one in look(rig).gathered.work.records)
+    assert start.last_at == max(record.usage.at for record in look(rig).gathered.work.records)
 
 
-def test_a_swept_run_still_tells_what_was_done() -> None:
-    """The task logs are gone; the list of what has landed stays."""
+def test_a_swept_run_still_shows_what_was_done() -> None:
+    """The task logs are gone; the list of landed files stays."""
     rig = Rig()
     rig.start()
     rig.storage.delete(rig.storage.list(LAYOUT.tasks))
@@ -123,8 +125,8 @@ def test_a_swept_run_still_tells_what_was_done() -> None:
 
 
 def test_records_say_when_and_by_whom_they_were_written() -> None:
-    """So that progress over time can be drawn."""
+    """So that progress over time can be plotted."""
     rig = Rig()
     rig.start(two_partitions())
-    used = [one.usage for one in look(rig).gathered.work.records]
-    assert all(one.at > 0 and one.host and one.memory_bytes > 0 for one in used)
+    used = [record.usage for record in look(rig).gathered.work.records]
+    assert all(usage.at > 0 and usage.host and usage.memory_bytes > 0 for usage in used)

@@ -1,4 +1,4 @@
-"""Seal: which task records count, when a place has been worked on more than once."""
+"""Seal: which task records count when a partition has been worked on more than once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(
     end: TaskEnd = "",
     supersedes: tuple[str, ...] = (),
 ) -> str:
-    """Append a record that covers so many rows to a log, and return the record's name."""
+    """Append a record that covers this many rows to a log, and return the record's name."""
     number = len([uri for uri in storage.objects if f"/{name}/" in uri])
     record = TaskRecord(
         name=f"{name}/{number:04d}",
@@ -41,7 +41,7 @@ def write(
         end=end,
     )
     task_log = TaskLog(storage, LAYOUT, name)
-    task_log._next = number  # noqa: SLF001 - it goes on where the last call stopped.
+    task_log._next = number  # noqa: SLF001 - it continues where the last call stopped.
     task_log.append(record)
     return record.name
 
@@ -55,7 +55,7 @@ def accepted(
 
 
 def test_of_two_attempts_the_complete_one_counts() -> None:
-    """Both hold the same input: one more row in the other, and the table has it twice."""
+    """Both have the same input: counting both would put rows into the table twice."""
     storage, first, second = MemoryStorage(), log(attempt=1), log(attempt=2)
     write(storage, first, 9)
     write(storage, second, 5, end="complete")
@@ -63,7 +63,7 @@ def test_of_two_attempts_the_complete_one_counts() -> None:
 
 
 def test_of_two_complete_attempts_one_counts() -> None:
-    """A twin that nobody could stop in time: which of the two does not matter."""
+    """A twin that could not be stopped in time: either of the two may count."""
     storage, first, second = MemoryStorage(), log(attempt=1), log(attempt=2)
     write(storage, first, 5, end="complete")
     write(storage, second, 5, end="complete")
@@ -71,7 +71,7 @@ def test_of_two_complete_attempts_one_counts() -> None:
 
 
 def test_of_two_attempts_that_died_the_one_that_covers_most_counts() -> None:
-    """Its rows are the dearer ones."""
+    """It holds the most finished work."""
     storage, first, second = MemoryStorage(), log(attempt=1), log(attempt=2)
     write(storage, first, 4)
     for _ in range(3):
@@ -91,8 +91,8 @@ def test_of_two_replays_the_one_that_put_most_into_files_counts() -> None:
     assert accepted(storage, 2, work=work) == ({rows, second}, 0)
 
 
-def test_places_jobs_and_claims_are_chosen_from_apart() -> None:
-    """Only attempts at the same place of the same job of the same claim hold the same input."""
+def test_attempts_compete_only_within_a_partition_job_and_claim() -> None:
+    """Only attempts at the same partition of the same job and claim have the same input."""
     storage = MemoryStorage()
     logs = {log(), log(place=1), log(claim=2), log(job="replay")}
     for name in logs:
@@ -100,16 +100,16 @@ def test_places_jobs_and_claims_are_chosen_from_apart() -> None:
     assert accepted(storage, 1, 2) == (logs, 0)
 
 
-def test_tasks_of_a_claim_that_is_not_asked_for_do_not_count() -> None:
-    """What is sealed is sealed: a zombie's claim is not read again."""
+def test_tasks_of_another_claim_do_not_count() -> None:
+    """A sealed claim is final: a zombie's claim is not read again."""
     storage = MemoryStorage()
     write(storage, log(claim=1), 1)
     write(storage, log(claim=2), 1)
     assert accepted(storage, 2) == ({log(claim=2)}, 0)
 
 
-def test_records_behind_a_gap_do_not_count() -> None:
-    """A listing may lack one that was written just before; what comes later stands on it."""
+def test_records_after_a_gap_do_not_count() -> None:
+    """A listing may lack a record that was just written; later records depend on it."""
     storage = MemoryStorage()
     names = [write(storage, log(), 2) for _ in range(3)]
     del storage.objects[LAYOUT.task_record(names[1])]
@@ -126,7 +126,7 @@ def test_a_record_over_an_unknown_chunk_is_left_out_and_counted() -> None:
     assert accepted(storage, 1) == ({log(attempt=2)}, 5 + 3)
 
 
-def test_keys_and_chunks_beside_the_records_are_no_records() -> None:
+def test_keys_and_chunks_next_to_the_records_are_not_records() -> None:
     """They share the folder and the number."""
     storage = MemoryStorage()
     name = write(storage, log(), 2)
@@ -136,8 +136,8 @@ def test_keys_and_chunks_beside_the_records_are_no_records() -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "get"])
-def test_a_store_that_does_not_answer_is_no_empty_log(kind: str) -> None:
-    """Nothing found would mean that all rows are to be computed again."""
+def test_a_store_that_does_not_answer_is_not_an_empty_log(kind: str) -> None:
+    """Finding nothing would mean that all rows are computed again."""
     storage = MemoryStorage()
     write(storage, log(), 2)
     storage.failures[kind] = 1

@@ -1,4 +1,4 @@
-"""Parts carry what is too large for a record."""
+"""Parts hold what is too large for a record."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WORK = Work(
 
 @pytest.mark.parametrize("work", [WORK, Work()])
 def test_work_is_read_back_as_it_was_written(work: Work) -> None:
-    """Coverage, chunks, files and the sink's own detail survive, also for no record at all."""
+    """Coverage, chunks, files and the sink's own detail survive, even without any record."""
     storage = MemoryStorage()
     reference = write_work(storage, LAYOUT, "work-1.parquet", work)
     assert reference.records == len(work.records)
@@ -65,7 +65,7 @@ def test_work_is_read_back_as_it_was_written(work: Work) -> None:
 def test_large_records_are_encoded_one_by_one(
     monkeypatch: pytest.MonkeyPatch, portion_bytes: int, portions: int
 ) -> None:
-    """A record may list ten thousand files: Arrow is not given all of them at once."""
+    """A record may list ten thousand files: Arrow does not get all of them at once."""
     monkeypatch.setattr(parts, "_PORTION_BYTES", portion_bytes)
     storage = MemoryStorage()
     reference = write_work(storage, LAYOUT, "p", WORK)
@@ -74,7 +74,7 @@ def test_large_records_are_encoded_one_by_one(
     assert read_work(storage, LAYOUT, reference) == WORK
 
 
-def test_no_work_is_a_part_too() -> None:
+def test_empty_work_is_a_part_too() -> None:
     """A seal of a run without rows names it like any other."""
     storage = MemoryStorage()
     reference = write_work(storage, LAYOUT, "p", Work())
@@ -83,7 +83,7 @@ def test_no_work_is_a_part_too() -> None:
 
 @pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b""])
 def test_a_part_that_is_not_as_written_is_refused(damage: Callable[[bytes], bytes]) -> None:
-    """The digest in the record is checked before a byte of the part is believed."""
+    """The digest in the record is checked before a byte of the part is trusted."""
     storage = MemoryStorage()
     reference = write_work(storage, LAYOUT, "p", WORK)
     storage.damage[LAYOUT.part("p")] = damage
@@ -107,7 +107,7 @@ def test_a_missing_part_is_damage() -> None:
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
-def test_a_store_that_does_not_take_or_give_a_part_is_unavailable(kind: str) -> None:
+def test_a_store_that_cannot_write_or_read_a_part_is_unavailable(kind: str) -> None:
     """The error names the object."""
     storage = MemoryStorage()
     storage.failures[kind] = 1

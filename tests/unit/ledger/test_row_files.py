@@ -1,4 +1,4 @@
-"""Row files: chunks and keys come back as they were written, or not at all."""
+"""Row files: chunks and keys are read back as they were written, or not at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from holdfast.worker.coverage import key_hashes
 from tests.fakes.memory_storage import MemoryStorage, bit_flipped, truncated
 from tests.fakes.task_ledgers import Row, WatchedStorage
 
-# ---- Chunks: rows come back as they were written, or not at all
+# ---- Chunks: rows are read back as they were written, or not at all
 URI = "mem://store/tasks/0000.chunk"
 SCHEMA = pa.schema(
     [
@@ -80,7 +80,7 @@ def written(storage: WatchedStorage) -> Chunk:
     return file.finish()
 
 
-def test_rows_come_back_as_they_were_written(storage: WatchedStorage) -> None:
+def test_rows_are_read_back_as_they_were_written(storage: WatchedStorage) -> None:
     """Values, NULLs, nested types, and the schema with its field ids."""
     chunk = written(storage)
     batches = list(read_chunk(storage, URI, chunk))
@@ -89,7 +89,7 @@ def test_rows_come_back_as_they_were_written(storage: WatchedStorage) -> None:
 
 
 def test_a_record_gets_what_it_needs_to_name_the_chunk(storage: WatchedStorage) -> None:
-    """Rows, size and digest are those of the object that stands there."""
+    """Rows, size and digest are those of the stored object."""
     chunk = written(storage)
     data = storage.objects[URI]
     assert chunk == Chunk(rows=3, size_bytes=len(data), digest=hashlib.sha256(data).hexdigest())
@@ -98,10 +98,10 @@ def test_a_record_gets_what_it_needs_to_name_the_chunk(storage: WatchedStorage) 
 @pytest.mark.parametrize(
     "damage", [truncated, bit_flipped, lambda _: b"", lambda data: data + b"x"]
 )
-def test_a_damaged_chunk_gives_no_row(
+def test_a_damaged_chunk_returns_no_row(
     storage: WatchedStorage, damage: Callable[[bytes], bytes]
 ) -> None:
-    """The digest is compared before the first row is handed out."""
+    """The digest is compared before the first row is returned."""
     chunk = written(storage)
     storage.damage[URI] = damage
     with pytest.raises(LedgerDamagedError, match="digest") as caught:
@@ -110,15 +110,15 @@ def test_a_damaged_chunk_gives_no_row(
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_a_chunk_of_another_number_of_rows_is_refused(storage: WatchedStorage, rows: int) -> None:
-    """A record that says otherwise belongs to something else."""
+def test_a_chunk_with_another_number_of_rows_is_refused(storage: WatchedStorage, rows: int) -> None:
+    """A record with another count belongs to another chunk."""
     chunk = written(storage)
     with pytest.raises(LedgerDamagedError, match=f"3 rows, but {rows} were written"):
         list(read_chunk(storage, URI, replace(chunk, rows=rows)))
 
 
 def test_a_chunk_that_is_gone_is_an_error(storage: WatchedStorage) -> None:
-    """Its rows are counted as done: leaving them out would lose them."""
+    """Its rows count as done: leaving them out would lose them."""
     chunk = written(storage)
     storage.delete([URI])
     with pytest.raises(LedgerDamagedError, match="missing"):
@@ -126,7 +126,7 @@ def test_a_chunk_that_is_gone_is_an_error(storage: WatchedStorage) -> None:
 
 
 def test_a_store_that_does_not_answer_is_asked_again_later(storage: WatchedStorage) -> None:
-    """Unknown is not damaged."""
+    """Unavailable is not damaged."""
     chunk = written(storage)
     storage.failures["get"] = 1
     with pytest.raises(StoreUnavailableError):
@@ -134,7 +134,7 @@ def test_a_store_that_does_not_answer_is_asked_again_later(storage: WatchedStora
     assert len(list(read_chunk(storage, URI, chunk))) == 3
 
 
-def test_rows_are_passed_on_as_they_come(storage: WatchedStorage) -> None:
+def test_rows_are_sent_as_they_arrive(storage: WatchedStorage) -> None:
     """The chunk's size costs no memory: every batch is sent before the next one is written."""
     file, sizes = ChunkFile(storage, URI, SCHEMA), []
     for _ in range(5):
@@ -163,7 +163,7 @@ def test_rows_of_another_schema_are_refused(storage: WatchedStorage) -> None:
 
 
 def test_closing_pyarrows_handle_does_not_make_an_object_visible(storage: WatchedStorage) -> None:
-    """Handles are closed early, by some versions also when they are collected as garbage."""
+    """Handles are closed early, in some versions also by garbage collection."""
     file = ArrowFile(storage.open_sink(URI))
     with pa.PythonFile(file, mode="w") as handle:
         handle.write(b"half")
@@ -176,7 +176,7 @@ def test_closing_pyarrows_handle_does_not_make_an_object_visible(storage: Watche
 def as_chunk(
     storage: WatchedStorage, batches: list[pa.RecordBatch], compression: str | None = None
 ) -> Chunk:
-    """Write batches as a hand would that is not bound to our options."""
+    """Write batches as a forger would, who is not bound to our options."""
     sink = pa.BufferOutputStream()
     given = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(sink, batches[0].schema, options=given) as writer:
@@ -186,13 +186,13 @@ def as_chunk(
 
 
 def put(storage: WatchedStorage, data: bytes, rows: int) -> Chunk:
-    """Put bytes to the place of the chunk, and return what a forged record says of them."""
+    """Replace the chunk's bytes, and return what a forged record says about them."""
     storage.objects[URI] = data
     return Chunk(rows=rows, size_bytes=len(data), digest=hashlib.sha256(data).hexdigest())
 
 
 def test_an_offset_that_leads_out_of_its_buffer_is_damage(storage: WatchedStorage) -> None:
-    """Arrow would read memory that is not the chunk's, or crash the process."""
+    """Arrow would read memory outside the chunk, or crash the process."""
     text = pa.RecordBatch.from_pydict({"text": ["x" * 4000]})
     chunk = as_chunk(storage, [text])
     assert read_chunk(storage, URI, chunk) == [text]
@@ -204,7 +204,7 @@ def test_an_offset_that_leads_out_of_its_buffer_is_damage(storage: WatchedStorag
 
 
 def test_an_index_that_leads_out_of_its_dictionary_is_damage(storage: WatchedStorage) -> None:
-    """Only a full look at the values finds it."""
+    """Only full validation of the values finds it."""
     bad = pa.DictionaryArray.from_arrays(pa.array([7]), pa.array(["x"]), safe=False)
     with pytest.raises(LedgerDamagedError, match=URI):
         read_chunk(storage, URI, as_chunk(storage, [pa.record_batch({"text": bad})]))
@@ -214,7 +214,7 @@ def test_an_index_that_leads_out_of_its_dictionary_is_damage(storage: WatchedSto
 def test_another_codec_is_refused_before_a_batch_is_unpacked(
     storage: WatchedStorage, kind: pa.DataType
 ) -> None:
-    """Some kilobytes of zstd can be gigabytes; LZ4, in which chunks are written, cannot do that."""
+    """Kilobytes of zstd can become gigabytes; LZ4, the codec of chunks, cannot do that."""
     batch = pa.record_batch({"text": pa.array(["A" * 1_000_000], kind)})
     for codec in (None, "lz4"):
         assert read_chunk(storage, URI, as_chunk(storage, [batch], compression=codec)) == [batch]
@@ -229,7 +229,7 @@ def test_another_codec_is_refused_before_a_batch_is_unpacked(
 def test_a_chunk_that_unpacks_into_too_much_is_damage(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
-    """Whatever it is packed with, in one batch or in many."""
+    """Whatever its codec is, in one batch or in many."""
     text = pa.record_batch({"text": ["A" * 1_000_000] * batches})
     parts = [text.slice(at, 1) for at in range(batches)]
     chunk = as_chunk(storage, parts, compression="lz4")
@@ -253,14 +253,14 @@ def test_a_dictionary_that_batches_share_counts_once(
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 100, b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 8])
-def test_bytes_that_are_no_stream_are_damage(storage: WatchedStorage, data: bytes) -> None:
-    """A digest that fits says only who has written last."""
+def test_bytes_that_are_not_a_stream_are_damage(storage: WatchedStorage, data: bytes) -> None:
+    """A matching digest only shows who wrote last."""
     with pytest.raises(LedgerDamagedError, match=URI):
         read_chunk(storage, URI, put(storage, data, 0))
 
 
 def test_a_stream_without_a_batch_is_damage(storage: WatchedStorage) -> None:
-    """No task writes a chunk of no rows, and a reader takes the schema from the first batch."""
+    """No task writes a chunk without rows, and a reader takes the schema from the first batch."""
     file = ChunkFile(storage, URI, SCHEMA)
     chunk = file.finish()
     assert chunk.rows == 0
@@ -268,7 +268,7 @@ def test_a_stream_without_a_batch_is_damage(storage: WatchedStorage) -> None:
         read_chunk(storage, URI, chunk)
 
 
-# ---- Key files: keys come back exactly, cost little, and are never held as a whole
+# ---- Key files: keys are read back exactly, cost little, and are never held as a whole
 KEYS_URI = "mem://store/tasks/0000.keys"
 BERLIN = timezone(timedelta(hours=1))
 
@@ -296,10 +296,10 @@ def read(storage: WatchedStorage, schema: pa.Schema) -> list[dict[str, Any]]:
     ],
     ids=str,
 )
-def test_keys_come_back_exactly(
+def test_keys_are_read_back_exactly(
     storage: WatchedStorage, kind: pa.DataType, values: list[object]
 ) -> None:
-    """Every type that a key may have, at its ends: a key that changes is a row done twice."""
+    """Every type that a key may have, at its limits: a key that changes is a row done twice."""
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [pa.array(values, kind)])
     file.finish()
@@ -319,7 +319,7 @@ def test_keys_come_back_exactly(
 def test_the_driver_computes_the_same_hashes_from_the_file(
     storage: WatchedStorage, kind: pa.DataType, values: list[object]
 ) -> None:
-    """A type that came back another would hash to another number."""
+    """A type that changed would give other hashes."""
     keys = pa.array(values, kind)
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [keys])
@@ -329,8 +329,8 @@ def test_the_driver_computes_the_same_hashes_from_the_file(
     assert list(key_hashes([found])) == list(key_hashes([keys]))
 
 
-def test_a_key_of_two_columns_comes_back_in_its_order(storage: WatchedStorage) -> None:
-    """Names that a path in Parquet could mistake are no trouble."""
+def test_a_key_of_two_columns_keeps_its_order(storage: WatchedStorage) -> None:
+    """Names that look like a Parquet path are handled."""
     file, names = KeyFile(storage, KEYS_URI), ["a.b", "the `day`"]
     file.add(names, [pa.array([1, 2]), pa.array(["x", "y"])])
     file.add(names, [pa.array([1]), pa.array(["y"])])
@@ -340,7 +340,7 @@ def test_a_key_of_two_columns_comes_back_in_its_order(storage: WatchedStorage) -
 
 
 def test_keys_are_read_under_the_names_and_types_of_the_session(storage: WatchedStorage) -> None:
-    """Another session may have another time zone; the moments are the same."""
+    """Another session may have another time zone; the points in time are the same."""
     moment = datetime(2026, 11, 14, 12, tzinfo=timezone.utc)
     file = KeyFile(storage, KEYS_URI)
     file.add(["at"], [pa.array([moment], pa.timestamp("us", tz="UTC"))])
@@ -350,7 +350,7 @@ def test_keys_are_read_under_the_names_and_types_of_the_session(storage: Watched
 
 
 def test_a_key_that_does_not_fit_the_sessions_type_is_an_error(storage: WatchedStorage) -> None:
-    """Cut short in silence it would stand for another row's key."""
+    """Truncated silently, it would be another row's key."""
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [pa.array([2**40])])
     file.finish()
@@ -358,7 +358,7 @@ def test_a_key_that_does_not_fit_the_sessions_type_is_an_error(storage: WatchedS
         read(storage, pa.schema([("id", pa.int32())]))
 
 
-def test_a_key_file_of_another_number_of_columns_is_an_error(storage: WatchedStorage) -> None:
+def test_a_key_file_with_another_number_of_columns_is_an_error(storage: WatchedStorage) -> None:
     """It belongs to another key."""
     file = KeyFile(storage, KEYS_URI)
     file.add(["a"], [pa.array([1])])
@@ -368,8 +368,10 @@ def test_a_key_file_of_another_number_of_columns_is_an_error(storage: WatchedSto
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.int32()])
-def test_sequential_numbers_nearly_vanish(storage: WatchedStorage, kind: pa.DataType) -> None:
-    """Ids that grow from row to row cost next to nothing, in the ledger and on the way."""
+def test_sequential_numbers_compress_to_almost_nothing(
+    storage: WatchedStorage, kind: pa.DataType
+) -> None:
+    """Ids that increase from row to row cost next to nothing, in the ledger and in transit."""
     file = KeyFile(storage, KEYS_URI)
     for start in range(0, 400_000, 50_000):
         file.add(["id"], [pa.array(np.arange(start, start + 50_000), kind)])
@@ -378,7 +380,7 @@ def test_sequential_numbers_nearly_vanish(storage: WatchedStorage, kind: pa.Data
 
 
 def test_the_size_is_that_of_the_object(storage: WatchedStorage, tmp_path: Path) -> None:
-    """A later driver compares it, to notice a key file that was cut short."""
+    """A later driver compares it to notice a truncated key file."""
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [pa.array(["a", "b"])])
     assert file.finish() == len(storage.objects[KEYS_URI])
@@ -397,7 +399,7 @@ def test_without_keys_there_is_no_file(storage: WatchedStorage) -> None:
 def test_nothing_is_visible_before_the_end(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that is killed halfway leaves no half file."""
+    """A task that is killed half way leaves no partial file."""
     monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", 1)
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [pa.array([1, 2])])
@@ -409,7 +411,7 @@ def test_nothing_is_visible_before_the_end(
 def test_an_abandoned_file_leaves_nothing(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch, row_group_bytes: int
 ) -> None:
-    """Neither when keys were passed on already, nor when all of them still wait."""
+    """Neither after keys were sent, nor while all of them still wait."""
     monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", row_group_bytes)
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [pa.array([1, 2])])
@@ -419,7 +421,7 @@ def test_an_abandoned_file_leaves_nothing(
 
 
 def test_a_file_that_cannot_be_finished_can_be_abandoned(storage: WatchedStorage) -> None:
-    """The store's own error is the one that is seen."""
+    """The caller sees the store's own error."""
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [pa.array([1, 2])])
     storage.failures["put"] = 1
@@ -432,7 +434,7 @@ def test_a_file_that_cannot_be_finished_can_be_abandoned(storage: WatchedStorage
 def test_a_large_file_is_written_in_pieces(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits is bounded, however many keys a record covers."""
+    """The buffered keys are bounded, however many a record covers."""
     monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", 1 << 20)
     random, file = np.random.default_rng(1), KeyFile(storage, KEYS_URI)
     base, peak, sent = pa.total_allocated_bytes(), 0, []
@@ -446,7 +448,7 @@ def test_a_large_file_is_written_in_pieces(
     assert sum(1 for _ in read_keys(storage, KEYS_URI, pa.schema([("id", pa.int64())]))) >= 20
 
 
-def test_keys_do_not_hold_the_batch_that_they_came_in(storage: WatchedStorage) -> None:
+def test_keys_do_not_hold_the_memory_of_their_batch(storage: WatchedStorage) -> None:
     """A column of a slice would keep the memory of Spark's whole batch."""
     file = KeyFile(storage, KEYS_URI)
     base = pa.total_allocated_bytes()
@@ -469,7 +471,7 @@ def test_keys_that_unpack_into_too_much_are_damage(monkeypatch: pytest.MonkeyPat
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [keys])
     file.finish()
-    assert len(storage.get(KEYS_URI)) < keys.nbytes / 4  # Numbers that grow nearly vanish.
+    assert len(storage.get(KEYS_URI)) < keys.nbytes / 4  # Increasing numbers compress very well.
     schema = pa.schema([("id", pa.int64())])
     monkeypatch.setattr("holdfast.ledger.row_files.DECODED_BYTES_MAX", keys.nbytes + 200)
     assert sum(batch.num_rows for batch in read_keys(storage, KEYS_URI, schema)) == len(keys)
@@ -483,7 +485,7 @@ def test_keys_that_unpack_into_too_much_are_damage(monkeypatch: pytest.MonkeyPat
 def test_a_footer_that_promises_too_much_is_damage_before_a_page_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Numbers that grow are packed into next to nothing; unpacked, all of them are there."""
+    """Increasing numbers compress to next to nothing, but take their full size when unpacked."""
     storage = MemoryStorage()
     file = KeyFile(storage, KEYS_URI)
     file.add(["id"], [pa.array(range(1000))])
@@ -497,7 +499,7 @@ def test_a_footer_that_promises_too_much_is_damage_before_a_page_is_read(
 def test_pages_that_hold_more_than_the_footer_says_are_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A dictionary of one long text makes gigabytes of small numbers: they are counted as read."""
+    """A dictionary of one long text gives gigabytes for small indices: they are counted as read."""
     storage, sink = MemoryStorage(), pa.BufferOutputStream()
     pq.write_table(pa.table({"id": ["x" * 10_000] * 1000}), sink)
     storage.objects[KEYS_URI] = sink.getvalue().to_pybytes()
@@ -507,8 +509,8 @@ def test_pages_that_hold_more_than_the_footer_says_are_damage(
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1" * 9, b"x" * 100])
-def test_bytes_that_are_no_key_file_are_damage(data: bytes) -> None:
-    """Executors name the object, not what Parquet makes of it."""
+def test_bytes_that_are_not_a_key_file_are_damage(data: bytes) -> None:
+    """The error names the object, not what Parquet reports."""
     storage = MemoryStorage()
     storage.objects[KEYS_URI] = data
     with pytest.raises(LedgerDamagedError, match=KEYS_URI):

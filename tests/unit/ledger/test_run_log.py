@@ -1,4 +1,4 @@
-"""The run log: one gapless list decides who drives a run, and damage is an error."""
+"""The run log: one gapless list decides which driver owns a run, and damage is an error."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, 
 from tests.fakes.rig import Rig
 
 
-# ---- The run log: one gapless list decides who drives a run
-def test_a_driver_claims_and_appends_in_a_gapless_row() -> None:
+# ---- The run log: one gapless list decides which driver owns a run
+def test_a_driver_claims_and_appends_without_gaps() -> None:
     """Records are numbered from 1 without a gap, and a later driver reads them all."""
     storage = MemoryStorage()
     log = claimed(storage)
@@ -40,7 +40,7 @@ def test_a_driver_claims_and_appends_in_a_gapless_row() -> None:
 
 
 def test_a_fresh_log_is_empty() -> None:
-    """A run that nobody has started has no records, no intents and no receipt."""
+    """A run that was never started has no records, no intents and no receipt."""
     log = new_log(MemoryStorage())
     log.refresh()
     assert (log.records, log.intents, log.receipt) == ((), {}, None)
@@ -53,7 +53,7 @@ def test_a_record_says_when_it_was_written() -> None:
 
 
 def test_a_later_claim_fences_the_earlier_driver() -> None:
-    """The earlier driver learns it at its next record, and nothing of it enters the log."""
+    """The earlier driver finds out at its next record, which does not enter the log."""
     storage = MemoryStorage()
     first = claimed(storage)
     second = claimed(storage)
@@ -90,8 +90,8 @@ def test_a_driver_that_has_read_a_later_claim_is_fenced() -> None:
     assert len(storage.objects) == 2
 
 
-def test_a_claim_goes_behind_whatever_stands_there() -> None:
-    """A rival that is faster costs an attempt; both claims stand, and the later one owns."""
+def test_a_claim_goes_after_all_existing_records() -> None:
+    """A faster rival costs an attempt; both claims are in the log, and the later one owns."""
     storage = MemoryStorage()
     rivals: list[RunLog] = []
     storage.before_create = lambda: rivals.append(claimed(storage))
@@ -103,7 +103,7 @@ def test_a_claim_goes_behind_whatever_stands_there() -> None:
 
 
 def test_a_rivals_record_just_before_the_claim_is_read() -> None:
-    """An intent that slips in before the claim is seen by the claimant, so it can be adopted."""
+    """An intent written just before the claim is seen by the claimant, so it can be adopted."""
     storage = MemoryStorage()
     first = claimed(storage)
 
@@ -118,7 +118,7 @@ def test_a_rivals_record_just_before_the_claim_is_read() -> None:
 
 
 def test_a_claim_finds_the_end_of_a_long_log() -> None:
-    """One listing after the first loss: not a lost create for each record that is there."""
+    """One listing after the first loss, not one failed create for each existing record."""
     storage = MemoryStorage()
     for number in range(1, 151):
         put_record(storage, number, CLAIM)
@@ -129,10 +129,10 @@ def test_a_claim_finds_the_end_of_a_long_log() -> None:
 @pytest.mark.parametrize(
     ("body", "error"), [(CLAIM, RunFencedError), (Abort(reason="enough"), RunAbortedError)]
 )
-def test_a_driver_can_look_whether_the_run_is_still_its_own(
+def test_a_driver_can_check_whether_the_run_is_still_its_own(
     body: Claim | Abort, error: type[Exception]
 ) -> None:
-    """Its tasks were fenced: it stops before it counts what they have left."""
+    """Its tasks were fenced: it stops before it counts their work."""
     storage = MemoryStorage()
     log = claimed(storage)
     log.stop_if_taken_over()
@@ -142,8 +142,8 @@ def test_a_driver_can_look_whether_the_run_is_still_its_own(
     assert len(storage.objects) == 2
 
 
-def test_a_driver_without_a_claim_writes_nothing_into_anothers_run() -> None:
-    """Reading the log is not owning it."""
+def test_a_driver_without_a_claim_writes_nothing_to_anothers_run() -> None:
+    """Reading the log does not make it the owner."""
     storage = MemoryStorage()
     claimed(storage)
     reader = new_log(storage)
@@ -154,7 +154,7 @@ def test_a_driver_without_a_claim_writes_nothing_into_anothers_run() -> None:
 
 
 def test_an_abort_is_final() -> None:
-    """No driver, old or new, can add anything behind an abort."""
+    """No driver, old or new, can add anything after an abort."""
     storage = MemoryStorage()
     first, second = claimed(storage), claimed(storage)
     number = second.append(Abort(reason="wrong input")).number
@@ -167,8 +167,8 @@ def test_an_abort_is_final() -> None:
     assert len(storage.objects) == 3
 
 
-def test_a_driver_meets_an_abort_at_its_next_record() -> None:
-    """An abort at the number that the driver wants stops it like a claim would."""
+def test_a_driver_notices_an_abort_at_its_next_record() -> None:
+    """An abort at the driver's next number stops it as a claim would."""
     storage = MemoryStorage()
     log = claimed(storage)
     put_record(storage, 2, Abort(reason="enough"))
@@ -178,7 +178,7 @@ def test_a_driver_meets_an_abort_at_its_next_record() -> None:
 
 @pytest.mark.parametrize("fault", [None, *CreateFault])
 def test_own_landed_writes_are_found_by_reading_back(fault: CreateFault | None) -> None:
-    """Whatever the store answers, a record of ours that stands there is ours."""
+    """Whatever the store answers, our record is recognised as ours."""
     storage = MemoryStorage()
     log = claimed(storage)
     storage.create_faults.append(fault)
@@ -203,7 +203,7 @@ def test_nothing_is_appended_to_a_log_that_lacks_a_record() -> None:
 
 
 def test_a_log_that_does_not_begin_with_a_claim_is_damaged() -> None:
-    """What stands first has lost the claim that it was written under."""
+    """The first record has lost the claim that it was written under."""
     storage = MemoryStorage()
     put_record(storage, 1, INTENT)
     with pytest.raises(LedgerDamagedError, match="the first record is not a claim"):
@@ -211,7 +211,7 @@ def test_a_log_that_does_not_begin_with_a_claim_is_damaged() -> None:
 
 
 def test_a_start_that_fails_before_its_claim_writes_nothing() -> None:
-    """A first listing without an answer must not use the run id up (simulation, seed 459)."""
+    """A first listing without an answer must not use up the run id (simulation, seed 459)."""
     rig = Rig()
     rig.ledger().stop(StoreUnavailableError(uri="s3://store", reason="no answer"))
     assert rig.log().records == ()
@@ -220,7 +220,7 @@ def test_a_start_that_fails_before_its_claim_writes_nothing() -> None:
 
 
 def test_a_stop_before_the_first_claim_is_read() -> None:
-    """Earlier versions wrote one; the run goes on."""
+    """Earlier versions wrote one; the run continues."""
     storage = MemoryStorage()
     put_record(storage, 1, Stop(reason="StoreUnavailableError"))
     log = new_log(storage)
@@ -230,7 +230,7 @@ def test_a_stop_before_the_first_claim_is_read() -> None:
 
 # ---- The run log: gaps, damaged records and silent stores are errors, never an empty log
 def test_a_record_that_no_claim_allows_is_damage() -> None:
-    """Only a claim or an abort may stand where the owner writes next."""
+    """Only a claim or an abort may be where the owner writes next."""
     storage = MemoryStorage()
     log = claimed(storage)
     put_record(storage, 2, INTENT)
@@ -264,8 +264,8 @@ def test_a_record_that_vanishes_while_it_is_read_is_damage() -> None:
         new_log(storage).refresh()
 
 
-def test_all_records_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, a run of many passes would wait for a far store as often."""
+def test_all_records_are_requested_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, a run of many passes would wait for a remote store once per record."""
     storage, asked = MemoryStorage(), []
     for _ in range(5):
         claimed(storage)
@@ -282,7 +282,7 @@ def test_all_records_are_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b""])
 def test_a_damaged_record_is_refused(damage: Callable[[bytes], bytes]) -> None:
-    """It is refused when the log is read and when it stands where a driver writes."""
+    """It is refused when the log is read and when a driver writes at its number."""
     storage = MemoryStorage()
     first = claimed(storage)
     claimed(storage)
@@ -294,7 +294,7 @@ def test_a_damaged_record_is_refused(damage: Callable[[bytes], bytes]) -> None:
 
 
 def test_a_record_under_anothers_number_is_refused() -> None:
-    """A whole record that was copied to another place says so itself."""
+    """A whole record that was copied to another number gives itself away."""
     storage = MemoryStorage()
     claimed(storage)
     storage.objects[LAYOUT.record(2)] = storage.objects[LAYOUT.record(1)]
@@ -315,7 +315,7 @@ def test_a_store_that_does_not_answer_is_unavailable(kind: str) -> None:
     assert len(log.records) == 1
 
 
-# ---- run.json says what a run is
+# ---- run.json: what a run is
 IDENTITY = Identity(
     table="lake.db.t",
     table_uuid="u1",
@@ -340,8 +340,8 @@ def start(storage: MemoryStorage, *, nonce: str = "n1", **changes: Any) -> RunFi
     )
 
 
-def test_the_first_start_makes_the_run_and_later_ones_read_it() -> None:
-    """Nonce and schema are the first start's, for ever."""
+def test_the_first_start_creates_the_run_and_later_ones_read_it() -> None:
+    """Nonce and schema are always the first start's."""
     storage = MemoryStorage()
     first = start(storage, nonce="n1")
     assert first == RunFile(nonce="n1", identity=IDENTITY)
@@ -358,7 +358,7 @@ def test_a_lost_answer_does_not_make_a_second_run(fault: CreateFault) -> None:
 
 
 def test_another_job_under_the_same_id_is_refused_by_what_differs() -> None:
-    """A reused id never drops data without a word: each difference is named."""
+    """A reused id never drops data silently: each difference is named."""
     storage = MemoryStorage()
     start(storage)
     with pytest.raises(RunMismatchError) as caught:
@@ -371,7 +371,7 @@ def test_another_job_under_the_same_id_is_refused_by_what_differs() -> None:
 
 @pytest.mark.parametrize("damage", [truncated, bit_flipped, lambda _: b"{}"])
 def test_a_damaged_run_file_is_refused(damage: Callable[[bytes], bytes]) -> None:
-    """It is never taken for another job's, nor written anew."""
+    """It is never taken for another job's file, and never rewritten."""
     storage = MemoryStorage()
     start(storage)
     standing = dict(storage.objects)

@@ -1,4 +1,4 @@
-"""Create-once: after anything but success, what stands there decides."""
+"""Create-once: after anything but success, the stored object decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ ATTEMPTS = 6
 
 @pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize("fault", [None, *CreateFault])
-def test_whatever_is_answered_the_object_decides(fault: CreateFault | None, *, taken: bool) -> None:
+def test_the_object_decides_whatever_the_store_answers(
+    fault: CreateFault | None, *, taken: bool
+) -> None:
     """Ours means won, another's means lost, absent means try again: no answer is trusted."""
     storage = MemoryStorage()
     if taken:
@@ -27,8 +29,8 @@ def test_whatever_is_answered_the_object_decides(fault: CreateFault | None, *, t
     assert storage.objects[URI] == found
 
 
-def test_a_create_that_went_well_is_not_read_back() -> None:
-    """Every record of every task would cost a request more."""
+def test_a_successful_create_is_not_read_back() -> None:
+    """Otherwise every record of every task would cost one more request."""
     storage = MemoryStorage()
     assert create_once(storage, URI, OURS, sleep=ManualTime().sleep) == OURS
     assert storage.names_called("get") == []
@@ -36,7 +38,7 @@ def test_a_create_that_went_well_is_not_read_back() -> None:
 
 @pytest.mark.parametrize("fault", [CreateFault.FAILS, CreateFault.IS_THERE])
 def test_a_store_that_keeps_nothing_is_tried_again_and_then_given_up(fault: CreateFault) -> None:
-    """A refusal that stored nothing is no loss; after six of them the error says why."""
+    """A refusal that stored nothing is not a loss; after six of them the error says why."""
     storage, time = MemoryStorage(), ManualTime()
     storage.create_faults.extend([fault] * ATTEMPTS)
     with pytest.raises(StoreUnavailableError, match=URI):
@@ -64,7 +66,7 @@ def test_a_read_back_that_fails_decides_nothing(fault: CreateFault) -> None:
 
 
 def test_a_store_that_never_reads_back_is_given_up_though_the_object_landed() -> None:
-    """Landed but never seen is not won: the caller must not go on."""
+    """Landed but never seen is not won: the caller must not continue."""
     storage = MemoryStorage()
     storage.create_faults.append(CreateFault.LANDS_AND_FAILS)
     storage.failures["get"] = ATTEMPTS
@@ -74,13 +76,13 @@ def test_a_store_that_never_reads_back_is_given_up_though_the_object_landed() ->
 
 
 def test_a_rival_that_is_faster_wins() -> None:
-    """The object is created between our decision and our write: theirs is what is returned."""
+    """The object is created between our decision and our write: theirs is returned."""
     storage = MemoryStorage()
     storage.before_create = lambda: storage.put(URI, THEIRS)
     assert create_once(storage, URI, OURS, sleep=ManualTime().sleep) == THEIRS
 
 
-def test_a_good_store_passes_the_probe_and_keeps_nothing_of_it() -> None:
+def test_a_good_store_passes_the_probe_and_keeps_nothing() -> None:
     """The probe leaves the store as it found it."""
     storage = MemoryStorage()
     probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
@@ -95,8 +97,8 @@ def test_a_store_that_overwrites_is_refused() -> None:
         probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
 
 
-def test_a_store_that_gives_back_other_bytes_is_refused() -> None:
-    """A fresh name that already holds something else is no store to trust."""
+def test_a_store_that_returns_other_bytes_is_refused() -> None:
+    """A store whose fresh name already holds something else cannot be trusted."""
     storage = MemoryStorage()
     storage.before_create = lambda: storage.put("mem://store/=probe/n", THEIRS)
     with pytest.raises(UnsafeStoreError, match="another object's content"):
@@ -104,14 +106,14 @@ def test_a_store_that_gives_back_other_bytes_is_refused() -> None:
 
 
 def test_a_store_that_does_not_answer_the_probe_is_unavailable() -> None:
-    """No answer is no proof of safety."""
+    """No answer does not prove that the store is safe."""
     storage = MemoryStorage()
     storage.create_faults.extend([CreateFault.FAILS] * ATTEMPTS)
     with pytest.raises(StoreUnavailableError):
         probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
 
 
-def test_an_unsafe_store_is_not_passed_because_one_request_got_lost() -> None:
+def test_an_unsafe_store_does_not_pass_because_a_request_was_lost() -> None:
     """The second create never arrived: that it left the object alone proves nothing."""
     storage = MemoryStorage()
     storage.overwrites_on_create = True
@@ -121,8 +123,8 @@ def test_an_unsafe_store_is_not_passed_because_one_request_got_lost() -> None:
 
 
 @pytest.mark.parametrize("fault", [CreateFault.LANDS_AND_FAILS, CreateFault.LANDS_AND_IS_THERE])
-def test_an_overwrite_that_is_denied_by_the_answer_is_seen(fault: CreateFault) -> None:
-    """The store overwrote and then said that it had not: the object tells."""
+def test_an_overwrite_that_the_answer_denies_is_noticed(fault: CreateFault) -> None:
+    """The store overwrote and then denied it: the object shows it."""
     storage = MemoryStorage()
     storage.overwrites_on_create = True
     storage.create_faults.extend([None, fault])
@@ -131,7 +133,7 @@ def test_an_overwrite_that_is_denied_by_the_answer_is_seen(fault: CreateFault) -
 
 
 def test_a_probe_that_cannot_be_removed_is_an_error() -> None:
-    """A store that may be written but not cleaned up says so at the start, not at the end."""
+    """A store that can be written but not cleaned up is an error at the start, not at the end."""
     storage = MemoryStorage()
     storage.failures["delete"] = 1
     with pytest.raises(StoreUnavailableError):

@@ -1,4 +1,4 @@
-"""Task logs: created once, read back as a gapless prefix, and ended by the run going on."""
+"""Task logs: created once, read back as a gapless prefix, and ended when the run moves on."""
 
 from __future__ import annotations
 
@@ -53,29 +53,29 @@ def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> JobLedger:
     return job_ledger(ObjectStorage(), store=f"file://{tmp_path}/a store")
 
 
-def test_what_was_appended_is_read_back_in_order(any_ledger: JobLedger) -> None:
+def test_appended_records_are_read_back_in_order(any_ledger: JobLedger) -> None:
     """More than ten records, so that the order of names is the order of numbers."""
     log = task_log(any_ledger)
     written = []
     for number in range(12):
-        one = record(log.next_name, number, chunk=number, groups=[group_of(str(number), 3)])
-        log.append(one)
-        written.append(one)
+        appended = record(log.next_name, number, chunk=number, groups=[group_of(str(number), 3)])
+        log.append(appended)
+        written.append(appended)
     assert logged(any_ledger) == written
     assert written[-1].name == f"{LOG}/0011"
 
 
 def test_only_records_are_read(any_ledger: JobLedger) -> None:
-    """Keys and chunks share the folder, and are far too large to be read along."""
+    """Keys and chunks share the folder, and are far too large to be read as well."""
     log, storage = task_log(any_ledger), any_ledger.storage
-    one = record(log.next_name, 3, chunk=3)
-    storage.put(any_ledger.layout.keys(one.name), b"keys")
-    storage.put(any_ledger.layout.chunk(one.name), b"chunk")
+    appended = record(log.next_name, 3, chunk=3)
+    storage.put(any_ledger.layout.keys(appended.name), b"keys")
+    storage.put(any_ledger.layout.chunk(appended.name), b"chunk")
     storage.put(any_ledger.layout.part("work-1.json"), b"no task record")
-    log.append(one)
+    log.append(appended)
     found = storage.list(any_ledger.layout.folder)
     assert len(found) == 4
-    assert read_task_records(storage, any_ledger.layout, found) == [one]
+    assert read_task_records(storage, any_ledger.layout, found) == [appended]
     assert read_task_records(storage, any_ledger.layout, []) == []
 
 
@@ -83,15 +83,15 @@ def test_only_records_are_read(any_ledger: JobLedger) -> None:
 def test_a_lost_or_false_answer_leaves_one_record(
     storage: MemoryStorage, ledger: JobLedger, fault: CreateFault
 ) -> None:
-    """Whatever the store answered, what stands there decides, and the log goes on."""
+    """Whatever the store answered, the stored object decides, and the log continues."""
     log = task_log(ledger)
     storage.create_faults.append(fault)
     log.append(record(log.next_name, 1))
     log.append(record(log.next_name, 2))
-    assert [one.coverage.rows for one in logged(ledger)] == [1, 2]
+    assert [found.coverage.rows for found in logged(ledger)] == [1, 2]
 
 
-def test_without_an_answer_the_same_number_stays_the_next(
+def test_without_an_answer_the_next_number_stays_the_same(
     storage: MemoryStorage, ledger: JobLedger
 ) -> None:
     """A record that may or may not have landed is never skipped."""
@@ -115,8 +115,8 @@ def test_another_attempts_record_is_not_overwritten(
     assert storage.objects == before
 
 
-def test_another_attempts_equal_record_is_not_taken_for_ones_own(ledger: JobLedger) -> None:
-    """Equal content from two writers is told apart as well, though both have used nothing yet."""
+def test_another_attempts_equal_record_is_not_taken_for_its_own(ledger: JobLedger) -> None:
+    """Equal content from two writers is distinguished, even if both have used nothing yet."""
     ports = TaskPorts(sleep=ManualClock().sleep, usage=lambda: NO_USAGE)
     theirs, ours = (TaskLog(ledger.storage, ledger.layout, LOG, ports=ports) for _ in range(2))
     theirs.append(record(theirs.next_name, 1))
@@ -139,7 +139,7 @@ def test_a_record_out_of_turn_is_refused(
 def test_a_log_ends_where_its_numbers_would_stop_sorting(
     ledger: JobLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four digits are all that a name has; one record more would come before the others."""
+    """A name has only four digits; one more record would sort before the others."""
     monkeypatch.setattr(task_log_module, "_NUMBERS_MAX", 2)
     log = task_log(ledger)
     log.append(record(log.next_name, 1))
@@ -150,30 +150,30 @@ def test_a_log_ends_where_its_numbers_would_stop_sorting(
 
 
 def test_a_log_counts_up_to_its_first_gap() -> None:
-    """What stands behind a missing number may supersede what is missing."""
+    """A record after a missing number may supersede the missing one."""
     there = [record(f"{LOG}/{number:04d}", number) for number in (0, 1, 3, 4)]
     (only,) = whole_prefixes(there).values()
     assert only == there[:2]
 
 
 def test_the_order_of_records_is_that_of_their_numbers() -> None:
-    """From the ten thousandth on their names do not sort as text any more."""
+    """From the ten thousandth on, names no longer sort as text."""
     there = [record(f"{LOG}/{number:04d}") for number in range(10_002)]
     (only,) = whole_prefixes(there[::-1]).values()
     assert only == there
 
 
 def test_a_log_without_its_first_record_does_not_count() -> None:
-    """It is not even named."""
+    """It is not even listed."""
     assert whole_prefixes([record(f"{LOG}/0001"), record(f"{LOG}/0002")]) == {}
 
 
-def test_logs_are_told_apart_whatever_the_order() -> None:
-    """Each attempt has a prefix of its own, in the order of its numbers."""
-    one = [record(f"{LOG}/{number:04d}") for number in range(12)]
-    two = [record(f"00000003/rows/000007/000000000022/{number:04d}") for number in range(2)]
-    mixed = sorted([*one, *two], key=lambda each: each.name[::-1])
-    assert whole_prefixes(mixed) == {one[0].log: one, two[0].log: two}
+def test_logs_are_separated_whatever_the_order() -> None:
+    """Each attempt has its own prefix, in the order of its numbers."""
+    first = [record(f"{LOG}/{number:04d}") for number in range(12)]
+    second = [record(f"00000003/rows/000007/000000000022/{number:04d}") for number in range(2)]
+    mixed = sorted([*first, *second], key=lambda each: each.name[::-1])
+    assert whole_prefixes(mixed) == {first[0].log: first, second[0].log: second}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_logs_are_told_apart_whatever_the_order() -> None:
 def test_a_record_that_is_not_what_was_written_is_refused(
     storage: MemoryStorage, ledger: JobLedger, data: bytes
 ) -> None:
-    """A damaged record is an error that names the object, never a record left out in silence."""
+    """A damaged record is an error that names the object; it is never left out silently."""
     uri = ledger.layout.task_record(f"{LOG}/0000")
     storage.objects[uri] = data
     with pytest.raises(LedgerDamagedError) as caught:
@@ -204,7 +204,7 @@ def test_a_record_that_is_not_what_was_written_is_refused(
 def test_a_damaged_record_is_noticed(
     storage: MemoryStorage, ledger: JobLedger, damage: Callable[[bytes], bytes]
 ) -> None:
-    """Cut short or with one bit turned over: the digest tells."""
+    """Truncated or with one bit flipped: the digest shows it."""
     log = task_log(ledger)
     log.append(record(log.next_name, 1000, groups=[group_of("x", 1000)]))
     storage.damage[ledger.layout.task_record(f"{LOG}/0000")] = damage
@@ -213,7 +213,7 @@ def test_a_damaged_record_is_noticed(
 
 
 def test_a_record_under_another_name_is_refused(storage: MemoryStorage, ledger: JobLedger) -> None:
-    """A copy of a whole record, where another should stand, would cover rows twice."""
+    """A copy of a whole record in place of another would cover rows twice."""
     log = task_log(ledger)
     log.append(record(log.next_name, 1))
     first = ledger.layout.task_record(f"{LOG}/0000")
@@ -231,10 +231,10 @@ def test_a_record_that_is_listed_but_gone_is_an_error(
         read_task_records(storage, ledger.layout, [uri])
 
 
-def test_a_store_that_does_not_answer_is_no_missing_record(
+def test_a_store_that_does_not_answer_is_not_a_missing_record(
     storage: MemoryStorage, ledger: JobLedger
 ) -> None:
-    """The reader is told to try again, not that the ledger is damaged."""
+    """The error asks for a retry and does not call the ledger damaged."""
     log = task_log(ledger)
     log.append(record(log.next_name, 1))
     storage.failures["get"] = 1
@@ -242,8 +242,8 @@ def test_a_store_that_does_not_answer_is_no_missing_record(
         logged(ledger)
 
 
-def test_a_job_is_fenced_by_whatever_stands_at_the_logs_next_number(any_ledger: JobLedger) -> None:
-    """One request tells it; a record before or after that number does not."""
+def test_a_job_is_fenced_by_any_record_at_the_logs_next_number(any_ledger: JobLedger) -> None:
+    """One request finds it; a record before or after that number does not count."""
     storage: Storage = any_ledger.storage
     storage.put(any_ledger.layout.record(NEXT_NUMBER - 1), b"own plan")
     storage.put(any_ledger.layout.record(NEXT_NUMBER + 1), b"not there yet")
@@ -253,20 +253,20 @@ def test_a_job_is_fenced_by_whatever_stands_at_the_logs_next_number(any_ledger: 
 
 
 def test_a_job_is_fenced_by_a_claim_and_not_stopped(any_ledger: JobLedger) -> None:
-    """Nothing of it counts any more: its tasks are not to write down what they have."""
+    """Nothing of it counts any more, so its tasks do not record what they have."""
     claim = Record(number=NEXT_NUMBER, nonce="n", written_at=WRITTEN_AT, body=CLAIM)
     any_ledger.storage.put(any_ledger.layout.record(NEXT_NUMBER), encode_record(claim))
     assert any_ledger.end() == "fenced"
 
 
 def test_a_job_that_began_long_ago_is_stale(ledger: JobLedger) -> None:
-    """Then a task asks first whether the run has gone on without it."""
+    """A task then checks first whether the run has moved on without it."""
     older = replace(ledger, planned_at=ledger.ports.now() - 10.0)
     assert [older.is_stale(after_s) for after_s in (9.0, 11.0)] == [True, False]
 
 
 def test_a_job_whose_own_driver_gives_up_is_stopped_not_fenced(any_ledger: JobLedger) -> None:
-    """What its tasks have done still counts, so they may write it down."""
+    """Its tasks' finished work still counts, so they may record it."""
     stop = Record(
         number=NEXT_NUMBER,
         nonce="n",
@@ -277,7 +277,7 @@ def test_a_job_whose_own_driver_gives_up_is_stopped_not_fenced(any_ledger: JobLe
     assert any_ledger.end() == "stopped"
 
 
-def test_a_store_that_does_not_answer_fences_nobody(
+def test_a_store_that_does_not_answer_does_not_fence_a_job(
     storage: MemoryStorage, ledger: JobLedger
 ) -> None:
     """Unknown is neither yes nor no."""

@@ -1,4 +1,4 @@
-"""Coverage: ranges of row numbers, and the pins that number rows of files."""
+"""Coverage: ranges of row numbers, and the pins that number the rows of files."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from holdfast.worker.task import ScanTask
 from tests.fakes.memory_scan import MemoryReader
 from tests.fakes.memory_storage import MemoryStorage
 
-# ---- Ranges: exactly the rows that sets of row numbers would give
+# ---- Ranges: they behave exactly like sets of row numbers
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
 
 
 def numbers(ranges: Ranges) -> set[int]:
-    """Return the rows one by one."""
+    """Return the individual row numbers."""
     return {number for start, stop in ranges for number in range(start, stop)}
 
 
@@ -36,7 +36,7 @@ def of(spans: list[Span]) -> set[int]:
 
 @given(SPANS)
 def test_spans_are_in_order_and_never_touch(spans: list[Span]) -> None:
-    """So equal rows are equal ranges, however they were given."""
+    """So equal rows give equal ranges, however they were given."""
     found = Ranges.of(spans)
     assert numbers(found) == of(spans)
     assert found.rows == len(of(spans))
@@ -47,7 +47,7 @@ def test_spans_are_in_order_and_never_touch(spans: list[Span]) -> None:
 
 @given(SPANS, SPANS)
 def test_plus_minus_and_overlap_are_those_of_sets(some: list[Span], others: list[Span]) -> None:
-    """Nothing is lost and nothing counted twice."""
+    """Nothing is lost and nothing is counted twice."""
     a, b = Ranges.of(some), Ranges.of(others)
     assert a.plus(b) == Ranges.of([*some, *others])
     assert numbers(a.minus(b)) == of(some) - of(others)
@@ -56,13 +56,13 @@ def test_plus_minus_and_overlap_are_those_of_sets(some: list[Span], others: list
     assert a.minus(b).rows + a.overlap(b).rows == a.rows
 
 
-# ---- Pins: rows numbered through all files, and shared out evenly
+# ---- Pins: rows are numbered through all files and shared out evenly
 SCHEMA = pa.schema([("id", pa.int64())])
 ROW_BYTES = 10
 
 
 def file(name: str, *groups: int, left_out: tuple[int, ...] = ()) -> PinnedFile:
-    """Return a file with row groups of so many rows."""
+    """Return a file with row groups of these sizes."""
     return PinnedFile(
         uri=f"s3://b/{name}",
         size_bytes=sum(groups) * ROW_BYTES,
@@ -80,11 +80,16 @@ def pins(*files: PinnedFile) -> Pins:
 
 def rows_of(items: list[tuple[FileSlice, ...]]) -> list[int]:
     """Return the numbers of all rows in the items."""
-    return [one.base + row for item in items for one in item for row in range(one.start, one.stop)]
+    return [
+        piece.base + row
+        for item in items
+        for piece in item
+        for row in range(piece.start, piece.stop)
+    ]
 
 
 def test_rows_are_numbered_through_all_files() -> None:
-    """Groups that cannot match are numbered, and not read."""
+    """Groups that cannot match are numbered but not read."""
     found = pins(file("a", 3, 2), file("b", 4, 1, left_out=(0,)))
     assert found.bases == (0, 5, 10)
     assert found.whole == Ranges(((0, 5), (9, 10)))
@@ -93,18 +98,20 @@ def test_rows_are_numbered_through_all_files() -> None:
     assert task.locate(9) == ("s3://b/b", 4)
 
 
-def test_a_cut_is_between_row_groups_where_it_can_be() -> None:
+def test_a_cut_is_between_row_groups_where_possible() -> None:
     """A group in two items is read twice."""
     found = pins(file("a", 100, 100), file("b", 100, 100))
     items = found.items(found.whole, slots=2, item_bytes=10**9)
-    assert [[(one.file.uri[-1], one.start, one.stop) for one in item] for item in items] == [
+    assert [
+        [(piece.file.uri[-1], piece.start, piece.stop) for piece in item] for item in items
+    ] == [
         [("a", 0, 200)],
         [("b", 0, 200)],
     ]
 
 
 def test_one_large_row_group_still_keeps_every_slot_at_work() -> None:
-    """A slow transform is worth reading the group twice."""
+    """For a slow transform it is worth reading the group twice."""
     found = pins(file("a", 1000))
     items = found.items(found.whole, slots=4, item_bytes=10**9)
     assert len(items) == 4
@@ -112,15 +119,15 @@ def test_one_large_row_group_still_keeps_every_slot_at_work() -> None:
     assert max(len(rows_of([item])) for item in items) <= 300
 
 
-def test_what_is_left_is_shared_out_anew() -> None:
-    """A resume at 90 % gives each slot a part of the tenth that is left."""
+def test_the_remaining_rows_are_shared_out_again() -> None:
+    """A resume at 90 % gives each slot a part of the remaining tenth."""
     found = pins(file("a", *[100] * 10), file("b", *[100] * 10))
     left = found.whole.minus(Ranges.of([(0, 1800)]))
     items = found.items(left, slots=2, item_bytes=10**9)
     assert [len(rows_of([item])) for item in items] == [100, 100]
 
 
-def test_nothing_left_is_no_item() -> None:
+def test_if_nothing_is_left_there_is_no_item() -> None:
     """The job then has nothing to do."""
     found = pins(file("a", 10))
     assert found.items(Ranges(), slots=2, item_bytes=100) == []
@@ -132,7 +139,7 @@ def test_nothing_left_is_no_item() -> None:
     st.integers(1, 5),
     st.integers(1, 3000),
 )
-def test_each_row_that_is_left_stands_in_one_item(
+def test_each_remaining_row_is_in_one_item(
     groups: list[list[int]], done: list[tuple[int, int]], slots: int, item_bytes: int
 ) -> None:
     """Whatever the sizes are: none is missed, and none is given out twice."""
@@ -146,7 +153,7 @@ def test_each_row_that_is_left_stands_in_one_item(
 def test_pins_come_back_as_they_were_written() -> None:
     """With partition values, deletes, and the schema's own types."""
     storage, layout = MemoryStorage(), RunLayout.of("s3://b/store", "r")
-    one = PinnedFile(
+    pinned = PinnedFile(
         uri="s3://b/day=7/x.parquet",
         size_bytes=5,
         tag='"abc"',
@@ -157,7 +164,7 @@ def test_pins_come_back_as_they_were_written() -> None:
         deletes=("s3://b/d.parquet",),
     )
     schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("v", pa.list_(pa.float32(), 4))])
-    written = Pins(files=(one,), schema=schema, origin=Origin(table_uuid="u", snapshot_id=5))
+    written = Pins(files=(pinned,), schema=schema, origin=Origin(table_uuid="u", snapshot_id=5))
     reference = write_pins(storage, layout, "pins-1.parquet", written)
     assert reference.records == 1
     assert read_pins(storage, layout, reference) == written
@@ -167,7 +174,7 @@ def test_pins_come_back_as_they_were_written() -> None:
     "origin", [b"[]", b"x", b'{"version": -1}', b'{"version": "7"}', b'{"snapshot_id": []}']
 )
 def test_an_origin_of_another_shape_is_damage(origin: bytes) -> None:
-    """It says which version is read; a start took it as it came."""
+    """It says which version is read; a start once took it unchecked."""
     storage, layout = MemoryStorage(), RunLayout.of("s3://b/store", "r")
     write_pins(storage, layout, "pins-1.parquet", pins(file("a", 1)))
     uri, buffer = layout.part("pins-1.parquet"), pa.BufferOutputStream()
@@ -190,8 +197,8 @@ def test_items_are_a_multiple_of_the_slots(rounds: int) -> None:
 
 @pytest.mark.parametrize("slots", [2, 3, 7])
 @pytest.mark.parametrize("groups", [[10] * 210, [7, 13] * 105, [1] * 2100])
-def test_every_slot_gets_as_much(slots: int, groups: list[int]) -> None:
-    """The longest task is the job: small row groups leave no reason for a difference."""
+def test_every_slot_gets_an_equal_share(slots: int, groups: list[int]) -> None:
+    """The longest task decides how long the job takes, and small row groups can be split evenly."""
     found = pins(file("a", *groups[: len(groups) // 3]), file("b", *groups[len(groups) // 3 :]))
     shares = [len(rows_of([item])) for item in found.items(found.whole, slots, 10**9)]
     assert len(shares) == slots

@@ -53,7 +53,7 @@ class OwnError(Exception):
 
 
 class AnswerError(ValueError):
-    """Stands for pydantic's error about an answer, which is known by its name."""
+    """Stands in for pydantic's error about an answer, which is recognised by its name."""
 
 
 AnswerError.__module__, AnswerError.__qualname__ = (
@@ -63,7 +63,7 @@ AnswerError.__module__, AnswerError.__qualname__ = (
 
 
 class ApiError(Exception):
-    """A client's error with the server's status, as those of openai and httpx."""
+    """A client's error with the server's status, like those of openai and httpx."""
 
     def __init__(self, status_code: int) -> None:
         """Take the status."""
@@ -122,40 +122,40 @@ PASSING: list[Exception] = [
     PermissionError("The provided token has expired."),
     from_error(ValueError("no answer"), ConnectionError()),
     while_handling(KeyError("fallback"), TimeoutError()),
-    # The lookup in a cache that led to the call is no mistake.
+    # The cache lookup that led to the call is not a mistake.
     while_handling(OwnError("unknown"), KeyError("cache")),
 ]
 
 
 @pytest.mark.parametrize("error", MISTAKES, ids=repr)
 def test_a_mistake_in_the_transform_is_not_worth_a_retry(error: Exception) -> None:
-    """A paid loop over a bug is the worst that a scheduler can do."""
+    """Paying for a bug in a loop is the worst that a scheduler can do."""
     assert code_lasts(error)
     assert not transform_error(error).retry_safe
 
 
 @pytest.mark.parametrize("error", PASSING, ids=repr)
 def test_what_may_pass_is_worth_a_retry(error: Exception) -> None:
-    """A job that is given up at a passing failure waits for a person."""
+    """A job that gives up at a temporary failure waits for a person."""
     assert not code_lasts(error)
     assert transform_error(error).retry_safe
 
 
 def report_of(error: Exception, place: int = 0) -> TaskReport:
-    """Return what a task reports whose transform has raised."""
+    """Return the report of a task whose transform has raised."""
     problem = problem_of(TransformFailedError(error), (), pa.RecordBatch.from_pydict({}), 0)
     return TaskReport(place=place, end="stopped", problem=problem)
 
 
 def transform_error(*errors: Exception) -> TransformError:
-    """Return the error of a job in whose tasks the transform has raised these."""
+    """Return the error of a job whose tasks raised these in the transform."""
     with pytest.raises(TransformError) as caught:
-        raise_problems([report_of(one, place) for place, one in enumerate(errors)])
+        raise_problems([report_of(error, place) for place, error in enumerate(errors)])
     return caught.value
 
 
 def test_one_task_with_a_mistake_makes_a_retry_useless() -> None:
-    """And it is the one to show, though others failed before it."""
+    """It is also the one to show, though others failed before it."""
     error = transform_error(TimeoutError("slow"), KeyError("mistake"))
     assert not error.retry_safe
     assert "mistake" in error.example
@@ -163,7 +163,7 @@ def test_one_task_with_a_mistake_makes_a_retry_useless() -> None:
 
 @pytest.mark.parametrize("may_pass", [True, False])
 def test_too_many_failed_rows_are_worth_a_retry_if_some_may_work(*, may_pass: bool) -> None:
-    """Failed rows are tried again: where an outage was the reason, fewer may fail.
+    """Failed rows are tried again: if an outage was the reason, fewer may fail.
 
     Method: the first failed row of the task is a mistake, the second one may be an outage.
     """
@@ -208,8 +208,8 @@ def test_too_many_failed_rows_are_worth_a_retry_if_some_may_work(*, may_pass: bo
     ],
     ids=repr,
 )
-def test_what_catalogs_and_stores_raise_is_told_apart(error: Exception, *, expected: bool) -> None:
-    """A refused login lasts; an outage, and what is not known, may pass."""
+def test_errors_of_catalogs_and_stores_are_classified(error: Exception, *, expected: bool) -> None:
+    """A refused login is permanent; an outage, or an unknown error, may pass."""
     assert lasts(error) is expected
 
 
@@ -239,7 +239,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
 def test_each_answer_of_a_store_says_if_a_retry_may_help(
     server: AnsweringS3, status: int, code: str, *, worth: bool
 ) -> None:
-    """Where a run begins, and wherever the ledger is read later."""
+    """When a run begins, and whenever the ledger is read later."""
     server.status = status
     server.body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
     storage = server.storage()
@@ -254,7 +254,7 @@ def test_each_answer_of_a_store_says_if_a_retry_may_help(
 
 
 def test_an_upload_that_is_refused_says_so_too(server: AnsweringS3) -> None:
-    """Parts are sent on other threads; the reason arrives with the text."""
+    """Parts are sent on other threads; the reason is in the error's text."""
     server.status = 403
     sink = server.storage().open_sink("s3://bucket/x")
     with pytest.raises(StorageError) as caught:  # noqa: PT012 - any of the calls may raise.
@@ -265,7 +265,7 @@ def test_an_upload_that_is_refused_says_so_too(server: AnsweringS3) -> None:
 
 
 def test_a_path_that_cannot_be_written_is_not_worth_a_retry(tmp_path: Path) -> None:
-    """A file in the place of a folder stays one."""
+    """A file in place of a folder does not go away."""
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailableError) as caught:
         create_once(ObjectStorage({}), f"file://{tmp_path}/file/x", b"1", sleep=lambda _: None)
@@ -284,7 +284,7 @@ def test_a_folder_that_may_not_be_written_is_not_worth_a_retry(tmp_path: Path) -
 @pytest.mark.stack
 @pytest.mark.parametrize("changed", ["s3.access-key-id", "s3.secret-access-key"])
 def test_a_real_server_that_refuses_a_key_is_not_worth_a_retry(stack: Stack, changed: str) -> None:
-    """Whatever words it uses for it."""
+    """However the server words it."""
     storage = ObjectStorage({**stack.s3.store_options(), changed: "wrong"})
     uri = f"s3://{stack.s3.bucket}/lasting"
     with pytest.raises(StoreUnavailableError) as caught:
@@ -301,17 +301,17 @@ def test_a_real_server_that_refuses_a_key_is_not_worth_a_retry(stack: Stack, cha
         ({"type": "sql", "uri": "sqlite:////no/such/folder/catalog.db"}, False),
     ],
 )
-def test_a_catalog_that_cannot_be_opened_is_told_apart(
+def test_errors_of_opening_a_catalog_are_classified(
     properties: dict[str, str], *, worth: bool
 ) -> None:
-    """One that does not listen may do so later; a wrong address stays wrong."""
+    """A catalog that does not listen may do so later; a wrong address stays wrong."""
     with pytest.raises(CatalogUnavailableError) as caught:
         open_catalog("lake", properties)
     assert caught.value.retry_safe is worth
 
 
 def raised(error: Exception) -> Callable[[], None]:
-    """Return what raises an error."""
+    """Return a function that raises an error."""
 
     def raising() -> None:
         raise error
@@ -363,8 +363,8 @@ ValueError: what it was raised from
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_job_that_spark_gives_up_is_told_apart(error: Exception, *, worth: bool) -> None:
-    """A query that Spark refuses stays wrong; lost executors do not."""
+def test_errors_of_a_failed_spark_job_are_classified(error: Exception, *, worth: bool) -> None:
+    """A query that Spark refuses stays wrong; lost executors may come back."""
     with pytest.raises(JobFailedError) as caught, spark_errors():
         raised(error)()
     assert caught.value.retry_safe is worth

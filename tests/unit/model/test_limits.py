@@ -1,4 +1,4 @@
-"""Limits: each one bounds what a worker holds, and what nobody can work with is refused."""
+"""Limits: each one bounds what a worker holds, and unusable values are refused."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ BY_ID = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))
 
 @pytest.mark.parametrize("name", ["batch_bytes", "open_files", "in_flight_bytes"])
 @pytest.mark.parametrize("value", [0, -1, None, True, "64", 1e9])
-def test_a_limit_that_is_no_number_of_things_is_refused(name: str, value: object) -> None:
-    """The message has the name and the value, and says what would do."""
+def test_a_limit_that_is_not_a_positive_integer_is_refused(name: str, value: object) -> None:
+    """The message has the name and the value, and says what is accepted."""
     given: dict[str, Any] = {name: value}
     with pytest.raises(SettingsError, match=r"give a whole number of at least \d+") as caught:
         hf.Limits(**given)
@@ -45,13 +45,13 @@ def test_a_limit_that_is_no_number_of_things_is_refused(name: str, value: object
 
 
 def test_less_in_flight_than_one_part_is_refused() -> None:
-    """An upload goes out in parts of one size: less than one of them on its way is none."""
+    """An upload goes out in parts of one size, so a smaller limit would allow none."""
     with pytest.raises(SettingsError, match=f"at least {PART_BYTES}"):
         hf.Limits(in_flight_bytes=PART_BYTES - 1)
 
 
 @pytest.mark.parametrize("name", ["max_rows_per_file", "max_bytes_per_file"])
-def test_a_size_that_makes_no_file_is_refused(name: str) -> None:
+def test_a_file_size_of_zero_is_refused(name: str) -> None:
     """Before a task is started that cannot write."""
     given: dict[str, Any] = {name: 0}
     with pytest.raises(SettingsError, match=f"{name}=0") as caught:
@@ -59,8 +59,8 @@ def test_a_size_that_makes_no_file_is_refused(name: str) -> None:
     assert caught.value.what == f"LanceTable({name}=0)"
 
 
-def test_the_least_of_each_limit_is_taken() -> None:
-    """One file, one part, and as a batch always one row."""
+def test_the_minimum_of_each_limit_works() -> None:
+    """One file, one part, and always at least one row in a batch."""
     least = hf.Limits(batch_bytes=1, open_files=1, in_flight_bytes=PART_BYTES)
     report = run_task(WatchedStorage(), IDS, batch_rows=None, limits=least)
     assert (report.end, report.rows_in) == ("complete", 24)
@@ -68,7 +68,7 @@ def test_the_least_of_each_limit_is_taken() -> None:
 
 @pytest.mark.parametrize("batch_rows", [None, 24], ids=["as they come", "of a size"])
 @pytest.mark.parametrize("on_error", ["raise", "quarantine"])
-def test_a_transform_gets_batches_of_the_bytes_allowed(
+def test_a_transform_gets_batches_within_the_byte_limit(
     batch_rows: int | None, on_error: str
 ) -> None:
     """Rows of eight bytes, of which three are within the limit."""
@@ -84,17 +84,17 @@ def test_a_transform_gets_batches_of_the_bytes_allowed(
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_a_task_opens_as_many_files_as_allowed(
+def test_a_task_opens_at_most_the_allowed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Twenty-four partitions want a file each; with one row to a row group all stay open."""
+    """Twenty-four partitions need a file each; with one row per row group all would stay open."""
     files: list[OpenDataFile] = []
     open_then: list[int] = []
     write_row_group = OpenDataFile.write_row_group
 
     def count(file: OpenDataFile, rows: pa.Table) -> None:
         files.append(file)
-        open_then.append(sum(one._arrival is None for one in files))  # noqa: SLF001
+        open_then.append(sum(opened._arrival is None for opened in files))  # noqa: SLF001
         write_row_group(file, rows)
 
     monkeypatch.setattr(OpenDataFile, "write_row_group", count)
@@ -107,10 +107,10 @@ def test_a_task_opens_as_many_files_as_allowed(
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_as_many_closed_files_are_on_their_way_as_may_be_open(
+def test_as_many_closed_files_are_in_flight_as_may_be_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """A store that does not answer holds the writer up at the next file that it closes."""
+    """A store that does not answer blocks the writer at the next file that it closes."""
     close, gate, asked = Upload.close, threading.Event(), threading.Semaphore(0)
 
     def late(upload: Upload) -> None:
@@ -123,7 +123,7 @@ def test_as_many_closed_files_are_on_their_way_as_may_be_open(
     writer.write(writer.fit(IDS))
     task = threading.Thread(target=writer.cut)
     task.start()
-    for _ in range(most + 1):  # The last of them is the one that is waited for.
+    for _ in range(most + 1):  # The writer waits for the last of them.
         assert asked.acquire(timeout=20)
     assert not asked.acquire(timeout=SOON_S)
     gate.set()
@@ -131,7 +131,7 @@ def test_as_many_closed_files_are_on_their_way_as_may_be_open(
 
 
 def fits_beside(budget: Budget, one_bytes: int, other_bytes: int, wait_s: float = 20) -> bool:
-    """Say whether both can be on their way at once; nothing is afterwards."""
+    """Return whether both fit into the budget at once; leave nothing in it."""
     budget.take(one_bytes)
     other = threading.Thread(target=lambda: budget.take(other_bytes))
     other.start()
@@ -144,9 +144,9 @@ def fits_beside(budget: Budget, one_bytes: int, other_bytes: int, wait_s: float 
 
 
 @pytest.mark.parametrize(("parts", "fits"), [(2, True), (1, False)])
-def test_a_task_has_as_much_on_its_way_as_allowed(*, parts: int, fits: bool) -> None:
+def test_a_task_has_at_most_the_allowed_bytes_in_flight(*, parts: int, fits: bool) -> None:
     """To the store and from it; the next task of the process starts with the usual bound."""
-    gc.collect()  # The budget is the process's: an upload that another test dropped counts too.
+    gc.collect()  # The budget is per process: an upload that another test dropped counts too.
     budgets = io_runtime().uploads, io_runtime().reads
     wait_s = 20 if fits else SOON_S
     seen: list[bool] = []
@@ -162,7 +162,7 @@ def test_a_task_has_as_much_on_its_way_as_allowed(*, parts: int, fits: bool) -> 
 
 
 def test_a_replay_keeps_to_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It opens its writer with them, and bounds what is on its way."""
+    """It opens its writer with them, and bounds its bytes in flight."""
     bounds: list[int] = []
     monkeypatch.setattr(Budget, "bound", lambda _, limit: bounds.append(limit))
     spec, limits = ListWriterSpec(TABLE), hf.Limits(in_flight_bytes=PART_BYTES, open_files=2)
@@ -174,7 +174,7 @@ def test_a_replay_keeps_to_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_resume_may_use_other_limits() -> None:
-    """They say how a worker works, not what the run is; every job of a start gets them."""
+    """They define how a worker works, not what the run is; every job of a start gets them."""
     rig, first, second = Rig(), WatchedTransform(), two_partitions()
     first.at[5] = rig.storage.kill
     chunks: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}

@@ -36,7 +36,7 @@ from holdfast.model.records import (
 )
 from holdfast.model.stored import RecordDamagedError, typed_whole
 
-# ---- Records: what was written is read back, and nothing else is
+# ---- Records: what was written is read back, and anything else is refused
 PART = PartReference(name="staged-1.parquet", digest="d" * 64, records=2)
 INTENT = Intent(
     table_uuid="u",
@@ -90,7 +90,7 @@ def record(body: Body) -> Record:
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
 def test_a_record_is_read_back_as_it_was_written(body: Body) -> None:
-    """Every kind of record survives the way through bytes."""
+    """Every kind of record survives encoding and decoding."""
     assert decode_record(encode_record(record(body))) == record(body)
 
 
@@ -114,7 +114,7 @@ def test_a_record_with_any_bit_flipped_is_refused() -> None:
 
 
 def _with(change: Callable[[dict[str, Any]], None]) -> bytes:
-    """Change a record's content and seal it anew, as another version or a stranger would."""
+    """Change a record's content and seal it again, as another version or an attacker would."""
     content = json.loads(encode_record(record(INTENT)))
     content.pop("digest")
     change(content)
@@ -122,7 +122,7 @@ def _with(change: Callable[[dict[str, Any]], None]) -> bytes:
     return json.dumps({**content, "digest": digest}).encode()
 
 
-def test_the_hand_that_seals_anew_seals_well() -> None:
+def test_sealing_again_without_a_change_gives_a_valid_record() -> None:
     """Without a change the sealed bytes are a record: the refusals below have another cause."""
     assert decode_record(_with(lambda _: None)) == record(INTENT)
 
@@ -146,7 +146,7 @@ def test_the_hand_that_seals_anew_seals_well() -> None:
 def test_whole_records_of_another_shape_are_refused(
     change: Callable[[dict[str, Any]], None], said: str
 ) -> None:
-    """A record that this version does not understand is an error that names the difference."""
+    """If this version does not understand a record, the error names the difference."""
     with pytest.raises(RecordDamagedError, match=said):
         decode_record(_with(change))
 
@@ -154,20 +154,20 @@ def test_whole_records_of_another_shape_are_refused(
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b"null", b"1", b'"digest"', b"\xff\xfe", b'{"digest": 1}', b"\0"]
 )
-def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
-    """Whatever stands where a record should be, the error is the one the ledger expects."""
+def test_bytes_that_are_not_a_record_are_refused(data: bytes) -> None:
+    """Whatever is found in place of a record, the error is the one the ledger expects."""
     with pytest.raises(RecordDamagedError):
         open_json(data)
 
 
 def test_sealed_json_gives_back_its_content() -> None:
-    """Format and digest are added, the digest is taken away again; the content is untouched."""
+    """Format and digest are added, the digest is removed again; the content is unchanged."""
     content = {"b": [1, {"c": None}], "a": "ü"}
     assert open_json(seal_json(content)) == {"format": FORMAT_VERSION, **content}
 
 
 def test_two_writers_never_write_equal_bytes() -> None:
-    """The nonce is part of the bytes: read back, they tell whose record stands there."""
+    """The nonce is part of the bytes: read back, they show whose record it is."""
     ours, theirs = (
         encode_record(
             Record(
@@ -202,7 +202,7 @@ def test_two_writers_never_write_equal_bytes() -> None:
     ],
 )
 def test_an_id_becomes_one_readable_segment(run_id: str, segment: str) -> None:
-    """Plain characters stay as they are; all others are spelled out byte by byte."""
+    """Plain characters are kept; all others are escaped byte by byte."""
     assert encode_run_id(run_id) == segment
 
 
@@ -210,7 +210,7 @@ def test_an_id_becomes_one_readable_segment(run_id: str, segment: str) -> None:
     "run_id", ["../../etc", "%2e%2e", "a\\b", "café", "日本", "a\nb", "x" * 240, "-rf"]
 )
 def test_no_id_leaves_its_folder(run_id: str) -> None:
-    """The segment holds no separator and is never a name that means another folder."""
+    """The segment has no separator and is never a name that means another folder."""
     segment = encode_run_id(run_id)
     assert re.fullmatch(r"[A-Za-z0-9._=-]+", segment)
     assert not segment.startswith(".")
@@ -220,8 +220,8 @@ def test_no_id_leaves_its_folder(run_id: str) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["", " ", " a", "a ", "\ta", "a\n", "\u00a0a", None, 7, b"a"])
-def test_what_is_no_id_is_refused(run_id: object) -> None:
-    """Blanks around an id come and go between retries, so they are an error, as is no string."""
+def test_an_invalid_id_is_refused(run_id: object) -> None:
+    """Blanks around an id come and go between retries, so they are an error, like a non-string."""
     with pytest.raises(SettingsError, match="is not a run id"):
         encode_run_id(run_id)  # type: ignore[arg-type]
 
@@ -233,7 +233,7 @@ def test_an_id_too_long_for_a_file_system_is_refused(run_id: str) -> None:
         encode_run_id(run_id)
 
 
-def test_an_id_that_is_no_text_is_refused() -> None:
+def test_an_id_that_cannot_be_encoded_is_refused() -> None:
     """Half a surrogate pair has no UTF-8 form; the error is ours and says so."""
     with pytest.raises(SettingsError):
         encode_run_id("broken-\ud800")
@@ -241,7 +241,7 @@ def test_an_id_that_is_no_text_is_refused() -> None:
 
 @pytest.mark.parametrize("run_id", ["=probe", "probe", "=probe/x"])
 def test_no_run_shares_a_name_with_the_store_probe(run_id: str) -> None:
-    """The probe deletes what it wrote; that must never be part of a run."""
+    """The probe deletes what it wrote, which must never be part of a run."""
     folder = RunLayout.of("file:///store", run_id).folder
     assert not probe_uri("file:///store", "n").startswith(f"{folder}/")
 
@@ -260,7 +260,7 @@ IDENTITY = Identity(
 
 
 def test_an_identity_is_read_back_as_it_was_written() -> None:
-    """Lists of JSON become the tuples that a later start compares with."""
+    """JSON lists become the tuples that a later start compares with."""
     assert typed_whole(IDENTITY.to_json(), Identity) == IDENTITY
 
 
@@ -293,10 +293,10 @@ ZONE = "the session's time zone (spark.sql.session.timeZone)"
         ("input", SCAN, "it read the rows of a DataFrame, but this start reads a scan (parquet)"),
     ],
 )
-def test_each_difference_says_what_it_was_and_what_it_is(
+def test_each_difference_shows_the_old_and_the_new_value(
     field: str, value: object, words: str
 ) -> None:
-    """The message alone tells a user which argument to put back."""
+    """The message alone shows a user which argument to change back."""
     changed: dict[str, Any] = {field: value}
     assert replace(IDENTITY, **changed).differences(IDENTITY) == [words]
 
@@ -311,8 +311,8 @@ def test_each_difference_says_what_it_was_and_what_it_is(
         ("no JSON", "it read a scan (parquet), but this start reads no JSON"),
     ],
 )
-def test_another_scan_is_said_by_what_it_reads(now: str, words: str) -> None:
-    """Whatever the texts hold, two that differ are never taken for one job."""
+def test_another_scan_is_described_by_what_it_reads(now: str, words: str) -> None:
+    """Whatever the texts contain, two different scans are never taken for one job."""
     (text,) = replace(IDENTITY, input=now).differences(replace(IDENTITY, input=SCAN))
     assert text.startswith(words)
 
@@ -334,8 +334,8 @@ def test_another_scan_is_said_by_what_it_reads(now: str, words: str) -> None:
         ("lake.db.t", "", "its table lake.db.t has since been dropped"),
     ],
 )
-def test_another_table_is_told_by_its_name(table: str, uuid: str, words: str) -> None:
-    """A user who drops a table and creates it again does not know of UUIDs."""
+def test_another_table_is_described_by_its_name(table: str, uuid: str, words: str) -> None:
+    """A user who drops a table and creates it again does not know about UUIDs."""
     (text,) = replace(IDENTITY, table=table, table_uuid=uuid).differences(IDENTITY)
     assert text.startswith(words)
     assert "uuid" not in text.lower()
@@ -349,6 +349,6 @@ def test_a_renamed_table_is_the_same_table() -> None:
 
 
 def test_every_difference_is_listed() -> None:
-    """One message names them all, so that a user mends them at once."""
+    """One message names them all, so that a user can fix them at once."""
     other: dict[str, Any] = {f.name: "other" for f in fields(Identity) if f.name != "key"}
     assert len(replace(IDENTITY, **other).differences(IDENTITY)) == len(fields(Identity)) - 2

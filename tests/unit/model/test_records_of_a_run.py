@@ -1,4 +1,4 @@
-"""Records belong to their run: those of another, of a copy or of a lost log are never believed."""
+"""Records belong to their run: those of another run, a copy or a lost log are never trusted."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def half_done() -> Rig:
 
 
 def changed(rig: Rig, number: int, change: Callable[[Record], Record]) -> None:
-    """Write a record of the log anew, sealed as its own writer would."""
+    """Rewrite a record of the log, sealed as its own writer would."""
     uri = LAYOUT.record(number)
     rig.storage.objects[uri] = encode_record(change(decode_record(rig.storage.objects[uri])))
 
 
-def test_another_runs_receipt_is_not_believed() -> None:
-    """A copy tool's mistake would say "landed" of rows that are in no table."""
+def test_another_runs_receipt_is_not_trusted() -> None:
+    """By a mistake of a copy tool, a run would report "landed" for rows that are in no table."""
     landed, rig = Rig(), half_done()
     landed.start()
     number = max(landed.log().records[-1].number, len(rig.log().records) + 1)
-    for one in range(3, number + 1):
-        rig.storage.objects[LAYOUT.record(one)] = landed.storage.objects[LAYOUT.record(one)]
+    for at in range(3, number + 1):
+        rig.storage.objects[LAYOUT.record(at)] = landed.storage.objects[LAYOUT.record(at)]
     for part in landed.storage.list(LAYOUT.parts):
         rig.storage.objects[part] = landed.storage.objects[part]
     with pytest.raises(LedgerDamagedError, match=OTHERS):
@@ -66,7 +66,7 @@ def test_another_runs_receipt_is_not_believed() -> None:
 
 
 def test_a_record_follows_the_one_that_its_writer_saw() -> None:
-    """Records of a lost end that come back behind new ones are not taken for theirs."""
+    """If a log's lost end reappears after new records, it is not accepted."""
     rig = Rig()
     rig.start()
     changed(rig, 2, lambda record: replace(record, nonce="begun anew"))
@@ -76,7 +76,7 @@ def test_a_record_follows_the_one_that_its_writer_saw() -> None:
 
 @pytest.mark.parametrize("run", ["", "another"])
 def test_once_the_run_has_a_nonce_every_record_carries_it(run: str) -> None:
-    """Only what was written before run.json may go without, not an intent or a later claim."""
+    """Only a record written before run.json may lack it, not an intent or a later claim."""
     rig = Rig()
     rig.start()
     last = len(rig.log().records)
@@ -85,22 +85,22 @@ def test_once_the_run_has_a_nonce_every_record_carries_it(run: str) -> None:
         status(rig.ledger())
 
 
-def test_what_was_written_before_the_run_had_a_nonce_counts() -> None:
-    """`remaining` claims a run before it is known which table it writes."""
+def test_records_written_before_the_run_had_a_nonce_count() -> None:
+    """`remaining` claims a run before its table is known."""
     rig = Rig()
     rig.ledger().log.claim(CLAIM)
     rig.ledger().log.claim(Abort(reason="no longer wanted"))
     with pytest.raises(RunAbortedError):
         rig.commit_step()
     assert rig.ledger().run_file() is not None
-    assert [(one.run, type(one.body).__name__) for one in rig.log().records] == [
+    assert [(record.run, type(record.body).__name__) for record in rig.log().records] == [
         ("", "Claim"),
         ("", "Abort"),
     ]
 
 
-def test_a_driver_that_finds_the_run_made_since_names_it() -> None:
-    """It looked for run.json before another driver made it, and loses the first number."""
+def test_a_driver_that_finds_the_run_created_meanwhile_names_it() -> None:
+    """It looked for run.json before another driver created it, and loses the first number."""
     rig = Rig()
     late = rig.ledger()
     rig.commit_step()
@@ -111,10 +111,10 @@ def test_a_driver_that_finds_the_run_made_since_names_it() -> None:
 
 @pytest.mark.parametrize("intent", [None, replace(INTENT, rows=5)])
 @pytest.mark.parametrize("kind", [Receipt, Refused])
-def test_a_receipt_of_no_intent_of_the_log_is_damage(
+def test_a_receipt_without_its_intent_in_the_log_is_damage(
     intent: Intent | None, kind: type[Receipt | Refused]
 ) -> None:
-    """It would keep other files from a sweep than those that have landed."""
+    """A sweep would keep other files than those that have landed."""
     rig = Rig()
     commit = rig.commit_step()
     if intent is not None:
@@ -134,7 +134,7 @@ def test_a_receipt_of_no_intent_of_the_log_is_damage(
 
 
 def test_an_intent_for_another_table_is_damage() -> None:
-    """In format 1 records name no run: another's log would say "landed" of rows that are nowhere.
+    """Format 1 records name no run: another run's log would report "landed" for missing rows.
 
     Found by fuzzing (seed 21, round 15).
     """
@@ -147,8 +147,8 @@ def test_an_intent_for_another_table_is_damage() -> None:
         status(rig.ledger())
 
 
-def test_without_run_json_it_is_not_known_whose_records_these_are() -> None:
-    """Another run's log would be believed, and a run that has landed could be given up."""
+def test_without_run_json_the_owner_of_the_records_is_not_known() -> None:
+    """Another run's log would be trusted, and a run that has landed could be aborted."""
     rig = Rig()
     rig.start()
     del rig.storage.objects[LAYOUT.identity]
@@ -176,8 +176,8 @@ def test_failed_rows_of_another_run_are_not_shown() -> None:
         quarantine_chunks(rig.ledger())
 
 
-def test_a_folder_under_another_id_is_known_as_a_copy() -> None:
-    """Two runs with one nonce would take each other's rows in the table for their own."""
+def test_a_folder_under_another_id_is_recognised_as_a_copy() -> None:
+    """Two runs with the same nonce would take each other's rows in the table for their own."""
     rig = half_done()
     copy = RunLayout.of(STORE, "r-copy")
     for uri, data in list(rig.storage.objects.items()):
@@ -187,9 +187,9 @@ def test_a_folder_under_another_id_is_known_as_a_copy() -> None:
 
 
 def test_tasks_of_a_lost_log_are_not_taken_for_those_of_its_successor() -> None:
-    """Numbers are given a second time, folders of tasks are not.
+    """Claim numbers are reused, task folders are not.
 
-    Found by the simulation (seed 5855): rows of lost claims landed beside their own copies.
+    Found by the simulation (seed 5855): rows of lost claims landed in addition to their copies.
     """
     rig = half_done()
     assert rig.log().task_folders.keys() == {1}
@@ -200,7 +200,7 @@ def test_tasks_of_a_lost_log_are_not_taken_for_those_of_its_successor() -> None:
 
 
 def test_a_task_record_of_another_run_is_damage() -> None:
-    """What it names would be deleted by a sweep, or counted as this run's work."""
+    """A sweep would delete the files that it names, or they would count as this run's work."""
     rig, other = half_done(), half_done()
     assert rig.ledger().run_file() != other.ledger().run_file()
     uri = next(uri for uri in rig.storage.list(LAYOUT.tasks) if uri.endswith(".json"))
@@ -215,7 +215,7 @@ def test_a_task_record_of_another_run_is_damage() -> None:
 
 
 def test_a_mark_names_the_intent_of_one_copy_of_a_ledger() -> None:
-    """Copies count on from the same number, on Lance with the same versions too."""
+    """Copies continue from the same number, on Lance even with the same versions."""
     ours = replace(INTENT, nonce="ours", snapshot_id=INTENT.sequence_number)
     facts = {"snapshot_id": ours.snapshot_id, "sequence_number": ours.sequence_number}
     assert intent_named({2: ours}, 2, nonce="ours", **facts) is ours
@@ -223,8 +223,8 @@ def test_a_mark_names_the_intent_of_one_copy_of_a_ledger() -> None:
     assert intent_named({2: ours}, 2, nonce="", **facts) is None
 
 
-def test_an_intent_of_format_1_is_told_by_its_snapshot() -> None:
-    """It has no nonce; on Iceberg the snapshot's id is random, and written down before."""
+def test_an_intent_of_format_1_is_recognised_by_its_snapshot() -> None:
+    """It has no nonce; on Iceberg the snapshot's id is random and recorded before the post."""
     at = INTENT.sequence_number
     found = intent_named({2: INTENT}, 2, nonce="", snapshot_id=2, sequence_number=at)
     assert found is INTENT

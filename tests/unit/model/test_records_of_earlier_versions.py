@@ -1,4 +1,4 @@
-"""Ledgers that earlier versions wrote are read, and their runs go on."""
+"""Ledgers that earlier versions wrote are read, and their runs resume."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.ledgers.record import moved
 
 LEDGERS = Path(__file__).parents[2] / "ledgers"
 VERSIONS = sorted(folder.name for folder in LEDGERS.iterdir() if (folder / "killed").is_dir())
-# Those that were recorded when more kinds of runs were.
+# The versions recorded after more kinds of runs were added.
 LATER = [version for version in VERSIONS if (LEDGERS / version / "aborted").is_dir()]
 ALL = list(range(20))
 
-# They were recorded on Python 3.11; any other compiles the same transform to other code.
+# They were recorded on Python 3.11; other versions compile the same transform to other code.
 if sys.version_info[:2] != (3, 11):
     pytestmark = pytest.mark.filterwarnings(
         "ignore:.* the transform's code has changed:UserWarning"
@@ -55,7 +55,7 @@ def recorded(version: str, name: str) -> Rig:
 
 @of_every_version
 @pytest.mark.parametrize("name", ["killed", "sealed"])
-def test_a_killed_run_of_an_earlier_version_goes_on(version: str, name: str) -> None:
+def test_a_killed_run_of_an_earlier_version_resumes(version: str, name: str) -> None:
     """Its finished rows are not computed again, and each row lands once."""
     rig, transform = recorded(version, name), WatchedTransform()
     kept = durable_ids(rig)
@@ -68,7 +68,7 @@ def test_a_killed_run_of_an_earlier_version_goes_on(version: str, name: str) -> 
 @of_every_version
 @pytest.mark.parametrize("name", ["killed", "sealed", "committed"])
 def test_every_record_of_an_earlier_version_is_read(version: str, name: str) -> None:
-    """No object of the ledger is passed over or taken for damaged."""
+    """No object of the ledger is skipped or taken for damaged."""
     rig = recorded(version, name)
     log = rig.log()
     assert len(log.records) == len(rig.storage.list(LAYOUT.log)) > 0
@@ -83,7 +83,7 @@ def test_every_record_of_an_earlier_version_is_read(version: str, name: str) -> 
 
 @of_every_version
 def test_a_run_of_an_earlier_version_that_has_landed_says_so(version: str) -> None:
-    """Its receipt is believed, and what it no longer needs can be swept."""
+    """Its receipt is trusted, and what it no longer needs can be swept."""
     rig = recorded(version, "committed")
     log = rig.log()
     assert log.receipt is not None
@@ -94,8 +94,8 @@ def test_a_run_of_an_earlier_version_that_has_landed_says_so(version: str) -> No
 
 @of_every_version
 @pytest.mark.parametrize("name", ["killed", "sealed"])
-def test_a_run_of_an_earlier_version_can_be_given_up_and_swept(version: str, name: str) -> None:
-    """Names of its files do not tell whose they are; no file that the table reaches goes."""
+def test_a_run_of_an_earlier_version_can_be_aborted_and_swept(version: str, name: str) -> None:
+    """The names of its files do not show whose they are; no file that the table uses is deleted."""
     rig = recorded(version, name)
     abort(rig.ledger(), lambda _identity: rig.table, "no longer wanted")
     assert status(rig.ledger()).state == "aborted"
@@ -104,8 +104,8 @@ def test_a_run_of_an_earlier_version_can_be_given_up_and_swept(version: str, nam
 
 
 @of_every_version
-def test_a_folder_of_an_earlier_version_that_was_copied_is_known_by_the_table(version: str) -> None:
-    """Its run file names no run id; but its run has landed, under the id that it had."""
+def test_a_copied_folder_of_an_earlier_version_is_recognised_by_the_table(version: str) -> None:
+    """Its run file names no run id, but the run has landed under its original id."""
     rig = recorded(version, "sealed")
     copy = RunLayout.of(STORE, "r-copy")
     for uri, data in list(rig.storage.objects.items()):
@@ -118,8 +118,8 @@ def test_a_folder_of_an_earlier_version_that_was_copied_is_known_by_the_table(ve
 
 
 @of_later_versions
-def test_a_run_of_an_earlier_version_that_was_given_up_stays_so(version: str) -> None:
-    """One post was refused, one was never sent, says its log; then an abort."""
+def test_an_aborted_run_of_an_earlier_version_stays_aborted(version: str) -> None:
+    """Its log has a refused post, a post that was never sent, and then an abort."""
     rig = recorded(version, "aborted")
     log = rig.log()
     assert (len(log.intents), len(log.doubtful), log.is_aborted) == (2, 1, True)
@@ -132,7 +132,7 @@ def test_a_run_of_an_earlier_version_that_was_given_up_stays_so(version: str) ->
 
 
 @of_later_versions
-def test_a_scan_of_an_earlier_version_goes_on(version: str) -> None:
+def test_a_scan_of_an_earlier_version_resumes(version: str) -> None:
     """Its pins and its finished ranges are read."""
     rig, transform = recorded(version, "scanned"), WatchedTransform()
     driven = rig.scan(MemoryScan(range(20)), transform=transform, batch_rows=2)
@@ -142,8 +142,8 @@ def test_a_scan_of_an_earlier_version_goes_on(version: str) -> None:
 
 
 @of_later_versions
-def test_a_run_into_lance_of_an_earlier_version_goes_on(version: str, tmp_path: Path) -> None:
-    """Its chunks are put into the dataset, each row once."""
+def test_a_lance_run_of_an_earlier_version_resumes(version: str, tmp_path: Path) -> None:
+    """Its chunks are written to the dataset, each row once."""
     shutil.copytree(LEDGERS / version / "on_lance", tmp_path, dirs_exist_ok=True)
     lake, transform = CliLake(tmp_path), WatchedTransform()
     moved(tmp_path / "store" / "r" / "run.json", f"file://{tmp_path}/t.lance")
@@ -158,8 +158,8 @@ def test_a_run_into_lance_of_an_earlier_version_goes_on(version: str, tmp_path: 
 
 
 @of_later_versions
-def test_what_goes_on_in_an_older_ledger_is_of_the_new_format(version: str) -> None:
-    """Its new records name the run, and the tasks' folders have names of their own."""
+def test_new_records_in_an_older_ledger_have_the_new_format(version: str) -> None:
+    """New records name the run, and the tasks' folders have their own names."""
     rig = recorded(version, "killed")
     known = len(rig.log().records)
     rig.start(transform=WatchedTransform(), takeover="now")

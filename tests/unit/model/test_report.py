@@ -24,7 +24,7 @@ REPORT = Report(
 
 
 def test_a_report_shows_what_was_written() -> None:
-    """The printed report holds every fact of a commit, readable for people."""
+    """The printed report holds every fact of a commit in readable form."""
     assert str(REPORT).splitlines() == [
         "  run       r",
         "  table     lake.db.t",
@@ -49,10 +49,10 @@ def test_a_report_shows_what_was_written() -> None:
         (None, "not compared"),
     ],
 )
-def test_a_report_says_by_what_the_input_was_compared(
+def test_a_report_says_how_the_input_was_compared(
     compared: Compared, line: str, outcome: Outcome
 ) -> None:
-    """Keys alone are not the values: a user must be able to tell which it was."""
+    """Keys are not values: a user must be able to see which of them were compared."""
     text = str(replace(REPORT, outcome=outcome, input_compared=compared))
     assert f"  input     {line}" in text.splitlines()
 
@@ -66,7 +66,7 @@ def test_a_report_of_an_earlier_commit_claims_no_work() -> None:
 
 
 def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> None:
-    """What was kept, left out or copied has a line each, and so has each version of the code."""
+    """Kept, dropped and copied rows have a line each, and so has each version of the code."""
     text = str(
         replace(
             REPORT,
@@ -108,8 +108,8 @@ def test_times_are_written_as_people_say_them(seconds: float, text: str) -> None
     assert readable_time(seconds) == text
 
 
-def test_a_report_says_when_the_table_no_longer_tells() -> None:
-    """Unknown presence is never passed over in silence."""
+def test_a_report_says_when_the_rows_presence_is_unknown() -> None:
+    """Unknown presence is never left out of the report."""
     assert "unknown" in str(replace(REPORT, still_in_table="unknown"))
     assert "unknown" not in str(REPORT)
 
@@ -139,9 +139,9 @@ def test_sizes_are_written_as_people_write_them(size_bytes: int, text: str) -> N
         (1_000, 500, 1_440_000_000, False),
     ],
 )
-def test_many_small_files_bring_advice(
+def test_many_small_files_lead_to_advice(
     files: int, tasks: int, size_bytes: int, *, advised: bool
 ) -> None:
-    """Tasks that write to every partition: the user is told what to do about it."""
+    """Tasks write to every partition: the report says what to do about it."""
     report = replace(REPORT, files=files, tasks=tasks, size_bytes=size_bytes)
     assert ("cluster the input by the partition columns" in str(report)) == advised

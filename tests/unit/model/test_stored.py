@@ -1,4 +1,4 @@
-"""Stored values: whatever stands in a ledger, a misfit is an error of ours and never a crash."""
+"""Stored values: whatever a ledger contains, a bad value is one of our errors, never a crash."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _dead() -> None:
 
 
 def half_done() -> Rig:
-    """Return a run whose first driver has died after its first task."""
+    """Return a run whose first driver died after its first task."""
     rig = Rig()
     rows = MemorySubmitter(range(10), range(10, 20))
     rows.after_task[0] = _dead
@@ -61,7 +61,7 @@ def half_done() -> Rig:
 
 
 def given_up() -> Rig:
-    """Return a run that was given up when it was half done."""
+    """Return a run that was aborted when it was half done."""
     rig = half_done()
     abort(rig.ledger(), lambda _identity: rig.table, "no longer wanted")
     return rig
@@ -75,7 +75,7 @@ def landed() -> Rig:
 
 
 def paths_in(value: Json, before: Path = ()) -> Iterator[Path]:
-    """Yield where something stands in a JSON value, at every depth."""
+    """Yield the path of every value inside a JSON value, at every depth."""
     names = value if isinstance(value, dict) else range(len(value[:2]))
     for name in names:
         yield (*before, name)
@@ -84,16 +84,16 @@ def paths_in(value: Json, before: Path = ()) -> Iterator[Path]:
 
 
 def put(content: Json, path: Path, value: Json) -> None:
-    """Put a value to a place in a JSON value."""
+    """Put a value at a path in a JSON value."""
     for name in path[:-1]:
         content = content[name]
     content[path[-1]] = value
 
 
 def forged(rig: Rig, uri: str, change: Callable[[Any], None]) -> None:
-    """Change a JSON object of a ledger, or the first record of a part, and seal it as a hand would.
+    """Change a JSON object of a ledger, or a part's first record, and seal it as a forger would.
 
-    What names a part is changed with it: its digest must not be what keeps a forgery out.
+    References to a part are updated too, so that its digest does not keep the forgery out.
     """
     data = rig.storage.objects[uri]
     if not uri.startswith(LAYOUT.parts):
@@ -104,11 +104,11 @@ def forged(rig: Rig, uri: str, change: Callable[[Any], None]) -> None:
     texts = pq.read_table(pa.BufferReader(data))["record"].to_pylist()
     records = [json.loads(text) for text in texts]
     change(records[0])
-    replace_part(rig, uri, pa.table({"record": [json.dumps(one) for one in records]}))
+    replace_part(rig, uri, pa.table({"record": [json.dumps(record) for record in records]}))
 
 
 def replace_part(rig: Rig, uri: str, table: pa.Table) -> None:
-    """Put another table to the place of a part, and name its digest wherever the part is named."""
+    """Replace a part by another table, and update its digest wherever the part is named."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     old = hashlib.sha256(rig.storage.objects[uri]).hexdigest()
@@ -121,7 +121,7 @@ def replace_part(rig: Rig, uri: str, table: pa.Table) -> None:
 
 
 def look_at(rig: Rig) -> None:
-    """Do all that a person does to see a run."""
+    """Do everything that a user does to look at a run."""
     ledger = rig.ledger()
     status(ledger)
     facts = look(ledger, rig.time.now())
@@ -132,7 +132,7 @@ def look_at(rig: Rig) -> None:
 
 
 def start_again(rig: Rig) -> None:
-    """Start the run once more; that its code has changed is no more than a warning."""
+    """Start the run once more; changed code is only a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rig.start(MemorySubmitter(range(10), range(10, 20)), takeover="now")
@@ -149,7 +149,7 @@ def stored_objects(rig: Rig) -> list[str]:
 
 
 def places(rig: Rig, uri: str) -> list[Path]:
-    """Return every place of an object where a value stands."""
+    """Return the path of every value in an object."""
     found: list[Path] = []
     forged(copy.deepcopy(rig), uri, lambda content: found.extend(paths_in(content)))
     assert found
@@ -157,7 +157,7 @@ def places(rig: Rig, uri: str) -> list[Path]:
 
 
 def decoded(rig: Rig, uri: str) -> None:
-    """Read an object of a ledger as what it is."""
+    """Decode an object of a ledger by its type."""
     data = rig.storage.objects[uri]
     if uri == LAYOUT.identity:
         read_run_file(rig.storage, LAYOUT)
@@ -169,7 +169,7 @@ def decoded(rig: Rig, uri: str) -> None:
 
 @pytest.mark.parametrize("made", [half_done, given_up, landed])
 def test_every_hostile_value_at_every_place_is_read_or_refused(made: Callable[[], Rig]) -> None:
-    """Reading an object gives what was declared, or says that it is damaged."""
+    """Decoding an object gives the declared types, or an error that it is damaged."""
     rig = made()
     for uri in stored_objects(rig):
         if uri.startswith(LAYOUT.parts):
@@ -222,7 +222,7 @@ def test_a_task_record_out_of_bounds_is_refused(name: str, value: object) -> Non
 
 
 def test_sums_of_very_many_rows_are_read() -> None:
-    """Sums of hashes have no bound of 64 bits: the more rows, the larger they are."""
+    """Sums of hashes may exceed 64 bits: the more rows, the larger they are."""
     found = TaskRecord.from_json({**TASK, "low": 2**90, "high": 2**64})
     assert (found.coverage.low, found.coverage.high) == (2**90, 2**64)
     assert found.usage == NO_USAGE
@@ -232,7 +232,7 @@ def test_sums_of_very_many_rows_are_read() -> None:
     "written_at", ["", "now", "2026-13-99", "2026-11-14T00:00:00", "0001-01-01T00:00:00+14:00"]
 )
 def test_a_record_without_a_moment_is_refused(written_at: str) -> None:
-    """Whoever shows a run can take its times as times."""
+    """Code that shows a run can rely on its times."""
     content = open_json(encode_record(record(INTENT)))
     assert content["written_at"] == WRITTEN_AT
     with pytest.raises(RecordDamagedError):
@@ -252,7 +252,7 @@ def test_a_part_that_may_be_elsewhere_is_refused(part: str, value: object) -> No
 
 
 def test_a_plan_with_a_schema_of_any_depth_is_refused() -> None:
-    """A schema is the sink's own JSON, and still something that can be walked through."""
+    """A schema is the sink's own JSON, but it must still be possible to walk through it."""
     rig = half_done()
     uri = LAYOUT.record(2)
     forged(rig, uri, lambda content: content["body"]["schema"].update(x=DEEP))
@@ -275,8 +275,8 @@ def test_a_plan_with_a_schema_of_any_depth_is_refused() -> None:
     ],
     ids=lambda data: data[:24],
 )
-def test_json_that_no_stack_can_hold_is_damage(data: bytes) -> None:
-    """Raw bytes of any form are refused before they have a meaning."""
+def test_json_that_is_too_deep_or_malformed_is_damage(data: bytes) -> None:
+    """Raw bytes of any form are refused before they are interpreted."""
     with pytest.raises(RecordDamagedError):
         open_json(data)
 
@@ -291,7 +291,7 @@ def test_json_of_any_size_is_refused_before_it_is_parsed(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("run_id", [None, "", "other", " r"])
 def test_a_run_file_that_names_no_run_is_damaged(run_id: str | None) -> None:
-    """What is wrong with it is the ledger, not the settings of who reads it."""
+    """The ledger is at fault, not the reader's settings."""
     rig = half_done()
     forged(rig, LAYOUT.identity, lambda content: content.update(run_id=run_id))
     with pytest.raises(LedgerDamagedError):
@@ -307,14 +307,14 @@ def test_a_run_file_without_a_nonce_is_damaged() -> None:
 
 
 def test_what_cannot_be_read_is_not_written_to_the_run_log() -> None:
-    """A text that is no text would leave a run that no start can read."""
+    """A text that cannot be encoded would leave a run that no start can read."""
     with pytest.raises(SettingsError, match="cannot be recorded"):
         encode_record(record(Abort(reason="\ud800")))
 
 
 @pytest.mark.parametrize("cost", [math.nan, math.inf, 1e31])
 def test_what_cannot_be_read_is_not_written_to_a_task_log(cost: float) -> None:
-    """Nothing is created: the attempt fails, and what it has written so far counts."""
+    """Nothing is created: the attempt fails, and its earlier records count."""
     rig = Rig()
     log = TaskLog(rig.storage, LAYOUT, "1/rows/0/0")
     first = TaskRecord(name=log.next_name, coverage=NOTHING, seconds=0.0)
@@ -327,7 +327,7 @@ def test_what_cannot_be_read_is_not_written_to_a_task_log(cost: float) -> None:
 
 @pytest.mark.parametrize("cost", [math.nan, math.inf, -math.inf, 1e16, "x", None])
 def test_a_cost_is_a_finite_number(cost: object) -> None:
-    """A user's function that returns another thing has failed for its row."""
+    """A user's function that returns something else has failed for its row."""
     assert checked_cost("0.5") == checked_cost(0.5) == 0.5
     with pytest.raises((ValueError, TypeError)):
         checked_cost(cost)
@@ -344,7 +344,7 @@ def test_a_cost_is_a_finite_number(cost: object) -> None:
     ],
 )
 def test_a_part_of_other_columns_is_damage(table: pa.Table) -> None:
-    """A part whose digest fits may still hold no records."""
+    """A part with the right digest may still hold no records."""
     rig = landed()
     (uri,) = [uri for uri in rig.storage.objects if uri.startswith(LAYOUT.parts)]
     replace_part(rig, uri, table)
@@ -354,12 +354,12 @@ def test_a_part_of_other_columns_is_damage(table: pa.Table) -> None:
 
 @pytest.mark.parametrize("do", [look_at, start_again, sweep_up])
 @pytest.mark.parametrize("made", [half_done, given_up, landed])
-def test_no_value_at_any_place_makes_more_than_an_error_of_ours(
+def test_no_value_at_any_place_causes_more_than_one_of_our_errors(
     made: Callable[[], Rig], do: Callable[[Rig], None]
 ) -> None:
-    """A wrong type or an absurd number is never a traceback, wherever in a ledger it stands.
+    """A wrong type or an absurd number anywhere in a ledger never causes a traceback.
 
-    Method: each place of each object of JSON gets some of the hostile values, sealed well.
+    Method: each path of each JSON object gets some of the hostile values, with a valid seal.
     """
     first = made()
     refused, values = 0, cycle(HOSTILE)
@@ -374,4 +374,4 @@ def test_no_value_at_any_place_makes_more_than_an_error_of_ours(
                     refused += 1
                 except Exception as error:
                     raise AssertionError(f"{value!r} at {path} of {uri}") from error
-    assert refused  # What is forged is read.
+    assert refused  # The forged values were read.

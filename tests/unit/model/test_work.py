@@ -1,4 +1,4 @@
-"""Work: what a record supersedes and stages, and what dropping it gives back."""
+"""Work: what a record supersedes and stages, and what dropping it restores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.model.work import Coverage, StagedGroup, StagedTotals, TaskRecord,
 from tests.fakes.memory_writer import staged_group
 from tests.fakes.task_ledgers import group_of, record
 
-# ---- Work: a record names what it supersedes, and dropping it gives exactly that back
+# ---- Work: a record names what it supersedes, and dropping it restores exactly that
 A = record("00000003/rows/000000/000000000001/0000", 10, chunk=10)
 B = record("00000003/rows/000000/000000000001/0001", 5, chunk=4)
 CUT = record(
@@ -40,13 +40,13 @@ def accepted(*records: TaskRecord) -> Work:
 
 def names(work: Work) -> list[str]:
     """Return the names of all accepted records."""
-    return [one.name for one in work.records]
+    return [record.name for record in work.records]
 
 
 def test_a_chunk_waits_until_a_record_supersedes_it() -> None:
-    """Its rows are done, but in no table file: only the record that names it changes that."""
+    """Its rows are done, but in no table file: only a record that names it changes that."""
     work = accepted(A, B)
-    assert [one.name for one in work.waiting] == [A.name, B.name]
+    assert [record.name for record in work.waiting] == [A.name, B.name]
     assert work.groups == ()
     work, _ = work.plus([CUT])
     assert work.waiting == ()
@@ -61,15 +61,15 @@ def test_the_coverage_of_superseded_records_still_counts() -> None:
 
 
 def test_a_replay_covers_nothing_of_its_own() -> None:
-    """It moves rows and computes none: the sums are what they were."""
+    """It moves rows and computes none: the sums stay the same."""
     work = accepted(A, B, REPLAY)
     assert work.sums == accepted(A, B).sums
     assert (work.waiting, work.groups) == ((), REPLAY.groups)
-    assert REPLAY.name not in [one.name for one in work.with_keys]
+    assert REPLAY.name not in [record.name for record in work.with_keys]
 
 
 def test_a_record_supersedes_only_what_it_names() -> None:
-    """Never by position: an older chunk of the same log that is not named goes on waiting."""
+    """Never by position: an older chunk of the same log that is not named keeps waiting."""
     only_b = record("00000003/rows/000000/000000000001/0002", 2, supersedes=[B.name])
     assert accepted(A, B, only_b).waiting == (A,)
 
@@ -83,21 +83,21 @@ def test_dropping_a_cut_brings_back_its_chunks() -> None:
 
 
 def test_dropping_a_chunk_drops_the_cut_that_holds_its_rows() -> None:
-    """The cut's files hold rows that are to be computed again; the other chunk stands."""
+    """The cut's files hold rows that are to be computed again; the other chunk stays."""
     work = accepted(A, B, CUT).without([A.name])
     assert names(work) == [B.name]
     assert work.waiting == (B,)
 
 
 def test_dropping_a_chunk_drops_the_replay_that_holds_its_rows() -> None:
-    """It does not matter under which claim the rows were put into a file."""
+    """The claim under which the rows were put into a file does not matter."""
     work = accepted(A, B, REPLAY).without([B.name])
     assert names(work) == [A.name]
     assert work.groups == ()
 
 
 def test_dropping_follows_records_that_hold_each_other() -> None:
-    """Whatever holds a dropped row goes too, however many records it went through."""
+    """Every record that holds a dropped row is dropped too, through any number of records."""
     again = record("00000003/rows/000000/000000000001/0001", 0, chunk=10, supersedes=[A.name])
     last = record("00000005/replay/000000/000000000001/0000", 0, supersedes=[again.name])
     work = accepted(A, again, last)
@@ -105,28 +105,28 @@ def test_dropping_follows_records_that_hold_each_other() -> None:
     assert names(work.without([last.name])) == [A.name, again.name]
 
 
-def test_dropping_what_is_not_there_changes_nothing() -> None:
-    """A name that is unknown, or no name at all, leaves the work as it is."""
+def test_dropping_an_unknown_name_changes_nothing() -> None:
+    """An unknown name, or no name at all, leaves the work as it is."""
     work = accepted(A, B, CUT)
     assert work.without([]) == work.without(["00000001/rows/000000/000000000001/0000"]) == work
 
 
 def test_a_dropped_chunk_can_be_superseded_again_by_another() -> None:
-    """After the cut was lost its chunks are replayed like those of any dead task."""
+    """After the cut is lost, its chunks are replayed like those of any dead task."""
     work, refused = accepted(A, B, CUT).without([CUT.name]).plus([REPLAY])
     assert refused == NOTHING_REFUSED
     assert (work.waiting, work.groups) == ((), REPLAY.groups)
 
 
 def test_a_record_that_supersedes_the_unknown_is_refused() -> None:
-    """Its files hold rows that nobody has accepted: another record may cover them."""
+    """Its files hold rows that were not accepted: another record may cover them."""
     work, refused = accepted(A).plus([CUT])
     assert refused == (CUT.name,)
     assert names(work) == [A.name]
     assert work.waiting == (A,)
 
 
-def test_a_record_that_supersedes_what_is_superseded_is_refused() -> None:
+def test_a_record_that_supersedes_a_superseded_one_is_refused() -> None:
     """Two replays of one chunk would put its rows into the table twice; the first one stays."""
     work, refused = accepted(A, B, CUT).plus([REPLAY])
     assert refused == (REPLAY.name,)
@@ -137,7 +137,7 @@ def test_a_record_that_supersedes_what_is_superseded_is_refused() -> None:
 
 
 def test_a_record_that_supersedes_one_too_many_is_refused_whole() -> None:
-    """Half a file cannot be taken: its other chunk goes on waiting."""
+    """A file cannot be used in part: its other chunk keeps waiting."""
     only_a = record("00000008/replay/000000/000000000005/0000", supersedes=[A.name])
     work, refused = accepted(A, B, only_a).plus([REPLAY])
     assert refused == (REPLAY.name,)
@@ -159,7 +159,7 @@ def test_a_record_cannot_supersede_itself() -> None:
 
 
 def test_a_record_that_supersedes_files_is_refused() -> None:
-    """Files are never put into files again: both would stand in the table."""
+    """Files are never put into files again: both would be in the table."""
     twice = record("00000009/replay/000000/000000000008/0000", supersedes=[CUT.name])
     assert accepted(A, B, CUT).plus([twice])[1] == (twice.name,)
     assert accepted(A, B).plus([CUT, twice])[1] == (twice.name,)
@@ -186,7 +186,7 @@ def test_work_adds_up_what_it_cost() -> None:
         ([], True),
     ],
 )
-def test_disjoint_spans_prove_that_no_key_is_there_twice(
+def test_disjoint_spans_prove_that_no_key_is_a_duplicate(
     spans: list[tuple[int, int] | None], *, proven: bool
 ) -> None:
     """Without a span for every record with keys, or with a shared end, nothing is proven."""
@@ -204,32 +204,32 @@ def test_disjoint_spans_prove_that_no_key_is_there_twice(
         ([[(0, 9)], [(3, 4)]], False),
     ],
 )
-def test_disjoint_ranges_prove_that_no_row_is_there_twice(
+def test_disjoint_ranges_prove_that_no_row_is_a_duplicate(
     ranges: list[list[Span]], *, proven: bool
 ) -> None:
-    """The end of a range is the first row behind it."""
+    """The end of a range is the first row after it."""
     records = [
         TaskRecord(
-            name=f"1/rows/{i}/0/0000", coverage=replace(SCANNED, ranges=tuple(one)), seconds=0.0
+            name=f"1/rows/{i}/0/0000", coverage=replace(SCANNED, ranges=tuple(spans)), seconds=0.0
         )
-        for i, one in enumerate(ranges)
+        for i, spans in enumerate(ranges)
     ]
     assert accepted(*records).proves_unique() is proven
 
 
-def test_only_what_another_work_counts_is_left() -> None:
-    """A report that says what was kept must not count what was dropped since."""
+def test_only_the_records_of_another_work_are_left() -> None:
+    """A report of kept rows must not count those dropped since."""
     assert names(accepted(A, B, CUT).only(accepted(B, A))) == [A.name, B.name]
 
 
 def test_a_record_without_rows_needs_no_span() -> None:
-    """A replay has no keys that could be there twice."""
-    one = record("1/rows/0/0/0000", 5, span=(1, 5))
-    assert accepted(one, record("1/rows/0/0/0001", 0)).proves_unique()
+    """A replay has no keys that could be duplicates."""
+    covered = record("1/rows/0/0/0000", 5, span=(1, 5))
+    assert accepted(covered, record("1/rows/0/0/0001", 0)).proves_unique()
 
 
-def test_a_name_tells_claim_and_log() -> None:
-    """The driver asks both of a name, and of nothing else."""
+def test_a_name_contains_claim_and_log() -> None:
+    """The driver gets both from the name alone."""
     assert (REPLAY.claim, REPLAY.log) == (9, "00000009/replay/000000/000000000007")
 
 
@@ -246,7 +246,7 @@ def test_a_name_tells_claim_and_log() -> None:
         TaskRecord(name="1/rows/0/0/0000", coverage=SCANNED, seconds=0.0),
     ],
 )
-def test_a_record_comes_back_from_json_as_it_was(one: TaskRecord) -> None:
+def test_a_record_survives_json(one: TaskRecord) -> None:
     """Through text, where tuples are lists and numbers must not lose a digit."""
     assert TaskRecord.from_json(json.loads(json.dumps(one.to_json()))) == one
 
@@ -269,7 +269,7 @@ def test_the_order_of_drops_does_not_matter() -> None:
         assert one_by_one == work.without(drops)
 
 
-# ---- Staged groups: what they add up to, and how they are kept
+# ---- Staged groups: what they add up to, and how they are stored
 def test_staged_totals_add_up_all_files_of_all_groups() -> None:
     """Rows, files and bytes of a run are the sums over its files; manifests do not count."""
     groups = [staged_group("a", rows=3), staged_group("b", rows=4)]
@@ -278,6 +278,6 @@ def test_staged_totals_add_up_all_files_of_all_groups() -> None:
 
 
 def test_a_staged_group_survives_json() -> None:
-    """What a task reports is what the driver reads."""
+    """The driver reads what a task reported."""
     group = staged_group("a")
     assert StagedGroup.from_json(group.to_json()) == group

@@ -1,4 +1,4 @@
-"""Costs: what answers have cost is counted once, kept over starts, and lost ones are named."""
+"""Costs: the cost of answers is counted once and kept across starts, and lost cost is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.fakes.task_ledgers import (
 from tests.fakes.watched_transform import WatchedTransform
 
 ALL = list(range(20))
-# Every batch of two rows is made durable at once, as a chunk of its own.
+# Every batch of two rows is made durable at once, as its own chunk.
 CHUNKS: dict[str, Any] = {"batch_rows": 2, "checkpoint_every": 1e-9}
 
 
@@ -60,18 +60,18 @@ class PricedRig(Rig):
 
 
 def rows_with(function: RowFunction) -> Any:  # noqa: ANN401 - a transform of rows.
-    """Return a transform of quick calls."""
+    """Return a transform that makes quick calls."""
     return per_row(function, concurrency=3, retry=QUICK)
 
 
 def cost_line(driven: Report) -> list[str]:
-    """Return the lines of the report about costs."""
+    """Return the report's lines about costs."""
     lines = [line.split(maxsplit=1) for line in str(driven).splitlines()]
     return [rest for name, rest in lines if name == "cost"]
 
 
 def test_a_number_is_the_cost_of_each_row() -> None:
-    """Whatever the transform is."""
+    """For any transform."""
     for transform in (None, WatchedTransform(), rows_with(RowFunction())):
         rig = PricedRig()
         driven = rig.start(transform=transform, cost=0.5)
@@ -79,21 +79,21 @@ def test_a_number_is_the_cost_of_each_row() -> None:
         assert cost_line(driven) == ["10 paid"]
 
 
-def test_without_a_cost_the_report_says_nothing_of_it() -> None:
-    """Most jobs cost nothing that could be counted."""
+def test_without_a_cost_the_report_does_not_mention_it() -> None:
+    """Most jobs have no cost that could be counted."""
     driven = PricedRig().start()
     assert (driven.cost_by_epoch, driven.cost, cost_line(driven)) == ({}, 0.0, [])
 
 
-def test_a_function_of_rows_is_asked_for_each_answer() -> None:
-    """Of a row function it gets the answer itself."""
+def test_a_cost_function_for_rows_is_called_for_each_answer() -> None:
+    """With a row function it gets the answer itself."""
     rig, function = PricedRig(), RowFunction()
     driven = rig.start(transform=rows_with(function), cost=lambda row: row["id"] / 2)
     assert driven.cost_by_epoch == {1: sum(ALL) / 2}
 
 
-def test_a_function_of_batches_is_asked_for_each_batch_of_output() -> None:
-    """Of a transform of batches it gets what the transform returned."""
+def test_a_cost_function_for_batches_is_called_for_each_output_batch() -> None:
+    """With a batch transform it gets the transform's output."""
     sizes: list[int] = []
 
     def cost(rows: pa.RecordBatch) -> int:
@@ -104,8 +104,8 @@ def test_a_function_of_batches_is_asked_for_each_batch_of_output() -> None:
     assert (sizes, driven.cost_by_epoch) == ([5, 5, 5, 5], {1: 60.0})
 
 
-def test_a_function_of_batches_that_raises_is_the_transforms_failure() -> None:
-    """What is done before it stays done."""
+def test_a_cost_function_that_raises_is_the_transforms_failure() -> None:
+    """Rows done before it stay done."""
 
     def cost(rows: pa.RecordBatch) -> float:
         return 1.0 / float(rows["id"][0].as_py() - 4)
@@ -120,8 +120,8 @@ def test_a_function_of_batches_that_raises_is_the_transforms_failure() -> None:
         PricedRig().start(transform=WatchedTransform(), cost=cost, batch_rows=2, retries=0)
 
 
-def test_failed_rows_cost_nothing_by_number() -> None:
-    """There is no answer that was paid for."""
+def test_with_a_fixed_cost_failed_rows_cost_nothing() -> None:
+    """No answer was paid for."""
     function = RowFunction()
     function.fails_at = {5: ValueError("bad"), 13: ValueError("bad")}
     driven = PricedRig().start(transform=rows_with(function), cost=1.0, on_error="quarantine")
@@ -130,13 +130,13 @@ def test_failed_rows_cost_nothing_by_number() -> None:
 
 @pytest.mark.parametrize("value", [1, np.float32(1), Decimal(1)])
 def test_the_cost_of_a_batch_may_be_any_kind_of_number(value: Any) -> None:  # noqa: ANN401
-    """Prices are often decimals, and what a model counts is often NumPy's."""
+    """Prices are often decimals, and a model's counts are often NumPy numbers."""
     driven = PricedRig().start(transform=WatchedTransform(), cost=lambda _: value, batch_rows=5)
     assert driven.cost_by_epoch == {1: 4.0}
 
 
 @pytest.mark.parametrize("value", [1, 1.0, np.float64(1)])
-def test_the_cost_of_a_row_may_be_pythons_or_numpys(value: Any) -> None:  # noqa: ANN401
+def test_the_cost_of_a_row_may_be_a_python_or_numpy_number(value: Any) -> None:  # noqa: ANN401
     """As long as it is a float or an int."""
     driven = PricedRig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
     assert driven.cost_by_epoch == {1: 20.0}
@@ -144,13 +144,13 @@ def test_the_cost_of_a_row_may_be_pythons_or_numpys(value: Any) -> None:  # noqa
 
 @pytest.mark.parametrize("value", [np.float32(1), Decimal(1)])
 def test_the_cost_of_a_row_may_be_any_kind_of_number(value: Any) -> None:  # noqa: ANN401
-    """As that of a batch."""
+    """Like the cost of a batch."""
     driven = PricedRig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
     assert driven.cost_by_epoch == {1: 20.0}
 
 
-def test_costs_are_summed_by_claim_and_kept_over_starts() -> None:
-    """What an earlier start has paid counts once, and is what resuming has saved."""
+def test_costs_are_summed_by_claim_and_kept_across_starts() -> None:
+    """What an earlier start has paid counts once, and is what the resume has saved."""
     rig, submitter = PricedRig(), two_partitions()
     submitter.after_task[0] = rig.storage.kill
     rig.start_and_die(submitter, transform=WatchedTransform(), cost=0.25)
@@ -160,8 +160,8 @@ def test_costs_are_summed_by_claim_and_kept_over_starts() -> None:
     assert cost_line(driven) == ["7.5 paid, 2.5 saved by resuming"]
 
 
-def test_passes_of_one_start_are_claims_of_their_own() -> None:
-    """None of them was saved by resuming."""
+def test_each_pass_of_a_start_has_its_own_claim() -> None:
+    """None of it was saved by resuming."""
     rig, submitter = PricedRig(), two_partitions()
     submitter.next_reads.append([partition(range(10)), partition([])])
     driven = rig.start(submitter, cost=1.0)
@@ -169,7 +169,7 @@ def test_passes_of_one_start_are_claims_of_their_own() -> None:
 
 
 def test_what_a_killed_task_may_have_paid_is_estimated() -> None:
-    """Half a checkpoint's time, 15 s of 30 s, at the rate of all that is written down."""
+    """Half a checkpoint interval, 15 s of 30 s, at the rate of all recorded work."""
     rig = PricedRig()
     lost_by(rig, seconds=10.0)
     driven = rig.start()
@@ -179,7 +179,7 @@ def test_what_a_killed_task_may_have_paid_is_estimated() -> None:
 
 
 def test_a_task_that_dies_before_its_first_checkpoint_is_counted_too() -> None:
-    """It has said that it began, which a task that costs nothing need not do."""
+    """It has recorded that it began, which a task without costs need not do."""
     for cost, killed_seconds in ((0.0, 0.0), (1.0, 15.0), (lambda _: 1.0, 15.0)):
         rig, transform = PricedRig(), WatchedTransform()
         transform.at[5] = rig.storage.kill
@@ -190,15 +190,15 @@ def test_a_task_that_dies_before_its_first_checkpoint_is_counted_too() -> None:
 
 
 @pytest.mark.parametrize("end", ["complete", "stopped", "failed"])
-def test_a_task_that_lived_to_end_its_log_has_lost_nothing(end: str) -> None:
-    """It has written down all that it has paid for, or says that it has given it up."""
+def test_a_task_that_ended_its_log_has_lost_nothing(end: str) -> None:
+    """It has recorded all that it paid for, or that it gave it up."""
     rig = PricedRig()
     lost_by(rig, end=end)
     assert rig.start().lost_cost == 0.0
 
 
 def test_an_estimate_needs_a_cost_and_an_interval() -> None:
-    """Neither: nothing is known, and nothing is made up."""
+    """Without either, nothing is known and nothing is estimated."""
     rig = PricedRig()
     lost_by(rig, cost=0.0)
     assert rig.start().lost_cost == 0.0
@@ -215,7 +215,7 @@ def lost_by(
     end: str = "",
     every: str | None = "30s",
 ) -> None:
-    """Let a start die, whose only task has paid 2.0 so far."""
+    """Let a start die whose only task has paid 2.0 so far."""
     submitter = two_partitions()
     submitter.before_task[0] = rig.storage.kill
     rig.start_and_die(submitter, checkpoint_every=every)
@@ -225,8 +225,8 @@ def lost_by(
     log.append(record(log.next_name, seconds=seconds, cost=cost, end=end))
 
 
-def test_the_estimate_is_carried_over_seals_and_counted_once() -> None:
-    """Each start adds what it has lost itself, however many come after it."""
+def test_the_estimate_is_carried_across_seals_and_counted_once() -> None:
+    """Each start adds its own loss, however many starts follow."""
     rig = PricedRig()
     lost_by(rig)
     submitter = two_partitions()
@@ -242,8 +242,8 @@ def test_the_estimate_is_carried_over_seals_and_counted_once() -> None:
     assert "2 saved by resuming" in cost_line(driven)[0]
 
 
-def test_costs_of_rows_that_were_left_out_are_carried_over_seals() -> None:
-    """The start that left them out need not be the one that ends."""
+def test_costs_of_dropped_rows_are_carried_across_seals() -> None:
+    """The start that dropped them need not be the one that finishes."""
     rig, submitter = PricedRig(), two_partitions()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, cost=0.5)
@@ -255,8 +255,8 @@ def test_costs_of_rows_that_were_left_out_are_carried_over_seals() -> None:
     assert (driven.lost_cost, driven.cost) == (5.0, 15.0)
 
 
-def test_rows_that_a_twin_has_paid_for_too_are_lost_exactly() -> None:
-    """Both attempts ended: one of them counts, and the other one's cost is named."""
+def test_the_lost_cost_of_a_twins_rows_is_exact() -> None:
+    """Both attempts ended: one of them counts, and the cost of the other is reported."""
     rig, submitter, twins = PricedRig(), two_partitions(), MemoryStorage()
 
     def finish_twin_and_die() -> None:
@@ -273,7 +273,7 @@ def test_rows_that_a_twin_has_paid_for_too_are_lost_exactly() -> None:
     assert (driven.cost_by_epoch, driven.cost) == ({1: 10.0}, 15.0)
 
 
-def test_rows_whose_files_were_removed_are_lost_exactly() -> None:
+def test_the_lost_cost_of_rows_whose_files_were_removed_is_exact() -> None:
     """They are paid for again."""
     rig, submitter = PricedRig(), two_partitions()
     submitter.after_job = rig.storage.kill
@@ -284,8 +284,8 @@ def test_rows_whose_files_were_removed_are_lost_exactly() -> None:
     assert (driven.kept_cost, sum(driven.cost_by_epoch.values())) == (5.0, 10.0)
 
 
-def test_rows_that_are_covered_twice_are_lost_exactly() -> None:
-    """An input that gave a row to two tasks: one record of it is left out."""
+def test_the_lost_cost_of_rows_that_were_covered_twice_is_exact() -> None:
+    """The input gave a row to two tasks: one of their records is dropped."""
     rig, submitter = PricedRig(), MemorySubmitter(range(10), range(10, 20))
     submitter.next_reads.append([partition(range(11)), partition(range(10, 20))])
     driven = rig.start(submitter, cost=1.0)
@@ -294,8 +294,8 @@ def test_rows_that_are_covered_twice_are_lost_exactly() -> None:
     assert sum(driven.cost_by_epoch.values()) == 20.0
 
 
-def test_what_is_left_out_later_was_not_kept() -> None:
-    """A start inherits rows that stand twice, and finds that out when it has begun."""
+def test_rows_that_are_dropped_later_do_not_count_as_kept() -> None:
+    """A start inherits duplicate rows, and notices it only after it has begun."""
     rig, submitter = PricedRig(), MemorySubmitter(range(10), range(10, 20))
     submitter.next_reads.append([partition(range(11)), partition(range(10, 20))])
     submitter.after_job = rig.storage.kill
@@ -306,16 +306,17 @@ def test_what_is_left_out_later_was_not_kept() -> None:
 
 
 def test_a_record_carries_the_cost_of_its_own_rows_only() -> None:
-    """Each checkpoint begins at nothing; a cut over chunks adds nothing to them."""
+    """Each checkpoint begins at zero; a cut over chunks adds nothing to them."""
     storage = WatchedStorage()
     run_task(storage, batch(range(6)), cost=2.0, batch_rows=2, checkpoint_every_s=1e-9)
     records = logged(job_ledger(storage))
-    assert [one.cost for one in records] == [0.0, 4.0, 4.0, 4.0, 0.0]  # It has begun, and ended.
+    # The first record says that the task began, the last one that it ended.
+    assert [record.cost for record in records] == [0.0, 4.0, 4.0, 4.0, 0.0]
     assert Work().plus(records)[0].cost == 12.0
 
 
-def test_a_task_that_has_said_that_it_began_still_looks_for_a_twin() -> None:
-    """That record covers nothing: the first one with rows is where one of two must yield."""
+def test_a_task_that_has_recorded_its_begin_still_looks_for_a_twin() -> None:
+    """That record covers nothing: one of two twins must yield at the first record with rows."""
     asked: list[bool] = []
 
     def twin(earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.

@@ -1,4 +1,4 @@
-"""What pyproject.toml says of other packages: imports, tested floors, bounds for private names."""
+"""The packages that pyproject.toml declares: imports, tested floors, bounds for private names."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from packaging.version import Version
 
 from holdfast.sinks.iceberg import catalog
 
-# Part of Python since 3.11. The declarations are the same on every Python: one of them is enough.
+# Part of Python since 3.11. The declarations are the same on every Python: checking one is enough.
 tomllib: Any = pytest.importorskip("tomllib")
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# By the beginning of a path below src/holdfast: the extra without which it is not imported.
+# By the beginning of a path below src/holdfast: the extra that must be installed to import it.
 EXTRA_OF = {
     "cli/": "cli",
     "pages/": "cli",
@@ -36,7 +36,7 @@ EXTRA_OF = {
     "worker/transforms": "spark",
 }
 PACKAGE_OF = {"IPython": "ipython", "lance": "pylance"}
-# Not installed by Holdfast, and looked for only where it is.
+# Not installed by Holdfast; imported only if it is there.
 BROUGHT_BY_OTHERS = {
     "ipython": "a notebook runs on it",
     "polars": "a transform asks for its frames, or returns them",
@@ -63,24 +63,29 @@ PRIVATE_NAMES = {
 
 
 def requirements(lines: Iterable[str]) -> dict[str, Requirement]:
-    """Return requirements by the name of their package."""
-    return {canonicalize_name((one := Requirement(line)).name): one for line in lines}
+    """Return requirements by package name."""
+    return {
+        canonicalize_name((requirement := Requirement(line)).name): requirement for line in lines
+    }
 
 
 CORE = requirements(PROJECT["dependencies"])
 EXTRAS = {name: requirements(of) for name, of in PROJECT["optional-dependencies"].items()}
-DECLARED = {**CORE, **{name: one for extra in EXTRAS.values() for name, one in extra.items()}}
+DECLARED = {
+    **CORE,
+    **{name: requirement for extra in EXTRAS.values() for name, requirement in extra.items()},
+}
 
 
 def asked_for(file: str) -> dict[str, Requirement]:
-    """Return what a file of requirements/ names, hashes and comments left out."""
+    """Return what a file in requirements/ names, without hashes and comments."""
     lines = (ROOT / "requirements" / file).read_text().splitlines()
     stated = [re.split(r"\s*(?:\\|#)", line)[0] for line in lines]
     return requirements(line for line in stated if line and not line.startswith(" "))
 
 
 def imported_modules(tree: ast.Module) -> Iterator[str]:
-    """Yield the full name of each module that is imported, at any place."""
+    """Yield the full name of each imported module, anywhere in the code."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -90,19 +95,19 @@ def imported_modules(tree: ast.Module) -> Iterator[str]:
 
 # Scripts that import each other as siblings.
 SIBLINGS = {
-    one.stem for folder in ("examples/*", "dev/stack") for one in ROOT.glob(f"{folder}/*.py")
+    script.stem for folder in ("examples/*", "dev/stack") for script in ROOT.glob(f"{folder}/*.py")
 }
 NOT_OTHERS = {*sys.stdlib_module_names, "holdfast", "tests", "bench", "dev", "examples", *SIBLINGS}
 
 
 @cache
 def tree_of(file: Path) -> ast.Module:
-    """Return the code of a file."""
+    """Return the syntax tree of a file."""
     return ast.parse(file.read_text())
 
 
 def packages_of(file: Path) -> set[str]:
-    """Return the packages of others that a file imports."""
+    """Return the third-party packages that a file imports."""
     names = {name.split(".")[0] for name in imported_modules(tree_of(file))} - NOT_OTHERS
     return {canonicalize_name(PACKAGE_OF.get(name, name)) for name in names}
 
@@ -119,7 +124,7 @@ def source_files() -> list[tuple[Path, str]]:
 
 
 def test_each_import_is_declared_where_it_is_needed() -> None:
-    """What only another package brings along is gone when that package stops to need it."""
+    """A package that only a dependency installs is gone once that dependency drops it."""
     missing = {
         f"{file.name}: {package}"
         for file, extra in source_files()
@@ -130,13 +135,13 @@ def test_each_import_is_declared_where_it_is_needed() -> None:
 
 
 def test_each_declared_package_is_imported() -> None:
-    """What nothing imports is not installed at a user's."""
+    """Users do not install what nothing imports."""
     imported = {package for file, _ in source_files() for package in packages_of(file)}
     assert set(DECLARED) - imported == set()
 
 
 def test_developers_get_each_package_that_a_file_imports() -> None:
-    """`make setup` installs dev.txt and nothing beside it."""
+    """`make setup` installs dev.txt and nothing else."""
     installed = asked_for("dev.in")
     missing = {
         f"{file.relative_to(ROOT)}: {package}"
@@ -150,25 +155,27 @@ def test_developers_get_each_package_that_a_file_imports() -> None:
 
 def bound(requirement: Requirement, operator: str) -> Version | None:
     """Return the version after an operator such as `>=`."""
-    versions = [one.version for one in requirement.specifier if one.operator == operator]
+    versions = [
+        specifier.version for specifier in requirement.specifier if specifier.operator == operator
+    ]
     return Version(versions[0]) if versions else None
 
 
 def locked(file: str, name: str) -> set[Version]:
-    """Return the versions of a package that a lock pins: one, or one for each Python."""
+    """Return the versions of a package that a lock file pins: one, or one per Python."""
     lines = (ROOT / "requirements" / file).read_text().splitlines()
     return {Version(found[1]) for line in lines if (found := re.match(rf"{name}==([^\s;]+)", line))}
 
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_each_floor_is_what_the_lowest_versions_are_tested_with(name: str) -> None:
-    """A floor that `make test-lowest` does not install is a promise that nothing has shown."""
+    """A floor that `make test-lowest` does not install is untested."""
     assert locked("lowest.txt", name) == {bound(DECLARED[name], ">=")}
 
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_the_pinned_versions_are_allowed(name: str) -> None:
-    """What the tests run on is what a user may install."""
+    """The tests run on versions that a user may install."""
     versions = locked("dev.txt", name)
     assert versions
     assert all(version in DECLARED[name].specifier for version in versions)
@@ -187,7 +194,7 @@ def is_private(name: str) -> bool:
 
 
 def imported_names(tree: ast.Module) -> dict[str, str]:
-    """Return, by the name that a file uses, the module of another package that it is from."""
+    """Return, by the name that a file uses, the third-party module that it comes from."""
     return {
         alias.asname or alias.name: node.module
         for node in ast.walk(tree)
@@ -198,19 +205,19 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def private_imports(tree: ast.Module) -> set[str]:
-    """Return what is imported from another package although it is private."""
+    """Return the private names that are imported from other packages."""
     names = set(imported_names(tree))
     modules = [name.split(".") for name in imported_modules(tree)]
     return names.union(*(parts for parts in modules if parts[0] not in NOT_OTHERS))
 
 
 def names_of(base: type) -> set[str]:
-    """Return the names of a class, with what its annotations say that an instance has."""
-    return set(dir(base)).union(*(vars(one).get("__annotations__", {}) for one in base.__mro__))
+    """Return the names of a class, including the annotated attributes of its instances."""
+    return set(dir(base)).union(*(vars(cls).get("__annotations__", {}) for cls in base.__mro__))
 
 
 def private_overrides(tree: ast.Module) -> set[str]:
-    """Return what classes here override or use of a base class of another package."""
+    """Return what the classes here override or use of another package's base class."""
     names, found = imported_names(tree), set()
     for node in ast.walk(tree):
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
@@ -218,13 +225,13 @@ def private_overrides(tree: ast.Module) -> set[str]:
             if named in names:
                 theirs = names_of(getattr(importlib.import_module(names[named]), named))
                 found |= theirs & {
-                    getattr(one, "attr", getattr(one, "name", "")) for one in ast.walk(node)
+                    getattr(inner, "attr", getattr(inner, "name", "")) for inner in ast.walk(node)
                 }
     return found
 
 
 def named_here(tree: ast.Module) -> set[str]:
-    """Return the names of the functions, classes and attributes that a file makes."""
+    """Return the names of the functions, classes and attributes that a file defines."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -238,7 +245,7 @@ def named_here(tree: ast.Module) -> set[str]:
 
 
 def private_attributes(tree: ast.Module, ours: set[str]) -> set[str]:
-    """Return the attributes that no code here makes: of `self` in any file, of others in this."""
+    """Return attributes that we do not define: of `self` in any file, of others in this one."""
     here, found = named_here(tree), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -251,7 +258,7 @@ def test_private_names_of_other_packages_are_the_listed_ones() -> None:
     """A new one is listed, and so gets an upper bound and a line in the documentation."""
     trees = [tree_of(file) for file, _ in source_files()]
     ours = set().union(*map(named_here, trees))
-    # What PyIceberg itself has to call, so that nothing goes past what is overridden.
+    # What PyIceberg itself must call, so that nothing bypasses the overrides.
     found = {name for way in catalog._WAYS.values() for pair in way.items() for name in pair}  # noqa: SLF001
     for tree in trees:
         found |= private_imports(tree) | private_overrides(tree) | private_attributes(tree, ours)
@@ -260,7 +267,7 @@ def test_private_names_of_other_packages_are_the_listed_ones() -> None:
 
 @pytest.mark.parametrize("package", PRIVATE_NAMES)
 def test_a_package_with_private_names_has_an_upper_bound(package: str) -> None:
-    """The next minor version may rename them; until it was tried it is not installed."""
+    """The next minor version may rename them; it is not installed until it has been tested."""
     (pinned,) = locked("dev.txt", package)
     assert bound(DECLARED[package], "<") == Version(f"{pinned.major}.{pinned.minor + 1}")
     page = (ROOT / "docs" / "explanation" / "dependencies.md").read_text()
@@ -268,6 +275,8 @@ def test_a_package_with_private_names_has_an_upper_bound(package: str) -> None:
 
 
 def test_no_other_package_has_an_upper_bound() -> None:
-    """A bound keeps users from versions that may work; private names and pandas 3 are reasons."""
-    bounded = {name for name, one in DECLARED.items() if bound(one, "<") is not None}
+    """A bound keeps users from versions that may work; private names and pandas 3 justify one."""
+    bounded = {
+        name for name, requirement in DECLARED.items() if bound(requirement, "<") is not None
+    }
     assert bounded == {*PRIVATE_NAMES, "pandas"}

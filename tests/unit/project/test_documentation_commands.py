@@ -1,4 +1,4 @@
-"""Commands that pages tell a reader to type exist: make targets, scripts, modules, extras."""
+"""The commands in the documentation exist: make targets, scripts, modules, extras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.markdown_pages import ROOT, Block, blocks, code_spans, name_of, pages
 PAGES = pages("README.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/**/*.md")
 BLOCKS = [block for page in PAGES for block in blocks(page, "console")]
 PYTHONS = ("python", "python3")
-# The system's own, which nobody here can rename.
+# Commands of the system, which are not ours to rename.
 SYSTEM = {"apt-get", "cd", "curl", "dagster", "export", "kill", "set", "sleep", "source"}
 MODULES_OF_OTHERS = {"pytest", "venv"}
 
@@ -59,7 +59,7 @@ def complaint(words: list[str], page: str) -> str:
 
     Args:
         words: The command.
-        page: The text around it: it may tell to save a script first.
+        page: The text around it, which may say to save a script first.
     """
     first, *rest = words
     first = re.sub(r"^[.a-z-]+/bin/", "", first)  # Of an environment that the page has made.
@@ -80,7 +80,7 @@ def _of_make(rest: list[str]) -> str:
     target, *settings = rest or ["help"]
     if target not in make_targets():
         return f"make has no target {target}"
-    names = [one.removeprefix("NAME=") for one in settings if one.startswith("NAME=")]
+    names = [setting.removeprefix("NAME=") for setting in settings if setting.startswith("NAME=")]
     unknown = [name for name in names if name not in {*benchmarks(), "..."}]
     return f"no benchmark is called {unknown[0]}" if unknown else ""
 
@@ -110,17 +110,17 @@ def _extras_in(word: str) -> list[str]:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
 def test_every_command_of_a_block_exists(block: Block) -> None:
-    """A reader who types it gets as far as the command itself."""
+    """A reader who types it at least reaches the command."""
     page = (ROOT / block.page).read_text()
     found = [complaint(words, page) for words in commands(block.code) if words]
-    assert [one for one in found if one] == []
+    assert [text for text in found if text] == []
 
 
 @pytest.mark.parametrize("page", pages("*.md", "docs/**/*.md", "tests/**/*.md"), ids=name_of)
 def test_every_make_target_in_the_text_exists(page: Path) -> None:
     """Pages and tables name targets too, with or without arguments."""
     named = [shlex.split(span) for span in code_spans(page.read_text()) if span[:5] == "make "]
-    assert [one for one in (_of_make(words[1:]) for words in named) if one] == []
+    assert [text for text in (_of_make(words[1:]) for words in named) if text] == []
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_every_make_target_in_the_text_exists(page: Path) -> None:
     ],
 )
 def test_a_command_that_does_not_exist_is_found(command: str, wrong: str) -> None:
-    """Each kind of command has its own way of not being there."""
+    """Each kind of command has its own complaint."""
     found = [complaint(words, "") for words in commands(command) if words]
-    assert any(wrong in one for one in found if one) if wrong else not any(found)
+    assert any(wrong in text for text in found if text) if wrong else not any(found)

@@ -15,12 +15,12 @@ PAGES = pages("*.md", "docs/**/*.md", "examples/**/*.md", "tests/**/*.md")
 TRUST = ROOT / "docs" / "explanation" / "trust.md"
 PROMISES = ROOT / "docs" / "explanation" / "promises.md"
 FOLDERS = ("bench", "dev", "docs", "examples", "requirements", "spec", "src", "tests")
-# What a benchmark leaves behind is named before it is there.
+# Pages name the results of a benchmark, which do not exist before it runs.
 MADE_LATER = "bench/results/"
 
 
 def named_paths(page: Path) -> list[str]:
-    """Return the paths from the repository's root that a page has in backticks."""
+    """Return the paths below the repository's root that a page has in backticks."""
     words = [span.split()[0] for span in code_spans(page.read_text()) if span.strip()]
     paths = [word for word in words if word.partition("/")[0] in FOLDERS and "/" in word]
     return [path for path in paths if not path.startswith(MADE_LATER)]
@@ -37,17 +37,19 @@ def is_there(path: str) -> bool:
 def functions(file: Path) -> set[str]:
     """Return the names of a module's functions."""
     defined = ast.walk(ast.parse(file.read_text()))
-    return {one.name for one in defined if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return {
+        node.name for node in defined if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_file_and_test_that_a_page_names_is_there(page: Path) -> None:
-    """A proof that nobody finds is none."""
+    """A proof that cannot be found proves nothing."""
     assert [path for path in named_paths(page) if not is_there(path)] == []
 
 
 def test_the_reference_shows_every_public_name_once() -> None:
-    """A new name that nobody puts there would be public and unknown."""
+    """A new public name must also be documented."""
     page = (ROOT / "docs" / "reference" / "holdfast.md").read_text()
     assert sorted(re.findall(r"^::: holdfast\.(\w+)$", page, re.MULTILINE)) == sorted(
         name for name in holdfast.__all__ if not name.startswith("__")
@@ -55,7 +57,7 @@ def test_the_reference_shows_every_public_name_once() -> None:
 
 
 def test_every_promise_names_a_test_by_its_name() -> None:
-    """A paragraph of the promises is followed by a list of tests, and each is named in full."""
+    """Each paragraph of the promises is followed by a list of tests with their full names."""
     promised, _, _ = PROMISES.read_text().partition("## What is not promised")
     sections = re.split(r"^## .*$", promised, flags=re.MULTILINE)[1:]
     claims = [claim for section in sections for claim in re.split(r"\n(?=\*\*)", section.strip())]
@@ -63,8 +65,8 @@ def test_every_promise_names_a_test_by_its_name() -> None:
     assert [claim for claim in claims if "\n- `tests/" not in claim or "::test_" not in claim] == []
 
 
-def test_whatever_cannot_be_done_names_its_test() -> None:
-    """Each row of the table of trust ends with tests, in a column of their own."""
+def test_each_row_of_the_trust_table_names_its_test() -> None:
+    """Each row of the table in trust.md ends with tests, in their own column."""
     rows = [line for line in TRUST.read_text().splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[1:]]
     assert len(cells) > 10  # They are found: the test is not vacuous.
@@ -86,6 +88,6 @@ def test_whatever_cannot_be_done_names_its_test() -> None:
         ("tests/no_such_folder/", False),
     ],
 )
-def test_a_name_that_leads_nowhere_is_found(path: str, *, there: bool) -> None:
-    """Files, tests in them, patterns and folders are told from what is not there."""
+def test_a_name_of_something_missing_is_found(path: str, *, there: bool) -> None:
+    """Files, tests in files, patterns and folders, existing and missing."""
     assert is_there(path) == there

@@ -1,4 +1,4 @@
-"""The public surface: what is listed is what is there, and nothing else."""
+"""The public surface: `__all__` lists every public name and nothing else."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 import holdfast
 from holdfast import errors
 
-# Importing Holdfast must work where none of these is installed.
+# Importing Holdfast must work without any of these installed.
 ENGINES = ("pyspark", "pyiceberg", "lance")
 
 
 def error_classes() -> dict[str, type]:
-    """Return the classes that holdfast.errors defines, without those that it merely imports."""
+    """Return the classes that holdfast.errors defines, without those that it only imports."""
     return {
         name: member
         for name, member in inspect.getmembers(errors, inspect.isclass)
@@ -42,7 +42,7 @@ def test_all_lists_exactly_the_public_names() -> None:
 
 
 def test_all_is_sorted_and_holds_no_name_twice() -> None:
-    """A reader finds a name where the alphabet puts it."""
+    """A reader finds a name by the alphabet."""
     assert list(holdfast.__all__) == sorted(set(holdfast.__all__))
 
 
@@ -62,7 +62,7 @@ def test_the_version_is_the_one_that_is_installed() -> None:
 
 
 def test_errors_have_one_root() -> None:
-    """`except HoldfastError` catches whatever Holdfast raises on its own account."""
+    """`except HoldfastError` catches every error that Holdfast itself raises."""
     strays = [
         name
         for name, member in error_classes().items()
@@ -79,7 +79,7 @@ def test_every_error_is_documented() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_importing_holdfast_loads_no_engine(engine: str) -> None:
-    """A worker pays at start only for what it uses; an absent engine does no harm."""
+    """A worker loads only what it uses; a missing engine does no harm."""
     code = f"from holdfast import *; import sys; sys.exit({engine!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -92,7 +92,7 @@ def test_importing_holdfast_alone_loads_nothing_heavy(heavy: str) -> None:
 
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
-    """And every other one is listed, though it is imported later."""
+    """All other names are in `dir`, though they are imported lazily."""
     with pytest.raises(AttributeError, match="no attribute 'scan_csv'"):
         _ = holdfast.scan_csv  # type: ignore[attr-defined]
     assert dir(holdfast) == sorted(holdfast.__all__)

@@ -1,4 +1,4 @@
-"""The house rules that no linter counts: sizes, names, and what no file may contain.
+"""The house rules that no linter checks: sizes, names, and what no file may contain.
 
 Runs over the files that git tracks or would track, so that a new file is checked before it is
 committed.
@@ -34,8 +34,8 @@ VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|speaks? of)\b", re.IGNORECASE)
 QUOTED = re.compile(r"`[^`\n]+`")
 LINTER_NOTE = re.compile(r"\s+# (?:noqa|type: ignore).*$")
 
-# A path that exists on one machine only. The names stand in a group, so that this very line does
-# not match itself.
+# A path that exists on one machine only. The names are in a group, so that this line does not
+# match itself.
 MACHINE_PATH = re.compile(r"(?<![\w.$}/])/(?:root|home|Users|work)/")
 # A package index that was configured on one machine, in the spellings of pip, uv and Maven.
 REGISTRIES = (
@@ -48,7 +48,7 @@ REGISTRIES = (
 
 def repository_files() -> list[Path]:
     """Return the files that git tracks, and the new ones that it does not ignore."""
-    # The checkout may belong to another user (CI as root), which git refuses unless told.
+    # The checkout may belong to another user (CI as root), which git refuses without this setting.
     command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others"]
     listed = subprocess.run(
         [*command, "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -58,7 +58,7 @@ def repository_files() -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    """Return the Python files of the folders that the limits hold for."""
+    """Return the Python files of the folders that the limits apply to."""
     return [
         file
         for file in repository_files()
@@ -77,12 +77,12 @@ def text_lines() -> Iterator[tuple[str, str]]:
 
 
 def test_the_rules_look_at_files() -> None:
-    """The listing holds this file: none of the rules below passes for want of files."""
+    """The list contains this file: none of the rules below passes for lack of files."""
     assert Path(__file__) in python_files()
 
 
 def test_a_module_has_at_most_600_lines() -> None:
-    """A module that nobody can hold in mind is split."""
+    """A module that is too large to hold in mind is split."""
     counted = {file: len(file.read_text().splitlines()) for file in python_files()}
     too_long = {
         str(file.relative_to(ROOT)): lines
@@ -105,7 +105,7 @@ def test_a_function_has_at_most_70_lines() -> None:
 
 
 def test_a_line_has_at_most_100_columns() -> None:
-    """Code is read side by side; a note to the linter at a line's end is not read as code."""
+    """Code is read side by side; a linter note at the end of a line is not read as code."""
     too_long = [
         f"{file.relative_to(ROOT)}:{number}"
         for file in python_files()
@@ -141,25 +141,25 @@ def test_every_module_says_what_it_is_for() -> None:
     assert silent == []
 
 
-def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
+def test_no_module_is_a_catch_all() -> None:
     """A file's name says what is in it."""
     drawers = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
     assert [file for file in python_files() if file.name in drawers] == []
 
 
-def test_no_file_names_a_path_of_one_machine() -> None:
-    """Nothing in the repository depends on where somebody's checkout or home folder is."""
+def test_no_file_names_a_machine_path() -> None:
+    """Nothing in the repository depends on the location of a checkout or a home folder."""
     assert [place for place, line in text_lines() if MACHINE_PATH.search(line)] == []
 
 
 def test_no_file_names_a_package_registry() -> None:
-    """Packages are fetched from wherever the machine is told to fetch them from."""
+    """Packages are fetched from wherever the machine is configured to fetch them."""
     found = [place for place, line in text_lines() if any(r.search(line) for r in REGISTRIES)]
     assert found == []
 
 
 def test_the_lock_file_holds_no_address() -> None:
-    """Pinned requirements are names, versions and hashes: an address would bind them to a host."""
+    """Pinned requirements are names, versions and hashes: an address would tie them to a host."""
     locks = list((ROOT / "requirements").glob("*.txt"))
     assert locks
     assert [lock for lock in locks if "://" in lock.read_text()] == []
@@ -176,43 +176,43 @@ def test_the_lock_file_holds_no_address() -> None:
     ],
 )
 def test_the_registry_patterns_find_what_they_are_for(pieces: tuple[str, ...]) -> None:
-    """Each spelling is found; it stands here in pieces, so that this file is clean itself."""
+    """Each spelling is found; it is written in pieces here, so that this file itself is clean."""
     line = "".join(pieces)
     assert any(pattern.search(line) for pattern in REGISTRIES)
 
 
 @pytest.mark.parametrize("folder", ["root", "home", "work"])
-def test_the_path_pattern_finds_a_path_but_no_variable(folder: str) -> None:
-    """An absolute path is found; one that hangs below a variable or another folder is not."""
+def test_the_path_pattern_finds_a_path_but_not_a_variable(folder: str) -> None:
+    """An absolute path is found; a path below a variable or another folder is not."""
     assert MACHINE_PATH.search(f"cd /{folder}/somebody")
     assert not MACHINE_PATH.search(f"cd $HOME/{folder}/x and ./{folder}/y and a/{folder}/z")
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
 def test_each_listed_guard_is_where_the_list_says(guard: Guard) -> None:
-    """A guard that was moved or reworded can no longer be taken away, and shows nothing."""
+    """A guard that was moved or reworded can no longer be removed, and then shows nothing."""
     text = (ROOT / "src" / "holdfast" / guard.file).read_text(encoding="utf-8")
     assert text.count(guard.before) == 1
 
 
 def test_each_of_the_longest_test_files_is_there() -> None:
-    """One that was renamed would begin last, and one core would wait for it."""
+    """A renamed file would begin last, and one core would run it alone at the end."""
     there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     assert [name for name in LONGEST_FIRST if name not in there] == []
 
 
 def names_in(file: Path) -> set[str]:
-    """Return the names in a module that may be part of a test's: functions, classes, parameters."""
-    # Cases of a contract are inherited from modules beside it.
+    """Return the names in a module that a test id may contain: functions, classes, parameters."""
+    # Test cases in tests/contract are inherited from neighbouring modules.
     files = file.parent.glob("*.py") if file.parent.name == "contract" else [file]
-    nodes = [node for one in files for node in ast.walk(ast.parse(one.read_text()))]
+    nodes = [node for module in files for node in ast.walk(ast.parse(module.read_text()))]
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
     return names | {text for text in texts if isinstance(text, str) and text.isidentifier()}
 
 
 def is_collected(test: str) -> bool:
-    """Whether a test is there that is named as a file, as `file::test` or as `file -k word`."""
+    """Whether a test exists that is named as a file, as `file::test` or as `file -k word`."""
     named, _, word = test.partition(" -k ")
     path, _, function = named.partition("::")
     wanted = word or function.partition("[")[0] or "test_"
@@ -220,15 +220,15 @@ def is_collected(test: str) -> bool:
 
 
 def test_the_test_of_each_listed_guard_is_there() -> None:
-    """A test that was moved or renamed can no longer notice that the guard is gone."""
-    # Some name two files.
+    """A test that was moved or renamed can no longer notice that the guard is missing."""
+    # Some guards name two files.
     tests = {test for guard in GUARDS for test in re.split(r" (?=tests/)", guard.test)}
     assert [test for test in sorted(tests) if not is_collected(test)] == []
 
 
 @pytest.mark.parametrize("rest", ["", "::test_the_rules_look_at_files", " -k look_at_files"])
 def test_a_test_that_is_not_there_is_found(rest: str) -> None:
-    """By its file, by its name, and by a word of it."""
+    """By its file, by its name, and by a part of its name."""
     here = Path(__file__).relative_to(ROOT).as_posix()
     assert is_collected(f"{here}{rest}")
     assert not is_collected(f"{here}.gone{rest}")

@@ -1,7 +1,7 @@
-"""The structure of the package: its modules are few and full, and a reader finds them.
+"""The structure of the package: a moderate number of modules, each of a useful size.
 
-The figures are those that a reader feels: how many files there are, how large they are, and how
-many of them one row passes on its way from Spark to the ledger.
+The figures are those that a reader notices: how many files there are, how large they are, and how
+many of them a row passes on its way from Spark to the ledger.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PAGE = ROOT / "docs" / "explanation" / "structure.md"
 MODULES_MAX = 135
 MEDIAN_MIN, MEDIAN_MAX = 150, 250
 SMALL = 60
-WAY_MAX = 18  # With spark.bootstrap, which needs a Spark task.
+WAY_MAX = 18  # Including spark.bootstrap, which needs a Spark task.
 
-# Why a module is small, or has a single importer. A list that is out of date is an error, too.
+# Why a module is small or has a single importer. An outdated entry fails the test, too.
 ALONE = {
     "_version": "pyproject.toml reads it",
     "cli.completion": "a command: `cli.main` finds commands as modules",
@@ -47,15 +47,15 @@ ALONE = {
     "engine.drive": "the engine's front",
     "engine.interrupts": "signal handling is easier to trust by itself",
     "engine.passes": "with `engine.drive` it would be a file of 740 lines",
-    "engine.scan_input": "the other kind of input, beside `spark.dataframe`",
+    "engine.scan_input": "the other kind of input, next to `spark.dataframe`",
     "failpoints": "every layer imports it, and it imports nothing",
-    "inputs": "with `run` it would be a file of 590 lines, and it is no part of the front door",
+    "inputs": "with `run` it would be a file of 590 lines, and it is not part of the front door",
     "pages.charts": "the one importer of pygal",
     "pages.page": "jinja2 is imported only here",
     "pages.plots": "with `pages.page` it would import pygal and jinja2 at once",
-    "progress.watching": "a thread of its own",
-    "run": "the front door, imported when it is asked for",
-    "sinks.iceberg.marks": "the protocol's own part of a table, with a document of its own",
+    "progress.watching": "runs in its own thread",
+    "run": "the front door, imported lazily",
+    "sinks.iceberg.marks": "the protocol's own part of a table, with its own document",
     "sinks.iceberg.open": "finds a catalog before there is a sink",
     "sinks.iceberg.rows": "with `writer` it would be a file of 630 lines",
     "sinks.iceberg.sink": "the format behind the protocol",
@@ -72,14 +72,14 @@ ALONE = {
     "spark.bootstrap": "pickled by value: nothing else may be in its module",
     "spark.frames": "signatures need the names without importing pyspark",
     "worker.checkpoints": "with `task` it would be a file of 730 lines",
-    "worker.code_digest": "runs on the driver, unlike all of `worker` beside it",
-    "worker.quarantine": "failed rows have a format of their own",
+    "worker.code_digest": "runs on the driver, unlike the rest of `worker`",
+    "worker.quarantine": "failed rows have their own format",
     "worker.row_steps": "with `task` it would be a file of 910 lines",
 }
 
 
 def module_files() -> dict[str, Path]:
-    """Return each module of the package by its name below it, without `__init__`."""
+    """Return each module by its name inside the package, without `__init__`."""
     return {
         ".".join(file.relative_to(SOURCE).with_suffix("").parts): file
         for file in SOURCE.rglob("*.py")
@@ -93,7 +93,7 @@ def lines_of(file: Path) -> int:
 
 
 def importers() -> dict[str, set[str]]:
-    """Return which files import each module, at any place in them."""
+    """Return which files import each module, anywhere in their code."""
     modules, found = module_files(), defaultdict[str, set[str]](set)
     for file in SOURCE.rglob("*.py"):
         own = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
@@ -111,15 +111,15 @@ def importers() -> dict[str, set[str]]:
     return found
 
 
-def test_modules_are_few_and_full() -> None:
-    """A reader holds so many files in mind, of so many lines."""
+def test_the_number_and_the_size_of_modules_are_within_limits() -> None:
+    """The number of files and their median size stay within limits."""
     sizes = [lines_of(file) for file in module_files().values()]
     assert 0 < len(sizes) <= MODULES_MAX
     assert MEDIAN_MIN <= statistics.median(sizes) <= MEDIAN_MAX
 
 
-def test_a_module_that_stands_alone_says_why() -> None:
-    """A small module, or one for a single reader, is where its reader would not look for it."""
+def test_a_small_or_lonely_module_says_why() -> None:
+    """A reader would not look for a small module, or for one with a single importer."""
     files, by = module_files(), importers()
     small = {name for name, file in files.items() if lines_of(file) < SMALL}
     lonely = {name for name in files if len(by[name]) == 1}
@@ -127,7 +127,7 @@ def test_a_module_that_stands_alone_says_why() -> None:
 
 
 def test_the_page_names_every_module() -> None:
-    """Each module is in the table of its folder on the page that says where things are."""
+    """The page that says where things are lists each module in its folder's table."""
     listed, folder = set(), ""
     for line in PAGE.read_text().splitlines():
         if heading := re.fullmatch(r"### (.+)", line):
@@ -156,12 +156,12 @@ def carries_rows(frame: FrameType) -> bool:
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = [frame.f_locals.get(name) for name in names]
-    parts = [one for value in given if isinstance(value, list | tuple) for one in value]
-    return any(isinstance(one, ROWS) for one in [*given, *parts])
+    parts = [part for value in given if isinstance(value, list | tuple) for part in value]
+    return any(isinstance(value, ROWS) for value in [*given, *parts])
 
 
 def test_a_row_passes_few_modules(tmp_path: Path) -> None:
-    """From Spark's batch to the table's file and the ledger's record: a reader can follow it."""
+    """From Spark's batch to the table's file and the ledger's record: short enough to follow."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "text", StringType()))
     sink, _ = new_table(tmp_path, schema)
     ledger = JobLedger(
@@ -184,7 +184,7 @@ def test_a_row_passes_few_modules(tmp_path: Path) -> None:
     )
     way: set[str] = set()
 
-    def note(frame: FrameType, event: str, _: Any) -> None:  # noqa: ANN401 - Python's own.
+    def note(frame: FrameType, event: str, _: Any) -> None:  # noqa: ANN401 - Python's own signature.
         file = Path(frame.f_code.co_filename)
         if event == "call" and file.is_relative_to(SOURCE) and carries_rows(frame):
             way.add(".".join(file.relative_to(SOURCE).with_suffix("").parts))

@@ -41,13 +41,13 @@ print(json.dumps([name for name in engines if importlib.util.find_spec(name)]))
 
 
 class Installed(NamedTuple):
-    """The wheel, and an environment that holds it and its dependencies only."""
+    """The wheel, and an environment that holds only it and its dependencies."""
 
     wheel: Path
     python: Path
 
     def run(self, code: str) -> str:
-        """Run code in the fresh environment, away from the checkout; return what it printed."""
+        """Run code in the fresh environment, outside the checkout; return what it printed."""
         # -I keeps PYTHONPATH and the current folder out, so that only the wheel can be found.
         done = subprocess.run(
             [self.python, "-I", "-W", "error", "-c", code],
@@ -62,7 +62,7 @@ class Installed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Build the wheel and install it, with the dependencies that it declares and no extra."""
+    """Build the wheel and install it with the dependencies it declares and no extra."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
@@ -99,12 +99,12 @@ def test_the_wheel_imports_without_any_engine(installed: Installed) -> None:
 
 
 def test_the_wheel_knows_its_version(installed: Installed) -> None:
-    """An executor can compare versions with nothing but the package itself."""
+    """An executor can compare versions with only the package installed."""
     printed = installed.run("import holdfast; print(holdfast.__version__)").strip()
     assert f"holdfast-{printed}-" in installed.wheel.name
 
 
-def test_a_missing_extra_names_its_cure(installed: Installed) -> None:
-    """Without the engines an append fails with the command that installs what it lacks."""
+def test_a_missing_extra_is_named_with_how_to_install_it(installed: Installed) -> None:
+    """Without the engines an append fails with the command that installs what is missing."""
     message = json.loads(installed.run(APPEND))
     assert re.search(r'pip install "\.\[[a-z,]*(iceberg|spark)[a-z,]*\]"', message)

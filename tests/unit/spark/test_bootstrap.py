@@ -1,4 +1,4 @@
-"""The first lines on an executor: what they say when it cannot run the job. No JVM is started."""
+"""The first code on an executor: what it reports when it cannot run the job. No JVM is started."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plan(folder: Path) -> TaskPlan:
 
 
 def test_a_plan_is_run_and_reported(tmp_path: Path) -> None:
-    """The task's one answer to Spark is its report."""
+    """The task's only answer to Spark is its report."""
     the_plan = plan(tmp_path)
     report = run(pickle.dumps(the_plan))
     assert (report.end, report.rows_in, report.problem) == ("complete", 3, None)
@@ -62,8 +62,8 @@ def problem(report: TaskReport) -> dict[str, str]:
     return report.problem.facts
 
 
-def test_another_version_is_named_with_its_cure(tmp_path: Path) -> None:
-    """The plan of another version is not even unpickled."""
+def test_another_version_is_named_with_advice(tmp_path: Path) -> None:
+    """A plan from another version is not even unpickled."""
     facts = problem(run(pickle.dumps(plan(tmp_path)) + b"x", version="9.9.9"))
     assert __version__ in facts["what"]
     assert "9.9.9" in facts["what"]
@@ -72,9 +72,9 @@ def test_another_version_is_named_with_its_cure(tmp_path: Path) -> None:
 
 
 def test_an_executor_without_holdfast_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function that Spark runs must not need Holdfast to say that it is missing."""
+    """The function that Spark runs must not need Holdfast to report that it is missing."""
 
-    def missing(name: str) -> Any:  # noqa: ANN401 - a module, if it were there.
+    def missing(name: str) -> Any:  # noqa: ANN401 - a module, if it existed.
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(importlib, "import_module", missing)
@@ -84,7 +84,7 @@ def test_an_executor_without_holdfast_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_transform_that_cannot_be_loaded_says_what_is_missing() -> None:
-    """A package of the transform's that the executor lacks."""
+    """The executor lacks a package that the transform imports."""
     payload = b"cno_such_package\nTransform\n."
     facts = problem(run(payload))
     assert "no_such_package" in facts["what"]
@@ -92,5 +92,5 @@ def test_a_transform_that_cannot_be_loaded_says_what_is_missing() -> None:
 
 
 def test_the_function_is_pickled_by_value() -> None:
-    """By name, an executor without Holdfast could not even load it."""
+    """Pickled by name, it could not even be loaded on an executor without Holdfast."""
     assert bootstrap(b"", "0").__module__ == "__main__"

@@ -1,4 +1,4 @@
-"""Submitting a job: the SQL of a row's hash, and errors of ours for what goes wrong."""
+"""Submitting a job: the SQL of a row's hash, and our own errors for what goes wrong."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ INT = st.IntegerType()
 
 
 def hash_of(kind: st.DataType, name: str = "c") -> str:
-    """Return what is hashed of one column, without the salt."""
+    """Return the SQL that hashes one column, without the salt."""
     schema = st.StructType([st.StructField(name, kind)])
     found = re.fullmatch(r"xxhash64\(\d+L(?:, (.*))?\)", row_hash_sql(schema, ["_0"]))
     assert found is not None
     return found[1]
 
 
-# What decides that two values have different hashes: a mark for NULL, a length, sorted entries.
+# What makes the hashes of two different values differ: a mark for NULL, a length, sorted entries.
 NULL_AT = "if(exists({0}, {1} -> {1} IS NULL), xxhash64(transform({0}, {1} -> {1} IS NULL)), 0L)"
 EXPRESSIONS = {
     "plain": (INT, "_0 IS NULL, _0"),
@@ -74,26 +74,26 @@ EXPRESSIONS = {
 
 @pytest.mark.parametrize("kind", EXPRESSIONS)
 def test_each_type_is_hashed_so_that_different_values_differ(kind: str) -> None:
-    """Spark's hash alone skips NULLs, knows no lengths and refuses maps."""
+    """Spark's own hash skips NULLs, ignores lengths and refuses maps."""
     given, expected = EXPRESSIONS[kind]
     assert hash_of(given) == expected
 
 
 def schema_of(**columns: st.DataType) -> st.StructType:
-    """Return a schema of some columns."""
+    """Return a schema with these columns."""
     return st.StructType([st.StructField(name, kind) for name, kind in columns.items()])
 
 
-def test_the_order_of_columns_does_not_matter_and_their_names_and_types_do() -> None:
+def test_column_names_and_types_matter_but_not_their_order() -> None:
     """A column that is new, renamed or of another type changes every row's hash."""
-    one = row_hash_sql(schema_of(a=INT, b=INT), ["x", "y"])
-    assert one == row_hash_sql(schema_of(b=INT, a=INT), ["y", "x"])
+    first = row_hash_sql(schema_of(a=INT, b=INT), ["x", "y"])
+    assert first == row_hash_sql(schema_of(b=INT, a=INT), ["y", "x"])
     others = [
         row_hash_sql(schema_of(a=INT, c=INT), ["x", "y"]),
         row_hash_sql(schema_of(a=INT, b=st.LongType()), ["x", "y"]),
         row_hash_sql(schema_of(a=INT), ["x"]),
     ]
-    assert len({one, *others}) == 4
+    assert len({first, *others}) == 4
 
 
 def test_columns_are_named_with_their_types() -> None:
@@ -103,14 +103,14 @@ def test_columns_are_named_with_their_types() -> None:
 
 
 def test_whether_a_column_may_be_null_is_not_hashed() -> None:
-    """The same values may come from a file that declares it and from one that does not."""
+    """The same values may come from a file that declares nullability and from one that does not."""
     loose, strict = (
         st.StructType([st.StructField("a", INT, nullable)]) for nullable in (True, False)
     )
     assert row_hash_sql(loose, ["x"]) == row_hash_sql(strict, ["x"])
 
 
-# ---- Submitting a job: what goes wrong on the way to Spark and back has an error of ours
+# ---- Submitting a job: every failure on the way to Spark and back raises one of our errors
 NOTHING_FINISHED = KeyFiles(storage=MemoryStorage(), uris={})
 
 
@@ -157,7 +157,7 @@ def plan(transform: Callable[[pa.RecordBatch], Any] | None = None) -> TaskPlan:
     ids=lambda error: type(error).__name__,
 )
 def test_whatever_ends_the_job_is_a_failed_job(error: Exception) -> None:
-    """A driver JVM that dies does not speak PySpark's language, and the user reads ours."""
+    """A driver JVM that dies raises no PySpark error; the user still sees ours."""
     frame = FailingFrame(error)
     with pytest.raises(JobFailedError, match="Spark could not finish the job") as caught:
         DataFrameSubmitter(frame, ("id",)).submit(plan(), NOTHING_FINISHED)
@@ -187,13 +187,13 @@ class NamedFrame:
         return self
 
     def collect(self) -> list[Any]:
-        """Return what the task has said."""
+        """Return what the task reported."""
         return self.reports
 
 
 @pytest.mark.parametrize("names", [["id", "n"], ["c1", "a.b"], ["with`tick", "c0"]])
 def test_a_column_whose_name_reads_as_a_path_arrives_under_its_name(names: list[str]) -> None:
-    """PySpark looks columns up by their names, and takes a dot for the way into a struct."""
+    """PySpark looks columns up by name, and reads a dot as a path into a struct."""
     seen: list[tuple[list[str], list[Any]]] = []
     SEEN[id(seen)] = seen
     reports_of(NamedFrame(names), Watching(id(seen)))
@@ -206,19 +206,19 @@ SEEN: dict[int, list[tuple[list[str], list[Any]]]] = {}
 
 @dataclass(frozen=True)
 class Watching:
-    """A plan that notes what it gets."""
+    """A plan that records what it receives."""
 
     number: int
 
     def run(self, batches: Iterable[pa.RecordBatch], **_: int) -> TaskReport:
-        """Note the names and the first row of each batch."""
+        """Record the names and the first row of each batch."""
         for batch in batches:
             SEEN[self.number].append((batch.schema.names, list(batch.to_pylist()[0].values())))
         return TaskReport(place=0)
 
 
 def test_a_transform_that_cannot_be_pickled_is_refused_with_advice() -> None:
-    """Locks, clients and open files are built on the worker; no job is started for them."""
+    """Locks, clients and open files belong on the worker; no job is started with them."""
     lock = threading.Lock()
 
     def guarded(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Settings of a session: each costs a round trip to the JVM."""
+"""Session settings: each lookup costs a round trip to the JVM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Conf:
     """Counts how often all settings are listed."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without settings."""
         self.listings = 0
 
     @property
@@ -27,7 +27,7 @@ class Conf:
         return SETTINGS
 
     def get(self, name: str, default: str | None) -> str | None:
-        """Return one."""
+        """Return one setting."""
         return SETTINGS.get(name, default)
 
 
@@ -37,19 +37,19 @@ class Session:
     _jsparkSession = object()  # noqa: N815 - as in PySpark.
 
     def __init__(self) -> None:
-        """Have settings."""
+        """Create its settings."""
         self.conf = Conf()
 
 
 def test_all_settings_are_listed_once() -> None:
-    """To list them takes tens of milliseconds, at each start of a run."""
+    """Listing them takes tens of milliseconds at each start of a run."""
     session: Any = Session()
     assert settings_under(session, "spark.holdfast.store.") == {"a": "1", "b": "2"}
     assert session.conf.listings == 1
 
 
-def test_a_frame_of_pandas_is_refused_with_what_makes_it_sparks() -> None:
-    """It has rows and columns, and is what a notebook has at hand."""
+def test_a_pandas_frame_is_refused_with_how_to_convert_it() -> None:
+    """It has rows and columns, and notebooks often have one at hand."""
     with pytest.raises(SettingsError, match=r"pandas\..*DataFrame, not a Spark") as caught:
         session_of(pd.DataFrame({"id": [1]}))
     assert "spark.createDataFrame(df)" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Credentials that end in mid-job: they are asked for again, and no call fails."""
+"""Credentials that expire in mid-job: they are requested again, and no call fails."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.fakes.keyed_s3 import SECRET, KeyedS3
 HERE = f"{__name__}:current"
 URI = "s3://bucket/x"
 
-# What the user's function gives now, and how often it was asked.
+# What the user's function returns now, and how often it was called.
 given: dict[str, Any] = {}
 asked: list[str] = []
 
 
 def current() -> dict[str, Any]:
-    """Stand for the user's own function."""
+    """Stand in for the user's own function."""
     asked.append(given.get("access_key_id", ""))
     if "raise" in given:
         raise RuntimeError(f"cannot renew {SECRET}")
@@ -40,7 +40,7 @@ def current() -> dict[str, Any]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KeyedS3]:
-    """Run a server for one test; nothing of this machine's own chain is in the way."""
+    """Run a server for one test, without this machine's own credentials."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
@@ -54,7 +54,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KeyedS3]
 
 
 def replace(key: str, **more: Any) -> None:  # noqa: ANN401 - whatever a user returns.
-    """Let the user's function give another key from now on."""
+    """Let the user's function return another key from now on."""
     given.clear()
     given.update(access_key_id=key, secret_access_key=SECRET, **more)
 
@@ -63,10 +63,8 @@ def replace(key: str, **more: Any) -> None:  # noqa: ANN401 - whatever a user re
     ("status", "code"),
     [(403, "InvalidAccessKeyId"), (400, "ExpiredToken"), (401, "Unauthorized")],
 )
-def test_credentials_that_are_refused_are_asked_for_again(
-    server: KeyedS3, status: int, code: str
-) -> None:
-    """Reads, writes, heads and listings go on with the new key; each was refused once at most."""
+def test_refused_credentials_are_requested_again(server: KeyedS3, status: int, code: str) -> None:
+    """Reads, writes, heads and listings continue with the new key; each is refused once at most."""
     server.status, server.code = status, code
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
     storage.put(URI, b"1")
@@ -87,8 +85,8 @@ def test_credentials_that_are_refused_are_asked_for_again(
     assert asked == ["old", *(f"new-{number}" for number in range(len(calls)))]
 
 
-def test_a_key_that_the_server_does_not_know_is_no_missing_object(server: KeyedS3) -> None:
-    """One real server answers 404: a ledger that is refused must not pass for an empty one."""
+def test_a_key_that_the_server_does_not_know_is_not_a_missing_object(server: KeyedS3) -> None:
+    """One real server answers 404: a refused ledger must not pass for an empty one."""
     server.status, server.code = 404, "XAdminUserNotFound"
     server.key = "another"
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
@@ -99,7 +97,7 @@ def test_a_key_that_the_server_does_not_know_is_no_missing_object(server: KeyedS
         storage.get(URI)
 
 
-def test_an_upload_goes_on_with_new_credentials(server: KeyedS3) -> None:
+def test_an_upload_continues_with_new_credentials(server: KeyedS3) -> None:
     """An object that is written piece by piece does not fail either."""
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
     sink = storage.open_sink(URI)
@@ -110,8 +108,8 @@ def test_an_upload_goes_on_with_new_credentials(server: KeyedS3) -> None:
     assert server.objects == {"/bucket/x": b"123"}
 
 
-def test_many_calls_that_are_refused_at_once_ask_once(server: KeyedS3) -> None:
-    """The user's function may be slow, and its service may count."""
+def test_many_calls_refused_at_once_request_credentials_once(server: KeyedS3) -> None:
+    """The user's function may be slow, and its service may limit calls."""
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
     storage.put(URI, b"1")
     server.key = "new"
@@ -120,8 +118,8 @@ def test_many_calls_that_are_refused_at_once_ask_once(server: KeyedS3) -> None:
     assert asked.count("new") == 1
 
 
-def test_credentials_are_asked_for_again_before_they_expire(server: KeyedS3) -> None:
-    """Nothing is refused: the server takes both, the old ones were not waited out."""
+def test_credentials_are_requested_again_before_they_expire(server: KeyedS3) -> None:
+    """Nothing is refused: the server accepts both, but the old ones are replaced in time."""
     soon = datetime.now(timezone.utc) + timedelta(seconds=3.0)
     replace("old", expires_at=soon)
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
@@ -136,10 +134,10 @@ def test_credentials_are_asked_for_again_before_they_expire(server: KeyedS3) -> 
     assert server.refused == 0
 
 
-def test_processes_that_were_given_the_same_do_not_ask_all_at_once(
+def test_processes_with_the_same_credentials_do_not_renew_them_all_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A service that counts would refuse a thousand workers; each of them asks in time, though."""
+    """A service with a rate limit would refuse a thousand workers; still, each asks in time."""
     now = time.monotonic()
     asked.clear()
     replace("old", expires_at=datetime.now(timezone.utc) + timedelta(hours=1))
@@ -151,8 +149,8 @@ def test_processes_that_were_given_the_same_do_not_ask_all_at_once(
         assert least <= len(asked) <= most
 
 
-def test_a_store_that_refuses_the_new_credentials_too_has_refused(server: KeyedS3) -> None:
-    """It is asked twice and no more, and no message holds a secret."""
+def test_a_store_that_also_refuses_the_new_credentials_is_an_error(server: KeyedS3) -> None:
+    """It is asked only twice, and no message holds a secret."""
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
     server.key = "another"
     with pytest.raises(StorageError, match="InvalidAccessKeyId") as caught:
@@ -161,8 +159,8 @@ def test_a_store_that_refuses_the_new_credentials_too_has_refused(server: KeyedS
     assert SECRET not in str(caught.value)
 
 
-def test_a_function_that_fails_is_named_without_what_it_says(server: KeyedS3) -> None:
-    """Its message may hold the very secret."""
+def test_a_function_that_fails_is_named_without_its_message(server: KeyedS3) -> None:
+    """Its message may hold the secret itself."""
     given["raise"] = True
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
     with pytest.raises(StorageError, match=f"{HERE}: RuntimeError") as caught:
@@ -174,15 +172,15 @@ def test_a_function_that_fails_is_named_without_what_it_says(server: KeyedS3) ->
 @pytest.mark.parametrize(
     "name", ["no_such_module:x", f"{__name__}:nothing", f"{__name__}:URI", ":"]
 )
-def test_a_name_that_is_no_function_is_an_error_with_a_cure(server: KeyedS3, name: str) -> None:
-    """The name is in it."""
+def test_a_name_that_is_not_a_function_is_an_error_with_advice(server: KeyedS3, name: str) -> None:
+    """The error contains the name."""
     storage = ObjectStorage(server.options(**{credentials.OPTION: name}))
     with pytest.raises(SettingsError, match=re.escape(name)):
         storage.get(URI)
 
 
-def test_what_is_no_credential_is_an_error(server: KeyedS3) -> None:
-    """It names the field, not the value of another."""
+def test_an_incomplete_credential_is_an_error(server: KeyedS3) -> None:
+    """It names the missing field, not the value of another."""
     given.clear()
     given["secret_access_key"] = SECRET
     storage = ObjectStorage(server.options(**{credentials.OPTION: HERE}))
@@ -194,7 +192,7 @@ def test_what_is_no_credential_is_an_error(server: KeyedS3) -> None:
 def test_the_shared_credentials_file_is_read_and_read_again(
     server: KeyedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something beside the job replaces it, as tools for single sign-on do."""
+    """Another program replaces it, as single sign-on tools do."""
     monkeypatch.setenv("AWS_PROFILE", "lake")
     file = tmp_path / "credentials"
 
@@ -211,7 +209,7 @@ def test_the_shared_credentials_file_is_read_and_read_again(
 
 
 def test_keys_in_the_options_come_before_the_file(server: KeyedS3, tmp_path: Path) -> None:
-    """And are not asked for again: there is nobody to ask."""
+    """They are not requested again: there is no function to call."""
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id = wrong\n")
     keys = {"s3.access-key-id": "old", "s3.secret-access-key": SECRET}
     storage = ObjectStorage(server.options(**keys))
@@ -222,7 +220,7 @@ def test_keys_in_the_options_come_before_the_file(server: KeyedS3, tmp_path: Pat
     assert server.refused == 1
 
 
-def test_an_iceberg_table_does_not_get_to_name_code(
+def test_an_iceberg_table_cannot_name_code(
     server: KeyedS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server and its properties can say anything; the user's environment is trusted."""
@@ -240,7 +238,7 @@ def test_an_iceberg_table_does_not_get_to_name_code(
 
 
 def test_no_secret_in_a_representation() -> None:
-    """Neither of the credentials nor of what is pickled with a task."""
+    """Neither in the repr of the credentials nor in what is pickled with a task."""
     replace("old")
     made = Credentials(HERE, current)
     with contextlib.suppress(StorageError):

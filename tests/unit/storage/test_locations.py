@@ -1,4 +1,4 @@
-"""Retries of the client below us: with jitter, and with a deadline."""
+"""Retries of the underlying client: with jitter, and with a deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ URI = "s3://bucket/x"
 
 
 def tries_of_one_put(server: AnsweringS3, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let one put fail for good, and return when the server was asked."""
+    """Let one put fail for good, and return when the server was called."""
     seen: list[float] = []
     monkeypatch.setattr(server, "conditions", _Noting(seen))
     with pytest.raises(StorageError):
@@ -40,8 +40,8 @@ class _Noting(list[str | None]):
 def test_a_store_that_is_down_is_tried_again_until_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With tries left and the deadline past, the answer is an error and not another wait."""
-    # The client below has no clock that could be set: the waits are ten times as short.
+    """With retries left and the deadline past, the answer is an error and not another wait."""
+    # The client has no clock that can be set, so the waits are ten times shorter.
     config: dict[str, Any] = {**locations._RETRY_CONFIG}  # noqa: SLF001 - what is tested.
     backoff = {**config["backoff"], "init_backoff": timedelta(milliseconds=10)}
     config |= {"max_retries": 1000, "retry_timeout": timedelta(seconds=0.4), "backoff": backoff}
@@ -54,8 +54,8 @@ def test_a_store_that_is_down_is_tried_again_until_the_deadline(
         assert time.monotonic() - began < 5
 
 
-def test_no_two_clients_come_back_at_the_same_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits are drawn by chance, as they are set for every store."""
+def test_clients_do_not_retry_at_the_same_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits are random, as configured for every store."""
     monkeypatch.setattr(
         locations,
         "_RETRY_CONFIG",
@@ -65,14 +65,16 @@ def test_no_two_clients_come_back_at_the_same_moments(monkeypatch: pytest.Monkey
         servers = [block.enter_context(running(AnsweringS3())) for _ in range(3)]
         for server in servers:
             server.status = 503
-        # All at the same time: it is their waits that take long.
+        # All at the same time: only their waits take long.
         clients = block.enter_context(ThreadPoolExecutor(3))
-        tries = clients.map(lambda one: tries_of_one_put(one, monkeypatch), servers)
-        waits = [later - sooner for one in tries for sooner, later in itertools.pairwise(one)]
+        tries = clients.map(lambda server: tries_of_one_put(server, monkeypatch), servers)
+        waits = [
+            later - sooner for moments in tries for sooner, later in itertools.pairwise(moments)
+        ]
     assert max(waits) - min(waits) > 0.01
 
 
 def test_every_store_has_a_deadline_that_its_credentials_outlive() -> None:
-    """A request is sent again with the signature that it has, which is good for five minutes."""
+    """A retried request keeps its signature, which is valid for five minutes."""
     config = locations._RETRY_CONFIG  # noqa: SLF001 - what is tested.
     assert timedelta(0) < config["retry_timeout"] < timedelta(minutes=5)

@@ -1,4 +1,4 @@
-"""Storage over HTTP: what answers of an S3 server mean, and that none repeats a secret."""
+"""Storage over HTTP: what an S3 server's answers mean, and that no error repeats a secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fakes.http_servers import running
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.s3_server import AnsweringS3
 
-# ---- Storage over HTTP: what each answer of an S3 server is taken for
+# ---- Storage over HTTP: what each answer of an S3 server means
 URI = "s3://bucket/x"
 
 
@@ -34,7 +34,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
 
 
 def refuse(server: AnsweringS3, status: int, code: str) -> None:
-    """Let the server answer in S3's words."""
+    """Let the server answer with an S3 error."""
     server.status = status
     server.body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
 
@@ -60,7 +60,7 @@ def test_each_answer_to_a_create_has_its_error(
     assert set(server.conditions) == {"*"}
 
 
-def test_a_put_asks_for_no_condition(server: AnsweringS3) -> None:
+def test_a_put_has_no_condition(server: AnsweringS3) -> None:
     """Only a create is conditional."""
     server.storage().put(URI, b"1")
     assert server.conditions == [None]
@@ -68,7 +68,7 @@ def test_a_put_asks_for_no_condition(server: AnsweringS3) -> None:
 
 @pytest.mark.parametrize("code", ["NoSuchBucket", "NoSuchKey"])
 def test_a_store_that_does_not_exist_is_unavailable(server: AnsweringS3, code: str) -> None:
-    """A typing error in the bucket's name ends in advice, not in a bare FileNotFoundError."""
+    """A typing error in the bucket's name gives advice, not a bare FileNotFoundError."""
     refuse(server, 404, code)
     with pytest.raises(StoreUnavailableError, match=URI):
         create_once(server.storage(), URI, b"1", sleep=ManualTime().sleep)
@@ -89,14 +89,16 @@ COPY = {URI: "s3://bucket/y"}
 def test_each_answer_to_a_copy_has_its_error(
     server: AnsweringS3, status: int, code: str, error: type[Exception]
 ) -> None:
-    """S3 may find out that it cannot copy after it has said 200."""
+    """S3 may find out that it cannot copy after it has answered 200."""
     refuse(server, status, code)
     with pytest.raises(error):
         server.storage().copy(COPY)
     assert len(server.conditions) == 1  # It is not tried in another way, over plain HTTP.
 
 
-def test_what_a_store_does_not_copy_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_a_store_cannot_copy_is_read_and_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """S3 copies no object above 5 GB."""
 
     def refused(*_arguments: object) -> None:
@@ -119,18 +121,18 @@ TRUE, SPOILED = b"the object", b"the objecT"
 TRUE_TAG = f'"{hashlib.md5(TRUE, usedforsecurity=False).hexdigest()}"'
 
 
-def test_bytes_that_do_not_fit_their_tag_are_read_again(server: AnsweringS3) -> None:
-    """Over plain HTTP nothing below us finds bytes that were spoiled on the way."""
+def test_bytes_that_do_not_match_their_tag_are_read_again(server: AnsweringS3) -> None:
+    """Over plain HTTP, nothing below us detects bytes that were corrupted in transit."""
     server.tag = TRUE_TAG
     server.next_bodies.extend([SPOILED, TRUE, SPOILED])
     assert server.storage().get(URI) == TRUE
     assert len(server.conditions) == 2
 
 
-def test_bytes_that_no_tag_vouches_for_must_arrive_twice_where_it_counts(
+def test_bytes_that_no_tag_verifies_must_arrive_twice_where_it_matters(
     server: AnsweringS3,
 ) -> None:
-    """An encrypted object has a tag of other bytes, and some stores have tags of their own."""
+    """The tag of an encrypted object is of other bytes, and some stores have their own tags."""
     server.next_bodies.extend([SPOILED, TRUE, TRUE, SPOILED])
     assert server.storage().get_sure(URI) == TRUE
     assert server.storage().get(URI) == SPOILED  # Its digest is in the ledger.
@@ -140,8 +142,8 @@ def test_bytes_that_no_tag_vouches_for_must_arrive_twice_where_it_counts(
     assert len(server.conditions) == 7
 
 
-def test_bytes_that_never_arrive_alike_are_an_error(server: AnsweringS3) -> None:
-    """Nothing tells which of them is the object."""
+def test_bytes_that_differ_in_every_read_are_an_error(server: AnsweringS3) -> None:
+    """Nothing shows which of them is the object."""
     server.tag = TRUE_TAG
     server.next_bodies.extend(bytes([number]) for number in range(4))
     with pytest.raises(StorageError, match="4 reads returned 4 different contents"):
@@ -192,7 +194,7 @@ CALLS: dict[str, Callable[[ObjectStorage], object]] = {
 
 
 def refusal(call: Callable[[ObjectStorage], object], refusing_server: AnsweringS3) -> str:
-    """Return the error's text, after a look at all that Python would print of it."""
+    """Return the error's text, after checking everything that Python would print of it."""
     with pytest.raises(StorageError) as caught:
         call(refusing_server.storage(TOKEN))
     printed = "".join(traceback.format_exception(caught.value))
@@ -204,10 +206,10 @@ def refusal(call: Callable[[ObjectStorage], object], refusing_server: AnsweringS
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("status", [400, 403, 500])
-def test_a_refusal_says_code_and_message_and_nothing_else_of_the_body(
+def test_a_refusal_repeats_only_code_and_message_of_the_body(
     refusing_server: AnsweringS3, status: int, name: str
 ) -> None:
-    """Whichever call was refused, in its text and in its traceback with all causes."""
+    """For every call, in the error's text and in its traceback with all causes."""
     refusing_server.status = status
     text = refusal(CALLS[name], refusing_server)
     assert text.startswith(f"{URI}: ")
@@ -229,7 +231,7 @@ def test_no_spelling_of_the_body_gets_through(refusing_server: AnsweringS3, body
 def test_a_refusal_without_a_body_is_still_an_error(
     refusing_server: AnsweringS3, name: str
 ) -> None:
-    """A HEAD has no body to repeat anything in."""
+    """A HEAD has no body that could repeat anything."""
     call: Callable[[ObjectStorage], object] = {
         "size": lambda storage: storage.size(URI),
         "delete": lambda storage: storage.delete([URI]),

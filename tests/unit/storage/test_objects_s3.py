@@ -1,4 +1,4 @@
-"""Reads and uploads on real S3 servers: nothing is left behind, nothing is read that changed."""
+"""Reads and uploads on real S3 servers: nothing is left behind, no changed object is read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def key() -> str:
     return f"io-{uuid.uuid4().hex}/x"
 
 
-def test_an_upload_that_is_given_up_leaves_no_part(server: S3Endpoint, key: str) -> None:
-    """Parts had arrived, so the server did know of it."""
+def test_an_abandoned_upload_leaves_no_part(server: S3Endpoint, key: str) -> None:
+    """Parts had arrived, so the server knew the upload."""
     storage = ObjectStorage(server.store_options())
     sink = storage.open_sink(f"s3://{server.bucket}/{key}")
     for _ in range(20):
@@ -59,7 +59,7 @@ def test_an_upload_of_many_parts_is_whole(server: S3Endpoint, key: str) -> None:
     assert unfinished_uploads(server, key) == []
 
 
-def test_a_range_is_of_the_object_that_was_pinned(server: S3Endpoint, key: str) -> None:
+def test_a_range_is_read_only_from_the_pinned_object(server: S3Endpoint, key: str) -> None:
     """A listing and a look at one object give the same tag, and the server checks it."""
     storage, uri = ObjectStorage(server.store_options()), f"s3://{server.bucket}/{key}"
     storage.put(uri, b"0123456789")

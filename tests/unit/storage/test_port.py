@@ -39,7 +39,7 @@ class Place:
 
     storage: Storage
     folder: str
-    # Lets the store's clock move on.
+    # Advances the store's clock.
     advance: Callable[[], object]
 
     def uri(self, name: str = "x") -> str:
@@ -66,14 +66,14 @@ def test_create_makes_an_object_once(place: Place) -> None:
 
 
 def test_put_overwrites(place: Place) -> None:
-    """The last one stands."""
+    """The last one wins."""
     place.storage.put(place.uri(), b"first")
     place.storage.put(place.uri(), b"second")
     assert place.storage.get(place.uri()) == b"second"
 
 
 def test_sizes(place: Place) -> None:
-    """Missing objects have no size, in the order that was asked for."""
+    """Missing objects have no size; sizes are in the requested order."""
     place.storage.put(place.uri("a"), b"0123456789")
     assert place.storage.size(place.uri("a")) == 10
     names = [place.uri(name) for name in ("a", "none", "a")]
@@ -97,7 +97,7 @@ def test_a_missing_object_is_pythons_own_error(
         call(place.storage, place.uri("none"))
 
 
-def test_a_range_is_read_of_the_object_that_was_pinned(place: Place) -> None:
+def test_a_range_is_read_from_the_pinned_object(place: Place) -> None:
     """Its first byte, its last, or none; a reader gets bytes without the whole object."""
     place.storage.put(place.uri(), b"0123456789")
     (fact,) = place.storage.facts(place.uri())
@@ -107,8 +107,8 @@ def test_a_range_is_read_of_the_object_that_was_pinned(place: Place) -> None:
     assert bytes(place.storage.get_range(place.uri(), 2, 4)) == b"23"
 
 
-def test_a_range_of_an_object_that_was_written_anew_is_refused(place: Place) -> None:
-    """A plan that was made for other bytes must not read these, though they are as long."""
+def test_a_range_of_an_object_that_was_overwritten_is_refused(place: Place) -> None:
+    """A plan made for other bytes must not read these, even if they have the same length."""
     place.storage.put(place.uri(), b"0123456789")
     (fact,) = place.storage.facts(place.uri())
     place.advance()
@@ -119,28 +119,30 @@ def test_a_range_of_an_object_that_was_written_anew_is_refused(place: Place) -> 
 
 
 def test_a_range_that_is_not_whole_is_refused(place: Place) -> None:
-    """A shorter answer would pass for the bytes that were asked for."""
+    """A shorter answer would pass for the requested bytes."""
     place.storage.put(place.uri(), b"0123456789")
     with pytest.raises(ObjectChangedError, match="ends before byte 11"):
         place.storage.get_range(place.uri(), 3, 11)
 
 
-def test_facts_tell_of_a_folder_or_of_one_object(place: Place) -> None:
-    """Name, size, tag and time of each, by name; of nothing there are none."""
+def test_facts_describe_a_folder_or_one_object(place: Place) -> None:
+    """Name, size, tag and time of each, sorted by name; nothing for a missing name."""
     for name in ("in/b", "in/a", "in/sub/c", "in2/d"):
         place.storage.put(place.uri(name), name.encode())
         place.advance()
     found = place.storage.facts(place.uri("in"))
-    assert [one.uri for one in found] == [place.uri(name) for name in ("in/a", "in/b", "in/sub/c")]
-    assert [one.size_bytes for one in found] == [4, 4, 8]
-    assert all(one.tag for one in found)
-    assert max(one.modified for one in found) == place.storage.newest(place.uri("in"))
+    assert [fact.uri for fact in found] == [
+        place.uri(name) for name in ("in/a", "in/b", "in/sub/c")
+    ]
+    assert [fact.size_bytes for fact in found] == [4, 4, 8]
+    assert all(fact.tag for fact in found)
+    assert max(fact.modified for fact in found) == place.storage.newest(place.uri("in"))
     assert place.storage.facts(place.uri("in/a")) == found[:1]
     assert place.storage.facts(place.uri("none")) == []
 
 
-def test_a_listing_holds_the_folder_and_nothing_beside_it(place: Place) -> None:
-    """Objects of folders whose names begin alike are not in it; an empty one is no error."""
+def test_a_listing_holds_the_folder_and_nothing_else(place: Place) -> None:
+    """Folders whose names have the same prefix are not in it; an empty listing is not an error."""
     for name in ("log/2", "log/1", "log/sub/3", "log2/1", "lo", "log.json"):
         place.storage.put(place.uri(name), b"")
     expected = [place.uri(name) for name in ("log/1", "log/2", "log/sub/3")]
@@ -148,8 +150,8 @@ def test_a_listing_holds_the_folder_and_nothing_beside_it(place: Place) -> None:
     assert place.storage.list(place.uri("none")) == []
 
 
-def test_folders_are_those_right_inside(place: Place) -> None:
-    """Each once, by its name; objects beside them and folders further down are none."""
+def test_folders_are_the_direct_subfolders(place: Place) -> None:
+    """Each once, by its name; objects next to them and deeper folders are left out."""
     for name in ("runs/b/log/1", "runs/b/run.json", "runs/a/log/1", "runs/file", "runs2/c/x"):
         place.storage.put(place.uri(name), b"")
     assert place.storage.folders(place.uri("runs")) == ["a", "b"]
@@ -157,7 +159,7 @@ def test_folders_are_those_right_inside(place: Place) -> None:
 
 
 def test_the_newest_object_says_when_a_folder_was_last_written(place: Place) -> None:
-    """Whatever its name, and however deep it stands; an empty folder has no moment."""
+    """Whatever its name, and however deep it is; an empty folder has no time."""
     assert place.storage.newest(place.uri("log")) is None
     for name in ("log/b", "log/sub/a", "log2/c"):
         place.storage.put(place.uri(name), b"")
@@ -170,7 +172,7 @@ def test_the_newest_object_says_when_a_folder_was_last_written(place: Place) -> 
 
 
 def test_each_object_says_when_it_was_written(place: Place) -> None:
-    """Missing ones have no moment, in the order that was asked for; an overwrite is a new one."""
+    """Missing ones have no time; times are in the requested order; an overwrite gives a new one."""
     place.storage.put(place.uri("a"), b"1")
     place.advance()
     place.storage.put(place.uri("b"), b"2")
@@ -189,7 +191,7 @@ def test_each_object_says_when_it_was_written(place: Place) -> None:
 
 @pytest.mark.parametrize("size", [0, 5, 20_000_000])
 def test_a_copy_is_a_new_object_with_the_same_bytes(place: Place, size: int) -> None:
-    """It is as young as if it had just been written, and outlives its source."""
+    """It is as new as if it had just been written, and outlives its source."""
     data = os.urandom(size)
     place.storage.put(place.uri("a"), data)
     place.storage.put(place.uri("b"), b"other")
@@ -206,15 +208,15 @@ def test_a_copy_is_a_new_object_with_the_same_bytes(place: Place, size: int) -> 
     place.storage.copy({})
 
 
-def test_a_copy_of_what_is_not_there_is_pythons_own_error(place: Place) -> None:
+def test_a_copy_of_a_missing_object_is_pythons_own_error(place: Place) -> None:
     """Nothing appears under the new name."""
     with pytest.raises(FileNotFoundError, match="none"):
         place.storage.copy({place.uri("none"): place.uri("a")})
     assert place.storage.list(place.folder) == []
 
 
-def test_delete_forgives_what_is_not_there(place: Place) -> None:
-    """A clean-up that was interrupted is simply run again."""
+def test_delete_ignores_missing_objects(place: Place) -> None:
+    """An interrupted clean-up is simply run again."""
     place.storage.put(place.uri("a"), b"")
     place.storage.delete([place.uri("a"), place.uri("none")])
     assert place.storage.sizes([place.uri("a")]) == [None]
@@ -232,11 +234,11 @@ def test_an_object_written_piece_by_piece_appears_when_it_is_closed(
     assert place.storage.sizes([place.uri()]) == [None]
     sink.close()
     assert place.storage.sizes([place.uri()]) == [size]
-    assert sink.tell() == size  # A record says how large the object is, after its end.
+    assert sink.tell() == size  # A record states the object's size after it was closed.
 
 
-def test_an_object_that_is_given_up_does_not_appear(place: Place) -> None:
-    """Nothing is left where it would have been."""
+def test_an_abandoned_object_does_not_appear(place: Place) -> None:
+    """Nothing is left at its name."""
     sink = place.storage.open_sink(place.uri())
     sink.write(b"half")
     sink.abandon()
@@ -245,8 +247,8 @@ def test_an_object_that_is_given_up_does_not_appear(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_taken_as_it_is(place: Place, name: str) -> None:
-    """What is written under a name is read and listed under it."""
+def test_a_name_is_used_as_it_is(place: Place, name: str) -> None:
+    """An object is read and listed under the name that it was written under."""
     place.storage.put(place.uri(f"{name}/{name}"), b"1")
     assert place.storage.get(place.uri(f"{name}/{name}")) == b"1"
     assert place.storage.list(place.folder) == [place.uri(f"{name}/{name}")]
@@ -260,7 +262,7 @@ def test_a_local_name_is_what_other_programs_see(tmp_path: Path, name: str) -> N
 
 
 def test_a_store_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
-    """Whatever goes wrong below has one name above, and the message holds the URI."""
+    """Any failure below is one error above, and its message holds the URI."""
     (tmp_path / "file").write_bytes(b"")
     for call in (ObjectStorage().put, ObjectStorage().create):
         with pytest.raises(StorageError, match="file/below"):
@@ -268,7 +270,7 @@ def test_a_store_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
 
 
 def test_storage_survives_pickle(tmp_path: Path) -> None:
-    """Options travel, connections do not."""
+    """Options are pickled, connections are not."""
     storage = ObjectStorage({"s3.region": "x"})
     storage.put(f"file://{tmp_path}/x", b"1")
     copy: ObjectStorage = pickle.loads(pickle.dumps(storage))  # noqa: S301 - ours.
@@ -299,6 +301,6 @@ def test_a_relative_location_is_refused(given: str) -> None:
 
 
 def test_an_unknown_scheme_is_refused() -> None:
-    """The message names those that work."""
+    """The message names the supported ones."""
     with pytest.raises(SettingsError, match="s3://, gs://"):
         ObjectStorage().get("ftp://host/x")

@@ -1,4 +1,4 @@
-"""The IO runtime: threads apart from the caller's, bounded bytes, one per process, counted."""
+"""The IO runtime: its own threads, bounded bytes, one per process, counted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LATE_S = 20.0
 
 
 def begun(action: Callable[[], object]) -> threading.Thread:
-    """Run an action in a thread of its own."""
+    """Run an action in its own thread."""
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     return thread
 
 
-def test_a_read_runs_apart_from_its_caller() -> None:
-    """The caller goes on, and gets the result, or the error, when it asks for it."""
+def test_a_read_runs_in_another_thread_than_its_caller() -> None:
+    """The caller continues, and gets the result or the error when it asks for it."""
     runtime, gate = IoRuntime(), threading.Event()
 
     def slow() -> str:
@@ -45,8 +45,8 @@ def test_a_read_runs_apart_from_its_caller() -> None:
         failed.result(LATE_S)
 
 
-def test_a_caller_waits_while_too_many_bytes_are_on_their_way() -> None:
-    """A slow store slows the reader down; what it brings does not pile up."""
+def test_a_caller_waits_while_too_many_bytes_are_in_flight() -> None:
+    """A slow store slows the reader down; unread bytes do not pile up."""
     runtime, gate = IoRuntime(), threading.Event()
     for _ in range(2):
         runtime.read(lambda: gate.wait(LATE_S), 30 * MIB)
@@ -60,8 +60,8 @@ def test_a_caller_waits_while_too_many_bytes_are_on_their_way() -> None:
     assert runtime.counters.waited_s >= SOON_S / 2
 
 
-def test_what_is_larger_than_the_budget_goes_alone() -> None:
-    """It waits until nothing is on its way, and then for nothing else."""
+def test_a_request_larger_than_the_budget_goes_alone() -> None:
+    """It waits until nothing is in flight, and then for nothing else."""
     budget = Budget(10)
     budget.take(4)
     large = begun(lambda: budget.take(100))
@@ -73,7 +73,7 @@ def test_what_is_larger_than_the_budget_goes_alone() -> None:
 
 
 def test_kept_bytes_leave_less_room_but_never_none() -> None:
-    """Sixteen parts that are not full yet must not stop each other for ever."""
+    """Sixteen parts that are not full yet must not block each other for ever."""
     budget = Budget(10)
     budget.keep(50)
     budget.take(8, kept_bytes=8)
@@ -85,15 +85,15 @@ def test_kept_bytes_leave_less_room_but_never_none() -> None:
     assert not second.is_alive()
 
 
-def test_a_read_that_is_cancelled_gives_its_room_back() -> None:
-    """It never runs, and the bytes that it did not bring stop nobody."""
+def test_a_cancelled_read_frees_its_budget() -> None:
+    """It never runs, and the bytes that it did not read block no other caller."""
     runtime, gate, ran = IoRuntime(), threading.Event(), threading.Event()
     busy = [runtime.read(lambda: gate.wait(LATE_S), 1) for _ in range(32)]
     waiting = runtime.read(ran.set, 1)
     assert waiting.cancel()
     gate.set()
-    for one in busy:
-        one.result(LATE_S)
+    for future in busy:
+        future.result(LATE_S)
     for _ in range(100):
         if not runtime.reads.in_flight_bytes:
             break
@@ -103,7 +103,7 @@ def test_a_read_that_is_cancelled_gives_its_room_back() -> None:
 
 
 def test_many_items_keep_their_order_and_the_first_error_is_raised() -> None:
-    """All have ended by then: nothing goes on behind the caller."""
+    """All have ended by then: nothing runs on after the call."""
     runtime, ended = IoRuntime(), []
     assert runtime.each(lambda n: n * n, range(100)) == [n * n for n in range(100)]
 
@@ -131,8 +131,8 @@ def test_an_item_costs_little_memory_however_many_there_are() -> None:
     assert most_bytes / items < 300
 
 
-def test_an_io_thread_that_asks_for_more_does_not_wait_for_itself() -> None:
-    """Reads that read: with as many as there are threads, none would be left."""
+def test_an_io_thread_that_starts_more_reads_does_not_wait_for_itself() -> None:
+    """Nested reads: with as many of them as threads, no thread would be left."""
     runtime = IoRuntime()
 
     def nested(_: int) -> int:
@@ -159,8 +159,8 @@ def test_the_steps_of_a_lane_run_one_after_the_other() -> None:
     assert seen == list(range(50))
 
 
-def test_counters_tell_what_storage_was_asked_for(tmp_path: Path) -> None:
-    """Bytes both ways and calls; what a task did is the difference of two readings."""
+def test_counters_show_the_requests_to_storage(tmp_path: Path) -> None:
+    """Bytes both ways and calls; a task's share is the difference of two readings."""
     storage, before = ObjectStorage(), io_runtime().counters
     storage.put(f"file://{tmp_path}/x", b"12345")
     storage.get(f"file://{tmp_path}/x")
@@ -192,7 +192,7 @@ def test_nothing_is_lost_when_many_threads_count() -> None:
 
 
 def test_inline_does_everything_in_the_callers_thread() -> None:
-    """For the benchmark that shows what the runtime is worth."""
+    """For the benchmark that shows what the runtime gains."""
     runtime, here = IoRuntime(is_inline=True), threading.current_thread()
     assert runtime.read(threading.current_thread, 1).result() is here
     assert runtime.each(lambda _: threading.current_thread(), range(3)) == [here] * 3
@@ -219,7 +219,7 @@ assert io_runtime() is ours
 """
 
 
-def test_a_forked_child_has_a_runtime_of_its_own() -> None:
-    """Threads do not survive a fork, and a lock that was held stays held."""
+def test_a_forked_child_has_its_own_runtime() -> None:
+    """Threads do not survive a fork, and a held lock stays locked."""
     command = [sys.executable, "-W", "ignore", "-c", FORK]
     subprocess.run(command, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Uploads: parts go out while the caller goes on, bounded over all open uploads of a process."""
+"""Uploads: parts are sent while the caller continues, bounded over all uploads of a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIECE = bytes(1024 * 1024)
 
 
 class SlowWriter:
-    """Stands for obstore's writer: takes parts when it is let, and remembers how it ended."""
+    """Stands in for obstore's writer: takes parts when allowed, and records how it ended."""
 
     def __init__(self, gate: threading.Event) -> None:
         """Wait for the gate at each part."""
@@ -39,16 +39,16 @@ class SlowWriter:
         self.parts.append(len(part))
 
     def close(self) -> None:
-        """End well."""
+        """End successfully."""
         self.ended = "closed"
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End as obstore does: badly if there is an error."""
+        """End as obstore does: abort if there is an error."""
         self.ended = "aborted" if kind else "closed"
 
 
 class Bench:
-    """Uploads on a runtime of their own, into slow writers."""
+    """Uploads on their own runtime, into slow writers."""
 
     def __init__(self) -> None:
         """Start with the gate closed."""
@@ -61,7 +61,7 @@ class Bench:
         return Upload("file:///x", LocalStore("/"), "none/x")
 
     def opened(self, *_: object, **__: object) -> SlowWriter:
-        """Stand for `obstore.open_writer`."""
+        """Stand in for `obstore.open_writer`."""
         self.writers.append(SlowWriter(self.gate))
         return self.writers[-1]
 
@@ -77,13 +77,13 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def fill(upload: Upload, mib: int) -> None:
-    """Write so many MiB, as an encoder does."""
+    """Write this many MiB, as an encoder does."""
     for _ in range(mib):
         upload.write(PIECE)
 
 
-def test_the_encoder_goes_on_while_parts_wait_for_the_store(bench: Bench) -> None:
-    """Nothing was taken yet, and four parts were written."""
+def test_the_encoder_continues_while_parts_wait_for_the_store(bench: Bench) -> None:
+    """No part was taken yet, and four were written."""
     upload = bench.open()
     fill(upload, 35)
     assert upload.tell() == 35 * len(PIECE)
@@ -94,7 +94,7 @@ def test_the_encoder_goes_on_while_parts_wait_for_the_store(bench: Bench) -> Non
 
 
 def test_all_uploads_of_a_process_share_one_budget(bench: Bench) -> None:
-    """Sixteen open files hold 64 MiB on their way and what fills no part yet, not 16 x 32 MiB."""
+    """Sixteen open files have 64 MiB in flight plus their unfinished parts, not 16 x 32 MiB."""
     uploads = [bench.open() for _ in range(16)]
     ended = threading.Event()
 
@@ -107,7 +107,7 @@ def test_all_uploads_of_a_process_share_one_budget(bench: Bench) -> None:
         ended.set()
 
     threading.Thread(target=encode, daemon=True).start()
-    assert not ended.wait(0.5)  # The store does not take anything: the encoder stands still.
+    assert not ended.wait(0.5)  # The store takes nothing: the encoder is blocked.
     bench.gate.set()
     assert ended.wait(LATE_S)
     limit = 16 * PART_BYTES + PART_BYTES
@@ -117,7 +117,7 @@ def test_all_uploads_of_a_process_share_one_budget(bench: Bench) -> None:
 
 
 def test_a_part_that_the_store_refuses_ends_the_upload(bench: Bench) -> None:
-    """A later write or the close says so, what was sent is aborted, and the budget is free."""
+    """A later write or the close says so, the upload is aborted, and the budget is free."""
     upload = bench.open()
     fill(upload, 8)
     bench.gate.set()
@@ -135,7 +135,7 @@ def test_a_part_that_the_store_refuses_ends_the_upload(bench: Bench) -> None:
 
 
 def test_no_part_is_sent_after_one_that_failed(bench: Bench) -> None:
-    """It would begin a second upload, which nothing ends: its parts would stay on the server."""
+    """It would begin a second upload that nothing ends: its parts would stay on the server."""
     upload = bench.open()
     fill(upload, 24)
     until = time.monotonic() + LATE_S
@@ -149,21 +149,21 @@ def test_no_part_is_sent_after_one_that_failed(bench: Bench) -> None:
 
 
 class LostAnswer:
-    """Stands for a store that keeps what it was sent, all or less, and then does not answer."""
+    """Stands in for a store that keeps all or some of the bytes and then does not answer."""
 
     def __init__(self, path: Path, *, keeps: int | None) -> None:
-        """Keep so many bytes; None keeps them all."""
+        """Keep this many bytes; None keeps them all."""
         self._path = path
         self._keeps = keeps
         self._taken = b""
 
     def put(self, _store: object, _key: str, data: bytes, **_: object) -> None:
-        """Stand for `obstore.put`."""
+        """Stand in for `obstore.put`."""
         self.write(data)
         self.close()
 
     def open(self, *_: object, **__: object) -> LostAnswer:
-        """Stand for `obstore.open_writer`."""
+        """Stand in for `obstore.open_writer`."""
         return self
 
     def write(self, part: bytes) -> None:
@@ -171,7 +171,7 @@ class LostAnswer:
         self._taken += bytes(part)
 
     def close(self) -> None:
-        """Keep what is to be kept, and do not answer."""
+        """Keep the bytes, and do not answer."""
         self._path.write_bytes(self._taken[: self._keeps])
         raise OSError("no answer")
 
@@ -184,7 +184,7 @@ class LostAnswer:
 def test_an_upload_without_an_answer_has_landed_if_all_its_bytes_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mib: int, keeps: int | None
 ) -> None:
-    """Of one put or of many parts; an object of another size is not the one that was sent."""
+    """With one put or many parts; an object of another size is not the one that was sent."""
     store = LostAnswer(tmp_path / "x", keeps=keeps)
     monkeypatch.setattr(obstore, "put", store.put)
     monkeypatch.setattr(obstore, "open_writer", store.open)
@@ -198,7 +198,7 @@ def test_an_upload_without_an_answer_has_landed_if_all_its_bytes_are_there(
             upload.close()
 
 
-def test_an_upload_that_is_given_up_is_aborted(bench: Bench) -> None:
+def test_an_abandoned_upload_is_aborted(bench: Bench) -> None:
     """Parts that have not begun are not sent, and nothing stays in the budget."""
     upload = bench.open()
     fill(upload, 50)
@@ -213,7 +213,7 @@ def test_an_upload_that_is_given_up_is_aborted(bench: Bench) -> None:
 
 
 class Flight(SlowWriter):
-    """Stands for a writer whose parts are on their way for a while after they were taken."""
+    """Stands in for a writer whose parts are in flight for a while after they were taken."""
 
     def __init__(self) -> None:
         """Take every part at once."""
@@ -229,12 +229,12 @@ class Flight(SlowWriter):
         threading.Timer(0.3, self.under_way.clear).start()
 
     def __exit__(self, kind: type[BaseException] | None, *of: object) -> None:
-        """Remember how many had not arrived."""
+        """Record how many had not arrived."""
         self.was_under_way = len(self.under_way)
         super().__exit__(kind, *of)
 
 
-def test_parts_that_are_under_way_arrive_before_the_abort(
+def test_parts_in_flight_arrive_before_the_abort(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part that reaches an S3 server after the abort can bring the upload back."""
@@ -249,8 +249,8 @@ def test_parts_that_are_under_way_arrive_before_the_abort(
     assert (writer.ended, writer.was_under_way) == ("aborted", 0)
 
 
-def test_kept_bytes_are_forgotten_at_the_end(bench: Bench) -> None:
-    """Whether an upload ends well or not: the next ones have all the room."""
+def test_kept_bytes_are_released_at_the_end(bench: Bench) -> None:
+    """Whether an upload succeeds or not, the next ones have the whole budget."""
     bench.gate.set()
     for is_abandoned in (True, False):
         for mib in (3, 11):
@@ -260,13 +260,13 @@ def test_kept_bytes_are_forgotten_at_the_end(bench: Bench) -> None:
                 upload.abandon()
             else:
                 upload.close()
-    fill(bench.open(), 3)  # Dropped without a word, as when a task is killed in mid-way.
+    fill(bench.open(), 3)  # Dropped silently, as when a task is killed half way.
     bench.runtime.uploads.take(1)
     bench.runtime.uploads.take(64 * 1024 * 1024 - 1)  # Would wait if anything were kept.
 
 
 def test_inline_waits_for_each_part(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The empty write after each part returns when obstore has no other on its way."""
+    """The empty write after each part returns when obstore has no other in flight."""
     bench.runtime.is_inline = True
     seen: list[dict[str, object]] = []
 
@@ -293,7 +293,7 @@ def test_an_object_of_many_parts_is_whole(tmp_path: Path) -> None:
     assert (tmp_path / "y").read_bytes() == data
 
 
-def test_an_object_of_many_parts_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_object_of_many_parts_leaves_nothing(tmp_path: Path) -> None:
     """Not even the file that the parts were written to."""
     upload = Upload("file:///y", LocalStore("/"), f"{tmp_path}/y".lstrip("/"))
     fill(upload, 20)

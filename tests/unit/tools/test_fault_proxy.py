@@ -1,4 +1,4 @@
-"""The proxy that tests put before a server: what fails inside it fails the test."""
+"""The proxy that tests put in front of a server: a failure inside it fails the test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from tests.fault_proxy import Fault, fault_proxy
 
-# Nothing listens there: a request that is passed on ends without an answer.
-NOBODY = "http://127.0.0.1:9"
+# Nothing listens on this port: a forwarded request gets no answer.
+CLOSED_PORT = "http://127.0.0.1:9"
 
 
 def fail() -> None:
-    """Stand for an assertion about what another driver did."""
+    """Stand in for an assertion about what another driver did."""
     raise AssertionError("the other driver has not landed")
 
 
@@ -23,10 +23,10 @@ FAULTS = {"before": Fault(before=fail), "after": Fault(after=fail, forward=False
 
 @pytest.mark.parametrize("moment", FAULTS)
 def test_a_step_that_fails_in_the_proxys_thread_fails_the_test(moment: str) -> None:
-    """The client sees a closed connection, which many tests take for a fault that was asked for."""
+    """The client sees a closed connection, which many tests take for an intended fault."""
 
     def ask() -> None:
-        with fault_proxy(NOBODY) as proxy:
+        with fault_proxy(CLOSED_PORT) as proxy:
             rule = proxy.on(lambda _: True, FAULTS[moment])
             address = urlsplit(proxy.uri)
             client = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)

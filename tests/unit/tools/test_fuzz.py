@@ -1,4 +1,4 @@
-"""The fuzzer itself: it calls everything, a round can be had again, and it finds what is broken."""
+"""The fuzzer itself: it calls everything, repeats a round by its seed, and finds what is broken."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def fuzz(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_that_looks_at_a_store_is_called() -> None:
-    """A command that is added later is fuzzed too, or this fails."""
+    """A command that is added later must be fuzzed too."""
     called = {name.split()[0] for name in CALLS}
     assert COMMANDS.keys() - {"completion"} <= called
     assert STARTS
 
 
 @pytest.mark.slow_unit
-@pytest.mark.filterwarnings("ignore")  # Starts warn of what is damaged.
-def test_a_seed_draws_the_same_damage_again_and_a_lake_can_be_put_back(tmp_path: Path) -> None:
-    """Without that a violation could not be looked into."""
+@pytest.mark.filterwarnings("ignore")  # Starts warn about the damage.
+def test_a_seed_draws_the_same_damage_again_and_a_lake_can_be_restored(tmp_path: Path) -> None:
+    """Otherwise a violation could not be reproduced."""
     lake = make_lake(tmp_path)
     base = Picture.of(tmp_path)
     done = []
@@ -66,10 +66,10 @@ def test_some_rounds_find_nothing() -> None:
         ("foreign record that comes next", ["logs: a record", "logs: a receipt names an intent"]),
     ],
 )
-def test_a_receipt_of_another_run_is_found_again_without_its_mend(
+def test_a_receipt_of_another_run_is_found_again_without_its_fix(
     only: str, mends: list[str]
 ) -> None:
-    """A search that finds nothing proves little unless it finds what was broken on purpose."""
+    """A search that finds nothing proves little unless it also finds a bug put back on purpose."""
     away = [word for mend in mends for word in ("--without", mend)]
     found = fuzz("--seed", "5", "--rounds", "15", "--only", only, *away)
     assert found.returncode == 1, found.stdout + found.stderr

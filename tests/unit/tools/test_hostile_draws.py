@@ -1,4 +1,4 @@
-"""What CI leaves out of the tests of hostile tables: all catalogs but one, for each thing done."""
+"""What CI leaves out of the hostile-table tests: all catalogs but one for each action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEEDS = [str(seed) for seed in range(40)]
 
 @dataclass(frozen=True)
 class Item:
-    """What is known of a collected test."""
+    """A collected test, as far as the draw looks at it."""
 
     nodeid: str
     marks: tuple[str, ...] = ("hostile",)
@@ -31,23 +31,23 @@ def kept(items: list[Any], seed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["t.py::drop[{}]", "t.py::alter[{}-column-rest added]"])
-def test_each_thing_is_done_on_one_catalog_and_in_time_on_all(name: str) -> None:
-    """A seed draws one; the same seed the same one, whatever else is there."""
+def test_each_action_is_tested_on_one_catalog_and_over_time_on_all(name: str) -> None:
+    """A seed draws one catalog; the same seed draws the same one, whatever other tests exist."""
     items = [Item(name.format(catalog)) for catalog in ("rest", "sql", "nessie")]
     drawn = [kept(items, seed) for seed in SEEDS]
-    assert {len(one) for one in drawn} == {1}
-    assert {one[0] for one in drawn} == {item.nodeid for item in items}
+    assert {len(names) for names in drawn} == {1}
+    assert {names[0] for names in drawn} == {item.nodeid for item in items}
     more = [Item("t.py::other[sql]"), *items]
     assert [kept(more, seed)[1:] for seed in SEEDS] == drawn
 
 
-def test_a_catalog_on_which_a_thing_cannot_be_done_is_not_drawn() -> None:
-    """Else the thing would be done on none."""
+def test_a_catalog_that_does_not_support_an_action_is_not_drawn() -> None:
+    """Otherwise the action would be tested on no catalog."""
     items = [Item("t[rest]"), Item("t[nessie]", ("hostile", "skip"))]
     assert {kept(items, seed)[0] for seed in SEEDS} == {"t[rest]"}
 
 
-def test_what_was_asked_for_by_name_and_all_other_tests_are_run() -> None:
-    """There is nothing to draw from."""
+def test_a_test_selected_by_name_and_all_unmarked_tests_are_run() -> None:
+    """There is only one catalog, or no mark, so nothing is drawn."""
     items = [Item("t[sql]"), Item("u[rest]", ()), Item("u[sql]", ())]
     assert all(kept(items, seed) == [item.nodeid for item in items] for seed in SEEDS)

@@ -1,4 +1,4 @@
-"""The simulation's judge: it sees starts that fail without excuse, and damage of our own."""
+"""The simulation's judge: it finds starts that fail without an excuse, and damage that we do."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.simulation.setting import TableFormat
 from tests.simulation.world import DiedError
 
 _FORMATS: tuple[TableFormat, ...] = ("iceberg", "lance")
-# How many are searched at most for one in which names change hands beside a waiting chunk.
+# The most histories to search for one in which column names are swapped while a chunk waits.
 _SLOW_HISTORIES = 400
 
 
 def _wrong(
     table_format: TableFormat, others: Sequence[str], guard: str | None = None
 ) -> tuple[list[str], History]:
-    """Return what is wrong with the plainest history in which others act, and the history."""
-    # Decision 0 is "nothing special" everywhere; 1 as the first of them is Lance.
+    """Return the violations in the simplest history in which others act, and the history."""
+    # Decision 0 is "nothing special" everywhere; 1 as the first decision selects Lance.
     history = History(0, KINDS_OF_OTHERS, [int(table_format == "lance")])
     history.setting = replace(history.setting, others=tuple(others))
     found: list[str] = []
@@ -41,7 +41,7 @@ def _wrong(
 
 @pytest.mark.parametrize("table_format", _FORMATS)
 def test_a_start_that_gives_up_too_soon_is_a_violation(table_format: TableFormat) -> None:
-    """Other writers are no excuse: a start that posts only once is found."""
+    """Other writers are not an excuse: a start that tries to commit only once is found."""
     assert _wrong(table_format, ["busy writer"])[0] == []
     found, _ = _wrong(table_format, ["busy writer"], "many attempts")
     assert found == ["the last start ended in CommitConflictError()"]
@@ -54,13 +54,13 @@ def test_a_damaged_ledger_is_a_violation_where_nothing_was_damaged(
     """An abort that writes an unreadable record is found."""
     assert _wrong(table_format, ["abort"])[0] == []
     found, _ = _wrong(table_format, ["abort"], "readable abort")
-    assert any("the ledger is damaged" in one for one in found)
-    assert any("damage that nothing did" in one for one in found)
+    assert any("the ledger is damaged" in violation for violation in found)
+    assert any("damage that nothing did" in violation for violation in found)
 
 
 @pytest.mark.parametrize("table_format", _FORMATS)
 def test_each_deed_of_others_is_in_the_table(table_format: TableFormat) -> None:
-    """Each kind of other does only what the table of deeds knows, alone on a plain history."""
+    """Each kind of other, alone on a plain history, does only what the table of deeds lists."""
     for kind in KINDS_OF_OTHERS[table_format]:
         found, history = _wrong(table_format, [kind])
         assert not found
@@ -69,7 +69,7 @@ def test_each_deed_of_others_is_in_the_table(table_format: TableFormat) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_histories_that_break_off_are_an_error() -> None:
-    """What a search has not come to does not count as judged."""
+    """A history that the search did not finish does not count as judged."""
 
     def breaks_off() -> None:
         raise DiedError
@@ -80,7 +80,7 @@ def test_histories_that_break_off_are_an_error() -> None:
 
 @pytest.mark.parametrize("kind", ["ledger restored", "ledger copied"])
 def test_a_moved_ledger_is_judged_though_no_sweep_follows(kind: str) -> None:
-    """The judge acts for itself, not as the last actor, which may have been killed."""
+    """The judge acts on its own, not as the last actor, which may have been killed."""
     found, history = _wrong("iceberg", [kind])
     assert not found
     assert history.is_ledger_moved
@@ -88,7 +88,7 @@ def test_a_moved_ledger_is_judged_though_no_sweep_follows(kind: str) -> None:
 
 
 def _slow(table_format: TableFormat, seed: int, guard: str | None = None) -> list[str]:
-    """Return what is wrong with a history in which columns change while chunks wait."""
+    """Return the violations in a history in which columns change while chunks wait."""
     history = History(seed, KINDS_OF_OTHERS)
     if history.setting.format != table_format:
         return []
@@ -99,10 +99,10 @@ def _slow(table_format: TableFormat, seed: int, guard: str | None = None) -> lis
 
 
 @pytest.mark.parametrize("table_format", _FORMATS)
-def test_values_replayed_into_another_column_of_their_name_are_a_violation(
+def test_values_replayed_into_another_column_of_the_same_name_are_a_violation(
     table_format: TableFormat,
 ) -> None:
-    """A replay by name alone is found, in a history that the product brings to a right end."""
+    """A replay by name alone is found, in a history that the real code completes correctly."""
     found: list[list[str]] = []
 
     def run() -> None:

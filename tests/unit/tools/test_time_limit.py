@@ -1,4 +1,4 @@
-"""A CI run that is out of time leaves out the tests that have not begun, and says so."""
+"""A CI run that is out of time skips the tests that have not begun, and says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import UNTIL_VARIABLE, pytest_runtest_setup
 def test_a_test_that_begins_too_late_is_skipped_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before that, and without a limit, nothing is."""
+    """Before the limit, and without one, no test is skipped."""
     monkeypatch.delenv(UNTIL_VARIABLE, raising=False)
     pytest_runtest_setup()
     monkeypatch.setenv(UNTIL_VARIABLE, str(time.time() + 60))
