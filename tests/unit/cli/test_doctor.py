@@ -92,7 +92,7 @@ def test_a_store_that_overwrites() -> None:
 
 
 def test_a_clock_that_is_off() -> None:
-    """It is off by an hour or more, as with a wrong time zone."""
+    """It may be off by an hour, as with a wrong time zone."""
     finding = of_store(MemoryStorage(lambda: 0.0))["clocks agree"]
     assert finding.level == "warning"
     assert "NTP" in finding.fix

@@ -214,7 +214,7 @@ def test_a_picture_that_is_let_go_gives_stderr_back(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_notebook_updates_one_output(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same picture as on a terminal; nothing is printed."""
+    """It shows the same picture as a terminal; nothing is printed."""
     display = NotebookDisplay()
     display.show(frame_of_a_resume())
     display.show(frame_of_a_resume(input_rows=None))

@@ -105,7 +105,7 @@ def test_a_failed_start_says_why_and_what_to_do() -> None:
     shown = frame(rig)
     assert words(shown)["start"] == "1: stopped (TransformError); run it again to go on"
     assert "first: ValueError: row 15 is bad" in words(shown)["error"]
-    assert "row 15 is bad" not in one_line(shown)  # A log: it may hold values.
+    assert "row 15 is bad" not in one_line(shown)  # The text may hold values, so logs leave it out.
     assert "row 15 is bad" in shown.to_json()["stop_message"]
     assert shown.is_over
 
@@ -181,7 +181,7 @@ def test_rows_that_were_kept_do_not_make_a_resume_look_fast() -> None:
     watcher, transform = Watcher(ledger=rig.ledger()), WatchedTransform()
     transform.at[18] = lambda: seen.append(watcher.look())
     rig.start(transform=transform, batch_rows=1, checkpoint_every=ALWAYS)
-    # Three rows of 0.3 seconds each, in a world with one clock.
+    # Three rows of 0.3 seconds each, on one clock.
     times = itertools.count(1)
     first, work = seen[0].starts[-1].first_claim, seen[0].gathered.work
     records = tuple(

@@ -131,7 +131,7 @@ LOSSES: list[tuple[pa.Array, pa.DataType]] = [
 
 
 @pytest.mark.parametrize(("values", "target"), LOSSES, ids=str)
-def test_a_value_that_would_lose_precision_is_refused(
+def test_a_value_that_does_not_fit_without_loss_is_refused(
     values: pa.Array, target: pa.DataType
 ) -> None:
     """One value that loses nanoseconds, time of day or width is an error naming the column."""
@@ -302,7 +302,7 @@ def test_a_field_that_does_not_fit_is_named_by_its_path(
     assert caught.value.column == path
 
 
-def test_a_struct_field_that_is_there_twice_is_refused() -> None:
+def test_a_duplicate_struct_field_is_refused() -> None:
     """It is unknown which of the two is meant."""
     doubled = pa.struct([("a", pa.int32()), ("a", pa.int32())])
     with pytest.raises(SchemaMismatchError) as caught:

@@ -21,7 +21,7 @@ from holdfast.sinks.targets import IcebergTable, LanceTable, Target, asked_targe
         (LanceTable("/data/texts.lance"), LanceTable("/data/texts.lance")),
     ],
 )
-def test_a_name_or_a_place_is_a_table(given: str | Target, meant: Target) -> None:
+def test_a_name_or_a_location_is_a_table(given: str | Target, meant: Target) -> None:
     """A branch is added to a name; a target has its own."""
     assert target_of(given, "b") == asked_target(given, "b") == meant
 

@@ -162,7 +162,7 @@ def test_a_float_column_is_compared_with_floats(
     where: Any,  # noqa: ANN401 - any filter.
     found: list[int],
 ) -> None:
-    """PyIceberg itself compares with a double when it looks for files, and finds none."""
+    """It does not matter how rows are split into files; PyIceberg would compare a double."""
     assert ids(read(floats.scan(where=where))) == found
 
 

@@ -146,7 +146,7 @@ def test_bytes_of_fixed_length_become_bytes_of_any_length(tmp_path: Path) -> Non
     assert [row["b"] for row in read(on_disk(tmp_path)).rows] == [b"abcd", b"xy"]
 
 
-def test_a_column_that_must_not_be_null_may_be_where_a_file_lacks_it(tmp_path: Path) -> None:
+def test_a_required_column_is_nullable_if_a_file_lacks_it(tmp_path: Path) -> None:
     """The common schema must not declare such a column as required."""
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     write_parquet(tmp_path / "a.parquet", pa.table({"id": [1]}, schema=strict))

@@ -205,7 +205,7 @@ def test_a_stream_that_was_begun_goes_on_however_fast_rows_arrive(
 def test_a_batch_larger_than_the_bound_is_let_go(
     storage: WatchedStorage, buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """A generator's output may be endless, so its rows go only to files."""
+    """A generator's output may not fit into memory, so its rows go only to files."""
     slowly(buffer, clock, 4)
     base, peak = pa.total_allocated_bytes(), 0
     for number in range(20):

@@ -67,7 +67,7 @@ def in_another_process(program: str) -> list[str]:
 
 
 def defined(source: str, name: str = "transform") -> Any:  # noqa: ANN401 - any transform.
-    """Return a name that a script defines."""
+    """Return the object that a script defines under a name."""
     namespace: dict[str, Any] = {
         "__name__": "a_script",
         "functools": functools,

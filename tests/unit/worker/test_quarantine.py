@@ -119,7 +119,7 @@ def quarantined(storage: WatchedStorage, record: TaskRecord) -> list[dict[str, A
 
 
 def test_failed_rows_have_a_record_of_their_own_after_that_of_the_rest() -> None:
-    """It has its own keys and sums; only the last of the two ends the log."""
+    """That record has its own keys and sums; only the last of the two ends the log."""
     task = Task()
     task.do([1, 3], [2, 5])
     task.do([4])

@@ -301,7 +301,7 @@ def test_a_nested_value_that_does_not_fit_fails_only_its_row() -> None:
     assert (failed_ids(step), written(step)) == ([2], [full(1)])
 
 
-def test_one_bad_output_row_fails_all_of_its_input_row() -> None:
+def test_one_bad_output_row_fails_its_whole_input_row() -> None:
     """An input row is done with all of its output, or not at all."""
     answers: list[Any] = [[{"id": 1}, {"id": "x"}], [{"id": 2}, {"id": 3}]]
     step = step_of(slot(1, answers[0]), slot(2, answers[1]), one_to_one=False)

@@ -53,9 +53,9 @@ def test_rows_go_through_the_function_into_the_table(storage: WatchedStorage) ->
         writer=spec,
         batch_rows=None,
     )
-    (one,) = logged(job_ledger(storage))
-    assert [row["id"] for row in spec.rows_in(one)] == [0, 1, 200, 3]
-    assert (one.end, one.coverage.rows, report.rows_in) == ("complete", 4, 4)
+    (record,) = logged(job_ledger(storage))
+    assert [row["id"] for row in spec.rows_in(record)] == [0, 1, 200, 3]
+    assert (record.end, record.coverage.rows, report.rows_in) == ("complete", 4, 4)
 
 
 def test_without_one_to_one_a_row_may_become_none_or_many(storage: WatchedStorage) -> None:
@@ -64,9 +64,9 @@ def test_without_one_to_one_a_row_may_become_none_or_many(storage: WatchedStorag
     function.returns = {0: None, 1: [{"id": 10}, {"id": 11}], 2: []}
     options = {"writer": spec, "batch_rows": None, "one_to_one": False}
     run_task(storage, batch(range(4)), transform=rows_with(function), **options)
-    (one,) = logged(job_ledger(storage))
-    assert [row["id"] for row in spec.rows_in(one)] == [10, 11, 3]
-    assert one.coverage.rows == 4
+    (record,) = logged(job_ledger(storage))
+    assert [row["id"] for row in spec.rows_in(record)] == [10, 11, 3]
+    assert record.coverage.rows == 4
 
 
 @pytest.mark.parametrize("every_s", [NEVER_DUE_S, DUE_AT_ONCE_S])

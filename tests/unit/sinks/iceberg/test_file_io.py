@@ -398,7 +398,7 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
-def test_a_rest_catalog_takes_no_storage_option_where_a_tables_properties_are_mixed_in(
+def test_a_rest_catalog_takes_no_storage_option_from_a_tables_properties(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PyIceberg builds a table's FileIO from both its properties and the server's answer."""

@@ -255,7 +255,7 @@ def add(tables: Tables, values: list[float]) -> None:
 
 
 def test_pyiceberg_still_narrows_doubles() -> None:
-    """Once this fails, PyIceberg is fixed: require that version, and drop `_ExactDouble`."""
+    """Once this fails, PyIceberg is fixed: require that version, and drop the `_Exact` classes."""
     assert CythonBinaryDecoder(struct.pack("<d", 0.1)).read_double() == 0.10000000149011612
 
 

@@ -208,7 +208,7 @@ def test_a_number_that_cannot_be_read_is_an_error(metadata: TableMetadata, name:
 
 # ---- Is a landed run still in the table? The walk through history, and where it ends early
 class History:
-    """A table with snapshots 1 (empty), 2 (our run) and 3, 4 (other runs), in one line."""
+    """A table with a chain of snapshots: 1 (empty), 2 (our run) and 3, 4 (other runs)."""
 
     def __init__(self, folder: Path) -> None:
         """Write the snapshots with the sink itself."""
@@ -291,7 +291,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         (4, (1, 2), True),
         # Expired, like all that named it: the head still lists a manifest that we added.
         (4, (1, 2, 3), True),
-        # The head is older than we are, and its own parents are expired.
+        # The head is older than our snapshot, and its own parents are expired.
         (1, (2, 3, 4), False),
     ],
 )
@@ -338,7 +338,7 @@ def test_a_replaced_table_has_lost_the_run(history: History) -> None:
     assert history.present(snapshots=[*metadata.snapshots[:3], root]) is False
 
 
-def test_a_run_that_was_rolled_back_and_written_over_is_gone(history: History) -> None:
+def test_a_run_is_gone_after_a_rollback_and_further_writes(history: History) -> None:
     """The walk meets a snapshot older than ours before ours."""
     metadata, _ = rewritten(history)
     beside = metadata.snapshots[3].model_copy(update={"parent_snapshot_id": history.ids[0]})

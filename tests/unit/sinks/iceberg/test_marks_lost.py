@@ -131,7 +131,7 @@ def test_a_receipt_outlives_the_mark(lake: Lake) -> None:
     assert lake.ids() == [1, 2]
 
 
-def test_an_intent_that_never_landed_is_not_taken_for_landed(lake: Lake) -> None:
+def test_an_intent_that_never_landed_is_not_mistaken_for_landed(lake: Lake) -> None:
     """Another run's snapshot proves nothing about ours: the search must not find too much."""
     lake.lose_receipt()
     remove_mark(lake)

@@ -235,7 +235,7 @@ def test_a_property_that_is_not_a_number_is_named(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("codec", "level"), [("zstd", -5), ("gzip", 0), ("brotli", 0), ("zstd", 19)]
 )
-def test_a_compression_level_is_taken_as_it_is(codec: str, level: int) -> None:
+def test_a_compression_level_is_used_unchanged(codec: str, level: int) -> None:
     """Sizes must be at least one; levels may be zero or less."""
     options = WriteOptions.of(
         "t",

@@ -311,7 +311,7 @@ UNFOLLOWED = [
 
 @pytest.mark.parametrize("order", UNFOLLOWED, ids=str)
 def test_an_order_that_cannot_be_followed_is_not_claimed(tmp_path: Path, order: SortOrder) -> None:
-    """This is about transforms and nested fields: rows keep their order."""
+    """For transforms and nested fields, rows keep their order."""
     made = writer_spec(tmp_path, SCHEMA, order=order)
     (file,) = write(made, pa.RecordBatch.from_pydict(COLUMNS))
     assert [row["b"] for row in rows_of(file)] == ["x", "y", "z", "w"]

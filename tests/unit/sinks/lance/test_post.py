@@ -1,7 +1,7 @@
 """A post to a Lance dataset: what errors mean, and versions that disappear or come late.
 
-Lance sees only the versions that exist. Otherwise a change that was cleaned up between a look and
-its post would be undone, or a post would land that was settled.
+Lance sees only the versions that exist. Without our checks, a change that was cleaned up between a
+look and its post would be undone, or a settled post would land.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ GONE: dict[str, tuple[Change, type[Exception]]] = {
 
 @pytest.mark.parametrize("name", GONE)
 def test_a_landed_run_that_is_gone_is_not_written_again(rig: LanceRig, name: str) -> None:
-    """It was removed on purpose, or that is unknown: an error, and never a second commit."""
+    """It was removed on purpose, or may have been: that is an error, never a second commit."""
     rig.land_and_die()
     change, kind = GONE[name]
     change(rig)
