@@ -162,7 +162,7 @@ def test_a_float_column_is_compared_with_floats(
     where: Any,  # noqa: ANN401 - any filter.
     found: list[int],
 ) -> None:
-    """It does not matter how rows are split into files; PyIceberg would compare a double."""
+    """Rows may be in any files; PyIceberg alone would look for a double and find no file."""
     assert ids(read(floats.scan(where=where))) == found
 
 
