@@ -1,4 +1,4 @@
-"""`abort` and `sweep`: a dry run changes nothing, and the deed does what it said."""
+"""`abort` and `sweep`: a dry run changes nothing, and a real run does what it announced."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = ["lake"]
 
 
 class Terminal(io.StringIO):
-    """Somebody at a terminal, who has typed an answer."""
+    """A terminal at which a user has typed an answer."""
 
     def isatty(self) -> bool:
-        """Say that it is one."""
+        """Say that it is a terminal."""
         return True
 
 
 def killed(lake: CliLake, run_id: str = "r") -> None:
-    """Leave a run whose driver has died when its first task had staged a file."""
+    """Leave a run whose driver died after its first task had staged a file."""
     lake.start_and_die(run_id, MemorySubmitter(range(5), range(5, 10)))
 
 
 def files_of(lake: CliLake) -> list[Path]:
-    """Return all files of the store."""
-    return sorted(one for one in (lake.folder / "store").rglob("*") if one.is_file())
+    """Return all files in the store."""
+    return sorted(path for path in (lake.folder / "store").rglob("*") if path.is_file())
 
 
 def facts(capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401
@@ -43,10 +43,10 @@ def facts(capsys: pytest.CaptureFixture[str]) -> Any:  # noqa: ANN401
     return json.loads(capsys.readouterr().out)
 
 
-def test_an_abort_needs_somebody_to_agree(
+def test_an_abort_needs_confirmation(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a terminal nobody can be asked, so it wants --yes."""
+    """Without a terminal it cannot ask, so it requires --yes."""
     killed(lake)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert lake.call("abort", "r", *lake.catalog_arguments) == 1
@@ -72,7 +72,7 @@ def test_an_abort_asks_the_person_at_a_terminal(
 def test_an_abort_keeps_the_reason_and_deletes_nothing(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever reads the log is told why."""
+    """The run log records why."""
     killed(lake)
     before = lake.data_files()
     words = ("abort", "r", "--yes", "--reason", "wrong model", *lake.catalog_arguments)
@@ -88,7 +88,7 @@ def test_an_abort_keeps_the_reason_and_deletes_nothing(
 
 
 def test_an_abort_can_be_called_again(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody is asked twice, and the first reason stands."""
+    """The second call does not ask, and the first reason is kept."""
     killed(lake)
     lake.call("abort", "r", "--yes", "--reason", "first", *lake.catalog_arguments)
     capsys.readouterr()
@@ -99,13 +99,13 @@ def test_an_abort_can_be_called_again(lake: CliLake, capsys: pytest.CaptureFixtu
 def test_a_run_that_has_landed_is_not_aborted(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says what has landed instead."""
+    """The error says what has landed."""
     lake.start("r", MemorySubmitter(range(3)))
     assert lake.call("abort", "r", *lake.catalog_arguments) == 1
     assert "has landed as snapshot" in capsys.readouterr().err
 
 
-def test_an_unknown_catalog_is_told_with_what_to_give(
+def test_an_unknown_catalog_is_an_error_that_says_what_to_give(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a Spark session the catalog's settings are not known, and a post is in doubt."""
@@ -117,10 +117,10 @@ def test_an_unknown_catalog_is_told_with_what_to_give(
     assert "PYICEBERG_CATALOG__LAKE__URI" in printed
 
 
-def test_a_catalog_is_found_in_the_configuration_of_pyiceberg(
+def test_a_catalog_is_found_in_the_pyiceberg_configuration(
     lake: CliLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the name that the run's ledger has."""
+    """It is looked up by the name in the run's ledger."""
     killed(lake)
     for name, value in lake.properties.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper()}", value)
@@ -128,15 +128,15 @@ def test_a_catalog_is_found_in_the_configuration_of_pyiceberg(
 
 
 def test_a_table_can_be_named_inside_its_catalog(lake: CliLake) -> None:
-    """As `hf.IcebergTable(name, catalog=...)` takes it; an SQL catalog's own name is kept."""
+    """The name is as in `hf.IcebergTable(name, catalog=...)`; an SQL catalog keeps its own name."""
     killed(lake)
     assert lake.call("abort", "r", "--yes", "--table", "db.t", *lake.catalog_arguments) == 0
 
 
-def test_a_dry_sweep_says_what_goes_and_why_that_is_safe(
+def test_a_dry_sweep_says_what_it_would_delete_and_why_that_is_safe(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And changes nothing. A run that has landed needs no catalog for it."""
+    """It changes nothing, and needs no catalog if the run has landed."""
     lake.start("r", MemorySubmitter(range(5), range(5, 10)))
     before = files_of(lake), lake.data_files()
     assert lake.call("sweep", "r") == 0
@@ -149,18 +149,18 @@ def test_a_dry_sweep_says_what_goes_and_why_that_is_safe(
     assert (files_of(lake), lake.data_files()) == before
 
 
-def test_the_deed_deletes_what_the_dry_run_has_said(
+def test_a_sweep_deletes_what_the_dry_run_listed(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both come from one plan."""
+    """Both use the same plan."""
     lake.start("r", MemorySubmitter(range(5), range(5, 10)))
     before = len(files_of(lake))
     assert lake.call("sweep", "r", "--json") == 0
     dry = facts(capsys)
     assert lake.call("sweep", "r", "--yes", "--json") == 0
-    deed = facts(capsys)
-    assert (dry.pop("deleted"), deed.pop("deleted")) == (False, True)
-    assert dry == deed
+    real = facts(capsys)
+    assert (dry.pop("deleted"), real.pop("deleted")) == (False, True)
+    assert dry == real
     assert before - len(files_of(lake)) == dry["objects"]
     assert dry["size_bytes"] > 0
     assert lake.call("sweep", "r") == 0
@@ -170,13 +170,11 @@ def test_the_deed_deletes_what_the_dry_run_has_said(
 def test_a_sweep_of_an_aborted_run_takes_its_staged_files(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are no part of the table, and never will be."""
+    """They are not part of the table, and never will be."""
     killed(lake)
     lake.call("abort", "r", "--yes", *lake.catalog_arguments)
     capsys.readouterr()
-    assert (
-        lake.call("sweep", "r") == 0
-    )  # What is only shown needs no catalog here: no post was made.
+    assert lake.call("sweep", "r") == 0  # A dry run needs no catalog here: no post was made.
     assert "staged data files that are not in the table" in capsys.readouterr().out
     assert len(lake.data_files()) == 1
     assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 0
@@ -189,37 +187,37 @@ def test_a_sweep_keeps_failed_rows(lake: CliLake, capsys: pytest.CaptureFixture[
     transform.fails_at = {3}
     lake.start("r", MemorySubmitter(range(10)), transform=transform, on_error="quarantine")
     assert lake.call("sweep", "r", "--yes", "--json") == 0
-    assert any("rows that failed" in one for one in facts(capsys)["kept"])
-    assert [one for one in files_of(lake) if one.suffix == ".failed"]
+    assert any("rows that failed" in kept for kept in facts(capsys)["kept"])
+    assert [path for path in files_of(lake) if path.suffix == ".failed"]
 
 
 def test_all_ended_runs_are_swept_and_no_other(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A store of years is cleaned by one command; one that is damaged stops no other."""
+    """One command cleans a store with years of runs; a damaged run does not stop the others."""
     for run_id in ("a", "b", "damaged"):
         lake.start(run_id, MemorySubmitter(range(5), range(5, 10)))
     killed(lake, "going")
     folder = lake.folder / "store"
-    going = [one for one in files_of(lake) if "going" in str(one)]
+    going = [path for path in files_of(lake) if "going" in str(path)]
     next(folder.rglob("damaged/log/00000001.json")).write_bytes(b"{}")
     assert lake.call("sweep", "--all-ended", "--json") == 1
     printed = capsys.readouterr()
-    assert [one["run_id"] for one in json.loads(printed.out)["runs"]] == ["a", "b"]
+    assert [swept["run_id"] for swept in json.loads(printed.out)["runs"]] == ["a", "b"]
     assert "damaged" in printed.err
     assert lake.call("sweep", "--all-ended", "--yes") == 1
     capsys.readouterr()
     for run_id in ("a", "b"):
         lake.call("sweep", run_id)
         assert f"Nothing of run {run_id} is left to delete" in capsys.readouterr().out
-    assert [one for one in files_of(lake) if "going" in str(one)] == going
+    assert [path for path in files_of(lake) if "going" in str(path)] == going
 
 
 @pytest.mark.parametrize("words", [(), ("r", "--all-ended")])
-def test_a_sweep_is_of_one_run_or_of_all(
+def test_a_sweep_needs_a_run_id_or_all_ended(
     lake: CliLake, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    """Neither by accident."""
+    """Neither is the default."""
     assert lake.call("sweep", *words) == 1
     assert "a run's id or --all-ended" in capsys.readouterr().err
 
@@ -227,7 +225,7 @@ def test_a_sweep_is_of_one_run_or_of_all(
 def test_a_run_that_may_go_on_is_not_swept(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its files are paid work, even for a dry run."""
+    """Its files are work that was paid for; a dry run is refused too."""
     killed(lake)
     assert lake.call("sweep", "r", "--yes", *lake.catalog_arguments) == 1
     assert "has neither landed nor been aborted" in capsys.readouterr().err
@@ -236,7 +234,7 @@ def test_a_run_that_may_go_on_is_not_swept(
 def test_a_dry_sweep_posts_nothing_to_the_table(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An abort that was cut short has not settled what can land; a look alone cannot either."""
+    """An interrupted abort has not settled what can still land, and a dry run cannot settle it."""
     die_before_post(lake)
     ledger = lake.ledger("r")
     ledger.log.claim(Abort(reason="cut short"))
@@ -251,7 +249,7 @@ def test_a_dry_sweep_posts_nothing_to_the_table(
 
 
 def test_a_plan_alone_deletes_nothing(lake: CliLake) -> None:
-    """Whoever plans may look at the plan for as long as they like."""
+    """Nothing is deleted until the plan is carried out."""
     lake.start("r", MemorySubmitter(range(3)))
     before = files_of(lake)
     plan = plan_sweep(lake.ledger("r"), lambda _identity: lake.make_table())
@@ -263,7 +261,7 @@ def test_a_plan_alone_deletes_nothing(lake: CliLake) -> None:
 def test_the_store_may_come_from_the_environment(
     lake: CliLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As for jobs."""
+    """HOLDFAST_STORE works as it does for jobs."""
     lake.start("r", MemorySubmitter(range(3)))
     monkeypatch.setenv("HOLDFAST_STORE", lake.store)
     assert main(["sweep", "r", "--json"]) == 0
@@ -271,10 +269,10 @@ def test_the_store_may_come_from_the_environment(
 
 
 @pytest.mark.lance
-def test_a_run_on_a_lance_dataset_is_given_up_and_swept(
+def test_a_run_on_a_lance_dataset_is_aborted_and_swept(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A dataset is known by its place, which the ledger has: nothing needs to be named."""
+    """The ledger records the dataset's location, so no table needs to be named."""
     submitter = MemorySubmitter(range(5), range(5, 10))
     lake.start_and_die("r", submitter, sink=lake.make_dataset())
     staged = list((lake.folder / "t.lance" / "data").iterdir())

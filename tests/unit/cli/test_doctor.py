@@ -1,4 +1,4 @@
-"""`holdfast doctor` on stores and tables: each fault is found, and the right cure is named."""
+"""`holdfast doctor` on stores and tables: each fault is found, and the right fix is named."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STORE = "s3://store"
 
 def of_store(storage: MemoryStorage) -> dict[str, Finding]:
     """Check a store in memory."""
-    return {one.check: one for one in check_store(STORE, storage)}
+    return {finding.check: finding for finding in check_store(STORE, storage)}
 
 
-def test_a_sound_set_up_passes(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing has failed, so the exit code is 0; each check is a line that fits 80 columns."""
+def test_a_sound_setup_passes(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
+    """No check fails, so the exit code is 0; each check is one line of at most 80 columns."""
     lake.make_table()
     words = ("--table", "db.t", "--catalog", "name=lake", *lake.catalog_arguments)
     assert lake.call("doctor", *words) == 0
@@ -33,7 +33,7 @@ def test_a_sound_set_up_passes(lake: CliLake, capsys: pytest.CaptureFixture[str]
         assert f" {check} " in printed
     assert "nothing failed" in printed
     assert max(len(line) for line in printed.splitlines()) <= 80
-    assert not list((lake.folder / "store").rglob("*probe*/*"))  # It has cleaned up behind itself.
+    assert not list((lake.folder / "store").rglob("*probe*/*"))  # It has cleaned up.
 
 
 def test_no_store(
@@ -41,15 +41,15 @@ def test_no_store(
 ) -> None:
     """Neither --store nor HOLDFAST_STORE names one."""
     monkeypatch.setattr(CliLake, "store", "")
-    one = found(lake, capsys)["store named"]
-    assert one["level"] == "failed"
-    assert "HOLDFAST_STORE" in one["fix"]
+    finding = found(lake, capsys)["store named"]
+    assert finding["level"] == "failed"
+    assert "HOLDFAST_STORE" in finding["fix"]
 
 
-def test_a_store_that_does_not_let_us_in(
+def test_a_store_that_denies_access(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keys are wrong: a real S3 client is told 403 over the wire."""
+    """The keys are wrong: a real S3 client receives a 403 over the wire."""
     monkeypatch.setattr(CliLake, "store", STORE)
     with running(AnsweringS3()) as server:
         server.status = 403
@@ -57,10 +57,10 @@ def test_a_store_that_does_not_let_us_in(
         pairs = (f"s3.endpoint=http://{host!s}:{port}", "s3.access-key-id=k", "s3.region=x",
                  "s3.secret-access-key=hush")  # fmt: skip
         words = [word for pair in pairs for word in ("--option", pair)]
-        one = found(lake, capsys, *words)["store answers"]
-    assert one["level"] == "failed"
-    assert "credentials" in one["fix"]
-    assert "hush" not in str(one)
+        finding = found(lake, capsys, *words)["store answers"]
+    assert finding["level"] == "failed"
+    assert "credentials" in finding["fix"]
+    assert "hush" not in str(finding)
 
 
 @pytest.mark.parametrize(
@@ -73,82 +73,84 @@ def test_a_store_that_does_not_let_us_in(
     ],
 )
 def test_a_store_that_refuses_one_kind_of_call(call: str, check: str, cure: str) -> None:
-    """The right that is missing is named."""
+    """The missing permission is named."""
     storage = MemoryStorage()
     storage.failures[call] = 100
-    one = of_store(storage)[check]
-    assert one.level == "failed"
-    assert cure in one.fix
+    finding = of_store(storage)[check]
+    assert finding.level == "failed"
+    assert cure in finding.fix
 
 
 def test_a_store_that_overwrites() -> None:
     """Two drivers would both believe that they own a run."""
     storage = MemoryStorage()
     storage.overwrites_on_create = True
-    one = of_store(storage)["store creates once"]
-    assert one.level == "failed"
-    assert "overwrites" in one.seen
-    assert "If-None-Match" in one.fix
+    finding = of_store(storage)["store creates once"]
+    assert finding.level == "failed"
+    assert "overwrites" in finding.seen
+    assert "If-None-Match" in finding.fix
 
 
 def test_a_clock_that_is_off() -> None:
-    """By an hour, as after a wrong time zone."""
-    one = of_store(MemoryStorage(lambda: 0.0))["clocks agree"]
-    assert one.level == "warning"
-    assert "NTP" in one.fix
+    """It may be off by an hour, as with a wrong time zone."""
+    finding = of_store(MemoryStorage(lambda: 0.0))["clocks agree"]
+    assert finding.level == "warning"
+    assert "NTP" in finding.fix
 
 
 def test_a_store_inside_the_table(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The removal of orphan files would eat the ledger."""
+    """Removing the table's orphan files would delete the ledger."""
     lake.make_table()
     monkeypatch.setattr(CliLake, "store", f"file://{lake.folder}/warehouse/db/t/_holdfast")
     words = ("--table", "db.t", "--catalog", "name=lake", *lake.catalog_arguments)
-    one = found(lake, capsys, *words)["store apart from table"]
-    assert one["level"] == "failed"
-    assert "not inside one" in one["fix"]
+    finding = found(lake, capsys, *words)["store apart from table"]
+    assert finding["level"] == "failed"
+    assert "not inside one" in finding["fix"]
 
 
 def test_a_table_that_is_not_there(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """The name has a slip in it."""
+    """The name has a typo."""
     lake.make_table()
     words = ("--table", "db.tt", "--catalog", "name=lake", *lake.catalog_arguments)
-    one = found(lake, capsys, *words)["table loads"]
-    assert one["level"] == "failed"
-    assert "create it first" in one["fix"]
+    finding = found(lake, capsys, *words)["table loads"]
+    assert finding["level"] == "failed"
+    assert "create it first" in finding["fix"]
 
 
-def test_a_catalog_that_nobody_has_named(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Outside of Spark its settings have to come from somewhere."""
-    one = found(lake, capsys, "--table", "lake.db.t")["catalog answers"]
-    assert one["level"] == "failed"
-    assert "--catalog type=rest" in one["fix"]
+def test_a_catalog_that_is_not_configured(
+    lake: CliLake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside Spark the settings must be given."""
+    finding = found(lake, capsys, "--table", "lake.db.t")["catalog answers"]
+    assert finding["level"] == "failed"
+    assert "--catalog type=rest" in finding["fix"]
 
 
 def test_a_catalog_that_does_not_answer(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody listens there."""
+    """No server listens at that address."""
     words = ("--table", "db.t", "--catalog", "type=rest", "--catalog", "uri=http://127.0.0.1:9")
-    one = found(lake, capsys, *words)["catalog answers"]
-    assert one["level"] == "failed"
-    assert "check that the catalog can be reached" in one["fix"]
+    finding = found(lake, capsys, *words)["catalog answers"]
+    assert finding["level"] == "failed"
+    assert "check that the catalog can be reached" in finding["fix"]
 
 
 def test_a_catalog_of_an_unsafe_kind(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hive's client checks no expected metadata location."""
+    """Hive's client does not check the expected metadata location."""
     words = ("--table", "db.t", "--catalog", "type=hive", "--catalog", "uri=thrift://x:9083")
-    one = found(lake, capsys, *words)["catalog answers"]
-    assert one["level"] == "failed"
-    assert "use a REST, SQL (JDBC) or Glue catalog" in one["fix"]
+    finding = found(lake, capsys, *words)["catalog answers"]
+    assert finding["level"] == "failed"
+    assert "use a REST, SQL (JDBC) or Glue catalog" in finding["fix"]
 
 
 def test_a_table_of_another_format(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Format v1 is refused."""
+    """A format v1 table is refused."""
     lake.make_table(properties={"format-version": "1"})
     words = ("--table", "db.t", "--catalog", "name=lake", *lake.catalog_arguments)
-    one = found(lake, capsys, *words)["table loads"]
-    assert one["level"] == "failed"
-    assert "upgrade a v1 table" in one["fix"]
+    finding = found(lake, capsys, *words)["table loads"]
+    assert finding["level"] == "failed"
+    assert "upgrade a v1 table" in finding["fix"]
 
 
 def test_a_table_whose_files_are_not_parquet(
@@ -157,44 +159,44 @@ def test_a_table_whose_files_are_not_parquet(
     """The table asks for ORC."""
     lake.make_table(properties={"write.format.default": "orc"})
     words = ("--table", "db.t", "--catalog", "name=lake", *lake.catalog_arguments)
-    one = found(lake, capsys, *words)["table can be written"]
-    assert one["level"] == "failed"
-    assert "parquet" in one["fix"].lower()
+    finding = found(lake, capsys, *words)["table can be written"]
+    assert finding["level"] == "failed"
+    assert "parquet" in finding["fix"].lower()
 
 
 def test_a_table_with_write_audit_publish(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run would be published before anybody has looked at it."""
+    """A run would be published without an audit."""
     lake.make_table(properties={"write.wap.enabled": "true"})
     words = ("--table", "db.t", "--catalog", "name=lake", *lake.catalog_arguments)
-    one = found(lake, capsys, *words, code=0)["write-audit-publish"]
-    assert one["level"] == "warning"
-    assert "branch" in one["fix"]
+    finding = found(lake, capsys, *words, code=0)["write-audit-publish"]
+    assert finding["level"] == "warning"
+    assert "branch" in finding["fix"]
 
 
 def test_a_table_with_a_long_history(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each commit copies all of it."""
+    """Each commit copies the whole history."""
     lake.make_table()
     facts = TableFacts(location="file:///t", format_version=2, snapshots=5000, is_audited=False)
     monkeypatch.setattr("holdfast.sinks.iceberg.loading.table_facts", lambda _view: facts)
     words = ("--table", "db.t", "--catalog", "name=lake", *lake.catalog_arguments)
-    one = found(lake, capsys, *words, code=0)["table history"]
-    assert one["level"] == "warning"
-    assert "expire_snapshots" in one["fix"]
+    finding = found(lake, capsys, *words, code=0)["table history"]
+    assert finding["level"] == "warning"
+    assert "expire_snapshots" in finding["fix"]
 
 
 @pytest.mark.lance
 def test_a_lance_dataset(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is opened by its place; a store inside of it, or no dataset at all, is found."""
+    """It is opened by its location; a store inside it, or a missing dataset, is found."""
     lake.make_dataset()
     place = f"{lake.folder}/t.lance"
     assert found(lake, capsys, "--table", place, code=0)["table can be written"]["level"] == "ok"
     assert found(lake, capsys, "--table", f"{place}s")["table loads"]["level"] == "failed"
     monkeypatch.setattr(CliLake, "store", f"file://{place}/_runs")
-    one = found(lake, capsys, "--table", place)["store apart from table"]
-    assert one["level"] == "failed"
+    finding = found(lake, capsys, "--table", place)["store apart from table"]
+    assert finding["level"] == "failed"

@@ -1,4 +1,4 @@
-"""`holdfast doctor` on what is installed: each fault is found, and the right cure is named."""
+"""`holdfast doctor` on what is installed: each fault is found, and the right fix is named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["lake"]
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
-    """Let some doctor_machine be of another version, or not be there; `_` stands for `-`."""
+    """Pretend that packages have another version or are missing; `_` means `-`."""
     real = metadata.version
 
     def version(name: str) -> str:
@@ -35,7 +35,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
 
 
 def java(folder: Path, version: str) -> str:
-    """Return a JAVA_HOME whose Java says that it is of a version."""
+    """Return a JAVA_HOME whose Java reports a version."""
     program = folder / "java-home" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -46,11 +46,11 @@ def java(folder: Path, version: str) -> str:
 def test_a_local_store_for_a_cluster(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The doctor_machine are on other machines, and no session is needed to know it."""
+    """The executors are on other machines; no session is needed to know that."""
     monkeypatch.setattr("holdfast.spark.jobs.session_at", _refuses)
-    one = found(lake, capsys, "--spark", "spark://head:7077")["store and cluster"]
-    assert one["level"] == "failed"
-    assert "object store" in one["fix"]
+    finding = found(lake, capsys, "--spark", "spark://head:7077")["store and cluster"]
+    assert finding["level"] == "failed"
+    assert "object store" in finding["fix"]
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,17 @@ def test_a_local_store_for_a_cluster(
         ("pyspark", "3.4.1", 'pip install "pyspark>=3.5"'),
     ],
 )
-def test_a_package_of_a_version_that_does_not_do(
+def test_a_package_of_an_unsupported_version(
     monkeypatch: pytest.MonkeyPatch, package: str, version: str, cure: str
 ) -> None:
-    """What is installed, and what is needed, as pip understands it."""
+    """It names the installed version, and the required one as a pip command."""
     installed(monkeypatch, **{package: version})
-    one = next(one for one in doctor_machine.check_packages() if one.check == package)
-    assert one.level == "failed"
-    assert version in one.seen
-    assert one.fix == cure
+    finding = next(
+        finding for finding in doctor_machine.check_packages() if finding.check == package
+    )
+    assert finding.level == "failed"
+    assert version in finding.seen
+    assert finding.fix == cure
 
 
 def test_an_extra_that_is_not_installed(
@@ -79,9 +81,9 @@ def test_an_extra_that_is_not_installed(
 ) -> None:
     """It is only a warning: not every job needs it."""
     installed(monkeypatch, pylance=None)
-    one = found(lake, capsys, code=0)["extra lance"]
-    assert one["level"] == "warning"
-    assert 'pip install ".[lance]"' in one["fix"]
+    finding = found(lake, capsys, code=0)["extra lance"]
+    assert finding["level"] == "warning"
+    assert 'pip install ".[lance]"' in finding["fix"]
 
 
 def test_a_package_that_every_job_needs(
@@ -89,19 +91,19 @@ def test_a_package_that_every_job_needs(
 ) -> None:
     """Without obstore there is no ledger."""
     installed(monkeypatch, obstore=None)
-    one = found(lake, capsys)["obstore"]
-    assert (one["level"], one["fix"]) == ("failed", "pip install obstore")
+    finding = found(lake, capsys)["obstore"]
+    assert (finding["level"], finding["fix"]) == ("failed", "pip install obstore")
 
 
 @pytest.mark.parametrize(("version", "level"), [((3, 9), "failed"), ((3, 14), "warning")])
-def test_a_python_that_was_never_tried(
+def test_a_python_that_is_not_supported(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], level: str
 ) -> None:
-    """Too old does not work; too new may."""
+    """A version that is too old does not work; one that is too new may."""
     monkeypatch.setattr(doctor_machine, "sys", SimpleNamespace(version_info=(*version, 0)))
-    one = next(doctor_machine.check_packages())
-    assert (one.check, one.level) == ("python", level)
-    assert "3.10 to 3.13" in one.fix
+    finding = next(doctor_machine.check_packages())
+    assert (finding.check, finding.level) == ("python", level)
+    assert "3.10 to 3.13" in finding.fix
 
 
 def test_java_that_is_too_old(
@@ -110,40 +112,40 @@ def test_java_that_is_too_old(
     """PySpark 4 does not start on Java 8."""
     installed(monkeypatch, pyspark="4.1.4")
     monkeypatch.setenv("JAVA_HOME", java(lake.folder, "1.8.0_412"))
-    one = found(lake, capsys)["java"]
-    assert (one["level"], one["seen"][:7]) == ("failed", "Java 8,")
-    assert "Java 17 or newer" in one["fix"]
+    finding = found(lake, capsys)["java"]
+    assert (finding["level"], finding["seen"][:7]) == ("failed", "Java 8,")
+    assert "Java 17 or newer" in finding["fix"]
 
 
 @pytest.mark.parametrize(("is_needed", "level"), [(True, "failed"), (False, "warning")])
 def test_no_java(monkeypatch: pytest.MonkeyPatch, is_needed: bool, level: str) -> None:  # noqa: FBT001
-    """Spark Connect does without."""
+    """Spark Connect does not need Java."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    (one,) = doctor_machine.check_java(is_needed=is_needed)
-    assert one.level == level
-    assert "JAVA_HOME" in one.fix
-    assert "sc://" in one.fix
+    (finding,) = doctor_machine.check_java(is_needed=is_needed)
+    assert finding.level == level
+    assert "JAVA_HOME" in finding.fix
+    assert "sc://" in finding.fix
 
 
 def test_workers_of_another_python(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would lack our doctor_machine."""
+    """They would lack our packages."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/bin/sh")
-    one = found(lake, capsys, code=0)["worker python"]
-    assert one["level"] == "warning"
-    assert f"PYSPARK_PYTHON={sys.executable}" in one["fix"]
+    finding = found(lake, capsys, code=0)["worker python"]
+    assert finding["level"] == "warning"
+    assert f"PYSPARK_PYTHON={sys.executable}" in finding["fix"]
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
     assert found(lake, capsys)["worker python"]["level"] == "failed"
 
 
 @pytest.mark.parametrize(("free", "level"), [(1_000_000_000, "warning"), (10_000_000, "failed")])
 def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> None:
-    """Spark spills there."""
+    """Spark spills to this disk."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=free))
-    (one,) = doctor_machine.check_disk()
-    assert one.level == level
-    assert "SPARK_LOCAL_DIRS" in one.fix
+    (finding,) = doctor_machine.check_disk()
+    assert finding.level == level
+    assert "SPARK_LOCAL_DIRS" in finding.fix
 
 
 def test_a_spark_that_does_not_start(
@@ -151,28 +153,29 @@ def test_a_spark_that_does_not_start(
 ) -> None:
     """The reason is Spark's own."""
     monkeypatch.setattr("holdfast.spark.jobs.session_at", _refuses)
-    one = found(lake, capsys, "--spark")["spark job"]
-    assert one["level"] == "failed"
-    assert "no such master" in one["seen"]
+    finding = found(lake, capsys, "--spark")["spark job"]
+    assert finding["level"] == "failed"
+    assert "no such master" in finding["seen"]
 
 
 @pytest.mark.parametrize(
     "url", ["sc://127.0.0.1:9", "sc://127.0.0.1:9/;token=x", "spark://127.0.0.1:9"]
 )
-def test_a_server_that_nobody_has_started(
+def test_a_server_that_is_not_running(
     lake: CliLake, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
-    """It is told at once: Spark's own client would try for minutes."""
-    one = found(lake, capsys, "--spark", url)["spark answers"]
-    assert one["level"] == "failed"
-    assert "that the server runs" in one["fix"]
-    assert "token" not in one["seen"]
+    """It is reported at once: Spark's own client would retry for minutes."""
+    finding = found(lake, capsys, "--spark", url)["spark answers"]
+    assert finding["level"] == "failed"
+    assert "that the server runs" in finding["fix"]
+    assert "token" not in finding["seen"]
 
 
 def judged(*reports: Mapping[str, Any]) -> dict[str, Finding]:
-    """Look at what tasks have reported."""
+    """Judge what tasks have reported."""
     return {
-        one.check: one for one in doctor_machine.judge([dict(one) for one in reports], 100.0, 101.0)
+        finding.check: finding
+        for finding in doctor_machine.judge([dict(given) for given in reports], 100.0, 101.0)
     }
 
 
@@ -184,33 +187,33 @@ def report(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any field of a c
 
 def test_sound_executors_pass() -> None:
     """They have Holdfast, reach the store, and know the time."""
-    assert {one.level for one in judged(report(), report(host="node-2")).values()} == {"ok"}
+    assert {finding.level for finding in judged(report(), report(host="node-2")).values()} == {"ok"}
 
 
 def test_an_executor_without_holdfast() -> None:
-    """It names the host, and how to install it there."""
+    """It names the host, and how to install Holdfast there."""
     facts = {"what": "this Python has no holdfast", "cure": "install it there"}
     broken = {"place": 0, "problem": {"kind": "setup", "host": "node-2", "facts": facts}}
-    one = judged(broken)["executor python"]
-    assert (one.level, one.fix) == ("failed", "install it there")
-    assert "node-2" in one.seen
+    finding = judged(broken)["executor python"]
+    assert (finding.level, finding.fix) == ("failed", "install it there")
+    assert "node-2" in finding.seen
 
 
 def test_an_executor_that_cannot_reach_the_store() -> None:
     """Serverless Spark without a network fails here."""
-    one = judged(report(), report(host="node-2", store_error="timed out"))[
+    finding = judged(report(), report(host="node-2", store_error="timed out"))[
         "executors reach the store"
     ]
-    assert one.level == "failed"
-    assert "node-2: timed out" in one.seen
-    assert "network" in one.fix
+    assert finding.level == "failed"
+    assert "node-2: timed out" in finding.seen
+    assert "network" in finding.fix
 
 
 def test_an_executor_whose_clock_is_off() -> None:
-    """By a minute."""
-    one = judged(report(at=160.0))["executor clocks"]
-    assert one.level == "warning"
-    assert "NTP" in one.fix
+    """It is off by a minute."""
+    finding = judged(report(at=160.0))["executor clocks"]
+    assert finding.level == "warning"
+    assert "NTP" in finding.fix
 
 
 def _refuses(_url: str) -> NoReturn:

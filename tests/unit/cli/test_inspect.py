@@ -20,10 +20,10 @@ from tests.ledgers.record import sealed
 __all__ = ["lake"]
 
 
-def test_inspect_tells_the_log_record_by_record(
+def test_inspect_explains_the_log_record_by_record(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What each says, in words."""
+    """Each record is explained in words."""
     lake.start("r", MemorySubmitter(range(1200)))
     printed = said(lake, capsys, "inspect", "r")
     for text in ("takes the run", "a job does 1,200 of 1,200 rows", "about to post 1,200 rows"):
@@ -31,16 +31,16 @@ def test_inspect_tells_the_log_record_by_record(
     assert "nothing is missing, and all of it is in table files" in printed
     assert "landed: the post of record 4 is snapshot" in printed
     found = facts(lake, capsys, "inspect", "r")
-    kinds = [one["kind"] for one in found["records"]]
+    kinds = [record["kind"] for record in found["records"]]
     assert kinds == ["claim", "plan", "seal", "intent", "receipt"]
     assert found["records"][4]["body"]["rows"] == 1200
     assert found["identity"]["table"] == "lake.db.t"
 
 
-def test_inspect_tells_where_values_were_compared(
+def test_inspect_says_where_values_were_compared(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By keys nothing more is said; by rows the plan says so, and its JSON names the columns."""
+    """A check by keys is not mentioned; a check by rows is, and the JSON names the columns."""
     lake.start("k", MemorySubmitter(range(12)))
     assert "values were compared" not in said(lake, capsys, "inspect", "k")
     sink = lake.make_table()
@@ -49,30 +49,30 @@ def test_inspect_tells_where_values_were_compared(
         lake, capsys, "inspect", "v"
     )
     (plan,) = [
-        one["body"]
-        for one in facts(lake, capsys, "inspect", "v")["records"]
-        if one["kind"] == "plan"
+        record["body"]
+        for record in facts(lake, capsys, "inspect", "v")["records"]
+        if record["kind"] == "plan"
     ]
     assert plan["input"]["columns"] == ["id int64"]
 
 
-def test_inspect_tells_a_next_pass_from_a_new_driver(
+def test_inspect_distinguishes_a_next_pass_from_a_new_driver(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same process claims for each of its jobs; after a stop it is a new start."""
+    """A process claims once for each of its jobs; after a stop the claim is a new start."""
     rig = stopped()
     rig.start(transform=WatchedTransform())
     lake.put(rig, "r")
     records = facts(lake, capsys, "inspect", "r")["records"]
-    claims = [one["says"] for one in records if one["kind"] == "claim"]
-    assert ["takes the run" in one for one in claims] == [True, True, False]
+    claims = [record["says"] for record in records if record["kind"] == "claim"]
+    assert ["takes the run" in claim for claim in claims] == [True, True, False]
     assert claims[-1].startswith("the same driver begins its next pass")
 
 
-def test_inspect_tells_what_each_task_has_done(
+def test_inspect_lists_what_each_task_has_done(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows, records, how it ended, where and when."""
+    """It lists rows, records, how the task ended, where and when."""
     lake.put(sealed(), "r")
     found = facts(lake, capsys, "inspect", "r")
     (task,) = found["tasks"]
@@ -86,10 +86,10 @@ def test_inspect_tells_what_each_task_has_done(
 def test_inspect_lists_no_more_tasks_than_asked_for(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A large job has a hundred thousand; the newest are shown."""
+    """A large job has a hundred thousand; the newest are listed."""
     lake.start("r", MemorySubmitter(range(3), range(3, 6), range(6, 9)))
     found = facts(lake, capsys, "inspect", "r", "--tasks", "2")
-    assert (found["task_logs"], [one["place"] for one in found["tasks"]]) == (3, [1, 2])
+    assert (found["task_logs"], [task["place"] for task in found["tasks"]]) == (3, [1, 2])
     assert "3 task logs, the newest 2 of them" in said(lake, capsys, "inspect", "r", "--tasks", "2")
     assert facts(lake, capsys, "inspect", "r", "--tasks", "0")["tasks"] == []
 
@@ -102,23 +102,23 @@ def test_inspect_lists_no_more_tasks_than_asked_for(
         (unknown, ["wait", "look at the table first", "post one commit"]),
     ],
 )
-def test_inspect_tells_what_a_start_would_do(
+def test_inspect_says_what_a_start_would_do(
     lake: CliLake,
     capsys: pytest.CaptureFixture[str],
     make: Callable[[], Rig],
     steps: list[str],
 ) -> None:
-    """Step by step, each with its reason."""
+    """Each step is listed with its reason."""
     lake.put(make(), "r")
     found = facts(lake, capsys, "inspect", "r")["start_would"]
     assert len(found) == len(steps)
     assert all(said.startswith(step) for said, step in zip(found, steps, strict=True))
 
 
-def test_inspect_of_an_ended_run_tells_that_a_start_does_nothing(
+def test_inspect_of_an_ended_run_says_that_a_start_does_nothing(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Landed: the receipt. Given up: a refusal."""
+    """A landed run returns its receipt; an aborted run is refused."""
     lake.start("landed", MemorySubmitter(range(3)))
     lake.start_and_die("given-up", MemorySubmitter(range(3), range(3, 6)))
     lake.call("abort", "given-up", "--yes", *lake.catalog_arguments)
@@ -127,10 +127,10 @@ def test_inspect_of_an_ended_run_tells_that_a_start_does_nothing(
     assert "refuse, as the run was given up" in said(lake, capsys, "inspect", "given-up")
 
 
-def test_nobody_is_told_to_start_over_while_rows_may_be_in_the_table(
+def test_inspect_never_advises_to_start_over_while_rows_may_be_in_the_table(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An abort may come behind a receipt, or behind a post whose end nobody has seen."""
+    """An abort may follow a receipt, or a post whose outcome is unknown."""
     landed, under_way = Rig(), unknown()
     landed.start()
     for rig, run_id in ((landed, "landed"), (under_way, "under-way")):

@@ -1,4 +1,4 @@
-"""The frame of the command line: help at once, clear errors, exit codes, plain text in a pipe."""
+"""The command line's frame: fast help, clear errors, exit codes, plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fakes.memory_submitter import MemorySubmitter
 __all__ = ["lake"]
 
 ROOT = Path(__file__).parents[3]
-# What help must not wait for.
+# Packages that help must not load.
 HEAVY = (
     "msgspec",
     "numpy",
@@ -45,7 +45,7 @@ try:
     main(["--help"])
 except SystemExit:
     pass
-sys.exit(", ".join(one for one in {HEAVY} if one in sys.modules) or 0)
+sys.exit(", ".join(name for name in {HEAVY} if name in sys.modules) or 0)
 """
 READING = ("runs", "status", "inspect")
 
@@ -58,9 +58,9 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def test_help_comes_at_once() -> None:
-    """Within 300 ms of a processor's time, Python's own start included.
+    """It takes at most 300 ms of CPU time, including Python's own start.
 
-    Method: one of five will do, and no clock on the wall: the machine may have much else to do.
+    Method: one of five attempts suffices, in CPU time and not wall time: the machine may be busy.
     """
 
     def seconds() -> float:
@@ -74,7 +74,7 @@ def test_help_comes_at_once() -> None:
 
 @pytest.mark.parametrize("words", [[], ["nonsense"], ["status"], ["runs", "--nonsense"]])
 def test_wrong_usage_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """As with other programs; the usage is printed."""
+    """The usage is printed, as with other programs."""
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
@@ -84,7 +84,7 @@ def test_wrong_usage_ends_with_2(words: list[str], capsys: pytest.CaptureFixture
 def test_an_error_says_what_happened_and_what_to_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the three parts of every error, on standard error."""
+    """It is printed to standard error, in the three parts that every error has."""
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
     assert main(["runs"]) == 1
     printed = capsys.readouterr()
@@ -106,7 +106,9 @@ def test_a_missing_package_names_the_extra(
         return real(name, *arguments)
 
     for name in [
-        one for one in sys.modules if one.startswith("holdfast.cli.") and "main" not in one
+        module
+        for module in sys.modules
+        if module.startswith("holdfast.cli.") and "main" not in module
     ]:
         monkeypatch.delitem(sys.modules, name)
         monkeypatch.delattr(cli, name.removeprefix("holdfast.cli."), raising=False)
@@ -115,19 +117,19 @@ def test_a_missing_package_names_the_extra(
     assert 'pip install ".[cli]"' in capsys.readouterr().err
 
 
-def test_a_broken_module_of_our_own_is_no_missing_package(
+def test_a_broken_module_of_ours_is_not_a_missing_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever is told to install something must be helped by it."""
+    """Advice to install a package must help."""
     monkeypatch.setitem(COMMANDS, "nonsense", "not there")
     with pytest.raises(ModuleNotFoundError):
         frame.command_of("nonsense")
 
 
-def test_an_unknown_run_is_told_with_its_nearest_names(
+def test_an_unknown_run_is_an_error_that_names_the_nearest_runs(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A slip of the finger is the usual reason."""
+    """A typo is the usual reason."""
     lake.start("embed-2026-11", MemorySubmitter(range(3)))
     for command in ("status", "inspect", "abort", "sweep"):
         assert lake.call(command, "embde-2026-11") == 1
@@ -136,10 +138,10 @@ def test_an_unknown_run_is_told_with_its_nearest_names(
         assert "did you mean 'embed-2026-11'?" in printed
 
 
-def test_an_unknown_run_in_an_empty_store_doubts_the_store(
+def test_an_unknown_run_in_an_empty_store_questions_the_store(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Then it is rather the store that is wrong."""
+    """The store is then more likely wrong than the run id."""
     assert lake.call("status", "r") == 1
     assert "there is no folder file://" in capsys.readouterr().err
     (lake.folder / "store").mkdir()
@@ -172,7 +174,7 @@ def test_an_option_is_a_name_and_a_value(
 def test_a_value_comes_from_the_environment_or_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it is not in the list of processes; a line break at a file's end is no part of it."""
+    """This keeps it out of the process list; a line break at the end of a file is dropped."""
     monkeypatch.setenv("LAKE_KEY", "from the environment=1")
     (tmp_path / "key").write_text("from a file\n")
     given = ["a=plain", "b=@env:LAKE_KEY", f"c=@file:{tmp_path}/key", "d=x@env:LAKE_KEY"]
@@ -187,7 +189,7 @@ def test_a_value_comes_from_the_environment_or_a_file(
 def test_a_catalog_is_reached_by_a_property_in_a_file(
     lake: CliLake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a secret is mounted into a container: the file holds the value and a line break."""
+    """Secrets are mounted into containers this way: the file holds the value and a line break."""
     die_before_post(lake)
     (tmp_path / "uri").write_text(f"{lake.properties['uri']}\n")
     pairs = {**lake.properties, "uri": f"@file:{tmp_path}/uri"}
@@ -196,10 +198,10 @@ def test_a_catalog_is_reached_by_a_property_in_a_file(
     assert "Run r is given up" in capsys.readouterr().out
 
 
-def test_a_value_that_is_not_where_it_should_be_is_refused(
+def test_a_value_that_cannot_be_read_is_refused(
     lake: CliLake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message names the flag, the option and the place, and nothing of what is there."""
+    """The message names the flag, the option and the place, but nothing of the content."""
     (tmp_path / "bytes").write_bytes(b"canary-7f3a\xff")
     places = ("@env:NO_SUCH_VARIABLE", f"@file:{tmp_path}/none", f"@file:{tmp_path}/bytes")
     for place in places:
@@ -211,10 +213,10 @@ def test_a_value_that_is_not_where_it_should_be_is_refused(
 
 
 @pytest.mark.parametrize("flag", ["--option", "--catalog", "--table-option", "--spark"])
-def test_each_flag_that_may_hold_a_secret_takes_it_from_elsewhere(
+def test_each_flag_that_may_hold_a_secret_reads_it_from_elsewhere(
     flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And its help says how."""
+    """The flag's help says how."""
     with pytest.raises(SystemExit):
         main(["doctor", "--help"])
     page = " ".join(capsys.readouterr().out.split()).partition("options:")[2]
@@ -225,7 +227,7 @@ def test_each_flag_that_may_hold_a_secret_takes_it_from_elsewhere(
 def test_a_pipe_gets_plain_text_that_fits(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No colours, no lines beyond the width, no blanks at their ends."""
+    """There are no colours, no lines wider than the terminal, and no trailing blanks."""
     lake.start("a-run-with-quite-a-long-name-2026-11-15", MemorySubmitter(range(3)))
     for command in READING:
         words = (
@@ -238,10 +240,10 @@ def test_a_pipe_gets_plain_text_that_fits(
     assert [line for line in printed.splitlines() if line != line.rstrip()] == []
 
 
-def test_colours_come_on_a_terminal_and_end_with_no_color(
+def test_a_terminal_gets_colours_unless_no_color_is_set(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state is seen at a glance, and who wants no colours gets none."""
+    """Colours show a state at a glance; NO_COLOR turns them off."""
     lake.start("r", MemorySubmitter(range(3)))
     monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
     monkeypatch.setenv("TERM", "xterm")
@@ -256,7 +258,7 @@ def test_colours_come_on_a_terminal_and_end_with_no_color(
 def test_json_is_one_document(
     lake: CliLake, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A program reads it whole."""
+    """A program can parse all of the output at once."""
     lake.start("r", MemorySubmitter(range(3)))
     assert lake.call(*[command, "r"][: 1 if command == "runs" else 2], "--json") == 0
     assert json.loads(capsys.readouterr().out)
@@ -264,7 +266,7 @@ def test_json_is_one_document(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_a_shell_can_complete_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command and its flags are in what the shell is given."""
+    """The completion script holds each command and its flags."""
     assert main(["completion", shell]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in COMMANDS)
@@ -272,20 +274,20 @@ def test_a_shell_can_complete_the_commands(shell: str, capsys: pytest.CaptureFix
 
 
 def test_completion_asks_for_no_store() -> None:
-    """It has nothing to read there."""
+    """It reads nothing from a store."""
     given = make_parser(["completion"]).parse_args(["completion", "bash"])
     assert not hasattr(given, "store")
 
 
 def test_each_command_is_described() -> None:
-    """The reference has a part for each, with what it really prints."""
+    """The reference has a section for each, with its real output."""
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     assert [name for name in COMMANDS if f"\n## {name}\n" not in page] == []
     assert "-->\n```text\n```" not in page
 
 
-def test_a_reader_that_ends_early_is_no_error() -> None:
-    """As with `holdfast ... | head`: no traceback."""
+def test_a_reader_that_ends_early_is_not_an_error() -> None:
+    """`holdfast ... | head` prints no traceback."""
     command = "import sys; from holdfast.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", command, "completion", "bash"]
     shell = ["/bin/sh", "-c", f"{shlex.join(words)} | :"]

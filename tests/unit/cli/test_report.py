@@ -19,7 +19,7 @@ from tests.fakes.rig import RUN_ID
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:  # noqa: ANN401 - a function.
-    """Return the command, as a person gives it, on the run of a rig."""
+    """Return the command, as a user types it, on the run of a rig."""
     rig = killed_twice()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "open_known_ledger", lambda _: rig.ledger())
@@ -31,7 +31,7 @@ def test_the_command_writes_a_file_and_prints_its_path(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Named after the run, or as the user wants."""
+    """The file is named after the run, or as `--out` says."""
     assert command() == 0
     written = tmp_path / f"holdfast-{RUN_ID}.html"
     assert capsys.readouterr().out.strip() == str(written)
@@ -45,11 +45,11 @@ def test_the_command_prints_facts_for_programs(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The same that the page shows, and no file."""
+    """It prints the facts of the page, and writes no file."""
     assert command("--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["head"]["word"] == "committed"
-    assert [one["rows"] for one in found["starts"]] == [5, 10, 5]
+    assert [start["rows"] for start in found["starts"]] == [5, 10, 5]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_written_is_named(
     command: Any,  # noqa: ANN401 - a function.
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is no crash."""
+    """It is an error with exit code 1, not a crash."""
     assert command("--out", "no/such/folder/page.html") == 1
     assert "no/such/folder/page.html" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""`runs` and `status`: what a person is told of runs, in whatever state they are."""
+"""`runs` and `status`: what they print for runs in each state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["lake"]
 def test_runs_are_listed_with_what_is_done(
     lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State, rows, starts, age and table of each."""
+    """Each line has the state, rows, starts, age and table of a run."""
     monkeypatch.setenv("COLUMNS", "120")
     lake.start("embed-2026-11", MemorySubmitter(range(1200)))
     printed = said(lake, capsys, "runs")
@@ -40,7 +40,7 @@ def test_runs_are_listed_with_what_is_done(
 def test_a_damaged_ledger_is_one_line_of_the_list(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are of interest all the same."""
+    """The other runs are listed as usual."""
     lake.start("good", MemorySubmitter(range(3)))
     lake.start("bad", MemorySubmitter(range(3)))
     lake.damage("bad", 2)
@@ -60,10 +60,10 @@ def test_a_damaged_ledger_is_one_line_of_the_list(
 @pytest.mark.parametrize(
     "name", ["a b", " lead", "=FF", "=zz", "=20", "x" * 250, "cafe\N{COMBINING ACUTE ACCENT}"]
 )
-def test_a_folder_that_is_no_run_hides_none(
+def test_a_folder_that_is_not_a_run_hides_no_run(
     lake: CliLake, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever else is kept in the store: it is one line of the list, and its reason is seen."""
+    """Any other folder in the store is one line of the list, with the reason."""
     lake.start("good", MemorySubmitter(range(3)))
     (lake.folder / "store" / name).mkdir()
     (lake.folder / "store" / name / "file").write_text("x")
@@ -77,10 +77,10 @@ def test_a_folder_that_is_no_run_hides_none(
     assert [known.run_id for known in runs(lake.store)] == ["good"]
 
 
-def test_a_run_that_cannot_be_listed_hides_none(
+def test_a_run_that_cannot_be_listed_hides_no_other(
     lake: CliLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A store that does not answer for one run: the others are shown, and the exit code tells."""
+    """If the store does not answer for one run, the others are listed, and the exit code is 1."""
     lake.start("good", MemorySubmitter(range(3)))
     lake.start("bad", MemorySubmitter(range(3)))
     listed = ObjectStorage.list
@@ -98,13 +98,13 @@ def test_a_run_that_cannot_be_listed_hides_none(
 
 
 @pytest.mark.parametrize("error", [RecursionError("too deep"), TypeError("no"), KeyError("x")])
-def test_a_record_that_no_check_refuses_hides_no_run(
+def test_a_record_that_raises_an_unexpected_error_hides_no_run(
     lake: CliLake,
     error: Exception,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What a hostile record may raise beside the errors of ours is damage of its run alone."""
+    """Any other error that a hostile record raises counts as damage to its own run only."""
     lake.start("good", MemorySubmitter(range(3)))
     lake.start("bad", MemorySubmitter(range(3)))
 
@@ -126,7 +126,7 @@ def test_a_value_that_cannot_be_shown_hides_no_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A moment outside of all calendars is found before the list is printed."""
+    """A time outside every calendar is found before the list is printed."""
     lake.start("good", MemorySubmitter(range(3)))
     lake.start("bad", MemorySubmitter(range(3)))
     real = looks._last_at  # noqa: SLF001
@@ -141,8 +141,8 @@ def test_a_value_that_cannot_be_shown_hides_no_run(
     assert "bad   damaged  " in printed
 
 
-def test_a_list_in_python_goes_on_after_a_damaged_ledger(lake: CliLake) -> None:
-    """It is there as damaged, with the reason."""
+def test_runs_in_python_goes_on_after_a_damaged_ledger(lake: CliLake) -> None:
+    """The damaged run is listed as damaged, with the reason."""
     lake.start("good", MemorySubmitter(range(3)))
     lake.start("bad", MemorySubmitter(range(3)))
     lake.damage("bad", 2)
@@ -152,12 +152,12 @@ def test_a_list_in_python_goes_on_after_a_damaged_ledger(lake: CliLake) -> None:
     assert bad.error in str(bad)
 
 
-def test_runs_can_be_chosen_by_state(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a store with years of runs."""
+def test_runs_can_be_filtered_by_state(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
+    """A store may hold years of runs."""
     lake.put(stopped(), "a")
     lake.put(killed(), "b")
     found = facts(lake, capsys, "runs", "--state", "stopped")["runs"]
-    assert [one["run_id"] for one in found] == ["a"]
+    assert [run["run_id"] for run in found] == ["a"]
     assert "No such run in" in said(lake, capsys, "runs", "--state", "aborted")
     with pytest.raises(SystemExit):
         main(["runs", "--store", "file:///nowhere", "--state", "bogus"])
@@ -167,14 +167,14 @@ def test_runs_can_be_chosen_by_state(lake: CliLake, capsys: pytest.CaptureFixtur
 def test_rows_that_no_seal_counts_are_listed_too(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After a kill there is no seal, and the work is not lost."""
+    """After a kill there is no seal, but the work is not lost."""
     lake.put(killed(), "r")
     (found,) = facts(lake, capsys, "runs")["runs"]
     assert (found["state"], found["done_rows"], found["input_rows"]) == ("started", 6, 20)
 
 
 def test_the_status_of_a_run_that_landed(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
-    """All is done, and a sweep is what is left."""
+    """All rows are done, and only a sweep is left."""
     lake.start("r", MemorySubmitter(range(1200)), cost=0.5)
     printed = said(lake, capsys, "status", "r")
     for text in ("r committed", "done 1,200 of 1,200 rows (100%)", "landed 1 file (", "cost 600"):
@@ -185,13 +185,13 @@ def test_the_status_of_a_run_that_landed(lake: CliLake, capsys: pytest.CaptureFi
     assert (found["state"], found["done_rows"], found["remaining_rows"]) == ("committed", 1200, 0)
     assert (found["cost"], found["files"], found["table"]) == (600.0, 1, "lake.db.t")
     assert found["snapshot_id"] == lake.make_table().load().parent_snapshot_id
-    assert [(one["end"], one["passes"]) for one in found["starts"]] == [("committed", 1)]
+    assert [(start["end"], start["passes"]) for start in found["starts"]] == [("committed", 1)]
 
 
 def test_the_status_of_a_run_that_stopped(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names the error, and says that the same script goes on."""
+    """It names the error, and says to run the same script again."""
     lake.put(stopped(), "r")
     printed = said(lake, capsys, "status", "r")
     assert "stopped by TransformError: the transform failed in 1 of 2 tasks; first: Val" in printed
@@ -210,7 +210,7 @@ def test_the_status_of_a_run_that_stopped(
 def test_the_status_of_a_resumed_run_says_what_was_kept(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And how each of its starts ended."""
+    """It also says how each start ended."""
     rig = stopped()
     rig.start(transform=WatchedTransform())
     lake.put(rig, "r")
@@ -218,14 +218,14 @@ def test_the_status_of_a_resumed_run_says_what_was_kept(
     assert "rows of earlier starts" in printed
     assert "stopped by TransformError" in printed
     found = facts(lake, capsys, "status", "r")
-    assert [one["end"] for one in found["starts"]] == ["stopped", "committed"]
+    assert [start["end"] for start in found["starts"]] == ["stopped", "committed"]
     assert found["kept_rows"] > 0
 
 
 def test_the_status_of_a_run_that_was_killed_on_this_machine(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its process is gone, so nobody needs to wait."""
+    """Its process is gone, so there is no need to wait."""
     lake.start_and_die("r", MemorySubmitter(range(5), range(5, 10)))
     found = facts(lake, capsys, "status", "r")
     assert found["state"] == "started"
@@ -237,7 +237,7 @@ def test_the_status_of_a_run_that_was_killed_on_this_machine(
 def test_a_run_whose_driver_wrote_a_moment_ago_is_left_alone(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may be at work on another machine."""
+    """The driver may be at work on another machine."""
     rig = Rig()
     transform = WatchedTransform()
     transform.at[6] = rig.storage.kill
@@ -252,17 +252,17 @@ def test_a_run_whose_driver_wrote_a_moment_ago_is_left_alone(
 def test_an_id_with_odd_characters_is_quoted_where_it_can_be_copied(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A scheduler makes ids that a shell would take apart."""
+    """A scheduler makes ids that a shell would split."""
     lake.start("night job; 2026+11", MemorySubmitter(range(3)))
     assert "`holdfast sweep 'night job; 2026+11'`" in said(
         lake, capsys, "status", "night job; 2026+11"
     )
 
 
-def test_a_damaged_ledger_is_an_error_of_status(
+def test_the_status_of_a_damaged_ledger_is_an_error(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which says where the damage is."""
+    """The error says where the damage is."""
     lake.start("bad", MemorySubmitter(range(3)))
     lake.damage("bad", 1)
     assert lake.call("status", "bad") == 1
@@ -272,7 +272,7 @@ def test_a_damaged_ledger_is_an_error_of_status(
 def test_an_aborted_run_can_be_looked_at_after_its_sweep(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The list of its work is gone by right: that is no damage."""
+    """The sweep deletes the list of its work; that is not damage."""
     transform = WatchedTransform()
     transform.fails_at = {7}
     with pytest.raises(HoldfastError):
@@ -292,7 +292,7 @@ def test_an_aborted_run_can_be_looked_at_after_its_sweep(
 def test_a_list_of_runs_loses_nothing_in_80_columns(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Long ids and tables are broken, not cut; only a damage is cut to its line."""
+    """Long ids and table names wrap; only the text of a damaged run is cut to one line."""
     lake.start("a-very-long-id-of-a-nightly-job-2026-11-15", MemorySubmitter(range(12_000)))
     lake.start("another-very-long-id-of-a-job-2026-11-15", MemorySubmitter(range(3)))
     lake.damage("another-very-long-id-of-a-job-2026-11-15", 1)

@@ -1,4 +1,4 @@
-"""`holdfast watch`: a run seen from another process, until it has ended."""
+"""`holdfast watch`: follow a run from another process until it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALWAYS = 1e-9
 
 
 def start(folder: Path, transform: WatchedTransform | None = None) -> None:
-    """Run a job whose ledger stands in a folder."""
+    """Run a job whose ledger is in a folder."""
     ledger = Ledger.open("r", f"file://{folder}", ObjectStorage(), manual_ports())
     rig = Rig()
     driver = Driver(ledger=ledger, sink=rig.table, input=Unpinned(two_partitions()))
@@ -46,7 +46,7 @@ def failing() -> WatchedTransform:
 def test_one_look_at_a_run_that_has_landed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines as `status` has them; the run is committed, so the exit code is 0."""
+    """It prints lines as `status` does; the run is committed, so the exit code is 0."""
     start(tmp_path)
     assert main(command(tmp_path, "--once")) == 0
     assert capsys.readouterr().out.splitlines()[:4] == [
@@ -61,21 +61,21 @@ def test_one_look_at_a_run_that_has_landed(
 def test_a_run_that_has_stopped_ends_with_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    """A script can tell it from one that is committed."""
+    """A script can distinguish it from a committed run."""
     with pytest.raises(TransformError):
         start(tmp_path, failing())
     assert main(command(tmp_path, *words)) == 3
     assert "TransformError" in capsys.readouterr().out
 
 
-def test_json_is_one_object_a_look(
+def test_json_is_one_object_per_look(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks again after the pause, until the run has landed."""
     monkeypatch.setattr(time, "sleep", lambda _seconds: start(tmp_path))
     assert main(command(tmp_path, "--json", "--every", "5s")) == 0
     looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(one["state"], one["share"], one["done_rows"]) for one in looks] == [
+    assert [(look["state"], look["share"], look["done_rows"]) for look in looks] == [
         ("new", None, 0),
         ("committed", 1.0, 20),
     ]
@@ -84,7 +84,7 @@ def test_json_is_one_object_a_look(
 def test_lines_where_there_is_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for each look that has found something new."""
+    """It prints a line for each look that found something new."""
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -101,7 +101,7 @@ def test_lines_where_there_is_no_terminal(
 
 
 def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the code that shells have for it."""
+    """The exit code is the one that shells use for it."""
 
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt
@@ -110,18 +110,18 @@ def test_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert main(command(tmp_path)) == 130
 
 
-def test_a_pause_that_is_none_is_refused(
+def test_a_pause_that_is_not_a_duration_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line, which says what to give."""
+    """The error is one line, which says what to give."""
     assert main(command(tmp_path, "--every", "often")) == 1
     assert "--every: 'often' is not a duration" in capsys.readouterr().err
 
 
-def test_one_look_at_a_run_that_is_not_there_is_an_error(
+def test_one_look_at_a_run_that_does_not_exist_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typing error must not look like a run that has not started."""
+    """A typo must not look like a run that has not started."""
     start(tmp_path)
     assert main(["watch", "rr", "--store", f"file://{tmp_path}", "--once"]) == 1
     assert "there is no run 'rr'" in capsys.readouterr().err
@@ -130,14 +130,14 @@ def test_one_look_at_a_run_that_is_not_there_is_an_error(
 def test_a_relative_store_is_below_the_shells_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command line is typed in a folder; a job's settings are read in many."""
+    """A command is typed in one folder; a job's settings are read in many."""
     start(tmp_path / "ledger")
     monkeypatch.chdir(tmp_path)
     assert main(["watch", "r", "--store", "ledger", "--once"]) == 0
 
 
 def test_watching_writes_nothing(tmp_path: Path) -> None:
-    """Whoever may read the store may watch."""
+    """Read access to the store is enough."""
     start(tmp_path)
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
     assert main(command(tmp_path, "--once")) == 0

@@ -1,4 +1,4 @@
-"""Who shows a run: by itself what fits, or what the user says."""
+"""Which display shows a run: the one that fits the environment, or the one the user chose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
-    """A pseudo terminal in the place of stderr."""
+    """A pseudo terminal in place of stderr."""
 
     def __init__(self) -> None:
         """Open it."""
@@ -35,7 +35,7 @@ class Terminal:
         """Return all that was written, and close it."""
         self.stream.close()
         found = b""
-        with contextlib.suppress(OSError):  # How Linux says that nobody writes any more.
+        with contextlib.suppress(OSError):  # How Linux reports that all writers are gone.
             while data := os.read(self.ours, 65536):
                 found += data
         return found.decode()
@@ -43,7 +43,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Let stderr be a terminal, and prove that it is given back."""
+    """Let stderr be a terminal, and check that it is restored."""
     opened = Terminal()
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", opened.stream)
@@ -57,20 +57,20 @@ def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 class Kernel:
-    """The kernel of a notebook in the place of this process."""
+    """A notebook kernel in place of this process."""
 
     def __init__(self) -> None:
         """Begin without an output."""
         self.outputs: list[str] = []
 
     def display(self, html: str, *, display_id: bool) -> Kernel:
-        """Show an output that can be changed."""
+        """Show an output that can be updated."""
         assert display_id
         self.outputs.append(html)
         return self
 
     def update(self, html: str) -> None:
-        """Change it."""
+        """Update the last output."""
         self.outputs[-1] = html
 
 
@@ -89,7 +89,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 def chosen(*, wanted: bool | None = None) -> Display | None:
-    """Return the display, which gives back at once what it has taken."""
+    """Return the display that is chosen, already let go."""
     display = display_for("r", wanted=wanted)
     if display is not None:
         display.let_go()
@@ -97,7 +97,7 @@ def chosen(*, wanted: bool | None = None) -> Display | None:
 
 
 def test_a_terminal_gets_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself, unless the terminal cannot draw or the user wants none."""
+    """This is the default, unless the terminal cannot draw or the user wants no display."""
     with a_terminal(monkeypatch):
         assert isinstance(chosen(), TerminalDisplay)
         assert chosen(wanted=False) is None
@@ -107,7 +107,7 @@ def test_a_terminal_gets_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_one_picture_is_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs in two threads would draw over each other: the second one has lines."""
+    """Two runs in two threads would draw over each other, so the second one prints lines."""
     with a_terminal(monkeypatch):
         first = display_for("r", wanted=True)
         assert isinstance(first, TerminalDisplay)
@@ -118,7 +118,7 @@ def test_only_one_picture_is_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("kernel")
 def test_a_notebook_gets_an_output() -> None:
-    """Wherever its kernel was started from."""
+    """It does not matter where the kernel was started."""
     assert isinstance(chosen(), NotebookDisplay)
 
 
@@ -147,13 +147,13 @@ def test_without_a_terminal_there_are_lines_less_and_less_often(
 def test_lines_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who asks for progress gets it, on stderr; nothing is drawn, and stdout stays clean."""
+    """Progress that was asked for goes to stderr; nothing is drawn, and stdout stays clean."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     display = display_for("r", wanted=True)
     assert isinstance(display, LineDisplay)
     first, second = frame_of_a_resume(), frame_of_a_resume(input_rows=None)
     display.show(first)
-    display.show(first)  # Nobody has looked since.
+    display.show(first)  # There was no new look.
     display.end(second)
     display.let_go()
     display.show(second)
@@ -166,20 +166,20 @@ def test_lines_where_there_is_no_terminal(
 
 
 def test_without_rich_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no word about what is missing."""
+    """The missing package is not mentioned."""
     with a_terminal(monkeypatch), monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda _name: None)
         assert isinstance(chosen(), LineDisplay)
 
 
-def test_no_stderr_at_all_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service may run without one."""
+def test_a_process_without_stderr_gets_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may run without a stderr."""
     monkeypatch.setattr(sys, "stderr", None)
     assert chosen() is None
 
 
-def test_the_picture_stays_and_warnings_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cursor is never hidden: a process that is killed could not show it again."""
+def test_the_picture_stays_and_warnings_appear_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cursor is never hidden: a killed process could not show it again."""
     with a_terminal(monkeypatch) as screen:
         display = display_for("r", wanted=None)
         assert display is not None
@@ -194,8 +194,8 @@ def test_the_picture_stays_and_warnings_stand_above_it(monkeypatch: pytest.Monke
     assert plain.endswith("\r\n")
 
 
-def test_a_picture_without_a_look_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that is over at once leaves nothing on the screen, and nothing comes later."""
+def test_a_picture_without_a_look_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that ends at once leaves nothing on the screen, and nothing is drawn later."""
     with a_terminal(monkeypatch) as screen:
         display = display_for("r", wanted=None)
         assert display is not None
@@ -209,7 +209,7 @@ def test_a_picture_without_a_look_is_taken_away(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_picture_that_is_let_go_gives_stderr_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its thread hangs: what is written afterwards goes to the terminal itself."""
+    """Even if its thread hangs, later output goes to the terminal itself."""
     with a_terminal(monkeypatch) as screen:
         display = display_for("r", wanted=None)
         assert display is not None
@@ -219,7 +219,7 @@ def test_a_picture_that_is_let_go_gives_stderr_back(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_notebook_updates_one_output(kernel: Kernel, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same picture as on a terminal; nothing is printed."""
+    """It shows the same picture as a terminal; nothing is printed."""
     display = NotebookDisplay()
     display.show(frame_of_a_resume())
     display.show(frame_of_a_resume(input_rows=None))
@@ -235,7 +235,7 @@ def test_a_notebook_updates_one_output(kernel: Kernel, capsys: pytest.CaptureFix
 
 
 def test_a_job_without_a_terminal_does_not_load_rich() -> None:
-    """Nobody pays for pictures that nobody sees."""
+    """A picture that is not shown costs nothing."""
     code = (
         "import sys; from holdfast.progress.display import display_for; import holdfast.run; "
         "assert display_for('r', wanted=None); assert 'rich' not in sys.modules"

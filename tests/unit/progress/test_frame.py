@@ -32,17 +32,17 @@ ALWAYS = 1e-9
 
 
 def frame(rig: Rig, *, after_s: float = 0.0) -> Frame:
-    """Look at the run, as somebody who comes along."""
+    """Look at the run as a new watcher does."""
     return frame_of(Watcher(ledger=rig.ledger()).look(), rig.time.now() + after_s)
 
 
 def words(shown: Frame) -> dict[str, str]:
-    """Return what is shown, by its names."""
+    """Return what is shown, by name."""
     return dict(lines_of(shown))
 
 
 def half_way(rig: Rig, row: int = 12, **options: Any) -> Frame:  # noqa: ANN401 - any of `WriteOptions`.
-    """Start a job, and return what is shown when it has come to a row."""
+    """Start a job, and return what is shown when it reaches a row."""
     seen: list[Frame] = []
     transform = WatchedTransform()
     transform.at[row] = lambda: seen.append(frame(rig))
@@ -67,8 +67,8 @@ def drawn(shown: Frame, columns: int, *, encoding: str = "utf-8") -> list[str]:
     return file.read().splitlines()
 
 
-def test_a_new_run_shows_its_rows_and_why_its_pass_is_run() -> None:
-    """Of a first start there is nothing that was kept, and nothing that was saved."""
+def test_a_new_run_shows_its_rows_and_why_its_pass_runs() -> None:
+    """A first start has kept and saved nothing."""
     shown = half_way(Rig())
     assert words(shown) == {
         "rows": "12 of 20",
@@ -81,7 +81,7 @@ def test_a_new_run_shows_its_rows_and_why_its_pass_is_run() -> None:
 
 
 def test_a_resume_shows_what_it_has_saved() -> None:
-    """Rows, time and money of earlier starts."""
+    """It shows rows, time and money of earlier starts."""
     rig = Rig()
     stop_half_way(rig)
     shown = words(half_way(rig, 18, cost=0.5))
@@ -90,8 +90,8 @@ def test_a_resume_shows_what_it_has_saved() -> None:
     assert shown["start"] == "2, pass 1: resumes where the last start ended"
 
 
-def test_an_input_that_nobody_has_measured_has_no_bar() -> None:
-    """Only what is done is known."""
+def test_an_input_that_was_not_measured_has_no_bar() -> None:
+    """Only the rows done are known."""
     shown = half_way(Rig(), verify_input=False)
     assert words(shown)["rows"] == "12 so far"
     assert shown.pace.left_s is None
@@ -99,19 +99,19 @@ def test_an_input_that_nobody_has_measured_has_no_bar() -> None:
 
 
 def test_a_failed_start_says_why_and_what_to_do() -> None:
-    """By the error's name, and by its text in a line of its own."""
+    """It shows the error's name, and its text on a line of its own."""
     rig = Rig()
     stop_half_way(rig)
     shown = frame(rig)
     assert words(shown)["start"] == "1: stopped (TransformError); run it again to go on"
     assert "first: ValueError: row 15 is bad" in words(shown)["error"]
-    assert "row 15 is bad" not in one_line(shown)  # A log: it may hold values.
+    assert "row 15 is bad" not in one_line(shown)  # The text may hold values, so logs leave it out.
     assert "row 15 is bad" in shown.to_json()["stop_message"]
     assert shown.is_over
 
 
 def test_a_run_that_has_landed_is_over() -> None:
-    """And nothing is at work any more."""
+    """Nothing is at work any more."""
     rig = Rig()
     rig.start()
     shown = frame(rig, after_s=3600.0)
@@ -119,14 +119,14 @@ def test_a_run_that_has_landed_is_over() -> None:
     assert (shown.is_over, shown.silent_s, shown.elapsed_s) == (True, 0.0, 0.0)
 
 
-def test_a_run_that_nobody_has_started_is_no_error() -> None:
-    """It may be about to begin."""
+def test_a_run_that_has_not_started_is_not_an_error() -> None:
+    """It may be about to start."""
     assert words(frame(Rig())) == {"start": "it has not been started yet"}
     assert words(Frame(run_id="r")) == {"start": "opening"}
 
 
-def test_before_the_first_job_nothing_is_said_of_rows() -> None:
-    """The input is being measured: nobody knows."""
+def test_before_the_first_job_no_rows_are_shown() -> None:
+    """The input is still being measured."""
     rig, seen = Rig(), list[Frame]()
     jobs = two_partitions()
     jobs.before_measure = lambda: seen.append(frame(rig))
@@ -136,7 +136,7 @@ def test_before_the_first_job_nothing_is_said_of_rows() -> None:
 
 
 def test_silence_is_shown_once_it_is_longer_than_checkpoints_explain() -> None:
-    """A driver that was killed says nothing; a long batch does not either."""
+    """A killed driver is silent, but so is a long batch."""
     rig = Rig()
     transform = WatchedTransform()
     transform.at[12] = rig.storage.kill
@@ -146,7 +146,7 @@ def test_silence_is_shown_once_it_is_longer_than_checkpoints_explain() -> None:
 
 
 def test_the_rate_is_counted_from_checkpoint_to_checkpoint() -> None:
-    """Rows come in steps: whenever somebody looks, the same rate is found."""
+    """Rows come in steps, yet the rate is the same at any moment between them."""
     steps = [(100.0 + 25 * n, 1000) for n in range(1, 9)]
     rates = {
         rows_per_s(steps[:n], 100.0, 100.0 + 25 * n + late) for n in range(1, 9) for late in (0, 24)
@@ -155,13 +155,13 @@ def test_the_rate_is_counted_from_checkpoint_to_checkpoint() -> None:
 
 
 def test_the_rate_falls_when_the_next_step_is_late() -> None:
-    """A job that hangs does not promise to be ready soon."""
+    """A job that hangs must not seem close to its end."""
     steps = [(110.0, 100), (120.0, 100)]
     assert rows_per_s(steps, 100.0, 130.0) == 10.0
     assert rows_per_s(steps, 100.0, 200.0) == 2.0
 
 
-def test_the_rate_of_the_last_minute_counts() -> None:
+def test_only_the_last_minute_counts_for_the_rate() -> None:
     """A slow beginning is forgotten."""
     steps = [(1000.0, 1), *((1000.0 + n, 50) for n in range(1, 121))]
     assert rows_per_s(steps, 0.0, 1120.0) == 50.0
@@ -169,7 +169,7 @@ def test_the_rate_of_the_last_minute_counts() -> None:
 
 @pytest.mark.parametrize("steps", [[], [(90.0, 5)]])
 def test_no_rate_is_made_up(steps: list[tuple[float, int]]) -> None:
-    """Nothing is done yet, or the clocks of two machines differ too much to tell."""
+    """No row is done yet, or the clocks of two machines differ too much."""
     assert rows_per_s(steps, 100.0, 200.0) is None
 
 
@@ -181,14 +181,14 @@ def test_rows_that_were_kept_do_not_make_a_resume_look_fast() -> None:
     watcher, transform = Watcher(ledger=rig.ledger()), WatchedTransform()
     transform.at[18] = lambda: seen.append(watcher.look())
     rig.start(transform=transform, batch_rows=1, checkpoint_every=ALWAYS)
-    # Three rows of 0.3 seconds each, in a world with one clock.
+    # Three rows of 0.3 seconds each, on one clock.
     times = itertools.count(1)
     first, work = seen[0].starts[-1].first_claim, seen[0].gathered.work
     records = tuple(
-        replace(one, usage=Usage(at=rig.time.now() + 0.3 * next(times)))
-        if one.claim >= first and one.coverage.rows
-        else one
-        for one in work.records
+        replace(record, usage=Usage(at=rig.time.now() + 0.3 * next(times)))
+        if record.claim >= first and record.coverage.rows
+        else record
+        for record in work.records
     )
     gathered = replace(seen[0].gathered, work=replace(work, records=records))
     pace = pace_of(replace(seen[0], gathered=gathered), rig.time.now() + 0.9)
@@ -199,7 +199,7 @@ def test_rows_that_were_kept_do_not_make_a_resume_look_fast() -> None:
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_no_line_of_the_picture_is_wider_than_the_terminal(columns: int) -> None:
-    """A line that folds makes the picture jump. Its height is the same at every width."""
+    """A line that wraps makes the picture jump. The height is the same at every width."""
     lines = drawn(frame_of_a_resume(), columns)
     assert max(map(len, lines)) < columns
     assert len(lines) == len(lines_of(frame_of_a_resume())) + 3
@@ -207,7 +207,7 @@ def test_no_line_of_the_picture_is_wider_than_the_terminal(columns: int) -> None
 
 
 def test_the_picture_at_80_columns() -> None:
-    """Nothing of it is cut."""
+    """No line is cut."""
     lines = [line.rstrip() for line in drawn(frame_of_a_resume(), 80)]
     assert lines[0] == f"{'embed-2026-11  lake.ml.embeddings':<67}  1 min 12 s"
     assert lines[1].endswith("━   51%")
@@ -224,13 +224,13 @@ def test_the_picture_at_80_columns() -> None:
 
 
 def test_a_terminal_without_unicode_gets_plain_signs() -> None:
-    """Nothing stops with an encoding error."""
+    """There is no encoding error."""
     lines = drawn(frame_of_a_resume(), 60, encoding="ascii")
     assert lines[1].count("#") == int(53 * 0.516)
 
 
-def test_a_log_line_holds_the_most_important_of_it() -> None:
-    """For those who read it the day after."""
+def test_a_log_line_holds_the_most_important_facts() -> None:
+    """Logs are read the day after."""
     assert one_line(frame_of_a_resume()) == (
         "51%; rows 2,052 of 4,000; 24 rows/s; about 1 min 20 s left; 12 failed; 3 files (9.7 kB), "
         "1 chunk to put into files; 1,000 rows kept; 2.5 paid; start 2, pass 1: resumes where the "
@@ -239,7 +239,7 @@ def test_a_log_line_holds_the_most_important_of_it() -> None:
 
 
 def test_slow_jobs_count_by_the_minute() -> None:
-    """0.0 rows a second tells nobody anything."""
+    """0.0 rows a second would be useless."""
     slow = frame_of_a_resume()
     rates = [
         words(replace(slow, pace=replace(slow.pace, rows_per_s=rate)))["rows"].split("; ")[1]
@@ -251,7 +251,7 @@ def test_slow_jobs_count_by_the_minute() -> None:
 @pytest.mark.parametrize(
     ("done", "of", "shown"), [(29, 100, "29%"), (999, 1000, "99%"), (0, 0, "100%"), (5, 4, "100%")]
 )
-def test_the_share_is_never_said_too_high(done: int, of: int, shown: str) -> None:
+def test_the_share_is_never_shown_too_high(done: int, of: int, shown: str) -> None:
     """100% means that nothing is left."""
     progress = Progress(run_id="r", state="started", input_rows=of, done_rows=done)
     assert percent(progress) == shown

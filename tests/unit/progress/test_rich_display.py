@@ -1,4 +1,4 @@
-"""A real terminal while the picture is drawn: what Ctrl-C leaves, and what if nobody reads it."""
+"""A real terminal while the picture is drawn: what Ctrl-C leaves, and a terminal that hangs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def read(terminal: int, until: str, timeout_s: float = 60.0) -> str:
-    """Read until a text has come, or until nobody writes any more."""
+    """Read until a text has appeared, or until all writers are gone."""
     found, end = "", time.monotonic() + timeout_s
-    with contextlib.suppress(OSError):  # How Linux says that nobody writes any more.
+    with contextlib.suppress(OSError):  # How Linux reports that all writers are gone.
         while not (until and until in found):
             assert time.monotonic() < end, found
             data = os.read(terminal, 65536)
@@ -49,7 +49,7 @@ def read(terminal: int, until: str, timeout_s: float = 60.0) -> str:
 
 
 def start(terminal: int, rows: int) -> subprocess.Popen[bytes]:
-    """Start a job of so many slow rows, with its errors on a terminal."""
+    """Start a job with this many slow rows, with its stderr on a terminal."""
     return subprocess.Popen(
         [sys.executable, "-c", JOB, str(rows)],
         stdout=subprocess.DEVNULL,
@@ -63,7 +63,7 @@ def start(terminal: int, rows: int) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.slow_unit  # A task looks only every few seconds whether it is to stop.
+@pytest.mark.slow_unit  # A task checks for a stop only every few seconds.
 def test_ctrl_c_leaves_the_last_picture_and_a_clean_terminal() -> None:
     """The picture says how it ended; no setting of the terminal has changed."""
     ours, theirs = pty.openpty()
@@ -72,7 +72,7 @@ def test_ctrl_c_leaves_the_last_picture_and_a_clean_terminal() -> None:
     os.close(theirs)
     drawn = read(ours, "pass 1: computes all rows")
     job.send_signal(signal.SIGINT)
-    drawn += read(ours, "")  # To the end: a terminal that nobody reads would stop the job.
+    drawn += read(ours, "")  # Read to the end: a terminal that is not read would stop the job.
     assert job.wait(timeout=60.0) == -signal.SIGINT
     assert termios.tcgetattr(ours) == before
     os.close(ours)
@@ -83,8 +83,8 @@ def test_ctrl_c_leaves_the_last_picture_and_a_clean_terminal() -> None:
     assert last < plain.index("Traceback")  # Python's own, below the picture.
 
 
-def test_a_terminal_that_nobody_reads_does_not_stop_the_job() -> None:
-    """Ctrl-S, or a connection that hangs: the thread blocks, the job goes on to its end."""
+def test_a_terminal_that_is_not_read_does_not_stop_the_job() -> None:
+    """After Ctrl-S, or on a connection that hangs, the thread blocks and the job goes on."""
     ours, theirs = pty.openpty()
     os.set_blocking(theirs, False)
     with contextlib.suppress(BlockingIOError):  # Full before the job draws, however slow it is.

@@ -37,14 +37,14 @@ class Clock:
         self.looks: list[float] = []
 
     def look_at(self, rig: Rig) -> Observation:
-        """Look, and take the time for it."""
+        """Look, and let the look take its time."""
         self.looks.append(self.s - 100.0)
         self.s += self.look_takes_s
         return Watcher(ledger=rig.ledger()).look()
 
 
 def watch(rig: Rig, clock: Clock, display: MemoryDisplay, *, claimed: bool = True) -> Watching:
-    """Return what the thread runs, on the test's clock."""
+    """Return the object that the thread runs, on the test's clock."""
     return Watching(
         run_id=RUN_ID,
         table="lake.db.t",
@@ -57,7 +57,7 @@ def watch(rig: Rig, clock: Clock, display: MemoryDisplay, *, claimed: bool = Tru
 
 
 def pass_time(watched: Watching, clock: Clock, seconds: float) -> None:
-    """Let the thread do what it would do in so many seconds."""
+    """Let the thread do what it would do in this many seconds."""
     until, pause = clock.s + seconds, watched.display.tick_s
     while clock.s + pause <= until:
         clock.s += pause
@@ -65,15 +65,15 @@ def pass_time(watched: Watching, clock: Clock, seconds: float) -> None:
 
 
 def test_the_first_look_comes_after_two_seconds_and_then_one_every_two() -> None:
-    """Quick looks, of a store that is near."""
+    """The looks are quick, as the store is near."""
     clock, display = Clock(), MemoryDisplay()
     pass_time(watch(Rig(), clock, display), clock, 9.0)
     assert clock.looks == [2.0, 4.0, 6.0, 8.0]
-    assert [one.elapsed_s for one in display.frames] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [frame.elapsed_s for frame in display.frames] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_a_look_that_takes_long_is_followed_by_a_long_pause() -> None:
-    """At most one fiftieth of the time is spent on looking; the clock goes on."""
+    """At most one fiftieth of the time is spent looking; the display's clock goes on."""
     clock, display = Clock(), MemoryDisplay()
     clock.look_takes_s = 0.5
     pass_time(watch(Rig(), clock, display), clock, 100.0)
@@ -82,19 +82,19 @@ def test_a_look_that_takes_long_is_followed_by_a_long_pause() -> None:
 
 
 def test_nothing_is_read_before_the_run_is_claimed() -> None:
-    """An earlier start of the run is no news: it says that it opens."""
+    """An earlier start is not shown: the display says that the run is opening."""
     rig, clock, display = Rig(), Clock(), MemoryDisplay()
     rig.start()
     watched = watch(rig, clock, display, claimed=False)
     pass_time(watched, clock, 9.0)
     watched.end()
     assert clock.looks == []
-    assert {one.progress for one in display.frames} == {None}
-    assert display.ended == [None]  # There was nothing to see: the picture is taken away.
+    assert {frame.progress for frame in display.frames} == {None}
+    assert display.ended == [None]  # There was nothing to show: the picture is erased.
 
 
-def test_the_last_frame_is_looked_at_afresh() -> None:
-    """The run has landed since the last look, and that is what stays on the screen."""
+def test_the_last_frame_comes_from_a_fresh_look() -> None:
+    """The run has landed since the last look, and the screen must end with that."""
     rig, clock, display = Rig(), Clock(), MemoryDisplay()
     watched = watch(rig, clock, display)
     pass_time(watched, clock, 3.0)
@@ -106,8 +106,8 @@ def test_the_last_frame_is_looked_at_afresh() -> None:
     assert (last.progress.state, last.progress.share, last.elapsed_s) == ("committed", 1.0, 3.0)
 
 
-def test_errors_are_swallowed_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A store that does not answer, then a terminal that is gone; the thread goes on."""
+def test_errors_are_swallowed_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The store does not answer, then the terminal is gone; the thread goes on."""
     rig, clock, display = Rig(), Clock(), MemoryDisplay()
     watched = watch(rig, clock, display)
 
@@ -119,14 +119,14 @@ def test_errors_are_swallowed_and_told_once(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.DEBUG, "holdfast"):
         pass_time(watched, clock, 9.0)
         watched.end()
-    assert [one.levelname for one in caplog.records] == ["DEBUG"]
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
     watched.look, display.fails = lambda: clock.look_at(rig), False
     pass_time(watched, clock, 9.0)
     assert display.frames[-1].progress is not None
 
 
 def test_a_look_makes_few_calls_and_no_write() -> None:
-    """One listing of the log and one of the tasks, and a read for each record that is new."""
+    """It lists the log and the tasks once each, and reads each new record."""
     rig = Rig()
     watcher, transform = Watcher(ledger=rig.ledger()), WatchedTransform()
     calls: list[list[str]] = []
@@ -139,7 +139,7 @@ def test_a_look_makes_few_calls_and_no_write() -> None:
     transform.at[12], transform.at[13] = look, look
     rig.start(transform=transform, batch_rows=4, checkpoint_every=ALWAYS)
     look()
-    # The claim, the plan and the run file, then the task records; nothing new costs two listings.
+    # The claim, the plan and the run file, then the task records; without news, two listings.
     assert calls[0] == ["list", "get", "get", "get", "list", *["get"] * (len(calls[0]) - 5)]
     assert len(calls[0]) == 9
     assert calls[1] == ["list", "list"]
@@ -149,26 +149,26 @@ def test_a_look_makes_few_calls_and_no_write() -> None:
 
 @contextlib.contextmanager
 def displayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryDisplay]:
-    """Show runs on a display of the test's, quickly, and prove that no thread is left."""
+    """Show runs quickly on a display in memory, and check that no thread is left."""
     display = MemoryDisplay()
     display.first_s = display.every_s = display.tick_s = 0.001
     monkeypatch.setattr(watching, "display_for", lambda _run_id, **_: display)
     monkeypatch.setattr(watching, "_PAUSE_FOR_A_LOOK", 0.0)
     yield display
-    assert [one for one in threading.enumerate() if one.name == "holdfast-progress"] == []
+    assert [thread for thread in threading.enumerate() if thread.name == "holdfast-progress"] == []
     assert display.let_go_calls == 1
 
 
 def wait_for_a_look(display: MemoryDisplay) -> None:
     """Wait until the thread has seen something."""
     until = time.monotonic() + 10.0
-    while not any(one.progress is not None for one in list(display.frames)):
+    while not any(frame.progress is not None for frame in list(display.frames)):
         assert time.monotonic() < until
         time.sleep(0.001)
 
 
 def start(rig: Rig, display: MemoryDisplay, meanwhile: Callable[[], object] | None = None) -> None:
-    """Drive the job as `append` does; something happens once the thread has seen the run."""
+    """Drive the job as `append` does, and call `meanwhile` once the thread has seen the run."""
     transform = WatchedTransform()
 
     def wait() -> None:
@@ -186,7 +186,7 @@ def start(rig: Rig, display: MemoryDisplay, meanwhile: Callable[[], object] | No
 
 
 def state(frame: Frame | None) -> str:
-    """Return where the run stands in a frame."""
+    """Return the state of the run in a frame."""
     assert frame is not None
     assert frame.progress is not None
     return frame.progress.state
@@ -196,7 +196,7 @@ def test_a_job_is_shown_from_its_claim_to_its_end(monkeypatch: pytest.MonkeyPatc
     """The last frame says that it has landed, and the thread is gone."""
     with displayed(monkeypatch) as display:
         start(Rig(), display)
-        assert [state(one) for one in display.ended] == ["committed"]
+        assert [state(frame) for frame in display.ended] == ["committed"]
 
 
 def test_the_thread_ends_when_the_job_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,14 +208,14 @@ def test_the_thread_ends_when_the_job_fails(monkeypatch: pytest.MonkeyPatch) -> 
     with displayed(monkeypatch) as display:
         with pytest.raises(TransformError, match="a bad row"):
             start(Rig(), display, fail)
-        assert [state(one) for one in display.ended] == ["stopped"]
+        assert [state(frame) for frame in display.ended] == ["stopped"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, DriverDiedError])
 def test_the_thread_ends_when_the_driver_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """Ctrl-C, or anything else that no handler of ours catches."""
+    """This is Ctrl-C, or any other exception that no handler of ours catches."""
 
     def interrupt() -> None:
         raise error
@@ -226,7 +226,7 @@ def test_the_thread_ends_when_the_driver_is_interrupted(
 
 
 def test_a_job_does_not_wait_for_a_look_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that does not answer the thread costs the job a bound, and nothing is shown later."""
+    """The job waits a bounded time for the thread, and nothing is shown afterwards."""
     monkeypatch.setattr(watching, "_END_S", 0.05)
     display, answer = MemoryDisplay(), threading.Event()
     display.first_s = display.every_s = display.tick_s = 0.001
@@ -243,8 +243,8 @@ def test_a_job_does_not_wait_for_a_look_that_hangs(monkeypatch: pytest.MonkeyPat
     answer.set()
 
 
-def test_a_display_that_cannot_be_made_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job runs as if nobody looked."""
+def test_a_display_that_cannot_be_made_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job runs as without a display."""
 
     def fail(_run_id: str, **_: object) -> None:
         raise OSError("no terminal")

@@ -1,4 +1,4 @@
-"""Fitting columns, nested ones too: losslessly, or with an error that names the column."""
+"""Fitting columns, including nested ones: losslessly, or with an error that names the column."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fit(
     nullable: bool = True,
     may_lack: MayLack = frozenset(),
 ) -> pa.Array:
-    """Fit one column named `c` to a table that has only it."""
+    """Fit one column named `c` to a table with only that column."""
     batch = pa.RecordBatch.from_arrays([values], names=["c"])
     schema = pa.schema([pa.field("c", target, nullable=nullable)])
     fitted = Conformer("lake.db.t", batch.schema, schema, may_lack=may_lack)(batch)
@@ -43,7 +43,7 @@ WIDENINGS: list[tuple[pa.DataType, pa.DataType, Any]] = [
     (pa.uint8(), pa.int32(), 2**8 - 1),
     (pa.uint16(), pa.int32(), 2**16 - 1),
     (pa.uint32(), pa.int64(), 2**32 - 1),
-    (pa.float16(), pa.float32(), np.float16(1.5)),  # PyArrow 20 takes no other.
+    (pa.float16(), pa.float32(), np.float16(1.5)),  # PyArrow 20 accepts no other.
     (pa.float32(), pa.float64(), 1.5),
     (pa.float64(), pa.float64(), float("-inf")),
     (pa.decimal128(5, 2), pa.decimal128(9, 2), Decimal("-123.45")),
@@ -77,7 +77,7 @@ WIDENINGS: list[tuple[pa.DataType, pa.DataType, Any]] = [
 def test_each_widening_keeps_every_value(
     source: pa.DataType, target: pa.DataType, value: object
 ) -> None:
-    """Values and NULLs are the same after as before, also in a slice."""
+    """Values and NULLs are unchanged, including in a slice."""
     values = pa.array([None, value, None, value], source).slice(1)
     assert fit(values, target).to_pylist() == [value, None, value]
 
@@ -112,7 +112,7 @@ NARROWINGS = [
 
 @pytest.mark.parametrize(("source", "target"), NARROWINGS, ids=str)
 def test_each_narrowing_is_refused_before_any_row(source: pa.DataType, target: pa.DataType) -> None:
-    """It is refused by type, not by luck of the values, and the message names all three."""
+    """It is refused by type, whatever the values; the message names table, column and type."""
     with pytest.raises(SchemaMismatchError) as caught:
         Conformer("lake.db.t", pa.schema([("c", source)]), pa.schema([("c", target)]))
     assert (caught.value.table, caught.value.column) == ("lake.db.t", "c")
@@ -131,10 +131,10 @@ LOSSES: list[tuple[pa.Array, pa.DataType]] = [
 
 
 @pytest.mark.parametrize(("values", "target"), LOSSES, ids=str)
-def test_a_value_that_would_lose_something_is_refused(
+def test_a_value_that_does_not_fit_without_loss_is_refused(
     values: pa.Array, target: pa.DataType
 ) -> None:
-    """Nanoseconds, time of day, width: a single such value is an error that names the column."""
+    """One value that loses nanoseconds, time of day or width is an error naming the column."""
     with pytest.raises(SchemaMismatchError) as caught:
         fit(values, target)
     assert caught.value.column == "c"
@@ -169,7 +169,7 @@ def test_columns_are_matched_by_name_in_the_tables_order() -> None:
 def test_columns_that_do_not_match_are_named(
     output: list[str], table: list[pa.Field], column: str, said: str
 ) -> None:
-    """An extra column, a missing required one, and one that is there twice."""
+    """These are an extra column, a missing required one, and a duplicate."""
     source = pa.schema([pa.field(name, pa.int64()) for name in output])
     with pytest.raises(SchemaMismatchError, match=said) as caught:
         Conformer("t", source, pa.schema(table))
@@ -188,7 +188,7 @@ def test_columns_that_do_not_match_are_named(
     ids=lambda values: str(values.type),
 )
 def test_null_in_a_required_column_is_refused(values: pa.Array) -> None:
-    """However the NULL is kept; the message says in which row it stands."""
+    """This holds however the NULL is stored; the message says in which row it is."""
     with pytest.raises(SchemaMismatchError, match="required, but NULL in row") as caught:
         fit(values, pa.int64(), nullable=False)
     assert caught.value.column == "c"
@@ -248,10 +248,10 @@ NESTED: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
 
 @pytest.mark.parametrize("start", [0, 1, 2])
 @pytest.mark.parametrize(("source", "target", "rows"), NESTED, ids=str)
-def test_nested_values_are_kept_also_in_a_slice(
+def test_nested_values_are_kept_even_in_a_slice(
     source: pa.DataType, target: pa.DataType, rows: list[Any], start: int
 ) -> None:
-    """Offsets, NULL parents and NULL children are the same after as before."""
+    """Offsets, NULL parents and NULL children are unchanged."""
     assert fit(pa.array(rows, source).slice(start), target).to_pylist() == rows[start:]
     assert fit(pa.array(rows, source).slice(0, 0), target).to_pylist() == []
 
@@ -268,7 +268,7 @@ def test_struct_fields_are_matched_by_name() -> None:
 
 
 def test_a_field_name_that_looks_like_a_path_is_a_name() -> None:
-    """`.a` is another field than `a`, however odd."""
+    """`.a` and `a` are different fields."""
     source = pa.struct([(".a", pa.int32()), ("a", pa.int32())])
     target = pa.struct([(".a", pa.int64()), ("a", pa.int64())])
     assert fit(pa.array([{".a": 1, "a": 2}], source), target).to_pylist() == [{".a": 1, "a": 2}]
@@ -293,31 +293,31 @@ REFUSED: list[tuple[pa.DataType, pa.DataType, str]] = [
 
 
 @pytest.mark.parametrize(("source", "target", "path"), REFUSED, ids=str)
-def test_what_does_not_fit_is_named_by_its_path(
+def test_a_field_that_does_not_fit_is_named_by_its_path(
     source: pa.DataType, target: pa.DataType, path: str
 ) -> None:
-    """The error leads to the field, however deep it stands."""
+    """The error gives the path to the field, however deep it is."""
     with pytest.raises(SchemaMismatchError) as caught:
         Conformer("t", pa.schema([("c", source)]), pa.schema([("c", target)]))
     assert caught.value.column == path
 
 
-def test_a_struct_field_that_is_there_twice_is_refused() -> None:
-    """Which of the two is meant, nobody can say."""
+def test_a_duplicate_struct_field_is_refused() -> None:
+    """It is unknown which of the two is meant."""
     doubled = pa.struct([("a", pa.int32()), ("a", pa.int32())])
     with pytest.raises(SchemaMismatchError) as caught:
         Conformer("t", pa.schema([("c", doubled)]), pa.schema([("c", pa.struct([("a", WIDE)]))]))
     assert caught.value.column == "c.a"
 
 
-# The narrow source goes the way of conversion, the wide one is passed on as it is.
+# The narrow source is converted; the wide one is passed on as it is.
 @pytest.mark.parametrize("kind", [pa.int32(), WIDE], ids=["converted", "passed on"])
 @pytest.mark.parametrize("declared", [True, False], ids=["nullable", "declared required"])
 @pytest.mark.parametrize("shape", ["struct", "list", "map"])
 def test_null_in_a_required_child_is_refused(
     kind: pa.DataType, shape: str, *, declared: bool
 ) -> None:
-    """Types are promises that nobody checks: the values are looked at, whatever is declared."""
+    """Arrow does not enforce declared types, so the values are checked."""
     children = pa.array([1, None], kind)
     child = pa.field("x", kind, nullable=declared)
     offsets = pa.array([0, 2], pa.int32())
@@ -338,14 +338,14 @@ def test_null_in_a_required_child_is_refused(
 
 
 def test_a_null_parent_may_have_required_children() -> None:
-    """A NULL struct or list has no children that could be missing."""
+    """A NULL struct or list has no children."""
     rows = [{"a": 1}, None]
     target = pa.struct([required("a", WIDE)])
     assert fit(pa.array(rows, pa.struct([("a", pa.int32())])), target).to_pylist() == rows
     lists = [[1], None, []]
     wanted = pa.list_(required("element", WIDE))
     assert fit(pa.array(lists, pa.list_(pa.int32())), wanted).to_pylist() == lists
-    # A slot of a NULL list of fixed size holds values all the same; they must not count.
+    # A slot of a NULL list of fixed size still holds values; they must not count.
     fixed = pa.array([[1, 2], None], pa.list_(pa.int32(), 2))
     assert fit(fixed, wanted).to_pylist() == [[1, 2], None]
 
@@ -360,29 +360,29 @@ UUIDS: list[tuple[pa.DataType, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("source", "rows"), UUIDS, ids=str)
-def test_uuids_come_as_text_or_as_bytes(source: pa.DataType, rows: list[Any]) -> None:
-    """Spark has no UUID type: strings are how they arrive."""
+def test_uuids_may_be_text_or_bytes(source: pa.DataType, rows: list[Any]) -> None:
+    """Spark has no UUID type: they arrive as strings."""
     assert fit(pa.array(rows, source), pa.uuid()).to_pylist() == [ONE, None, TWO]
     nested = pa.array([rows, None], pa.list_(source))
     assert fit(nested, pa.list_(pa.uuid())).to_pylist() == [[ONE, None, TWO], None]
 
 
 def test_a_uuid_column_is_passed_on() -> None:
-    """What already has Arrow's own type is not touched."""
+    """A column that already has Arrow's own type is unchanged."""
     assert fit(pa.array([ONE.bytes, None], pa.uuid()), pa.uuid()).to_pylist() == [ONE, None]
 
 
 @pytest.mark.parametrize(
     "values", [pa.array(["no uuid"]), pa.array([b"short"]), pa.array([b"x" * 15], pa.binary(15))]
 )
-def test_what_is_no_uuid_is_refused(values: pa.Array) -> None:
+def test_a_value_that_is_not_a_uuid_is_refused(values: pa.Array) -> None:
     """The error names the column."""
     with pytest.raises(SchemaMismatchError) as caught:
         fit(values, pa.uuid())
     assert caught.value.column == "c"
 
 
-def test_a_number_is_no_uuid() -> None:
+def test_a_number_is_not_a_uuid() -> None:
     """It is refused by type, before any row."""
     with pytest.raises(SchemaMismatchError, match="int64 cannot be cast to a UUID"):
         fit(pa.array([1]), pa.uuid())

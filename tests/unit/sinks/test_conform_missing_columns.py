@@ -1,4 +1,4 @@
-"""A column of the table that the output lacks: an error that names it, unless NULL is asked for."""
+"""A table column that the output lacks: an error that names it, unless NULL is requested."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ X_ONLY = pa.struct([("x", pa.int64())])
     ],
     ids=["a column", "of a struct", "below a list", "below a map"],
 )
-def test_what_the_output_lacks_is_named_unless_it_may_be_lacking(
+def test_a_column_that_the_output_lacks_is_named_unless_it_may_be_missing(
     output: pa.Schema, path: ColumnPath
 ) -> None:
-    """At any depth, and the error says how to ask for NULL."""
+    """This holds at any depth, and the error says how to request NULL."""
     with pytest.raises(SchemaMismatchError, match='pass missing_columns="null"') as caught:
         Conformer("t", output, TABLE)
     assert caught.value.column == ".".join(path)
@@ -91,7 +91,7 @@ def test_what_the_output_lacks_is_named_unless_it_may_be_lacking(
 
 
 def test_a_dot_in_a_name_is_not_a_step_down() -> None:
-    """A column `a.b` that may be lacking does not excuse the child `b` of a struct `a`."""
+    """A column `a.b` that may be missing does not excuse the child `b` of a struct `a`."""
     table = pa.schema([("a", pa.struct([("x", pa.int64()), ("b", pa.int64())]))])
     output = pa.schema([("a", pa.struct([("x", pa.int64())]))])
     with pytest.raises(SchemaMismatchError, match=r"'a\.b'"):
@@ -99,7 +99,7 @@ def test_a_dot_in_a_name_is_not_a_step_down() -> None:
 
 
 def test_a_required_column_is_never_filled_with_null() -> None:
-    """Not even where NULL is asked for."""
+    """This holds even if NULL is requested."""
     table = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.int64())])
     with pytest.raises(SchemaMismatchError, match="required, but missing"):
         Conformer("t", without(table, "a"), table, may_lack=None)
@@ -112,16 +112,16 @@ PRICED = Schema(
 IDS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
 
 
-def test_the_writer_of_iceberg_refuses_or_fills(tmp_path: Path) -> None:
-    """As its spec says, which the driver has made."""
+def test_the_iceberg_writer_refuses_or_fills(tmp_path: Path) -> None:
+    """It does what its spec says, which the driver made."""
     with pytest.raises(SchemaMismatchError, match="'price'"):
         write(writer_spec(tmp_path, PRICED, may_lack=NONE), IDS)
     (file,) = write(writer_spec(tmp_path, PRICED, may_lack=frozenset({("price",)})), IDS)
     assert rows_of(file) == [{"id": 1, "price": None}, {"id": 2, "price": None}]
 
 
-def test_the_writer_of_lance_refuses_or_fills(tmp_path: Path) -> None:
-    """As its spec says, which the driver has made."""
+def test_the_lance_writer_refuses_or_fills(tmp_path: Path) -> None:
+    """It does what its spec says, which the driver made."""
     sink: Sink = LanceRig(str(tmp_path / "t.lance")).sink()
     view = sink.load()
     with pytest.raises(SchemaMismatchError, match="'label'"):
@@ -131,15 +131,15 @@ def test_the_writer_of_lance_refuses_or_fills(tmp_path: Path) -> None:
 
 
 def struct_of(first: int, *names: str) -> StructType:
-    """Return a struct of optional numbers, whose ids go up."""
+    """Return a struct of optional numbers with ascending ids."""
     fields = [
         NestedField(first + at, name, LongType(), required=False) for at, name in enumerate(names)
     ]
     return StructType(*fields)
 
 
-def test_added_columns_of_iceberg_are_told_by_their_numbers() -> None:
-    """A renamed column is the one that it was; what came below a list or a map counts too."""
+def test_added_columns_of_iceberg_are_found_by_their_ids() -> None:
+    """A renamed column is not new; a column added below a list or a map counts too."""
     began = Schema(
         NestedField(1, "id", LongType(), required=False),
         NestedField(2, "old", LongType(), required=False),
@@ -162,12 +162,12 @@ def test_added_columns_of_iceberg_are_told_by_their_numbers() -> None:
     }
 
 
-def test_added_columns_of_lance_are_told_by_their_numbers(tmp_path: Path) -> None:
-    """With the same words for what lists hold as in an error of the output."""
+def test_added_columns_of_lance_are_found_by_their_ids(tmp_path: Path) -> None:
+    """The names for list elements are the same as in errors about the output."""
     uri = str(tmp_path / "t.lance")
     rows = pa.table({"id": [1], "tags": pa.array([[{"x": 1}]], pa.list_(X_ONLY))})
     began = lance_schema_json(lance.write_dataset(rows, uri))
-    renaming: Any = {"path": "id", "name": "key"}  # Lance's type for it is another.
+    renaming: Any = {"path": "id", "name": "key"}  # Lance declares another type for it.
     lance.dataset(uri).alter_columns(renaming)
     lance.dataset(uri).add_columns(pa.field("more", pa.list_(CHILD)))
     now = lance_schema_json(lance.dataset(uri))
@@ -186,7 +186,7 @@ def _lance(name: str, number: int, kind: str = "int64", *below: dict[str, Any]) 
 
 
 def test_a_first_plan_without_a_schema_is_damage(lake: CliLake, tmp_path: Path) -> None:
-    """It comes from a ledger: what it does not say must not pass for a column that came later."""
+    """It comes from a ledger: a column that it omits must not count as added later."""
     sinks: list[Sink] = [lake.make_table(), LanceRig(str(tmp_path / "t.lance")).sink()]
     for sink in sinks:
         with pytest.raises(LedgerDamagedError):
@@ -194,10 +194,10 @@ def test_a_first_plan_without_a_schema_is_damage(lake: CliLake, tmp_path: Path) 
 
 
 class Paid:
-    """A transform that gives only the columns it is asked for, and counts its calls."""
+    """A transform that returns only the given columns, and counts its calls."""
 
     def __init__(self, *names: str) -> None:
-        """Start at no call."""
+        """Start without calls."""
         self.names, self.calls, self.rows = names, 0, 0
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def priced() -> Rig:
 
 
 def timed(rig: Rig) -> Ports:
-    """Return ports whose tasks have the rig's clock, too."""
+    """Return ports whose tasks use the rig's clock too."""
     return replace(manual_ports(rig.time), tasks=TaskPorts(now=rig.time.now))
 
 
@@ -224,12 +224,12 @@ PARTS = (range(100), range(100, 200), range(200, 300))
 
 
 @pytest.mark.parametrize("on_error", ["raise", "quarantine"])
-def test_a_transform_that_gives_too_few_columns_is_paid_for_one_small_batch(
+def test_a_transform_that_returns_too_few_columns_costs_one_small_batch(
     priced: Rig, on_error: str
 ) -> None:
-    """In each task at work; later ones pay for none. No batch is halved to look for a row."""
+    """This is per task at work; later tasks call it for none. No batch is halved to find a row."""
     transform, rows = Paid("id"), MemorySubmitter(*PARTS, range(300, 400))
-    rows.before_task[2] = lambda: priced.time.sleep(3.0)  # The first two began with the job.
+    rows.before_task[2] = lambda: priced.time.sleep(3.0)  # The first two start with the job.
     with pytest.raises(SchemaMismatchError, match="'price'"):
         priced.start(rows, ports=timed(priced), transform=transform, on_error=on_error)
     assert (transform.calls, transform.rows) == (2, 16)
@@ -239,7 +239,7 @@ def test_a_transform_that_gives_too_few_columns_is_paid_for_one_small_batch(
 
 @pytest.mark.filterwarnings("ignore:run .* code has changed:UserWarning")
 def test_after_the_error_the_same_run_goes_on_with_null_or_with_the_column(priced: Rig) -> None:
-    """What a later start wants counts; nothing about it is kept in the run."""
+    """Only the current start's options count; the run does not store them."""
     with pytest.raises(SchemaMismatchError, match="'price'"):
         priced.start(transform=Paid("id"))
     priced.start(transform=Paid("id"), missing_columns="null")
@@ -254,7 +254,7 @@ def test_after_the_error_the_same_run_goes_on_with_null_or_with_the_column(price
 
 
 def test_output_without_rows_need_not_have_columns(priced: Rig) -> None:
-    """A batch of which nothing is left says nothing about those of which something is."""
+    """A batch with no output rows says nothing about the others."""
 
     def none_of_the_first(batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - two kinds of output.
         if batch["id"][0].as_py() < 10:
@@ -269,8 +269,8 @@ def test_output_without_rows_need_not_have_columns(priced: Rig) -> None:
         assert sorted(row["id"] for row in rows) == list(range(10, 20))
 
 
-def test_the_check_before_any_task_knows_what_may_be_lacking(priced: Rig) -> None:
-    """Without a transform the output is held against the same columns as with one."""
+def test_the_check_before_any_task_knows_what_may_be_missing(priced: Rig) -> None:
+    """Without a transform the output is checked against the same columns as with one."""
     seen: list[MayLack] = []
     for choice in (WriteOptions(), WriteOptions(missing_columns="null")):
         driver = Driver(
@@ -285,7 +285,7 @@ def test_the_check_before_any_task_knows_what_may_be_lacking(priced: Rig) -> Non
 
 
 def test_the_choice_is_checked() -> None:
-    """A word that is none of the two must not pass for either."""
+    """Any value other than the two is refused."""
     with pytest.raises(SettingsError, match=r'give "error" or "null"'):
         WriteOptions(missing_columns="fill")  # type: ignore[arg-type]
 
@@ -303,13 +303,13 @@ def answers(*lacks: int) -> Any:  # noqa: ANN401 - a row function.
 
 
 def ids_of(rig: Rig) -> list[int]:
-    """Return the ids that the table has got."""
+    """Return the ids in the table."""
     return sorted(row["id"] for file in rig.table.files.values() for row in file.to_pylist())
 
 
 @pytest.mark.parametrize("on_error", ["raise", "quarantine"])
-def test_a_key_that_no_answer_has_is_the_jobs_error(priced: Rig, on_error: str) -> None:
-    """It is not one row's fault: the error names the column, and few rows are paid for."""
+def test_a_key_that_no_answer_has_fails_the_job(priced: Rig, on_error: str) -> None:
+    """It is not the fault of one row: the error names the column, and few rows are paid for."""
     called: list[int] = []
 
     async def answer(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,16 +325,16 @@ def test_a_key_that_no_answer_has_is_the_jobs_error(priced: Rig, on_error: str) 
     assert len(called) <= {"raise": 2, "quarantine": 9}[on_error]
 
 
-def test_a_key_that_some_answers_lack_is_those_rows_failure(priced: Rig) -> None:
-    """They are set aside, and not filled with NULL; None is a value, and an answer."""
+def test_a_key_that_some_answers_lack_fails_only_those_rows(priced: Rig) -> None:
+    """They are quarantined, not filled with NULL; None is a valid answer."""
     driven = priced.start(transform=answers(0, 3, 12), on_error="quarantine", max_errors=3)
     assert driven.quarantined_rows == 3
-    assert ids_of(priced) == [one for one in range(20) if one not in {0, 3, 12}]
+    assert ids_of(priced) == [number for number in range(20) if number not in {0, 3, 12}]
 
 
 @pytest.mark.filterwarnings("ignore:run .* code has changed:UserWarning")
-def test_what_is_left_of_a_run_may_all_lack_a_key(priced: Rig) -> None:
-    """They are set aside: other answers were whole, though none of this start is."""
+def test_all_rows_left_of_a_run_may_lack_a_key(priced: Rig) -> None:
+    """They are quarantined: earlier answers were complete, although none of this start is."""
     with pytest.raises(TransformError):
         priced.start(MemorySubmitter(range(20)), transform=answers(10), retries=0)
     rest = answers(*range(40))
@@ -342,23 +342,23 @@ def test_what_is_left_of_a_run_may_all_lack_a_key(priced: Rig) -> None:
         MemorySubmitter(range(40)), transform=rest, on_error="quarantine", max_errors=40
     )
     assert driven.quarantined_rows == 21
-    assert ids_of(priced) == [one for one in range(20) if one != 10]
+    assert ids_of(priced) == [number for number in range(20) if number != 10]
 
 
 def test_a_row_whose_answer_lacks_a_key_is_named(priced: Rig) -> None:
-    """Where failing rows end the job, the error names the row and the column."""
+    """If failing rows end the job, the error names the row and the column."""
     with pytest.raises(TransformError, match=r"'price'(.|\n)*id=3"):
         priced.start(transform=answers(3), retries=0)
 
 
 def test_too_many_rows_without_a_key_end_the_job(priced: Rig) -> None:
-    """As any other failing rows do, and the error names the column."""
+    """They count like any other failing rows, and the error names the column."""
     with pytest.raises(TooManyErrorsError, match="'price'"):
         priced.start(transform=answers(3, 4), on_error="quarantine", max_errors=1)
 
 
-def test_null_may_be_asked_for_of_answers_too(priced: Rig) -> None:
-    """Then a key that is left out is NULL."""
+def test_null_may_be_requested_for_answers_too(priced: Rig) -> None:
+    """A missing key is then NULL."""
     priced.start(transform=answers(3), missing_columns="null")
     assert ids_of(priced) == list(range(20))
 
@@ -382,7 +382,7 @@ WHOLE: dict[str, Any] = {"id": 1, "place": {"x": 1, "y": None}, "tags": [{"x": 1
         ({"place": "no struct"}, None),
     ],
 )
-def test_what_an_answer_lacks_is_found_at_any_depth(
+def test_a_key_that_an_answer_lacks_is_found_at_any_depth(
     changes: dict[str, Any], wanted: Sequence[str] | None
 ) -> None:
     """Arrow would fill the child of a struct with NULL by itself."""

@@ -25,8 +25,8 @@ TABLE = "s3://lake/wh/t"
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 
 
-def test_no_value_of_a_row_leads_out_of_the_tables_folder(tmp_path: Path) -> None:
-    """A partition's folder is named after a value that users send; a sweep can delete it again."""
+def test_no_row_value_leads_out_of_the_tables_folder(tmp_path: Path) -> None:
+    """A partition folder is named after a user's value; a sweep must be able to delete it."""
     values = [
         "..",
         ".",
@@ -65,7 +65,7 @@ def test_no_value_of_a_row_leads_out_of_the_tables_folder(tmp_path: Path) -> Non
     ],
 )
 def test_a_plain_path_inside_the_folder_passes(folder: str, rest: str) -> None:
-    """Whatever a writer makes can be deleted, partitions of hostile values as well."""
+    """All that a writer makes can be deleted, including partitions of hostile values."""
     refuse_outside("t", [folder], [f"{folder.rstrip('/')}/{rest}"])
 
 
@@ -88,7 +88,7 @@ def test_a_plain_path_inside_the_folder_passes(folder: str, rest: str) -> None:
         f"{TABLE}/../victim/x.parquet",
         f"{TABLE}/data/../../victim/x.parquet",
         f"{TABLE}/data/..",
-        f"{TABLE}/data/../data/x.parquet",  # It ends inside, but no writer names a file so.
+        f"{TABLE}/data/../data/x.parquet",  # It ends inside, but no writer uses such a name.
         f"{TABLE}/./x.parquet",
         f"{TABLE}//x.parquet",
         f"{TABLE}//../victim/x.parquet",
@@ -104,7 +104,7 @@ def test_a_plain_path_inside_the_folder_passes(folder: str, rest: str) -> None:
     ],
 )
 def test_any_other_path_is_refused(folder: str, path: str) -> None:
-    """The error names the path, wherever in the list it is."""
+    """The error names the path, wherever it is in the list."""
     good = f"{TABLE}/data/x.parquet"
     for paths in ([path], [good, path], [path, good], [good, path, good]):
         with pytest.raises(LedgerDamagedError, match=r"outside lake\.t") as caught:
@@ -121,7 +121,7 @@ def test_each_folder_of_the_table_counts() -> None:
 
 
 def test_no_folder_means_no_file() -> None:
-    """Where nothing is known to be the table's, nothing is deleted; an empty list asks nothing."""
+    """Without a known folder of the table nothing is deleted; an empty list is fine."""
     refuse_outside("t", [], [])
     with pytest.raises(LedgerDamagedError):
         refuse_outside("t", [], [f"{TABLE}/data/x.parquet"])
@@ -130,7 +130,7 @@ def test_no_folder_means_no_file() -> None:
 @pytest.mark.parametrize("name", ["link/x.parquet", "link/deeper/x.parquet", "x.parquet"])
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_a_path_through_a_link_is_refused(tmp_path: Path, scheme: str, name: str) -> None:
-    """It leads out of the table, though its text does not."""
+    """It leads out of the table, although its text does not."""
     outside, data = tmp_path / "outside", tmp_path / "t" / "data"
     (outside / "deeper").mkdir(parents=True)
     data.mkdir(parents=True)
@@ -145,10 +145,10 @@ def test_a_path_through_a_link_is_refused(tmp_path: Path, scheme: str, name: str
 
 
 def test_a_table_may_itself_be_behind_a_link(tmp_path: Path) -> None:
-    """Its folder is where the table says that it is; only what is below it counts."""
+    """The table's folder is taken as given; only links below it count."""
     (tmp_path / "disk" / "t" / "data").mkdir(parents=True)
     (tmp_path / "warehouse").symlink_to(tmp_path / "disk")
-    for name in ("x.parquet", f"{'x' * 300}.parquet"):  # No file system has the second.
+    for name in ("x.parquet", f"{'x' * 300}.parquet"):  # No file system allows the second.
         folder = f"file://{tmp_path}/warehouse/t"
         refuse_outside("t", [folder], [f"{folder}/data/{name}"])
 
@@ -156,28 +156,28 @@ def test_a_table_may_itself_be_behind_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "found"),
     [
-        *((one, True) for one in ("file:///", "file:/", "/", "", "s3://", "s3://b", "s3://b/")),
-        *((one, True) for one in ("file:///srv", "/srv/", "file:/srv", "gs://b", "data")),
-        *((one, False) for one in ("s3://b/t", "file:///wh/t", "/wh/t/", "abfss://c@a/t")),
+        *((root, True) for root in ("file:///", "file:/", "/", "", "s3://", "s3://b", "s3://b/")),
+        *((root, True) for root in ("file:///srv", "/srv/", "file:/srv", "gs://b", "data")),
+        *((path, False) for path in ("s3://b/t", "file:///wh/t", "/wh/t/", "abfss://c@a/t")),
     ],
 )
-def test_a_root_is_no_folder_of_a_tables_own(folder: str, *, found: bool) -> None:
-    """A bucket and the top of a file system hold more than one table."""
+def test_a_root_is_not_a_tables_own_folder(folder: str, *, found: bool) -> None:
+    """A bucket or the top of a file system may hold more than one table."""
     assert is_root(folder) is found
 
 
 @pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])
 @pytest.mark.parametrize("above", ["victim", "victim/deeper", ".", "../..", "/"])
-def test_a_folder_that_a_property_names_lets_nothing_be_deleted(
+def test_nothing_is_deleted_in_a_folder_that_a_property_names(
     tmp_path: Path, name: str, above: str
 ) -> None:
-    """Files are written there, and stay there: it may be another table's folder."""
+    """Files are written there and stay there: it may be another table's folder."""
     sink, table = new_table(tmp_path, SCHEMA)
     victim = tmp_path / "victim" / "deeper" / "data.parquet"
     victim.parent.mkdir(parents=True)
     victim.write_bytes(b"precious")
     folder = (tmp_path / above).resolve()
-    edit_metadata(table, lambda one: one["properties"].update({name: folder.as_uri()}))
+    edit_metadata(table, lambda metadata: metadata["properties"].update({name: folder.as_uri()}))
     own = tmp_path / "warehouse" / "db" / "t" / "data" / "own.parquet"
     own.parent.mkdir()
     own.write_bytes(b"staged")
@@ -193,14 +193,12 @@ def test_a_folder_that_a_property_names_lets_nothing_be_deleted(
 @pytest.mark.parametrize(
     "location", ["file:///", "file:/", "/", "file:///tmp", "s3://b", "s3://b/"]
 )
-def test_a_table_that_says_it_lies_in_a_root_owns_nothing_there(
-    tmp_path: Path, location: str
-) -> None:
-    """Otherwise every file of the machine, or of the bucket, would be the table's."""
+def test_a_table_whose_location_is_a_root_owns_nothing_there(tmp_path: Path, location: str) -> None:
+    """Otherwise every file of the machine or the bucket would count as the table's."""
     sink, table = new_table(tmp_path, SCHEMA)
     victim = tmp_path / "victim.parquet"
     victim.write_bytes(b"precious")
-    edit_metadata(table, lambda one: one.update(location=location))
+    edit_metadata(table, lambda metadata: metadata.update(location=location))
     for path in (victim.as_uri(), str(victim), f"file:{victim}", "s3://b/t/data/x.parquet"):
         with pytest.raises((LedgerDamagedError, UnsupportedTableError)):
             sink.delete_files(sink.load(), [path])
@@ -210,7 +208,7 @@ def test_a_table_that_says_it_lies_in_a_root_owns_nothing_there(
 def test_a_sweep_leaves_files_in_a_folder_that_a_property_names_and_says_so(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The sweep ends, and what lists the files stays with them."""
+    """The sweep ends, and the records that list the files are kept too."""
     elsewhere = lake.folder / "elsewhere"
     lake.make_table(properties={"write.data.path": elsewhere.as_uri()})
     lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20)))
@@ -224,8 +222,8 @@ def test_a_sweep_leaves_files_in_a_folder_that_a_property_names_and_says_so(
         assert sorted(elsewhere.rglob("*.parquet")) == staged
 
 
-def test_a_dataset_that_a_forged_run_file_names_is_left_as_it_is(lake: CliLake) -> None:
-    """A look on a ledger's word writes nothing into it, and no file of it is deleted."""
+def test_a_dataset_that_a_forged_run_file_names_is_left_alone(lake: CliLake) -> None:
+    """A dataset named by a ledger is read only: nothing is written to it or deleted from it."""
     lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20)), sink=lake.make_dataset())
     victim = lake.folder / "elsewhere" / "victim.lance"
     lance.write_dataset(pa.table({"id": list(range(100))}), str(victim))

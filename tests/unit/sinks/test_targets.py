@@ -21,26 +21,26 @@ from holdfast.sinks.targets import IcebergTable, LanceTable, Target, asked_targe
         (LanceTable("/data/texts.lance"), LanceTable("/data/texts.lance")),
     ],
 )
-def test_a_name_or_a_place_is_a_table(given: str | Target, meant: Target) -> None:
-    """A branch belongs to a name; a target brings its own."""
+def test_a_name_or_a_location_is_a_table(given: str | Target, meant: Target) -> None:
+    """A branch is added to a name; a target has its own."""
     assert target_of(given, "b") == asked_target(given, "b") == meant
 
 
-def test_a_name_of_a_ledger_is_never_taken_for_a_path() -> None:
+def test_a_name_from_a_ledger_is_never_mistaken_for_a_path() -> None:
     """A run on such a table could not be aborted or swept."""
     assert target_of("default.sales.a/b") == IcebergTable("default.sales.a/b")
 
 
 @pytest.mark.parametrize("path", ["texts.lance", "data/texts", "./texts.lance"])
-def test_a_relative_path_is_refused_with_the_whole_one(path: str) -> None:
-    """It would be taken for a table of Iceberg's, or be another folder on each executor."""
+def test_a_relative_path_is_refused_and_the_absolute_one_named(path: str) -> None:
+    """It would be mistaken for an Iceberg table, or be another folder on each executor."""
     with pytest.raises(SettingsError, match="relative path") as caught:
         asked_target(path)
     assert str(Path(path).absolute()) in str(caught.value)
 
 
 def test_another_librarys_table_is_refused_by_its_type() -> None:
-    """A PyIceberg table has a name, a catalog and a schema: it looks as if it could be written."""
+    """A PyIceberg table has a name, a catalog and a schema, so it looks like a target."""
 
     class Table:
         name = ("sales", "orders")

@@ -1,4 +1,4 @@
-"""A scan of files of any kind: one row for each."""
+"""A scan of files of any kind: one row per file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def scan_of(path: Path | str) -> PinnedFilesScan:
 
 
 def test_each_file_is_a_row(folder: Path) -> None:
-    """An empty file too; its number is its place among all files."""
+    """This includes empty files; a row's number is the file's place among all files."""
     scan = scan_of(folder)
     pins = scan.pin()
     found = read(scan, pins)
@@ -55,7 +55,7 @@ def test_each_file_is_a_row(folder: Path) -> None:
 
 
 def test_the_time_is_the_one_that_was_pinned(folder: Path) -> None:
-    """The ledger keeps it to the microsecond."""
+    """The ledger stores it to the microsecond."""
     stamp = dt.datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=dt.timezone.utc)
     nanoseconds = int(stamp.timestamp()) * 10**9 + 123_456_000
     os.utime(folder / "a.pdf", ns=(nanoseconds, nanoseconds))
@@ -66,7 +66,7 @@ def test_the_time_is_the_one_that_was_pinned(folder: Path) -> None:
 
 
 def test_a_changed_or_deleted_file_is_an_error_that_names_it(folder: Path) -> None:
-    """At the next start and on the worker."""
+    """This holds at the next start and on the worker."""
     scan = scan_of(folder)
     pins = scan.pin()
     (folder / "a.pdf").write_bytes(b"B" * 10)
@@ -82,7 +82,7 @@ def test_a_changed_or_deleted_file_is_an_error_that_names_it(folder: Path) -> No
 
 
 def test_new_files_are_refused_or_left(folder: Path) -> None:
-    """As the user has said."""
+    """`new_files` decides which."""
     pins = scan_of(folder).pin()
     (folder / "e").touch()
     assert "1 files were added" in scan_of(folder).compare(pins)
@@ -92,7 +92,7 @@ def test_new_files_are_refused_or_left(folder: Path) -> None:
 def test_batches_are_bounded_in_rows_and_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever comes first; a large object is fetched in parts and comes whole."""
+    """The first limit reached counts; a large object is fetched in parts and arrives whole."""
     monkeypatch.setattr(reading, "_BATCH_BYTES", 100)
     monkeypatch.setattr(reading, "_PART_BYTES", 7)
     monkeypatch.setattr(runtime, "AHEAD_BYTES", 50)
@@ -101,7 +101,7 @@ def test_batches_are_bounded_in_rows_and_bytes(
         (tmp_path / f"{number:03d}").write_bytes(bytes(range(256))[:size] * (1 + size // 300))
     scan = scan_of(tmp_path)
     pins = scan.pin()
-    slices = [one for item in pins.items(pins.whole, 1, 1 << 40) for one in item]
+    slices = [part for item in pins.items(pins.whole, 1, 1 << 40) for part in item]
     batches = list(scan.reader(pins).read(slices, []))
     assert [batch.num_rows for batch in batches] == [64, 8, 1, 2]
     found = read_slices(scan, pins, slices)
@@ -109,8 +109,8 @@ def test_batches_are_bounded_in_rows_and_bytes(
     assert found.rows[72]["bytes"] == (tmp_path / "072").read_bytes()
 
 
-def test_only_so_much_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects beyond the budget wait until those before them are handed on."""
+def test_what_is_fetched_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects beyond the budget wait until earlier ones are handed on."""
     monkeypatch.setattr(runtime, "AHEAD_BYTES", 25)
     monkeypatch.setattr(reading, "_BATCH_ROWS", 1)
     asked: list[str] = []
@@ -135,7 +135,7 @@ def test_only_so_much_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_object_too_large_for_a_row_is_refused_with_advice() -> None:
-    """Before anything is paid for."""
+    """It is refused before anything is paid for."""
 
     class Large(MemoryStorage):
         def facts(self, prefix_uri: str) -> list[ObjectFacts]:

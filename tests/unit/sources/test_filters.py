@@ -1,4 +1,4 @@
-"""A scan's `where`: which rows it keeps, which row groups it leaves out, and that none is lost."""
+"""A scan's `where`: which rows it keeps, which row groups it skips, and that no row is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     ids=str,
 )
 def test_row_groups_that_cannot_match_are_left_out(folder: Path, where: Any) -> None:  # noqa: ANN401
-    """They are numbered, and neither read nor counted; the rest is all accounted for."""
+    """They keep their numbers, but are neither read nor counted; the rest is accounted for."""
     scan = on_disk(folder, where=where)
     pins = scan.pin()
     assert pins.files[0].left_out == (0, 1, 2, 3)
@@ -51,7 +51,7 @@ def test_row_groups_that_cannot_match_are_left_out(folder: Path, where: Any) -> 
 
 
 def test_columns_of_the_filter_alone_are_not_handed_on(folder: Path) -> None:
-    """They are read, because the filter asks for them."""
+    """They are read because the filter needs them."""
     found = read(on_disk(folder, columns=["y"], where=X >= 98))
     assert found.rows == [{"y": 98}, {"y": 99}]
 
@@ -62,7 +62,7 @@ def test_a_filter_that_nothing_passes_leaves_nothing_to_do(folder: Path) -> None
 
 
 def test_columns_of_the_path_leave_whole_files_out(tmp_path: Path) -> None:
-    """Also where the value is NULL."""
+    """This includes NULL values."""
     for day in ("1", "2", "__HIVE_DEFAULT_PARTITION__"):
         write_parquet(tmp_path / f"day={day}" / "a.parquet", {"x": [1, 2]})
     day = pc.field("day")
@@ -73,10 +73,8 @@ def test_columns_of_the_path_leave_whole_files_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [~(pc.field("f") <= 5), pc.field("f") != 5.0], ids=str)
-def test_a_nan_is_not_lost_by_bounds_that_leave_it_out(
-    tmp_path: Path, where: pc.Expression
-) -> None:
-    """Statistics have no NaN: pruned by them, a row that passes the filter would be gone."""
+def test_a_nan_is_not_lost_by_bounds_that_omit_it(tmp_path: Path, where: pc.Expression) -> None:
+    """Statistics have no NaN: pruning by them would lose a row that passes the filter."""
     write_parquet(tmp_path / "a.parquet", {"f": [5.0, math.nan, 5.0, 5.0]}, row_group_size=2)
     rows = read(on_disk(tmp_path, where=where)).rows
     assert [math.isnan(row["f"]) for row in rows] == [True]
@@ -84,7 +82,7 @@ def test_a_nan_is_not_lost_by_bounds_that_leave_it_out(
 
 
 def test_filters_see_the_common_type_of_drifted_files(tmp_path: Path) -> None:
-    """And NULL where a file lacks the column."""
+    """They see NULL where a file lacks the column."""
     write_parquet(tmp_path / "a.parquet", {"x": pa.array([1, 2], pa.int32())})
     write_parquet(tmp_path / "b.parquet", {"x": pa.array([2**40, 3], pa.int64())})
     write_parquet(tmp_path / "c.parquet", {"z": [1]})
@@ -99,20 +97,20 @@ def test_filters_see_the_common_type_of_drifted_files(tmp_path: Path) -> None:
     "where", [pc.field("nope") > 1, X + 1, X == "text", [("nope", "=", 1)]], ids=str
 )
 def test_a_filter_that_does_not_fit_is_refused_on_the_driver(folder: Path, where: Any) -> None:  # noqa: ANN401
-    """Before any task starts."""
+    """It is refused before any task starts."""
     with pytest.raises(SettingsError, match="where="):
         on_disk(folder, where=where).pin()
 
 
 @pytest.mark.parametrize("where", ["x > 1", [("x", "~", 1)], pc.field(0) > 1], ids=str)
-def test_a_filter_that_is_none_is_refused_at_once(where: Any) -> None:  # noqa: ANN401
-    """A column by its place could be another one on the worker."""
+def test_a_value_that_is_not_a_filter_is_refused_at_once(where: Any) -> None:  # noqa: ANN401
+    """A column given by position could be another one on the worker."""
     with pytest.raises(SettingsError, match="where="):
         scan_parquet("/in", where=where)
 
 
 def test_another_filter_is_another_input() -> None:
-    """Even one that differs only where a long list of values is not shown."""
+    """This holds even if they differ only in values that a long list does not show."""
 
     def identity(**options: Any) -> str:  # noqa: ANN401 - those of `scan_parquet`.
         return scan_parquet("/in", **options).on(STORAGE).identity
@@ -150,7 +148,7 @@ def test_each_row_of_a_slice_is_accounted_for_once(  # noqa: PLR0913, PLR0917 - 
     modulus: int,
     spans: list[tuple[int, int]],
 ) -> None:
-    """Tags and passed-over rows together are exactly the slice's numbers, and none twice."""
+    """Tags and passed-over rows together are exactly the slice's numbers, each once."""
     folder = tmp_path_factory.mktemp("scan")
     values: list[int] = []
     for number, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Paths, folders and globs become objects; columns stand in paths."""
+"""Paths, folders and globs become objects; paths may hold columns."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def found(folder: Path, *paths: str, suffix: str = "") -> list[str]:
-    """Return the names of the files that paths below the folder name."""
-    facts = find_files(STORAGE, [f"{folder}{path}" for path in paths], suffix)
-    return [one.uri.removeprefix(f"file://{folder}/") for one in facts]
+    """Return the names of the files that these paths below the folder match."""
+    files = find_files(STORAGE, [f"{folder}{path}" for path in paths], suffix)
+    return [file.uri.removeprefix(f"file://{folder}/") for file in files]
 
 
-def test_a_folder_is_all_that_is_in_it_but_hidden_names(folder: Path) -> None:
-    """A folder whose name begins in the same way is another; `_day=3` is a column."""
+def test_a_folder_means_all_files_in_it_except_hidden_ones(folder: Path) -> None:
+    """A folder whose name has the same beginning is another folder; `_day=3` is a column."""
     names = ["_day=3/f.parquet", "a.parquet", "day=1/c.parquet", "day=2/deep/e.parquet"]
     assert found(folder, "", suffix=".parquet") == [*names, "odd [1].parquet"]
     assert found(folder, "/", suffix=".csv") == ["b.csv"]
@@ -71,37 +71,37 @@ def test_a_folder_is_all_that_is_in_it_but_hidden_names(folder: Path) -> None:
         ("/odd [[]1].parquet", ["odd [1].parquet"]),
     ],
 )
-def test_a_glob_stays_within_a_name_unless_it_is_a_double_star(
+def test_a_glob_stays_within_one_folder_unless_it_is_a_double_star(
     folder: Path, glob: str, names: list[str]
 ) -> None:
-    """Half-written files in `_temporary` are not taken by accident."""
+    """Half-written files in `_temporary` are not included by accident."""
     assert found(folder, glob) == names
 
 
-def test_an_object_is_named_outright_and_counted_once(folder: Path) -> None:
-    """Whatever its name, and however many paths lead to it."""
+def test_an_object_may_be_named_directly_and_counts_once(folder: Path) -> None:
+    """This holds whatever its name is, and however many paths match it."""
     assert found(folder, "/_hidden.parquet", suffix=".parquet") == ["_hidden.parquet"]
     assert found(folder, "/a.parquet", "/*.parquet", "/a.parquet")[0] == "a.parquet"
     assert len(found(folder, "/a.parquet", "/*.parquet")) == 2
 
 
-def test_an_empty_object_that_stands_for_a_folder_is_no_file() -> None:
-    """Some tools leave one for each folder; an empty file elsewhere is one."""
+def test_an_empty_object_that_marks_a_folder_is_not_a_file() -> None:
+    """Some tools leave one for each folder; an empty file elsewhere is a file."""
     storage = MemoryStorage()
     for name, content in {"a": b"", "a/b": b"x", "a/empty": b""}.items():
         storage.put(f"s3://b/in/{name}", content)
-    assert [one.uri[-5:] for one in find_files(storage, ["s3://b/in"])] == ["n/a/b", "empty"]
+    assert [file.uri[-5:] for file in find_files(storage, ["s3://b/in"])] == ["n/a/b", "empty"]
 
 
 @pytest.mark.parametrize("path", ["/none.parquet", "/none/*.x", "/[z-a].parquet"])
 def test_a_path_that_names_nothing_is_an_error(folder: Path, path: str) -> None:
-    """It is shown; a resume that finds nothing is told by the comparison instead."""
+    """The error shows it; on a resume the comparison reports it instead."""
     with pytest.raises(SettingsError, match=r"none|z-a"):
         found(folder, path)
 
 
 def test_a_relative_path_is_refused() -> None:
-    """Driver and workers need not stand in the same folder."""
+    """Driver and workers may run in different folders."""
     with pytest.raises(SettingsError, match="an absolute path"):
         find_files(STORAGE, ["in/*.parquet"])
 
@@ -122,7 +122,7 @@ def compared(folder: Path, pins: Pins, *, may_grow: bool = False) -> str:
 
 
 def test_new_files_are_named_or_left(folder: Path) -> None:
-    """The message says both ways out."""
+    """The message names both ways to go on."""
     pins = pins_of(folder, "*", "day=1", "day=2", "_day=3")
     assert compared(folder, pins) == ""
     (folder / "z.parquet").touch()
@@ -134,7 +134,7 @@ def test_new_files_are_named_or_left(folder: Path) -> None:
 
 
 def test_a_changed_or_deleted_file_is_an_error_that_names_it(folder: Path) -> None:
-    """Also if no file is left at all."""
+    """This includes the case that no file is left."""
     pins = pins_of(folder, "a.parquet")
     (folder / "a.parquet").write_text("a.parquex")
     with pytest.raises(InputChangedError, match=r"a\.parquet was rewritten"):
@@ -146,8 +146,8 @@ def test_a_changed_or_deleted_file_is_an_error_that_names_it(folder: Path) -> No
         compared(folder / "none", pins)
 
 
-def test_a_pinned_file_that_this_start_does_not_name_is_no_deleted_file(folder: Path) -> None:
-    """Other paths are another job; the input itself is as it was."""
+def test_a_pinned_file_that_this_start_does_not_name_is_not_a_deleted_file(folder: Path) -> None:
+    """Other paths make another job; the input itself is unchanged."""
     pins = pins_of(folder, "day=1", "a.parquet")
     difference = compared(folder / "day=1", pins)
     assert "1 files of the run are not named by this start" in difference
@@ -156,7 +156,7 @@ def test_a_pinned_file_that_this_start_does_not_name_is_no_deleted_file(folder: 
 
 # ---- Columns in paths, as Hive and Spark write them
 def test_a_path_gives_its_columns() -> None:
-    """Percent-encoded, NULL, and an equals sign in a value or a file name."""
+    """They may be percent-encoded or NULL; values and file names may hold an equals sign."""
     path = "s3://b/day=2026-11-15/a%3Db=x%2Fy%25=z/n=__HIVE_DEFAULT_PARTITION__/=x/f=1.parquet"
     assert path_values(path) == {"day": "2026-11-15", "a=b": "x/y%=z", "n": None}
 
@@ -176,12 +176,12 @@ def test_a_path_gives_its_columns() -> None:
     ],
 )
 def test_only_whole_numbers_are_numbers(texts: list[str | None], kind: pa.DataType) -> None:
-    """What would not come back as it was written stays a text."""
+    """A value that would not print the same again stays text."""
     assert path_schema([{"n": text} for text in texts]) == pa.schema([("n", kind)])
 
 
 def test_a_text_is_cast_to_the_type_that_files_have() -> None:
-    """Or the file is named."""
+    """If that fails, the error names the file."""
     assert typed("s3://b/x", "day", "2026-11-15", pa.date32()).as_py().day == 15
     assert typed("s3://b/x", "day", None, pa.date32()).as_py() is None
     with pytest.raises(SettingsError, match="s3://b/x: column 'day' is int32"):

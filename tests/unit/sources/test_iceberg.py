@@ -1,4 +1,4 @@
-"""A scan of an Iceberg table: which snapshot it pins, and what its reader gives."""
+"""A scan of an Iceberg table: which snapshot it pins, and what its reader returns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def test_an_older_snapshot_can_be_named(tables: Tables) -> None:
-    """With the schema that it was written with."""
+    """It is read with the schema that it was written with."""
     tables.create()
     first = tables.append(1)
     with tables.load().update_schema() as update:
@@ -61,8 +61,8 @@ def test_an_older_snapshot_can_be_named(tables: Tables) -> None:
         tables.scan(snapshot_id=7).pin()
 
 
-def test_a_table_that_has_moved_is_told_with_the_way_to_go_on(tables: Tables) -> None:
-    """The message names both snapshots; the pinned one can be asked for outright."""
+def test_a_table_that_has_moved_is_reported_with_the_way_to_go_on(tables: Tables) -> None:
+    """The message names both snapshots; the pinned one can be requested explicitly."""
     tables.create()
     before = tables.append(1)
     scan = tables.scan()
@@ -78,8 +78,8 @@ def test_a_table_that_has_moved_is_told_with_the_way_to_go_on(tables: Tables) ->
     assert f"but this start names {now}" in tables.scan(snapshot_id=now).compare(pins)
 
 
-def test_another_table_of_that_name_is_another_input(tables: Tables) -> None:
-    """Dropped and made again, it has other rows whatever it looks like."""
+def test_another_table_of_the_same_name_is_another_input(tables: Tables) -> None:
+    """A table that was dropped and created again has other rows, whatever it looks like."""
     tables.create()
     tables.append(1)
     pins = stored(tables.scan().pin())
@@ -92,7 +92,7 @@ def test_another_table_of_that_name_is_another_input(tables: Tables) -> None:
 
 
 def test_a_table_without_a_snapshot_has_no_rows(tables: Tables) -> None:
-    """Until somebody adds some."""
+    """This is so until rows are added."""
     tables.create()
     scan = tables.scan(columns=["n"])
     pins = stored(scan.pin())
@@ -103,7 +103,7 @@ def test_a_table_without_a_snapshot_has_no_rows(tables: Tables) -> None:
 
 
 def test_columns_are_found_by_id(tables: Tables) -> None:
-    """Renamed, reordered, added, widened, and dropped and added again under an old name."""
+    """They may be renamed, reordered, added, widened, or dropped and added again."""
     tables.create(
         Schema(
             *SCHEMA.fields, NestedField(4, "f", FloatType()), NestedField(5, "d", DecimalType(5, 2))
@@ -133,8 +133,8 @@ def test_columns_are_found_by_id(tables: Tables) -> None:
     assert read(tables.scan(columns=["name"])).rows == [{"name": None}]
 
 
-def test_nested_columns_and_odd_types_come_whole(tables: Tables, tmp_path: Path) -> None:
-    """With ids or without; NULL stays NULL at every depth."""
+def test_nested_columns_and_odd_types_arrive_whole(tables: Tables, tmp_path: Path) -> None:
+    """This holds with and without ids; NULL stays NULL at every depth."""
     inner = StructType(NestedField(11, "x", IntegerType()), NestedField(12, "y", StringType()))
     schema = Schema(
         NestedField(1, "id", LongType()),
@@ -157,7 +157,7 @@ def test_nested_columns_and_odd_types_come_whole(tables: Tables, tmp_path: Path)
     ]
     filled = [{"day": 20000 + n, "ts": n, **row} for n, row in enumerate(rows)]
     whole = pa.Table.from_pylist(filled, table.schema().as_arrow())
-    # PyIceberg makes an empty list of a missing one when it writes: so not through its writer.
+    # PyIceberg writes a missing list as an empty one, so its writer is not used here.
     file = tmp_path / "a.parquet"
     pq.write_table(whole.cast(without_metadata(whole.schema)), file)
     table.add_files([f"file://{file}"])
@@ -171,7 +171,7 @@ def test_nested_columns_and_odd_types_come_whole(tables: Tables, tmp_path: Path)
 
 
 def test_a_column_changed_inside_is_refused(tables: Tables) -> None:
-    """What was renamed or added inside a struct would be told apart by name only."""
+    """A field renamed or added inside a struct could only be matched by name."""
     inner = StructType(NestedField(11, "x", IntegerType()))
     table = tables.create(Schema(NestedField(1, "id", LongType()), NestedField(2, "s", inner)))
     table.append(pa.Table.from_pylist([{"id": 1, "s": {"x": 1}}], table.schema().as_arrow()))
@@ -185,7 +185,7 @@ def test_a_column_changed_inside_is_refused(tables: Tables) -> None:
 
 
 def test_a_column_added_with_a_default_has_it_in_older_files() -> None:
-    """As format v3 has it."""
+    """This is a feature of format v3."""
     ids = [{b"PARQUET:field_id": str(number).encode()} for number in (1, 2, 3)]
     default = {**ids[1], DEFAULT: b'"new"'}
     fit = ByFieldId(
@@ -207,8 +207,8 @@ def test_a_column_added_with_a_default_has_it_in_older_files() -> None:
     ]
 
 
-def test_a_table_of_two_specs_is_one_input(tables: Tables) -> None:
-    """Partitioned or not, and by whatever: the columns stand in the files."""
+def test_a_table_with_two_partition_specs_is_one_input(tables: Tables) -> None:
+    """However it is partitioned, the columns are in the files."""
     tables.create(partition_spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "n")))
     tables.append(1, 2, 3)
     with tables.load().update_spec() as update:
@@ -222,7 +222,7 @@ def test_a_table_of_two_specs_is_one_input(tables: Tables) -> None:
 
 
 def test_a_file_that_is_gone_is_named(tables: Tables) -> None:
-    """Somebody has expired the snapshot."""
+    """Its snapshot may have been expired."""
     tables.create()
     tables.append(1, 2)
     scan = tables.scan()
@@ -233,7 +233,7 @@ def test_a_file_that_is_gone_is_named(tables: Tables) -> None:
 
 
 def test_files_without_ids_are_read_by_the_name_mapping(tables: Tables, tmp_path: Path) -> None:
-    """As `add_files` leaves them; a partition column that stands in no file is refused."""
+    """`add_files` leaves such files; a partition column that is in no file is refused."""
     tables.create()
     pq.write_table(
         pa.table({"id": [1], "n": [1], "name": ["x"]}, schema=ARROW), tmp_path / "f.parquet"
@@ -247,6 +247,6 @@ def test_files_without_ids_are_read_by_the_name_mapping(tables: Tables, tmp_path
 
 
 def test_credentials_are_not_shown() -> None:
-    """They stand in the catalog's properties."""
+    """They are in the catalog's properties."""
     target = IcebergTable("db.t", catalog={"token": "hunter2"})
     assert "hunter2" not in repr(scan_iceberg(target))

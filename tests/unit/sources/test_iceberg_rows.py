@@ -1,4 +1,4 @@
-"""Rows of an Iceberg table that a scan leaves out: by its filter, or deleted ones."""
+"""Rows of an Iceberg table that a scan leaves out: filtered or deleted ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fakes.parquet_scans import read
 from tests.fakes.position_deletes import add_equality_deletes, delete_positions
 
 
-# ---- Rows of an Iceberg table that a scan leaves out: by its filter, or because they are deleted
+# ---- Rows of an Iceberg table that a scan leaves out: filtered or deleted ones
 @pytest.fixture
 def tables(tmp_path: Path) -> Tables:
     """Return a catalog of its own."""
@@ -39,7 +39,7 @@ def tables(tmp_path: Path) -> Tables:
     ids=str,
 )
 def test_files_and_rows_that_do_not_match_are_left_out(tables: Tables, where: Any) -> None:  # noqa: ANN401
-    """Files by their metrics, rows by the filter, and each row of the others is accounted for."""
+    """Metrics exclude files, the filter excludes rows, and every other row is accounted for."""
     tables.create()
     tables.append(1, 2, 3)
     tables.append(6, 7, 8, 9, 10, 11, 12)
@@ -47,7 +47,7 @@ def test_files_and_rows_that_do_not_match_are_left_out(tables: Tables, where: An
     pins = stored(scan.pin())
     assert len(pins.files) == 1
     found = read(scan, pins)
-    assert found.rows == [{"id": one} for one in (8, 10, 11, 12)]
+    assert found.rows == [{"id": number} for number in (8, 10, 11, 12)]
     assert found.accounted == list(range(7))
 
 
@@ -55,7 +55,7 @@ def test_files_and_rows_that_do_not_match_are_left_out(tables: Tables, where: An
     "where", ["", "id >", "nope = 1", "id = 'x'", [("id", "~", 1)], []], ids=str
 )
 def test_a_filter_that_does_not_fit_is_refused(tables: Tables, where: Any) -> None:  # noqa: ANN401
-    """On the driver, with the columns that there are."""
+    """The driver refuses it, and the error names the columns."""
     tables.create()
     with pytest.raises(SettingsError, match="where="):
         tables.scan(where=where).pin()
@@ -64,7 +64,7 @@ def test_a_filter_that_does_not_fit_is_refused(tables: Tables, where: Any) -> No
 
 
 def test_a_filter_under_an_old_name_does_not_leave_out_the_wrong_files(tables: Tables) -> None:
-    """A named snapshot is filtered by the names that it had, though another column has one now."""
+    """A named snapshot is filtered by its own column names, though another column has one now."""
     tables.create()
     first = tables.append(8, 9, 10)
     with tables.load().update_schema() as update:
@@ -75,7 +75,7 @@ def test_a_filter_under_an_old_name_does_not_leave_out_the_wrong_files(tables: T
 
 
 def test_position_deletes_are_applied_on_the_worker(tables: Tables) -> None:
-    """Each deleted row is accounted for as one that a filter leaves out."""
+    """Each deleted row is accounted for like one that a filter leaves out."""
     tables.create()
     tables.append(*range(10))
     tables.append(*range(10, 20))
@@ -99,7 +99,7 @@ def test_position_deletes_are_applied_on_the_worker(tables: Tables) -> None:
 
 
 def test_equality_deletes_are_refused_with_advice(tables: Tables) -> None:
-    """The rows that they name cannot be told from the file alone."""
+    """The rows that they name cannot be found from the file alone."""
     tables.create()
     tables.append(1, 2)
     add_equality_deletes(tables.load())
@@ -108,7 +108,7 @@ def test_equality_deletes_are_refused_with_advice(tables: Tables) -> None:
 
 
 def test_deletion_vectors_are_refused_with_advice(tables: Tables) -> None:
-    """They stand in files of another format."""
+    """They are in files of another format."""
     tables.create()
     tables.append(1, 2)
     path = next(iter(tables.load().scan().plan_files())).file.file_path
@@ -162,12 +162,14 @@ def test_a_float_column_is_compared_with_floats(
     where: Any,  # noqa: ANN401 - any filter.
     found: list[int],
 ) -> None:
-    """Whichever files the rows are in: PyIceberg looks for files with a double, and finds none."""
+    """Rows may be in any files; PyIceberg alone would look for a double and find no file."""
     assert ids(read(floats.scan(where=where))) == found
 
 
-def test_null_is_on_no_side_of_a_value_that_the_column_cannot_hold(tmp_path: Path) -> None:
-    """PyIceberg takes `n < 10000000000` of an int for "all rows"."""
+def test_null_is_neither_below_nor_above_a_value_that_the_column_cannot_hold(
+    tmp_path: Path,
+) -> None:
+    """PyIceberg treats `n < 10000000000` on an int column as "all rows"."""
     tables = Tables(tmp_path)
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "n", IntegerType()))
     tables.create(schema).append(
@@ -181,7 +183,7 @@ def test_null_is_on_no_side_of_a_value_that_the_column_cannot_hold(tmp_path: Pat
 
 @pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(3)], ids=str)
 def test_a_filter_on_a_uuid_is_refused_at_the_start(tmp_path: Path, transform: Any) -> None:  # noqa: ANN401
-    """Arrow cannot compare them, and by partitions PyIceberg found no file at all."""
+    """Arrow cannot compare UUIDs, and with partitions PyIceberg finds no file at all."""
     tables = Tables(tmp_path)
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "u", UUIDType()))
     tables.create(schema, partition_spec=PartitionSpec(PartitionField(2, 1000, transform, "part")))

@@ -39,7 +39,7 @@ def dataset(tmp_path: Path) -> Dataset:
 
 
 class Stopping:
-    """A transform that notes the ids that it was asked for, and fails at some."""
+    """A transform that records the ids it gets, and fails at some."""
 
     def __init__(self, *poison: int) -> None:
         """Take the ids that fail."""
@@ -47,7 +47,7 @@ class Stopping:
         self.asked: list[int] = []
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Note the ids."""
+        """Record the ids."""
         found = batch["id"].to_pylist()
         if self.poison.intersection(found):
             raise ValueError("poison")
@@ -56,7 +56,7 @@ class Stopping:
 
 
 def test_a_version_is_read_whatever_comes_later(dataset: Dataset) -> None:
-    """Rows come in the order of the fragments, with their numbers; the reader can be pickled."""
+    """Rows arrive in fragment order, with their numbers; the reader can be pickled."""
     dataset.append(*range(7), max_rows_per_file=3)
     scan = dataset.scan()
     pins = stored(scan.pin())
@@ -70,8 +70,10 @@ def test_a_version_is_read_whatever_comes_later(dataset: Dataset) -> None:
     assert pickle.loads(pickle.dumps(scan.reader(pins)))  # noqa: S301 - the test's own.
 
 
-def test_a_dataset_that_has_moved_is_told_and_its_version_can_be_named(dataset: Dataset) -> None:
-    """New rows belong to another run; an index or a setting makes a version without any."""
+def test_a_dataset_that_has_moved_is_reported_and_its_version_can_be_named(
+    dataset: Dataset,
+) -> None:
+    """New rows belong to another run; an index or a setting makes a version without new rows."""
     version = dataset.append(1)
     scan = dataset.scan()
     pins = stored(scan.pin())
@@ -88,7 +90,7 @@ def test_a_dataset_that_has_moved_is_told_and_its_version_can_be_named(dataset: 
 
 
 def test_an_older_version_can_be_named(dataset: Dataset) -> None:
-    """With the columns that it had."""
+    """It is read with the columns that it had."""
     version = dataset.append(1)
     dataset.load().add_columns({"twice": "id * 2"})
     assert [*read(dataset.scan(version=version)).rows] == [{"id": 1, "name": "name 1"}]
@@ -97,8 +99,8 @@ def test_an_older_version_can_be_named(dataset: Dataset) -> None:
         dataset.scan(version=70).pin()
 
 
-def test_a_version_that_was_cleaned_away_is_told(dataset: Dataset) -> None:
-    """A compaction and a clean-up leave the same rows elsewhere: their numbers mean others."""
+def test_a_version_that_was_cleaned_up_is_an_error(dataset: Dataset) -> None:
+    """After a compaction and a clean-up the row numbers mean other rows."""
     version = dataset.append(*range(4), max_rows_per_file=2)
     scan = dataset.scan()
     pins = stored(scan.pin())
@@ -115,7 +117,7 @@ def test_a_version_that_was_cleaned_away_is_told(dataset: Dataset) -> None:
 def test_a_dataset_that_was_made_again_is_another_input(
     dataset: Dataset, rows: tuple[int, ...]
 ) -> None:
-    """Whatever it looks like, its files are others."""
+    """Whatever it looks like, its files are different."""
     dataset.append(1, 2)
     scan = dataset.scan()
     pins = stored(scan.pin())
@@ -130,8 +132,8 @@ def test_a_dataset_that_was_made_again_is_another_input(
             fails()
 
 
-def test_a_dataset_that_was_made_again_with_fewer_versions_is_told(dataset: Dataset) -> None:
-    """The version that was pinned has not come yet."""
+def test_a_dataset_that_was_made_again_with_fewer_versions_is_an_error(dataset: Dataset) -> None:
+    """The pinned version does not exist yet."""
     dataset.append(1)
     dataset.append(2)
     scan = dataset.scan()
@@ -143,7 +145,7 @@ def test_a_dataset_that_was_made_again_with_fewer_versions_is_told(dataset: Data
 
 
 def test_an_empty_dataset_that_was_made_again_with_rows_is_another_input(dataset: Dataset) -> None:
-    """No fragment was pinned, and now there is one."""
+    """No fragment was pinned, and now one exists."""
     dataset.append()
     scan = dataset.scan()
     pins = stored(scan.pin())
@@ -156,7 +158,7 @@ def test_an_empty_dataset_that_was_made_again_with_rows_is_another_input(dataset
 
 
 def test_a_data_file_that_is_gone_is_named(dataset: Dataset) -> None:
-    """Somebody has deleted it past Lance; a file that is only damaged is told otherwise."""
+    """It was deleted without Lance; a file that is only damaged raises another error."""
     dataset.append(1, 2)
     scan = dataset.scan()
     pins = stored(scan.pin())
@@ -171,7 +173,7 @@ def test_a_data_file_that_is_gone_is_named(dataset: Dataset) -> None:
 
 
 def test_another_deletion_is_another_fragment(dataset: Dataset) -> None:
-    """The same files with other deleted rows would be other rows."""
+    """The same files with other deleted rows hold other rows."""
     dataset.append(1, 2, 3)
     dataset.delete("id = 2")
     scan = dataset.scan()
@@ -204,13 +206,13 @@ def test_what_is_read_is_part_of_the_identity(dataset: Dataset, tmp_path: Path) 
     ],
 )
 def test_arguments_of_another_kind_are_refused(dataset: Dataset, options: object) -> None:
-    """Before anything is read."""
+    """They are refused before anything is read."""
     with pytest.raises(SettingsError):
         dataset.scan(**options)  # type: ignore[arg-type]
 
 
 def test_unknown_columns_and_places_are_refused(dataset: Dataset) -> None:
-    """With the names that there are."""
+    """The error names the columns that exist."""
     dataset.append(1)
     with pytest.raises(SettingsError, match=r"no column 'colour'[^$]*\['id', 'name'\]"):
         dataset.scan(columns=["colour"]).pin()
@@ -220,7 +222,7 @@ def test_unknown_columns_and_places_are_refused(dataset: Dataset) -> None:
         hf.scan_lance("rows.lance")
 
 
-def test_a_scan_is_opened_with_the_options_that_it_is_given(dataset: Dataset) -> None:
+def test_a_scan_is_opened_with_its_options(dataset: Dataset) -> None:
     """Credentials are not shown."""
     dataset.append(1)
     scan = hf.scan_lance(str(dataset.path), options={"aws_secret_access_key": "hidden"})
@@ -231,8 +233,8 @@ def test_a_scan_is_opened_with_the_options_that_it_is_given(dataset: Dataset) ->
 
 
 @pytest.mark.filterwarnings("ignore:.*code has changed")
-def test_a_run_goes_on_in_the_middle_of_a_fragment(dataset: Dataset) -> None:
-    """Finished rows are not read again, though the dataset has moved on; each lands once."""
+def test_a_run_resumes_in_the_middle_of_a_fragment(dataset: Dataset) -> None:
+    """Finished rows are not read again, although the dataset has moved on; each lands once."""
     dataset.append(*range(20))
     dataset.delete("id in (0, 7, 8, 13, 19)")
     rig, first, second = Rig(), Stopping(5, 16), Stopping()
@@ -245,7 +247,7 @@ def test_a_run_goes_on_in_the_middle_of_a_fragment(dataset: Dataset) -> None:
         rig.scan(scan, transform=second, batch_rows=1)
     scan = dataset.scan(columns=["id"], where=[("id", "!=", 10)], version=version)
     driven = rig.scan(scan, transform=second, batch_rows=1)
-    wanted = [one for one in range(20) if one not in {0, 7, 8, 10, 13, 19}]
+    wanted = [number for number in range(20) if number not in {0, 7, 8, 10, 13, 19}]
     assert sorted(first.asked + second.asked) == wanted
     assert 0 < driven.kept_rows < 20
     assert sorted(rig.table.ids) == wanted
@@ -254,7 +256,7 @@ def test_a_run_goes_on_in_the_middle_of_a_fragment(dataset: Dataset) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*code has changed")
 def test_a_run_whose_version_is_gone_lands_nothing(dataset: Dataset) -> None:
-    """At the next start, or in a task that is at work."""
+    """It fails at the next start, or in a task at work."""
     dataset.append(*range(6))
     rig, scan = Rig(), dataset.scan(columns=["id"])
     with pytest.raises(TransformError):

@@ -1,4 +1,4 @@
-"""A scan of a Lance dataset: which rows its reader gives, and what is in them."""
+"""A scan of a Lance dataset: which rows its reader returns, and what they hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dataset(tmp_path: Path) -> Dataset:
 def test_deleted_rows_are_left_out_and_every_row_is_accounted_for(
     dataset: Dataset, storage: str, *, is_stable: bool
 ) -> None:
-    """Whatever rows are asked for: a deleted one belongs to the row before it, or is passed over.
+    """In any range, a deleted row belongs to the row before it, or is passed over.
 
     Method: random ranges over fragments with deletions at their edges and a whole one deleted.
     """
@@ -66,7 +66,7 @@ def test_deleted_rows_are_left_out_and_every_row_is_accounted_for(
         assert [start for start, _ in found.tags] == [row["id"] for row in found.rows]
 
 
-def test_a_fragment_of_which_every_asked_row_is_deleted_is_passed_over(dataset: Dataset) -> None:
+def test_a_fragment_whose_requested_rows_are_all_deleted_is_passed_over(dataset: Dataset) -> None:
     """There is nothing to fetch."""
     dataset.append(*range(10))
     dataset.delete("id >= 2 and id < 8")
@@ -75,10 +75,10 @@ def test_a_fragment_of_which_every_asked_row_is_deleted_is_passed_over(dataset: 
     assert (found.rows, found.passed_over) == ([], [(3, 6)])
 
 
-def test_rows_come_in_pieces_that_fit_into_memory(
+def test_rows_arrive_in_pieces_that_fit_into_memory(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first are few; then as many as the rows before them allow, and no more."""
+    """The first piece has few rows; later ones have as many as earlier row sizes allow."""
     monkeypatch.setattr(lance_reader, "_BATCH_BYTES", 400_000)
     monkeypatch.setattr(lance_reader, "_FIRST_ROWS", 16)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(500 * 1000), pa.float32()), 1000)
@@ -88,29 +88,29 @@ def test_rows_come_in_pieces_that_fit_into_memory(
     pins = stored(scan.pin())
     (item,) = pins.items(pins.whole, slots=1, item_bytes=1 << 40)
     passed_over: list[Any] = []
-    sizes = [one.num_rows for one in scan.reader(pins).read(item, passed_over)]
+    sizes = [batch.num_rows for batch in scan.reader(pins).read(item, passed_over)]
     assert sizes[:2] == [16, 64]
-    assert max(sizes) == 99  # Of 4,008 bytes and some bits each.
-    assert ids(read(scan, pins)) == [one for one in range(500) if one % 7]
+    assert max(sizes) == 99  # 4,008 bytes and some bits each.
+    assert ids(read(scan, pins)) == [number for number in range(500) if number % 7]
 
 
-def test_only_the_columns_and_rows_that_are_asked_for_are_handed_on(dataset: Dataset) -> None:
-    """A filter may speak of other columns; rows that it leaves out are accounted for."""
+def test_only_the_requested_columns_and_rows_are_handed_on(dataset: Dataset) -> None:
+    """A filter may use other columns; rows that it leaves out are accounted for."""
     dataset.append(*range(30), max_rows_per_file=10)
     dataset.delete("id in (4, 5)")
     scan = dataset.scan(columns=["name"], where=[("id", ">=", 3), ("id", "<", 25)])
     pins = stored(scan.pin())
     assert pins.schema.names == ["name", "id"]
     found = read(scan, pins)
-    wanted = [one for one in range(3, 25) if one not in {4, 5}]
-    assert found.rows == [{"name": f"name {one}"} for one in wanted]
+    wanted = [number for number in range(3, 25) if number not in {4, 5}]
+    assert found.rows == [{"name": f"name {number}"} for number in wanted]
     assert found.accounted == list(range(30))
     none = read(dataset.scan(where=pc.field("id") > 100))
     assert (none.rows, none.accounted) == ([], list(range(30)))
 
 
 def test_values_arrive_as_they_were_written(dataset: Dataset) -> None:
-    """Vectors keep their type and length; a dictionary is a way of writing."""
+    """Vectors keep their type and length; a dictionary is only an encoding."""
     half, full = (pa.array(np.arange(8), kind) for kind in (pa.float16(), pa.float32()))
     rows = pa.table(
         {
@@ -137,7 +137,7 @@ def test_values_arrive_as_they_were_written(dataset: Dataset) -> None:
 
 
 def test_a_column_that_was_added_later_is_read_with_the_others(dataset: Dataset) -> None:
-    """Its values stand in a file of their own; older fragments may have none."""
+    """Its values are in a file of their own; older fragments may have none."""
     dataset.append(1, 2)
     dataset.load().add_columns({"twice": "id * 2"})
     dataset.load().add_columns(pa.field("empty", pa.string()))
@@ -149,10 +149,10 @@ def test_a_column_that_was_added_later_is_read_with_the_others(dataset: Dataset)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_blobs_come_as_their_bytes_and_only_for_rows_that_are_handed_on(
+def test_blobs_arrive_as_bytes_and_only_for_rows_that_are_handed_on(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, *, is_new: bool
 ) -> None:
-    """In pieces that fit into memory; of both kinds that Lance has."""
+    """They arrive in pieces that fit into memory, for both kinds of blobs that Lance has."""
     monkeypatch.setattr(lance_blobs, "_BYTES", 600_000)
     if is_new:
         field, values, storage = blob_field("b"), blob_array(BLOBS), "2.2"
@@ -167,7 +167,9 @@ def test_blobs_come_as_their_bytes_and_only_for_rows_that_are_handed_on(
     dataset.delete("id = 2")
     scan = dataset.scan()
     pins = stored(scan.pin())
-    assert min(file.size_bytes for file in pins.files) > 5_000_000  # Wherever blobs stand.
+    assert (
+        min(file.size_bytes for file in pins.files) > 5_000_000
+    )  # Blobs count, wherever they are.
     found = read(scan, pins)
     assert [row["b"] for row in found.rows] == [b for b in BLOBS if b != b""] * 2
     assert found.accounted == list(range(10))
@@ -186,15 +188,15 @@ def test_blobs_come_as_their_bytes_and_only_for_rows_that_are_handed_on(
     assert asked == [3, 3]
     asked.clear()
     read(scan, pins)
-    assert asked == [3, 1, 3, 1]  # The largest comes alone.
+    assert asked == [3, 1, 3, 1]  # The largest blob is fetched alone.
     read(dataset.scan(columns=["id"]))
-    assert len(asked) == 4  # None is fetched that nobody wants.
+    assert len(asked) == 4  # No blob is fetched needlessly.
     with pytest.raises(SettingsError, match="b"):
         dataset.scan(where=pc.field("b") == b"").pin()
 
 
-def test_blobs_that_nothing_pins_are_refused(dataset: Dataset, tmp_path: Path) -> None:
-    """They stand outside the dataset; and inside other columns they are not read."""
+def test_blobs_that_cannot_be_pinned_are_refused(dataset: Dataset, tmp_path: Path) -> None:
+    """They are outside the dataset; blobs inside other columns are not read."""
     (tmp_path / "elsewhere").write_bytes(b"q")
     outside = blob_array([Blob.from_uri(f"file://{tmp_path}/elsewhere")])
     rows = pa.table([outside], schema=pa.schema([blob_field("b")]))
@@ -212,10 +214,10 @@ def test_blobs_that_nothing_pins_are_refused(dataset: Dataset, tmp_path: Path) -
     assert ids(read(dataset.scan(columns=["id"]))) == [1]
 
 
-def test_other_rows_than_asked_for_are_not_taken(
+def test_rows_other_than_the_requested_ones_are_refused(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row under another's number would be lost or doubled by a resume."""
+    """A row under another row's number would be lost or duplicated by a resume."""
     dataset.append(*range(5))
     true_scanner = lance.LanceFragment.scanner
 
@@ -228,10 +230,10 @@ def test_other_rows_than_asked_for_are_not_taken(
         read(dataset.scan(), None, Ranges.of([(1, 4)]))
 
 
-def test_a_dataset_is_opened_afresh_when_a_task_takes_long(
+def test_a_dataset_is_reopened_when_a_task_takes_long(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Credentials do not live as long as a slow task; what was read is counted."""
+    """Credentials may expire during a slow task; bytes read are counted."""
     monkeypatch.setattr(lance_reader, "_OPEN_S", -1.0)
     monkeypatch.setattr(lance_reader, "_FIRST_ROWS", 1)
     dataset.append(*range(6))

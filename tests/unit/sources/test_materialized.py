@@ -23,9 +23,12 @@ SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 
 
 def batches(*ids: int) -> list[pa.RecordBatch]:
-    """Return rows as Spark hands them over: in the session's time zone."""
+    """Return rows as Spark hands them over, in the session's time zone."""
     zone = pa.timestamp("us", "Europe/Amsterdam")
-    return [pa.RecordBatch.from_pydict({"id": [one], "at": pa.array([one], zone)}) for one in ids]
+    return [
+        pa.RecordBatch.from_pydict({"id": [number], "at": pa.array([number], zone)})
+        for number in ids
+    ]
 
 
 def scan_of(storage: MemoryStorage, *partitions: Iterable[pa.RecordBatch]) -> MaterializedScan:
@@ -42,7 +45,7 @@ def scan_of(storage: MemoryStorage, *partitions: Iterable[pa.RecordBatch]) -> Ma
 
 
 def test_rows_are_written_once_and_read_from_the_files() -> None:
-    """In the DataFrame's schema, in the order of the partitions; empty ones leave no file."""
+    """They have the DataFrame's schema and partition order; empty partitions leave no file."""
     storage = MemoryStorage()
     scan = scan_of(storage, batches(1, 2), [], batches(3))
     layout = RunLayout.of("s3://b", "r")
@@ -58,15 +61,15 @@ def test_rows_are_written_once_and_read_from_the_files() -> None:
     assert scan.compare(pins) == ""
 
 
-def test_no_rows_are_no_files() -> None:
-    """And nothing to do."""
+def test_an_input_without_rows_has_no_files() -> None:
+    """There is nothing to do."""
     assert scan_of(MemoryStorage(), []).pin().whole == Ranges()
 
 
 def test_large_partitions_become_several_files_of_several_row_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that neither memory nor a work item grows with them."""
+    """Otherwise memory and work items would grow with them."""
     monkeypatch.setattr(materialized, "_GROUP_BYTES", 30)
     monkeypatch.setattr(materialized, "_FILE_BYTES", 1500)
     scan = scan_of(MemoryStorage(), batches(*range(20)))
@@ -77,7 +80,7 @@ def test_large_partitions_become_several_files_of_several_row_groups(
 
 
 def test_a_task_that_fails_leaves_no_file_and_reports_nothing() -> None:
-    """Spark runs it again, under another attempt's name; only what is reported counts."""
+    """Spark runs it again as another attempt; only what is reported counts."""
 
     def broken() -> Iterator[pa.RecordBatch]:
         yield from batches(1, 2)
@@ -88,7 +91,7 @@ def test_a_task_that_fails_leaves_no_file_and_reports_nothing() -> None:
     with pytest.raises(ConnectionError):
         plan.run(broken(), place=0, attempt=7)
     assert storage.list(FOLDER) == []
-    plan.run(batches(1, 2), place=0, attempt=8)  # A speculative twin, whose report is not taken.
+    plan.run(batches(1, 2), place=0, attempt=8)  # A speculative twin, whose report is ignored.
     pins = MaterializedScan(
         storage, FOLDER, SCHEMA, lambda p: [p.run(batches(1, 2), place=0, attempt=9).to_json()]
     ).pin()
@@ -97,17 +100,17 @@ def test_a_task_that_fails_leaves_no_file_and_reports_nothing() -> None:
 
 
 def test_a_place_that_reports_twice_is_an_error() -> None:
-    """Its rows would be there twice."""
+    """Its rows would be duplicated."""
 
     def write(plan: WritePlan) -> list[str]:
-        return [plan.run(batches(1), place=0, attempt=one).to_json() for one in (1, 2)]
+        return [plan.run(batches(1), place=0, attempt=attempt).to_json() for attempt in (1, 2)]
 
     with pytest.raises(JobFailedError, match="1 partitions reported twice"):
         MaterializedScan(MemoryStorage(), FOLDER, SCHEMA, write).pin()
 
 
 def test_an_executor_without_holdfast_is_named() -> None:
-    """As its first lines report it."""
+    """The executor's first lines report it."""
     problem = {"kind": "setup", "host": "node-7", "facts": {"what": "no holdfast", "cure": "pip"}}
     report = json.dumps({"place": 0, "problem": problem})
     with pytest.raises(ExecutorSetupError, match="node-7"):

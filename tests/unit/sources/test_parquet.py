@@ -1,4 +1,4 @@
-"""A Parquet scan: what it pins, and what its reader gives on an executor."""
+"""A Parquet scan: what it pins, and what its reader returns on an executor."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import on_disk, read, read_slices, whole_file, write_parquet
 
 
-def test_rows_come_in_the_order_of_the_files_with_their_numbers(tmp_path: Path) -> None:
-    """Files in the order of their names; files without rows count for nothing."""
+def test_rows_arrive_in_file_order_with_their_numbers(tmp_path: Path) -> None:
+    """Files are sorted by name; files without rows do not affect the numbers."""
     write_parquet(tmp_path / "b.parquet", {"id": [4, 5]})
     write_parquet(tmp_path / "a.parquet", {"id": [1, 2, 3]}, row_group_size=2)
     write_parquet(tmp_path / "aa.parquet", {"id": pa.array([], pa.int64())})
@@ -41,8 +41,8 @@ def test_rows_come_in_the_order_of_the_files_with_their_numbers(tmp_path: Path) 
     assert found.schema == scan.schema(pins) == schema
 
 
-def test_a_scan_without_any_row_is_read_to_its_end(tmp_path: Path) -> None:
-    """There is nothing to share out."""
+def test_a_scan_without_rows_can_be_read(tmp_path: Path) -> None:
+    """There is nothing to distribute."""
     write_parquet(tmp_path / "a.parquet", {"id": pa.array([], pa.int64())})
     scan = on_disk(tmp_path)
     assert scan.pin().whole == Ranges()
@@ -50,7 +50,7 @@ def test_a_scan_without_any_row_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_slice_may_start_and_end_inside_row_groups(tmp_path: Path) -> None:
-    """Only its own rows are handed on, under the same numbers as ever."""
+    """Only its own rows are handed on, with unchanged numbers."""
     write_parquet(tmp_path / "a.parquet", {"id": list(range(100))}, row_group_size=30)
     write_parquet(tmp_path / "b.parquet", {"id": list(range(100, 140))}, row_group_size=30)
     scan = on_disk(tmp_path)
@@ -76,7 +76,7 @@ def test_a_reader_can_be_sent_to_an_executor(tmp_path: Path) -> None:
 
 
 def test_columns_of_the_path_have_the_types_of_their_values(tmp_path: Path) -> None:
-    """Numbers, texts, NULL, percent-encoding; and the ledger gives them back as they were."""
+    """Numbers, texts, NULL and percent-encoding work; the ledger returns them unchanged."""
     null = "__HIVE_DEFAULT_PARTITION__"
     write_parquet(tmp_path / "day=1" / "name=a%20b%2Fc" / "x.parquet", {"id": [1]})
     write_parquet(tmp_path / f"day={null}" / "name=d" / "x.parquet", {"id": [2]})
@@ -95,7 +95,7 @@ def test_columns_of_the_path_have_the_types_of_their_values(tmp_path: Path) -> N
 
 
 def test_a_column_in_some_files_and_some_paths_has_the_files_type(tmp_path: Path) -> None:
-    """A value in the file goes before one in its path."""
+    """A value in the file takes precedence over one in its path."""
     day = dt.date(2026, 11, 15)
     write_parquet(tmp_path / "a.parquet", {"id": [1], "day": [day]})
     write_parquet(tmp_path / "day=2026-11-16" / "b.parquet", {"id": [2]})
@@ -113,8 +113,8 @@ def test_a_path_column_is_not_mistaken_for_a_part_of_a_nested_one(tmp_path: Path
     assert read(on_disk(tmp_path)).rows == [{"tags": [1, 2], "element": 7}]
 
 
-def test_only_columns_of_the_path_can_be_asked_for(tmp_path: Path) -> None:
-    """Then nothing of the file but its footer is read, and each row still counts."""
+def test_only_columns_of_the_path_may_be_requested(tmp_path: Path) -> None:
+    """Only the file's footer is read then, and each row still counts."""
     write_parquet(tmp_path / "day=1" / "a.parquet", {"id": list(range(5))}, row_group_size=2)
     found = read(on_disk(tmp_path, columns=["day"]))
     assert found.rows == [{"day": 1}] * 5
@@ -122,7 +122,7 @@ def test_only_columns_of_the_path_can_be_asked_for(tmp_path: Path) -> None:
 
 
 def test_drifted_files_are_read_in_the_wider_type(tmp_path: Path) -> None:
-    """Whichever file comes first; a column that a file lacks is NULL."""
+    """The order of the files does not matter; a column that a file lacks is NULL."""
     small = pa.table({"n": pa.array([1], pa.int32()), "t": pa.array([5], pa.timestamp("ms"))})
     large = pa.table(
         {"n": pa.array([2**40]), "t": pa.array([6], pa.timestamp("ns")), "more": ["x"]}
@@ -139,15 +139,15 @@ def test_drifted_files_are_read_in_the_wider_type(tmp_path: Path) -> None:
         assert [row["t"].value for row in rows] == [5_000_000, 6]
 
 
-def test_bytes_of_fixed_length_give_way_to_bytes_of_any(tmp_path: Path) -> None:
-    """The other way round, a worker would fail at the first longer value."""
+def test_bytes_of_fixed_length_become_bytes_of_any_length(tmp_path: Path) -> None:
+    """Otherwise a worker would fail at the first longer value."""
     write_parquet(tmp_path / "a.parquet", {"b": pa.array([b"abcd"], pa.binary())})
     write_parquet(tmp_path / "b.parquet", {"b": pa.array([b"xy"], pa.binary(2))})
     assert [row["b"] for row in read(on_disk(tmp_path)).rows] == [b"abcd", b"xy"]
 
 
-def test_a_column_that_must_not_be_null_may_be_where_a_file_lacks_it(tmp_path: Path) -> None:
-    """The common schema does not promise what it cannot keep."""
+def test_a_required_column_is_nullable_if_a_file_lacks_it(tmp_path: Path) -> None:
+    """The common schema must not declare such a column as required."""
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     write_parquet(tmp_path / "a.parquet", pa.table({"id": [1]}, schema=strict))
     assert not on_disk(tmp_path).pin().schema.field("id").nullable
@@ -157,24 +157,24 @@ def test_a_column_that_must_not_be_null_may_be_where_a_file_lacks_it(tmp_path: P
     assert [row["id"] for row in read(scan).rows] == [1, None]
 
 
-def test_types_that_do_not_fit_name_both_files(tmp_path: Path) -> None:
-    """The user can go and look."""
+def test_types_that_do_not_fit_are_an_error_that_names_both_files(tmp_path: Path) -> None:
+    """The user can then look at both."""
     write_parquet(tmp_path / "a.parquet", {"n": [1]})
     write_parquet(tmp_path / "b.parquet", {"n": ["x"]})
     with pytest.raises(SettingsError, match=r"'n' is int64 in .*a\.parquet and string in .*b\.pa"):
         on_disk(tmp_path).pin()
 
 
-def test_one_name_twice_in_a_file_is_refused(tmp_path: Path) -> None:
-    """Taken by its name, such a column would be NULL without a word."""
+def test_a_duplicate_column_name_in_a_file_is_refused(tmp_path: Path) -> None:
+    """Read by its name, such a column would silently be NULL."""
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
     write_parquet(tmp_path / "a.parquet", twice)
     with pytest.raises(SettingsError, match="two columns 'n'"):
         on_disk(tmp_path).pin()
 
 
-def test_nested_and_dictionary_columns_come_whole(tmp_path: Path) -> None:
-    """A dictionary is a way of writing: its values are handed on."""
+def test_nested_and_dictionary_columns_arrive_whole(tmp_path: Path) -> None:
+    """A dictionary is only an encoding: its values are handed on."""
     kind = pa.struct([("b", pa.list_(pa.struct([("c", pa.int64())]))), ("d", pa.string())])
     first = pa.table(
         {
@@ -193,7 +193,7 @@ def test_nested_and_dictionary_columns_come_whole(tmp_path: Path) -> None:
 
 
 def test_inner_fields_may_differ_in_how_they_are_declared(tmp_path: Path) -> None:
-    """Spark and pandas differ in what may be NULL; an inner type widens as an outer one does."""
+    """Spark and pandas differ in what may be NULL; an inner type widens like an outer one."""
     strict = pa.struct([pa.field("x", pa.int32(), nullable=False)])
     loose = pa.struct([pa.field("x", pa.int64())])
     write_parquet(tmp_path / "a.parquet", {"s": pa.array([{"x": 1}], strict)})
@@ -201,15 +201,15 @@ def test_inner_fields_may_differ_in_how_they_are_declared(tmp_path: Path) -> Non
     assert [row["s"]["x"] for row in read(on_disk(tmp_path)).rows] == [1, None]
 
 
-def test_a_dot_in_a_name_is_no_path(tmp_path: Path) -> None:
-    """Also beside a nested column that reads the same."""
+def test_a_dot_in_a_name_is_not_a_path(tmp_path: Path) -> None:
+    """This holds even next to a nested column with the same path."""
     write_parquet(tmp_path / "a.parquet", {"a": [{"b": 1}], "a.b": [5], "c.d": [6]})
     assert read(on_disk(tmp_path)).rows == [{"a": {"b": 1}, "a.b": 5, "c.d": 6}]
     assert read(on_disk(tmp_path, columns=["c.d", "a.b"])).rows == [{"c.d": 6, "a.b": 5}]
 
 
-def test_columns_are_chosen_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
-    """A name that is not there is shown with those that are."""
+def test_columns_are_returned_in_the_requested_order(tmp_path: Path) -> None:
+    """The error for a missing name lists the names that exist."""
     write_parquet(tmp_path / "a.parquet", {"x": [1], "y": [2], "z": [3]})
     found = read(on_disk(tmp_path, columns=["z", "x"]))
     assert [list(row.items()) for row in found.rows] == [[("z", 3), ("x", 1)]]
@@ -219,13 +219,13 @@ def test_columns_are_chosen_in_the_order_that_is_asked_for(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("columns", [[], ["x", "x"], "x"])
 def test_columns_that_make_no_sense_are_refused_at_once(columns: list[str]) -> None:
-    """Before anything is read."""
+    """They are refused before anything is read."""
     with pytest.raises(SettingsError, match="columns="):
         scan_parquet("/in", columns=columns)
 
 
-def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> None:
-    """The bytes of the others may be gone: a file with a hole there reads well."""
+def test_only_the_requested_columns_are_read(tmp_path: Path) -> None:
+    """A file whose other columns are destroyed can still be read."""
     rows = 3_000
     uri = write_parquet(
         tmp_path / "a.parquet",
@@ -244,15 +244,15 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"id\n1\n", b"PAR1" + b"\xff" * 8 + b"PAR1"])
-def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path, content: bytes) -> None:
-    """Whatever it is."""
+def test_a_file_that_is_not_a_parquet_file_is_named(tmp_path: Path, content: bytes) -> None:
+    """The content does not matter."""
     (tmp_path / "bad.parquet").write_bytes(content)
     with pytest.raises(SettingsError, match=r"bad\.parquet"):
         on_disk(tmp_path).pin()
 
 
 def test_a_folder_without_parquet_files_is_named(tmp_path: Path) -> None:
-    """It may be the wrong one."""
+    """It may be the wrong folder."""
     (tmp_path / "a.csv").touch()
     with pytest.raises(SettingsError, match=str(tmp_path)):
         on_disk(tmp_path).pin()
@@ -268,7 +268,7 @@ def test_a_footer_longer_than_the_first_read_is_read_whole(tmp_path: Path) -> No
 def test_a_file_changed_since_is_an_error_at_the_next_start_and_on_the_worker(
     tmp_path: Path,
 ) -> None:
-    """Even if it has the same size, and however far the reader is."""
+    """This holds even if the size is the same, and however far the reader is."""
     write_parquet(tmp_path / "a.parquet", {"id": [1, 2]})
     changed = write_parquet(tmp_path / "b.parquet", {"id": [3, 4]})
     scan = on_disk(tmp_path)
@@ -284,7 +284,7 @@ def test_a_file_changed_since_is_an_error_at_the_next_start_and_on_the_worker(
 def test_a_file_deleted_since_is_an_error_at_the_next_start_and_on_the_worker(
     tmp_path: Path,
 ) -> None:
-    """It names the file."""
+    """The error names the file."""
     uri = write_parquet(tmp_path / "a.parquet", {"id": [1, 2]})
     scan = on_disk(tmp_path)
     pins = scan.pin()
@@ -298,11 +298,11 @@ def test_a_file_deleted_since_is_an_error_at_the_next_start_and_on_the_worker(
 def test_a_file_deleted_while_it_is_read_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The footer was there, the rows are not."""
+    """The footer was there, but the rows are not."""
     uri = write_parquet(
         tmp_path / "a.parquet", {"id": list(range(9))}, row_group_size=3, compression="none"
     )
-    monkeypatch.setattr(runtime, "AHEAD_BYTES", 1)  # Else it would all be here by then.
+    monkeypatch.setattr(runtime, "AHEAD_BYTES", 1)  # Otherwise it would already be fetched.
     scan = on_disk(tmp_path)
     pins = scan.pin()
     reading = scan.reader(pins).read([whole_file(pins.files[0])], [])
@@ -322,7 +322,7 @@ def test_a_file_deleted_while_it_is_read_is_an_error(
 def test_row_groups_are_fetched_while_others_are_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_bytes: int, begun: list[list[str]]
 ) -> None:
-    """As many as fit; of large ones a worker holds two at most."""
+    """As many are fetched as fit; a worker holds at most two large ones."""
     write_parquet(tmp_path / "a.parquet", {"id": list(range(9))}, row_group_size=3)
     write_parquet(tmp_path / "b.parquet", {"id": [9]})
     monkeypatch.setattr(runtime, "AHEAD_BYTES", ahead_bytes)
@@ -342,7 +342,7 @@ def test_row_groups_are_fetched_while_others_are_at_work(
 
 
 def test_new_files_are_refused_or_left(tmp_path: Path) -> None:
-    """As the user has said."""
+    """`new_files` decides which."""
     write_parquet(tmp_path / "a.parquet", {"id": [1]})
     pins = on_disk(tmp_path).pin()
     write_parquet(tmp_path / "b.parquet", {"id": [1]})
@@ -357,11 +357,11 @@ def test_a_scan_does_not_show_its_options() -> None:
     assert "hunter2" not in repr(scan_parquet("/in", options={"s3.secret-access-key": "hunter2"}))
 
 
-def test_old_timestamps_of_spark_are_moments(tmp_path: Path) -> None:
-    """Spark writes INT96 by default, and means UTC; years that nanoseconds do not reach count."""
+def test_old_timestamps_of_spark_are_in_utc(tmp_path: Path) -> None:
+    """Spark writes INT96 by default, in UTC; years beyond the range of nanoseconds work."""
     utc = dt.timezone.utc
     moments = [dt.datetime(2026, 11, 15, 12, tzinfo=utc), dt.datetime(1600, 1, 1, tzinfo=utc), None]
-    written = [one and one.replace(tzinfo=None) for one in moments]
+    written = [moment and moment.replace(tzinfo=None) for moment in moments]
     table = pa.table({"at": pa.array(written, pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     scan = on_disk(tmp_path)
@@ -370,7 +370,7 @@ def test_old_timestamps_of_spark_are_moments(tmp_path: Path) -> None:
 
 
 def test_large_rows_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
-    """A row group of a thousand images is never in memory as a whole."""
+    """A row group of a thousand images is never entirely in memory."""
     write_parquet(tmp_path / "a.parquet", {"image": [os.urandom(1 << 20) for _ in range(40)]})
     scan = on_disk(tmp_path)
     pins = scan.pin()
@@ -380,7 +380,7 @@ def test_large_rows_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_tag_is_known_by_its_row_groups(tmp_path: Path) -> None:
-    """Not every store gives tags: other row groups under the same name are another file."""
+    """Not every store has tags: other row groups under the same name mean another file."""
     write_parquet(tmp_path / "a.parquet", {"id": [1, 2, 3, 4]}, row_group_size=2)
     scan = on_disk(tmp_path)
     pins = scan.pin()

@@ -1,4 +1,4 @@
-"""Large cells: output is taken in pieces, so that neither memory nor Arrow's offsets run out."""
+"""Large cells: output is handled in pieces, so that neither memory nor Arrow's offsets run out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = pa.schema([("id", pa.int64()), ("b", pa.binary())])
 
 
 def cells(*sizes_mb: int) -> pa.RecordBatch:
-    """Return rows with cells of zeros, which take no memory before they are copied."""
+    """Return rows with cells of zeros, which take no memory until they are copied."""
     ends = np.cumsum([0, *sizes_mb], dtype=np.int64) * MB
     zeros = pa.py_buffer(np.zeros(int(ends[-1]), np.uint8))
     buffers = [None, pa.py_buffer(ends), zeros]
@@ -36,10 +36,10 @@ def cells(*sizes_mb: int) -> pa.RecordBatch:
 
 
 class CountingWriter(MemoryWriter):
-    """Fits rows, counts what it gets and how much memory Arrow has then, and keeps nothing."""
+    """A writer that fits rows, records their size and Arrow's memory, and keeps nothing."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Start without rows."""
         super().__init__(MemoryWriterSpec(TABLE), "task")
         self.sizes: list[int] = []
         self.ids: list[int] = []
@@ -71,7 +71,7 @@ def test_a_batch_of_more_than_two_gib_is_written_in_pieces_of_bounded_memory() -
 
 
 def test_pieces_have_memory_of_their_own() -> None:
-    """A transform may write its next output into the same memory, however it was cut."""
+    """A transform may write its next output into the same memory."""
     memory = np.zeros(40, np.uint8)
     offsets = pa.py_buffer(np.arange(0, 41, 10, dtype=np.int32))
     column = pa.Array.from_buffers(pa.binary(), 4, [None, offsets, pa.py_buffer(memory)])
@@ -82,11 +82,11 @@ def test_pieces_have_memory_of_their_own() -> None:
         checkpoints(writer, batch_bytes=batch_bytes).hold(output)
         memory[:] = 1
         assert len(writer.batches) == {20: 4, 1000: 1}[batch_bytes]
-        assert [row["b"] for one in writer.batches for row in one.to_pylist()] == [bytes(10)] * 4
+        assert [row["b"] for rows in writer.batches for row in rows.to_pylist()] == [bytes(10)] * 4
 
 
 def test_rows_that_may_fail_are_fitted_in_pieces_too() -> None:
-    """A batch that is large only as a whole is not halved, and not called again."""
+    """A batch whose rows are large only together is neither halved nor called again."""
     calls: list[int] = []
 
     def apply(batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - an iterator.
@@ -107,8 +107,10 @@ def test_rows_that_may_fail_are_fitted_in_pieces_too() -> None:
         ([1200, 1200], "2 values of 2,400,000,016 bytes"),
     ],
 )
-def test_a_cell_that_no_file_can_hold_is_told_by_its_size(sizes_mb: list[int], said: str) -> None:
-    """Arrow says only that a cast has failed. It is that row's fault, and can be set aside."""
+def test_a_cell_that_no_file_can_hold_is_an_error_that_names_its_size(
+    sizes_mb: list[int], said: str
+) -> None:
+    """Arrow says only that a cast failed. It is that row's fault, and it can be quarantined."""
     rows = cells(*sizes_mb)
     with pytest.raises(ValueMisfitError, match=said) as caught:
         Conformer("t", rows.schema, TABLE)(rows)
@@ -116,8 +118,8 @@ def test_a_cell_that_no_file_can_hold_is_told_by_its_size(sizes_mb: list[int], s
 
 
 @pytest.mark.slow_unit
-def test_a_cell_that_is_too_large_stops_its_batch_alone() -> None:
-    """The rows before it were taken, and the error names the column."""
+def test_a_cell_that_is_too_large_stops_only_its_batch() -> None:
+    """The rows before it are written, and the error names the column."""
     writer = CountingWriter()
     with pytest.raises(SchemaMismatchError, match="a value of 2,200,000,008 bytes"):
         checkpoints(writer).hold(cells(1, 2200, 1))
@@ -153,21 +155,23 @@ KINDS: dict[str, pa.Array] = {
 @pytest.mark.parametrize("start", [0, 7])
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_are_the_same_rows_and_not_too_large(kind: str, start: int) -> None:
-    """Of every type, as its values are once they are written out: views and dictionaries too."""
+    """This holds for every type, by the size of its written values: views and dictionaries too."""
     column = KINDS[kind].slice(start)
     batch = pa.record_batch({"c": column})
     found = list(pieces(batch, 5000))
-    assert [row for one in found for row in one.to_pylist()] == batch.to_pylist()
-    written = [_written(one.column(0)) for one in found]
-    assert all(size <= 5000 or one.num_rows == 1 for size, one in zip(written, found, strict=True))
+    assert [row for piece in found for row in piece.to_pylist()] == batch.to_pylist()
+    written = [_written(piece.column(0)) for piece in found]
+    assert all(
+        size <= 5000 or piece.num_rows == 1 for size, piece in zip(written, found, strict=True)
+    )
     if sum(written) > 5000:
-        assert len(found) <= 1.5 * sum(written) / 5000 + 3  # Nor much smaller than they may be.
+        assert len(found) <= 1.5 * sum(written) / 5000 + 3  # Nor much smaller than allowed.
     else:
         assert found == [batch]
 
 
 def _written(column: pa.Array) -> int:
-    """Return how many bytes the values of a column have, without offsets."""
+    """Return the size in bytes of a column's values, without offsets."""
     if "dictionary" in str(column.type) and not pa.types.is_dictionary(column.type):
         return sum(len(row["d"]) for row in column.to_pylist())
     if pa.types.is_dictionary(column.type):
@@ -186,8 +190,8 @@ def _size(value: Any) -> int:  # noqa: ANN401 - any value.
     return 0 if value is None else int(isinstance(value, float)) * 8
 
 
-def test_a_batch_that_is_small_is_handed_on_as_it_is() -> None:
-    """It is not even sliced; nor are a few rows of a large one, whose buffers are all there."""
+def test_a_small_batch_is_handed_on_unchanged() -> None:
+    """It is not even sliced; nor are a few rows of a large one that share its buffers."""
     batch = pa.record_batch({"c": WORDS})
     few = batch.slice(3, 2)
     assert next(pieces(batch, 10**6)) is batch
@@ -197,16 +201,16 @@ def test_a_batch_that_is_small_is_handed_on_as_it_is() -> None:
     assert next(pieces(cells(100), MB)).num_rows == 1
 
 
-def test_values_of_a_dictionary_count_as_often_as_they_are_there() -> None:
+def test_values_of_a_dictionary_count_as_often_as_they_occur() -> None:
     """A hundred rows of one large value are large, whatever `nbytes` says."""
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int8()), pa.array([X]))
     batch = pa.record_batch({"c": column})
     assert batch.nbytes < 5000
-    assert [one.num_rows for one in pieces(batch, 5000)] == [5] * 20
+    assert [piece.num_rows for piece in pieces(batch, 5000)] == [5] * 20
 
 
-def test_lance_takes_pieces_of_what_is_larger_than_an_array(tmp_path: Path) -> None:
-    """Its writer has the same way in."""
+def test_lance_takes_output_larger_than_an_array_in_pieces(tmp_path: Path) -> None:
+    """Its writer is used in the same way."""
     rig = LanceRig(str(tmp_path / "t.lance"))
     writer = rig.sink().writer_spec(rig.sink().load()).open("task")
     labels = pa.array(["x" * 100] * 50, pa.large_string())
@@ -215,8 +219,8 @@ def test_lance_takes_pieces_of_what_is_larger_than_an_array(tmp_path: Path) -> N
     assert sum(file.rows for group in writer.cut() for file in group.files) == 50
 
 
-def test_answers_that_are_too_large_together_are_no_batch() -> None:
-    """Arrow makes several arrays of them; each answer by itself makes one."""
+def test_answers_that_are_too_large_together_are_not_a_batch() -> None:
+    """Arrow makes several arrays of them; each answer alone makes one."""
     made = pa.array
     several = mock.patch.object(pa, "array", lambda *a, **k: pa.chunked_array([made(*a, **k)]))
     with several, pytest.raises(TransformOutputError, match="too many for one array"):

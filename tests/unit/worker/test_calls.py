@@ -1,4 +1,4 @@
-"""Calls: every row gets one answer, never too many at a time, and pauses are kept."""
+"""Calls: every row gets one answer, never too many at a time, and pauses are respected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answered(
     count: int = 1,
     **options: Any,  # noqa: ANN401 - any of `per_row`.
 ) -> dict[int, Answer]:
-    """Return the answers for rows 0 and on."""
+    """Return the answers for this many rows, from row 0."""
     calls = calls_of(function, **options)
     for number in range(count):
         calls.start(number, {"id": number})
@@ -57,7 +57,7 @@ def own_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Thread]:
     if thread.is_alive():
         loop.call_soon_threadsafe(loop.stop)
     thread.join(5)
-    # A loop that ended too soon leaves work behind, about which asyncio would complain.
+    # A loop that ended too soon leaves work behind, which asyncio would report.
     loop.set_exception_handler(lambda _loop, _context: None)
     for task in asyncio.all_tasks(loop):
         task.cancel()
@@ -67,7 +67,7 @@ def own_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Thread]:
 
 
 def test_an_async_function_is_called_on_the_loop() -> None:
-    """It costs no thread, and all its clients share one loop."""
+    """It needs no thread, and all clients share one loop."""
     threads: list[str] = []
 
     async def function(row: Row) -> Row:
@@ -77,21 +77,21 @@ def test_an_async_function_is_called_on_the_loop() -> None:
 
     answers = answered(function, 3)
     assert [answers[i].value for i in range(3)] == [{"twice": 0}, {"twice": 2}, {"twice": 4}]
-    assert [(one.attempts, one.error, one.is_undone) for one in answers.values()] == [
+    assert [(answer.attempts, answer.error, answer.is_undone) for answer in answers.values()] == [
         (1, None, False)
     ] * 3
     assert set(threads) == {"holdfast-calls"}
 
 
 def test_an_object_whose_call_is_async_is_called_on_the_loop() -> None:
-    """Clients are objects."""
+    """Clients are often objects."""
     function = RowFunction()
     assert answered(function, 2)[1].value == {"id": 1}
     assert sorted(function.ids) == [0, 1]
 
 
 def test_a_plain_function_gets_a_thread_for_each_call() -> None:
-    """Two calls are made at once, and neither holds the loop up."""
+    """Two calls are made at once, and neither blocks the loop."""
     both = threading.Barrier(2, timeout=5)
 
     def function(row: Row) -> tuple[int, str]:
@@ -102,8 +102,8 @@ def test_a_plain_function_gets_a_thread_for_each_call() -> None:
     assert [answers[i].value for i in range(2)] == [(0, "holdfast-call"), (1, "holdfast-call")]
 
 
-def test_a_plain_function_may_hand_back_a_coroutine() -> None:
-    """A lambda around an async function is not async itself."""
+def test_a_plain_function_may_return_a_coroutine() -> None:
+    """A lambda around an async function is not itself async."""
     function = RowFunction()
     assert answered(lambda row: function({"id": row["id"] + 5}))[0].value == {"id": 5}
 
@@ -135,10 +135,10 @@ def test_a_client_is_built_once_in_a_process_and_on_the_loop() -> None:
         calls.start(7, {"id": 7})
         assert take(calls, 1)[7].value == ("c", 7)
     assert Client.made == 1
-    transforms._BUILT.clear()  # noqa: SLF001 - or other tests find this loop's client.
+    transforms._BUILT.clear()  # noqa: SLF001 - or other tests would find this loop's client.
 
 
-def test_a_process_has_one_loop_and_a_forked_one_has_its_own(
+def test_a_process_has_one_loop_and_a_forked_process_has_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PySpark forks its workers, and the thread of a loop does not outlive a fork."""
@@ -155,7 +155,7 @@ def test_a_process_has_one_loop_and_a_forked_one_has_its_own(
 
 
 def test_a_call_that_takes_too_long_is_an_error() -> None:
-    """It says how long was allowed, and is worth another call as other time-outs are."""
+    """It says how long was allowed, and is retried like other timeouts."""
     function = RowFunction()
     function.seconds[0] = 9.0
     answer = answered(function, timeout=0.01, retry=Retry(attempts=2, first_wait=0.001))[0]
@@ -164,15 +164,15 @@ def test_a_call_that_takes_too_long_is_an_error() -> None:
     assert function.cancelled == [0, 0]
 
 
-def test_a_time_out_of_the_client_itself_keeps_its_own_words() -> None:
-    """Only those without any get ours."""
+def test_a_timeout_of_the_client_itself_keeps_its_own_message() -> None:
+    """Only a timeout without a message gets ours."""
     function = RowFunction()
     function.fails_at[0] = TimeoutError("read timed out")
     assert str(answered(function, timeout=5, retry=Retry(attempts=1))[0].error) == "read timed out"
 
 
-def test_a_coroutine_that_a_plain_function_hands_back_has_the_time_out_too() -> None:
-    """Else one row that hangs holds its task up for ever."""
+def test_a_coroutine_that_a_plain_function_returns_has_the_timeout_too() -> None:
+    """Otherwise one row that hangs would block its task for ever."""
     function = RowFunction()
     function.seconds[0] = 0.5
     answer = answered(lambda row: function({**row}), timeout=0.01, retry=Retry(attempts=1))[0]
@@ -180,7 +180,7 @@ def test_a_coroutine_that_a_plain_function_hands_back_has_the_time_out_too() -> 
 
 
 def test_a_call_that_fails_is_made_again() -> None:
-    """As often as it may, and the answer says how many calls it took."""
+    """It is retried as often as allowed, and the answer says how many calls it took."""
     function = RowFunction()
     function.errors[0] = deque([HttpError(503), ConnectionResetError()])
     function.fails_at[1] = HttpError(503)
@@ -193,7 +193,7 @@ def test_a_call_that_fails_is_made_again() -> None:
 
 
 def test_a_plain_function_that_fails_is_called_again() -> None:
-    """Its error comes back from the thread as it is."""
+    """Its error comes back from the thread unchanged."""
     errors: deque[BaseException] = deque([HttpError(503), StopIteration(), SystemExit(3)])
 
     def function(row: Row) -> Row:
@@ -210,18 +210,18 @@ def test_a_plain_function_that_fails_is_called_again() -> None:
     assert answered(function)[0].value == {"id": 0}
 
 
-def test_rows_that_wait_for_their_next_call_end_undone_when_no_more_is_to_be_made() -> None:
+def test_rows_that_wait_for_their_next_call_end_undone_when_calls_stop() -> None:
     """They are neither done nor failed: the next start calls them."""
     function = RowFunction()
-    function.fails_at[0] = HttpError(503)  # Waits for its own next attempt.
+    function.fails_at[0] = HttpError(503)  # It waits for its next attempt.
     function.fails_at[1] = refused(60)
-    function.seconds[3] = 0.2  # Is being called.
+    function.seconds[3] = 0.2  # It is being called.
     calls = calls_of(function, Retry(first_wait=60))
     for made, number in enumerate((3, 0, 1), start=1):
         calls.start(number, {"id": number})
         until(lambda made=made: len(function.ids) == made)  # type: ignore[misc]
     time.sleep(0.01)
-    calls.start(2, {"id": 2})  # Waits for the pause.
+    calls.start(2, {"id": 2})  # It waits for the pause to end.
     calls.stop_waiting()
     answers = take(calls, 4)
     assert [answers[number].is_undone for number in range(4)] == [True, True, True, False]
@@ -229,8 +229,8 @@ def test_rows_that_wait_for_their_next_call_end_undone_when_no_more_is_to_be_mad
     assert sorted(function.ids) == [0, 1, 3]
 
 
-def test_cancelling_ends_the_calls_that_are_being_made() -> None:
-    """Their rows count as never begun."""
+def test_cancelling_ends_the_calls_under_way() -> None:
+    """Their rows count as never started."""
     function = RowFunction()
     function.seconds[0] = 60.0
     calls = calls_of(function)
@@ -243,7 +243,7 @@ def test_cancelling_ends_the_calls_that_are_being_made() -> None:
 
 
 def test_after_cancelling_no_answer_comes() -> None:
-    """A row that was given up must not look like one that has failed."""
+    """A cancelled row must not look like a failed one."""
     function = RowFunction()
     function.seconds[0] = 60.0
     calls = calls_of(function)
@@ -255,7 +255,7 @@ def test_after_cancelling_no_answer_comes() -> None:
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt()])
 def test_a_call_that_ends_itself_still_gives_an_answer(error: BaseException) -> None:
-    """Without one the task would wait for ever; and other rows' calls go on."""
+    """Without one the task would wait for ever; other rows' calls go on."""
     function = RowFunction()
     function.fails_at[0] = error
     function.seconds[1] = 0.02
@@ -265,10 +265,10 @@ def test_a_call_that_ends_itself_still_gives_an_answer(error: BaseException) -> 
     assert answers[1].value == {"id": 1}
 
 
-def test_a_call_with_a_time_out_that_exits_does_not_end_the_loop(
+def test_a_call_with_a_timeout_that_exits_does_not_end_the_loop(
     own_loop: threading.Thread,
 ) -> None:
-    """Every other row's call would hang, in this task and in all that follow."""
+    """Otherwise the calls of all other rows would hang, in this task and in later ones."""
 
     async def exits(_row: Row) -> None:
         raise SystemExit(3)
@@ -281,7 +281,7 @@ def test_a_call_with_a_time_out_that_exits_does_not_end_the_loop(
 
 
 def test_plain_functions_that_hang_do_not_pile_up_threads() -> None:
-    """They cannot be ended: beyond twice as many as may work, rows fail with a clear word."""
+    """They cannot be ended: beyond twice the concurrency, rows fail with a clear error."""
     release, at_work = threading.Event(), threading.Semaphore(0)
 
     def hangs(_row: Row) -> None:
@@ -290,25 +290,27 @@ def test_plain_functions_that_hang_do_not_pile_up_threads() -> None:
 
     before = threading.active_count()
     answers = answered(hangs, 6, concurrency=2, timeout=0.01, retry=Retry(attempts=1))
-    stuck = [one.error for one in answers.values() if isinstance(one.error, CallsStuckError)]
+    stuck = [
+        answer.error for answer in answers.values() if isinstance(answer.error, CallsStuckError)
+    ]
     assert len(stuck) == 2
     assert "4 calls are running" in str(stuck[0])
     assert threading.active_count() - before <= 4
     release.set()
 
 
-def test_threads_that_come_back_make_room_again() -> None:
-    """Only calls that are still out count."""
+def test_threads_that_return_make_room_again() -> None:
+    """Only calls that are still running count."""
     calls = calls_of(lambda row: row["id"], concurrency=1)
     for number in range(20):
         calls.start(number, {"id": number})
         assert take(calls, 1)[number].value == number
 
 
-def test_a_late_end_of_a_call_that_timed_out_is_no_second_answer(
+def test_a_late_end_of_a_call_that_timed_out_is_not_a_second_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The row has its answer; the thread's own end is nobody's any more."""
+    """The row has its answer; the thread's late result is ignored."""
     release, has_ended = threading.Event(), threading.Event()
 
     def late(row: Row) -> Row:
@@ -322,7 +324,7 @@ def test_a_late_end_of_a_call_that_timed_out_is_no_second_answer(
     release.set()
     until(has_ended.is_set)
     assert calls.answers(0.02) == []
-    assert caplog.records == []  # The loop complains of what it cannot settle.
+    assert caplog.records == []  # The loop would log a result that it cannot set.
 
 
 @pytest.mark.parametrize(
@@ -337,14 +339,14 @@ def test_a_late_end_of_a_call_that_timed_out_is_no_second_answer(
     ],
 )
 def test_an_argument_that_cannot_be_used_is_refused(arguments: dict[str, Any]) -> None:
-    """On the driver, before any task starts."""
+    """The driver refuses it before any task starts."""
     with pytest.raises(SettingsError):
         per_row(**arguments)
 
 
-# ---- Rate limits: a pause that a server asks for holds for all rows of a task, and ends
-def test_refusals_for_the_rate_are_no_attempts() -> None:
-    """They are not the row's fault; where they end it, it had at least one call."""
+# ---- Rate limits: a pause that a server asks for applies to all rows of a task, and ends
+def test_rate_limit_refusals_are_not_attempts() -> None:
+    """They are not the row's fault; a row that they end had at least one call."""
     function = RowFunction()
     function.errors[0] = deque([refused(), refused(0.001), HttpError(503)])
     retry = Retry(attempts=2, first_wait=0.001, longest_wait=0.001, patience=5)
@@ -362,7 +364,7 @@ def test_refusals_end_with_patience() -> None:
 
 
 def test_waits_grow_from_refusal_to_refusal() -> None:
-    """Else a busy server is called again at the same pace until patience ends."""
+    """Otherwise a busy server would be called at the same pace until patience ends."""
     function = RowFunction()
     function.errors[0] = deque([refused(), refused(), refused(), refused()])
     assert answered(function, retry=Retry(first_wait=0.02))[0].value == {"id": 0}
@@ -372,7 +374,7 @@ def test_waits_grow_from_refusal_to_refusal() -> None:
 
 
 def test_after_a_refusal_no_row_of_the_task_is_called_before_the_pause_ends() -> None:
-    """The server has asked for it: other rows would only be refused as well."""
+    """The server has asked for it: other rows would only be refused too."""
     function = RowFunction()
     function.errors[0] = deque([refused(0.1)])
     calls = calls_of(function)
@@ -388,7 +390,7 @@ def test_after_a_refusal_no_row_of_the_task_is_called_before_the_pause_ends() ->
 
 
 def test_rows_that_wait_for_their_own_retry_wait_for_the_pause_too() -> None:
-    """A row between two attempts must not call into a pause that another has got meanwhile."""
+    """A row between two attempts must respect a pause that another row got meanwhile."""
     function = RowFunction()
     function.errors = {0: deque([HttpError(503)]), 1: deque([refused(0.2)])}
     calls = calls_of(function, Retry(first_wait=0.1, longest_wait=0.1))
@@ -399,8 +401,8 @@ def test_rows_that_wait_for_their_own_retry_wait_for_the_pause_too() -> None:
     assert min(function.times[2:]) - function.times[1] >= 0.2
 
 
-def test_other_errors_hold_no_other_row_up() -> None:
-    """Only the server itself may ask for a pause."""
+def test_other_errors_do_not_delay_other_rows() -> None:
+    """Only the server can ask for a pause."""
     function = RowFunction()
     function.errors[0] = deque([HttpError(503)])
     calls = calls_of(function, Retry(first_wait=30))
@@ -411,7 +413,7 @@ def test_other_errors_hold_no_other_row_up() -> None:
 
 
 def test_patience_begins_with_the_rows_own_first_call() -> None:
-    """A pause that was there before the row is not the row's time."""
+    """A pause from before the row started does not count."""
     function = RowFunction()
     function.errors = {0: deque([refused(0.1)]), 1: deque([refused()])}
     calls = calls_of(function, Retry(first_wait=0.001, longest_wait=0.001, patience=0.05))

@@ -1,4 +1,4 @@
-"""The chunk buffer: whole batches only, and never more than a bounded part of them in memory."""
+"""The chunk buffer: whole batches only, with bounded memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.task_ledgers import ManualClock, WatchedStorage
 URI = "mem://store/tasks/0000.chunk"
 EVERY_S = 30.0
 KEPT_MAX, WORTH_A_CUT = 1 << 16, 1 << 20
-SMALL, LARGE = 100, 1 << 12  # Rows of eight bytes: two large batches are beyond the bound.
+SMALL, LARGE = 100, 1 << 12  # Rows of eight bytes: two large batches exceed the bound.
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def slowly(buffer: ChunkBuffer, clock: ManualClock, batches: int) -> None:
 def test_kept_rows_are_in_the_chunk_in_their_order(
     storage: WatchedStorage, buffer: ChunkBuffer
 ) -> None:
-    """A batch may give its output in many pieces."""
+    """A batch may return its output in many pieces."""
     buffer.hold(numbers(0))
     buffer.hold(numbers(SMALL))
     buffer.keep()
@@ -81,7 +81,7 @@ def test_kept_rows_are_in_the_chunk_in_their_order(
 def test_rows_of_a_failed_batch_are_not_in_the_chunk(
     storage: WatchedStorage, buffer: ChunkBuffer
 ) -> None:
-    """A record covers whole batches: half a batch would be there twice after the next pass."""
+    """A record covers whole batches: half a batch would be written twice after the next pass."""
     buffer.hold(numbers(0))
     buffer.keep()
     buffer.hold(numbers(SMALL))
@@ -104,7 +104,7 @@ def test_rows_that_are_only_held_are_not_in_the_chunk(
 def test_rows_of_a_failed_batch_are_not_in_a_streamed_chunk(
     storage: WatchedStorage, buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """What was streamed before the failing batch is all that counts."""
+    """Only what was streamed before the failing batch counts."""
     slowly(buffer, clock, 4)
     buffer.hold(numbers(4 * LARGE))
     buffer.drop_held()
@@ -112,7 +112,7 @@ def test_rows_of_a_failed_batch_are_not_in_a_streamed_chunk(
 
 
 def test_without_rows_there_is_no_chunk(storage: WatchedStorage, buffer: ChunkBuffer) -> None:
-    """Neither for batches without output nor for none at all."""
+    """This holds for batches without output and for no batches."""
     buffer.hold(numbers(0, 0))
     buffer.keep()
     assert buffer.write() is None
@@ -122,14 +122,14 @@ def test_without_rows_there_is_no_chunk(storage: WatchedStorage, buffer: ChunkBu
 def test_below_the_bound_nothing_is_sent_before_it_is_due(
     storage: WatchedStorage, buffer: ChunkBuffer
 ) -> None:
-    """A cut that comes first makes the chunk needless, so it must have cost nothing."""
+    """A cut that comes first makes the chunk unnecessary, so it must have cost nothing."""
     buffer.hold(numbers(0))
     buffer.keep()
     assert storage.sinks == []
 
 
 def test_the_next_chunk_starts_empty(storage: WatchedStorage, buffer: ChunkBuffer) -> None:
-    """Rows that are durable, or in a closed file, are not kept any longer."""
+    """Rows that are durable or in a closed file are no longer kept."""
     other = "mem://store/tasks/0001.chunk"
     buffer.hold(numbers(0))
     buffer.keep()
@@ -144,7 +144,7 @@ def test_the_next_chunk_starts_empty(storage: WatchedStorage, buffer: ChunkBuffe
 def test_beyond_the_bound_slow_rows_are_streamed(
     storage: WatchedStorage, buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """They are dear, so none is let go; what waits in memory stays bounded."""
+    """They are expensive, so none is let go; what waits in memory stays bounded."""
     base, peak = pa.total_allocated_bytes(), 0
     for number in range(40):
         clock.now_s += 10
@@ -160,7 +160,7 @@ def test_beyond_the_bound_slow_rows_are_streamed(
 def test_beyond_the_bound_fast_rows_are_let_go(
     storage: WatchedStorage, buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """By the next checkpoint they make a table file of a good size: a cut serves better."""
+    """By the next checkpoint they fill a table file of a good size: a cut is better."""
     base, peak = pa.total_allocated_bytes(), 0
     for number in range(40):
         clock.now_s += 0.1
@@ -173,10 +173,10 @@ def test_beyond_the_bound_fast_rows_are_let_go(
     assert buffer.write() is None
 
 
-def test_the_rate_decides_exactly_when_a_cut_is_worth_it(
+def test_the_rate_decides_whether_a_cut_is_worth_it(
     buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """Three batches in so many seconds make just the size of a good file, or just not."""
+    """Three batches in this many seconds just reach the size of a good file, or just miss it."""
     seconds = 3 * LARGE * 8 * EVERY_S / WORTH_A_CUT
     for number, moment in enumerate([0.0, 0.0, seconds]):
         clock.now_s += moment
@@ -191,10 +191,10 @@ def test_the_rate_decides_exactly_when_a_cut_is_worth_it(
     assert not buffer.let_go
 
 
-def test_a_stream_that_was_begun_goes_on_however_fast_rows_come(
+def test_a_stream_that_was_begun_goes_on_however_fast_rows_arrive(
     storage: WatchedStorage, buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """Rows that are on their way are not thrown away because the next ones are quick."""
+    """Rows that are already streaming are not discarded because the next ones are quick."""
     slowly(buffer, clock, 4)
     for number in range(4, 50):
         buffer.hold(numbers(number * LARGE, LARGE))
@@ -205,7 +205,7 @@ def test_a_stream_that_was_begun_goes_on_however_fast_rows_come(
 def test_a_batch_larger_than_the_bound_is_let_go(
     storage: WatchedStorage, buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """A generator's output has no end that memory could wait for; its rows go to files alone."""
+    """A generator's output may not fit into memory, so its rows go only to files."""
     slowly(buffer, clock, 4)
     base, peak = pa.total_allocated_bytes(), 0
     for number in range(20):
@@ -221,7 +221,7 @@ def test_a_batch_larger_than_the_bound_is_let_go(
 def test_what_was_let_go_is_forgotten_at_the_next_record(
     storage: WatchedStorage, buffer: ChunkBuffer, clock: ManualClock
 ) -> None:
-    """After the cut a new chunk may be kept, at the rate of that time."""
+    """After the cut a new chunk may be kept, depending on the rate then."""
     for number in range(4):
         buffer.hold(numbers(number, LARGE))
         buffer.keep()
@@ -242,7 +242,7 @@ def test_a_stream_that_is_not_needed_is_abandoned(
 
 
 def test_without_checkpoints_nothing_is_kept(storage: WatchedStorage, clock: ManualClock) -> None:
-    """Only closed table files count then."""
+    """Only closed table files count."""
     buffer = ChunkBuffer(storage, None, clock)
     buffer.begin(URI)
     base = pa.total_allocated_bytes()

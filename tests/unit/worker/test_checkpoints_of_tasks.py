@@ -76,7 +76,7 @@ def run(
 
 
 def iceberg_spec(folder: Path, properties: dict[str, str] | None = None) -> IcebergWriterSpec:
-    """Return a writer of a table that is partitioned by `part`."""
+    """Return a writer of a table partitioned by `part`."""
     return IcebergWriterSpec(
         table="lake.db.t",
         schema_json=ICEBERG.model_dump_json(),
@@ -91,7 +91,7 @@ def iceberg_spec(folder: Path, properties: dict[str, str] | None = None) -> Iceb
 
 def in_files(records: Iterable[TaskRecord], column: str = "id") -> list[Any]:
     """Return a column of all table files that the records name, as another reader sees it."""
-    paths = [file.path for one in records for group in one.groups for file in group.files]
+    paths = [file.path for entry in records for group in entry.groups for file in group.files]
     found = []
     for path in paths:
         with pq.ParquetFile(path.removeprefix("file://")) as file:
@@ -105,11 +105,11 @@ def test_a_task_reports_how_many_records_it_has_written(storage: WatchedStorage)
     records = logged(job_ledger(storage))
     assert (report.end, report.rows_in, report.problem) == ("complete", 3, None)
     assert (report.log, report.records) == (records[0].log, len(records)) == (report.log, 3)
-    assert [one.coverage.rows for one in records] == [2, 1, 0]
+    assert [entry.coverage.rows for entry in records] == [2, 1, 0]
 
 
 def test_a_fenced_task_does_not_pay_for_another_batch(storage: WatchedStorage) -> None:
-    """It learns at a checkpoint that the run has gone on, and the transform is not called again."""
+    """At a checkpoint it finds that the run has moved on, and does not call the transform again."""
     calls = []
 
     def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -121,13 +121,13 @@ def test_a_fenced_task_does_not_pay_for_another_batch(storage: WatchedStorage) -
     report = run(storage, [numbers(1), numbers(2), numbers(3)], transform=costly)
     assert calls == [[1], [2]]
     assert (report.end, report.rows_in) == ("fenced", 2)
-    assert [one.end for one in logged(job_ledger(storage))] == ["", "failed"]
+    assert [entry.end for entry in logged(job_ledger(storage))] == ["", "failed"]
 
 
-def test_a_task_looks_between_two_checkpoints_too(
+def test_a_task_checks_for_a_stop_between_two_checkpoints_too(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interval of ten minutes must not mean that Ctrl-C is noticed after ten minutes."""
+    """With an interval of ten minutes, Ctrl-C must not take ten minutes to notice."""
     calls = []
 
     def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -143,9 +143,9 @@ def test_a_task_looks_between_two_checkpoints_too(
 
 
 def test_a_task_that_starts_fenced_pays_for_nothing(storage: WatchedStorage) -> None:
-    """A driver that was taken over goes on starting tasks, and each would pay for a while.
+    """A superseded driver goes on starting tasks, each of which would pay for a while.
 
-    A task that starts with its job need not ask: the store is asked once the plan is old.
+    A task that starts with its job need not check: the store is asked only once the plan is old.
     """
     storage.fence()
     calls = []
@@ -160,8 +160,8 @@ def test_a_task_that_starts_fenced_pays_for_nothing(storage: WatchedStorage) -> 
     assert (report.end, calls) == ("fenced", [])
 
 
-def test_a_failing_batch_ends_the_task_but_not_what_is_done(storage: WatchedStorage) -> None:
-    """The report says which rows failed; the rows before them are in a chunk, without the half."""
+def test_a_failing_batch_ends_the_task_but_keeps_what_is_done(storage: WatchedStorage) -> None:
+    """The report says which rows failed; the chunk holds the batches before, and no half batch."""
 
     def fails_late(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         yield batch.slice(0, 1)
@@ -184,8 +184,8 @@ def test_a_failing_batch_ends_the_task_but_not_what_is_done(storage: WatchedStor
     assert (spec.files, spec.opened[0].abandons) == ({}, 1)
 
 
-def test_an_error_of_the_moment_is_raised_and_ends_the_log(storage: WatchedStorage) -> None:
-    """Spark tries again; the next attempt need not wait to see whether this log grows."""
+def test_a_transient_error_is_raised_and_ends_the_log(storage: WatchedStorage) -> None:
+    """Spark retries; the next attempt need not wait to see whether this log grows."""
 
     def batches() -> Iterable[pa.RecordBatch]:
         yield numbers(1)
@@ -193,11 +193,11 @@ def test_an_error_of_the_moment_is_raised_and_ends_the_log(storage: WatchedStora
 
     with pytest.raises(ConnectionResetError):
         run(storage, batches())
-    assert [one.end for one in logged(job_ledger(storage))] == ["", "failed"]
+    assert [entry.end for entry in logged(job_ledger(storage))] == ["", "failed"]
 
 
 def test_a_task_with_a_twin_does_nothing(storage: WatchedStorage) -> None:
-    """The other attempt has durable work at this place: the next pass does what is left."""
+    """The other attempt has durable work for this place: the next pass does the rest."""
     twin = task_log(job_ledger(storage), attempt=ATTEMPT + 1)
     twin.append(record(twin.next_name, 1, end="failed"))
     spec, before = ListWriterSpec(TABLE), dict(storage.objects)
@@ -206,8 +206,8 @@ def test_a_task_with_a_twin_does_nothing(storage: WatchedStorage) -> None:
     assert (spec.opened, storage.objects) == ([], before)
 
 
-def test_sparks_own_hash_is_taken_off_and_added_up(storage: WatchedStorage) -> None:
-    """The transform does not see it, and keys that cannot be hashed here are covered by it."""
+def test_sparks_own_hash_is_removed_and_added_up(storage: WatchedStorage) -> None:
+    """The transform does not see the hash, and it covers keys that cannot be hashed here."""
     seen = []
 
     def watch(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -225,7 +225,7 @@ def test_sparks_own_hash_is_taken_off_and_added_up(storage: WatchedStorage) -> N
 def test_output_in_two_partitions_is_covered_when_both_files_are_closed(
     storage: WatchedStorage, tmp_path: Path
 ) -> None:
-    """The file of one partition is full and closed before that of the other."""
+    """The file of one partition is full and closed before the file of the other."""
     properties = {"write.target-file-size-bytes": "100000", "write.parquet.row-group-limit": "1"}
     ledger, random = job_ledger(storage), np.random.default_rng(1)
     checkpoints = Checkpoints(
@@ -245,7 +245,7 @@ def test_output_in_two_partitions_is_covered_when_both_files_are_closed(
         ]
         checkpoints.hold(pa.RecordBatch.from_pylist(rows))
         checkpoints.cover(done_step(numbers(done[-1]), 1.0))
-        if len(done) > 3:  # An IO thread closes the file: it must not find several full ones.
+        if len(done) > 3:  # An IO thread closes the file: give it time before more are full.
             time.sleep(0.5)
     assert list(tmp_path.glob("t/data/part=rare/*.parquet")) == []
     assert logged(ledger) == []
@@ -256,10 +256,10 @@ def test_output_in_two_partitions_is_covered_when_both_files_are_closed(
 
 
 @pytest.mark.parametrize("checkpoint_every_s", [None, NEVER_DUE_S])
-def test_a_transform_may_use_its_output_buffer_again(
+def test_a_transform_may_reuse_its_output_buffer(
     storage: WatchedStorage, tmp_path: Path, checkpoint_every_s: float | None
 ) -> None:
-    """Many models write into one buffer; Spark's own mapInArrow lets them."""
+    """Many models write into one buffer; Spark's own mapInArrow allows it."""
     buffer = np.zeros(2)
 
     def model(batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -34,7 +34,7 @@ TABLE = pa.schema([("id", pa.int64()), ("copy", pa.int64())])
 
 @dataclass
 class Task:
-    """One task attempt whose input is numbers; each gives as many rows as it is asked to."""
+    """One task attempt whose input is numbers; each may give several output rows."""
 
     every_s: float | None = EVERY_S
     full_rows: int = 1_000_000
@@ -58,13 +58,13 @@ class Task:
         )
 
     def hold(self, ids: Iterable[int], *, copies: int = 1) -> None:
-        """Take the output of a batch that is not done yet."""
+        """Take the output of a batch that is not finished."""
         for copy in range(copies):
             rows = [{"id": i, "copy": copy} for i in ids]
             self.checkpoints.hold(pa.RecordBatch.from_pylist(rows, schema=TABLE))
 
     def do(self, ids: Iterable[int], *, seconds: float = 1.0, copies: int = 1) -> None:
-        """Transform one batch, which takes so long."""
+        """Transform one batch, which takes this long."""
         numbers = list(ids)
         self.hold(numbers, copies=copies)
         self.clock.now_s += seconds
@@ -72,7 +72,7 @@ class Task:
 
     @property
     def records(self) -> list[TaskRecord]:
-        """What stands in the log."""
+        """The records in the log."""
         return logged(self.ledger)
 
     def covered(self, record: TaskRecord) -> list[int]:
@@ -93,13 +93,13 @@ class Task:
         return [row["id"] for row in self.spec.rows_in(record)]
 
     def check_each_row_once(self) -> list[int]:
-        """Compare what is covered with what stands in files and waiting chunks; return it."""
+        """Compare what is covered with what is in files and waiting chunks; return it."""
         work, refused = Work().plus(self.records)
-        covered = [i for one in work.records for i in self.covered(one)]
-        standing = [i for one in work.records for i in self.in_files(one)]
-        standing += [i for one in work.waiting for i in self.in_chunk(one)]
+        covered = [i for record in work.records for i in self.covered(record)]
+        stored = [i for record in work.records for i in self.in_files(record)]
+        stored += [i for record in work.waiting for i in self.in_chunk(record)]
         assert refused == ()
-        assert sorted(standing) == sorted(covered)
+        assert sorted(stored) == sorted(covered)
         assert len(covered) == work.sums.rows == len(set(covered))
         return sorted(covered)
 
@@ -116,15 +116,15 @@ def test_full_files_are_cut() -> None:
     assert cut.seconds == 2.0
 
 
-def test_a_checkpoint_that_is_due_before_files_are_full_is_a_chunk() -> None:
+def test_a_checkpoint_due_before_files_are_full_is_a_chunk() -> None:
     """A checkpoint must not mean a small table file."""
     task = Task()
     task.do([1, 2], seconds=EVERY_S - 0.1)
     assert task.records == []
     task.do([3], seconds=0.1)
-    (one,) = task.records
-    assert (task.in_chunk(one), task.covered(one)) == ([1, 2, 3], [1, 2, 3])
-    assert (one.groups, one.supersedes, one.end) == ((), (), "")
+    (record,) = task.records
+    assert (task.in_chunk(record), task.covered(record)) == ([1, 2, 3], [1, 2, 3])
+    assert (record.groups, record.supersedes, record.end) == ((), (), "")
     assert task.spec.files == {}
 
 
@@ -134,12 +134,12 @@ def test_each_chunk_holds_the_output_since_the_last_record() -> None:
     task.do([1], seconds=EVERY_S)
     task.do([2], seconds=EVERY_S - 1)
     task.do([3], seconds=1)
-    assert [task.in_chunk(one) for one in task.records] == [[1], [2, 3]]
+    assert [task.in_chunk(record) for record in task.records] == [[1], [2, 3]]
     assert task.check_each_row_once() == [1, 2, 3]
 
 
 def test_a_cut_supersedes_all_chunks_since_the_last_cut() -> None:
-    """Their rows are in its files; those of earlier cuts are not."""
+    """Their rows are in its files; rows of earlier cuts are not."""
     task = Task(full_rows=3)
     task.do([1], seconds=EVERY_S)
     task.do([2], seconds=EVERY_S)
@@ -155,28 +155,28 @@ def test_a_cut_supersedes_all_chunks_since_the_last_cut() -> None:
 
 
 def test_files_that_are_full_when_a_checkpoint_is_due_are_cut() -> None:
-    """A cut serves better than a chunk."""
+    """A cut is better than a chunk."""
     task = Task(full_rows=1)
     task.do([1], seconds=2 * EVERY_S)
-    (one,) = task.records
-    assert (task.in_files(one), one.chunk) == ([1], None)
+    (record,) = task.records
+    assert (task.in_files(record), record.chunk) == ([1], None)
 
 
 def test_the_final_cut_is_complete() -> None:
-    """Whoever reads the log knows that all input of the task is covered."""
+    """The log then shows that all input of the task is covered."""
     task = Task()
     task.do([1, 2])
     task.checkpoints.finish()
-    (one,) = task.records
-    assert (one.end, task.in_files(one), one.coverage.rows) == ("complete", [1, 2], 2)
+    (record,) = task.records
+    assert (record.end, task.in_files(record), record.coverage.rows) == ("complete", [1, 2], 2)
 
 
 def test_a_task_whose_last_batch_filled_its_files_is_complete_too() -> None:
-    """Else a twin waits for a log that will never grow again."""
+    """Otherwise a twin would wait for a log that never grows again."""
     task = Task(full_rows=2)
     task.do([1, 2])
     task.checkpoints.finish()
-    assert [one.end for one in task.records][-1] == "complete"
+    assert [record.end for record in task.records][-1] == "complete"
 
 
 def test_an_empty_task_writes_nothing() -> None:
@@ -188,7 +188,7 @@ def test_an_empty_task_writes_nothing() -> None:
 
 
 def test_rows_that_yield_nothing_are_covered() -> None:
-    """Else they were computed again in every pass, and the run would never end."""
+    """Otherwise every pass would compute them again, and the run would never end."""
     task = Task()
     task.do([1, 2], copies=0, seconds=EVERY_S)
     task.do([3], copies=0)
@@ -203,24 +203,24 @@ def test_rows_that_yield_several_are_covered_once() -> None:
     """The chunk holds more rows than the record covers."""
     task = Task()
     task.do([1, 2], copies=3, seconds=EVERY_S)
-    (one,) = task.records
-    assert sorted(task.in_chunk(one)) == [1, 1, 1, 2, 2, 2]
-    assert task.covered(one) == [1, 2]
+    (record,) = task.records
+    assert sorted(task.in_chunk(record)) == [1, 1, 1, 2, 2, 2]
+    assert task.covered(record) == [1, 2]
 
 
 def test_a_record_adds_up_what_it_covers() -> None:
-    """Rows, hash sums, span, size of the keys and cost: what the driver compares later."""
+    """The driver later compares rows, hash sums, span, size of the keys and cost."""
     task = Task()
     task.do([1, 2], seconds=2.5)
     task.do([5], seconds=EVERY_S)
     task.do([6], seconds=0.5)
     task.checkpoints.finish()
-    one, last = task.records
+    record, last = task.records
     low, high = hash_sums(key_hashes([pa.array([1, 2, 5])]))
-    assert (one.coverage.rows, one.coverage.low, one.coverage.high) == (3, low, high)
-    assert one.coverage.keys_bytes == task.storage.size(task.ledger.layout.keys(one.name))
-    assert (one.coverage.span, last.coverage.span) == ((1, 5), (6, 6))
-    assert (one.seconds, last.seconds) == (EVERY_S + 2.5, 0.5)
+    assert (record.coverage.rows, record.coverage.low, record.coverage.high) == (3, low, high)
+    assert record.coverage.keys_bytes == task.storage.size(task.ledger.layout.keys(record.name))
+    assert (record.coverage.span, last.coverage.span) == ((1, 5), (6, 6))
+    assert (record.seconds, last.seconds) == (EVERY_S + 2.5, 0.5)
 
 
 def test_without_checkpoints_only_cuts_are_written() -> None:
@@ -229,13 +229,13 @@ def test_without_checkpoints_only_cuts_are_written() -> None:
     for number in range(5):
         task.do([number], seconds=1e6)
     task.checkpoints.finish()
-    assert [len(one.groups) for one in task.records] == [1, 1, 1]
-    assert [one for one in task.records if one.chunk] == []
+    assert [len(record.groups) for record in task.records] == [1, 1, 1]
+    assert [record for record in task.records if record.chunk] == []
     assert task.check_each_row_once() == [0, 1, 2, 3, 4]
 
 
 def test_fast_rows_are_cut_when_a_checkpoint_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the buffer has let go stands in the table files alone; earlier chunks are in them."""
+    """Rows that the buffer let go are only in the table files, which also hold earlier chunks."""
     task = Task()
     task.do([1], seconds=EVERY_S)
     monkeypatch.setattr(checkpoints, "_KEPT_BYTES_MAX", 1)
@@ -248,46 +248,51 @@ def test_fast_rows_are_cut_when_a_checkpoint_is_due(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failing_batch_keeps_the_batches_before_it_in_a_chunk() -> None:
-    """Table files also hold rows of the failed batch, so they are given up."""
+    """Table files also hold rows of the failed batch, so they are abandoned."""
     task = Task()
     task.do([1])
     task.do([2])
     task.hold([3])
     task.checkpoints.stop_at_failed_batch()
-    (one,) = task.records
-    assert (task.in_chunk(one), task.covered(one), one.end) == ([1, 2], [1, 2], "stopped")
-    assert (one.groups, task.spec.files, task.writer.abandons) == ((), {}, 1)
+    (record,) = task.records
+    assert (task.in_chunk(record), task.covered(record), record.end) == ([1, 2], [1, 2], "stopped")
+    assert (record.groups, task.spec.files, task.writer.abandons) == ((), {}, 1)
 
 
 def test_a_failing_batch_leaves_earlier_chunks_waiting() -> None:
-    """The files that were to supersede them are gone; they are replayed later."""
+    """The files that would have superseded them are gone; they are replayed later."""
     task = Task()
     task.do([1], seconds=EVERY_S)
     task.do([2])
     task.hold([3])
     task.checkpoints.stop_at_failed_batch()
-    assert [one.supersedes for one in task.records] == [(), ()]
+    assert [record.supersedes for record in task.records] == [(), ()]
     assert task.check_each_row_once() == [1, 2]
 
 
-def test_a_failing_batch_behind_rows_that_were_let_go_covers_nothing(
+def test_a_failing_batch_after_rows_that_were_let_go_covers_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those rows stand in the abandoned files alone: they must be computed again."""
+    """Those rows are only in the abandoned files: they must be computed again."""
     task = Task()
     monkeypatch.setattr(checkpoints, "_KEPT_BYTES_MAX", 1)
     monkeypatch.setattr(checkpoints, "_WORTH_A_CUT_BYTES", 1)
     task.do([1])
     task.hold([2])
     task.checkpoints.stop_at_failed_batch()
-    (one,) = task.records
-    assert (one.coverage.rows, one.chunk, one.groups, one.end) == (0, None, (), "stopped")
+    (record,) = task.records
+    assert (record.coverage.rows, record.chunk, record.groups, record.end) == (
+        0,
+        None,
+        (),
+        "stopped",
+    )
     assert [sink.end for sink in task.storage.sinks if sink.uri.endswith(".keys")] == []
 
 
 @pytest.mark.parametrize(("full_rows", "seconds"), [(1, 1.0), (100, EVERY_S)])
 def test_a_fenced_task_stops_at_its_next_checkpoint(full_rows: int, seconds: float) -> None:
-    """Whatever it would write does not count any more, so it writes nothing and pays no more."""
+    """What it writes no longer counts, so it writes nothing and pays no more."""
     task = Task(full_rows=full_rows)
     task.storage.fence()
     before = dict(task.storage.objects)
@@ -298,8 +303,8 @@ def test_a_fenced_task_stops_at_its_next_checkpoint(full_rows: int, seconds: flo
     assert (task.spec.files, task.writer.abandons) == ({}, 1)
 
 
-def test_a_task_that_cannot_go_on_gives_up_what_is_not_durable() -> None:
-    """Its log says that nobody needs to wait for more."""
+def test_a_task_that_cannot_go_on_abandons_what_is_not_durable() -> None:
+    """Its log says that there is nothing more to wait for."""
     task = Task()
     task.do([1], seconds=EVERY_S)
     task.do([2])
@@ -322,8 +327,8 @@ def test_a_task_that_fails_without_durable_work_leaves_no_log() -> None:
 @pytest.mark.parametrize(
     ("writes", "durable"), list(enumerate([0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4]))
 )
-def test_killed_at_any_write_the_log_covers_what_stands(writes: int, durable: int) -> None:
-    """Between chunk, keys and record, or files, keys and record: the record alone decides."""
+def test_after_a_kill_at_any_write_the_log_covers_what_is_stored(writes: int, durable: int) -> None:
+    """Between chunk, keys and record, or files, keys and record, only the record decides."""
     task = Task(full_rows=3)
     task.storage.writes_left = writes
 
@@ -340,30 +345,30 @@ def test_killed_at_any_write_the_log_covers_what_stands(writes: int, durable: in
 
 @pytest.mark.parametrize("fault", [CreateFault.LANDS_AND_FAILS, CreateFault.LANDS_AND_IS_THERE])
 def test_a_record_that_landed_without_an_answer_counts(fault: CreateFault) -> None:
-    """And the task goes on with the next number."""
+    """The task goes on with the next number."""
     task = Task()
     task.storage.create_faults.append(fault)
     task.do([1], seconds=EVERY_S)
     task.do([2])
     task.checkpoints.finish()
-    assert [one.end for one in task.records] == ["", "complete"]
+    assert [record.end for record in task.records] == ["", "complete"]
     assert task.check_each_row_once() == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("failing", "error"), [("put", StorageError), ("size", StoreUnavailableError)]
 )
-def test_a_store_that_fails_for_a_moment_costs_no_durable_row(
+def test_a_transient_store_failure_loses_no_durable_row(
     failing: str, error: type[Exception]
 ) -> None:
-    """The attempt fails, and its log says so; what was recorded before stays."""
+    """The attempt fails, and its log says so; earlier records stay."""
     task = Task()
     task.do([1], seconds=EVERY_S)
     task.storage.failures[failing] = 1
     with pytest.raises(error):
         task.do([2], seconds=EVERY_S)
     task.checkpoints.fail()
-    assert [one.end for one in task.records] == ["", "failed"]
+    assert [record.end for record in task.records] == ["", "failed"]
     assert task.check_each_row_once() == [1]
 
 
@@ -371,7 +376,7 @@ def test_a_store_that_fails_for_a_moment_costs_no_durable_row(
 def test_a_task_yields_to_a_twin_that_it_sees_at_its_first_checkpoint(
     *, only_earlier: bool
 ) -> None:
-    """Both were started before either had a record: one goes on, and only one pays."""
+    """Both started before either had a record: only one goes on and pays."""
     asked: list[bool] = []
 
     def twin(earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
@@ -386,7 +391,7 @@ def test_a_task_yields_to_a_twin_that_it_sees_at_its_first_checkpoint(
 
 
 def test_a_task_that_has_a_record_looks_for_no_twin() -> None:
-    """Two listings a task, not two a checkpoint."""
+    """There are two listings per task, not per checkpoint."""
     asked: list[bool] = []
 
     def twin(earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.

@@ -1,4 +1,4 @@
-"""The code digest: the same in every process, another when the code is another."""
+"""The code digest: the same in every process, and different for different code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.worker.code_digest import code_digest
 
 ROOT = Path(__file__).parents[3]
 
-# One script of a user's, in which every transform is the same code in every process.
+# A user's script, in which every transform is the same code in every process.
 PROGRAM = """
 import functools
 from holdfast import per_worker
@@ -38,7 +38,7 @@ transforms = [
     None, plain, Model("a"), Model("a").run, lambda batch: batch,
     per_worker(Model, "minilm", size=3, other=object()), functools.partial(plain, 3),
 ]
-digests = [code_digest(one) for one in transforms]
+digests = [code_digest(transform) for transform in transforms]
 """
 WRAPPED = """
 def retry(f):
@@ -67,7 +67,7 @@ def in_another_process(program: str) -> list[str]:
 
 
 def defined(source: str, name: str = "transform") -> Any:  # noqa: ANN401 - any transform.
-    """Return what a script defines."""
+    """Return the object that a script defines under a name."""
     namespace: dict[str, Any] = {
         "__name__": "a_script",
         "functools": functools,
@@ -126,20 +126,20 @@ def test_other_code_has_another_digest(source: str) -> None:
         ("transform = per_worker(str, a=1, b=2)", "transform = per_worker(str, b=2, a=1)"),
     ],
 )
-def test_what_is_no_code_does_not_matter(before: str, after: str) -> None:
-    """Lines, comments, names of local variables and the order of keywords change nothing."""
+def test_what_is_not_code_does_not_matter(before: str, after: str) -> None:
+    """Lines, comments, names of local variables and keyword order do not matter."""
     assert digest(before) == digest(after)
 
 
 def test_a_digest_is_short_text() -> None:
-    """It stands in every claim, and in the report."""
+    """It is in every claim, and in the report."""
     found = code_digest(lambda batch: batch)
     assert len(found) == 16
     assert int(found, 16) >= 0
 
 
-def test_two_objects_without_a_text_of_their_own_are_the_same() -> None:
-    """Their text is an address, which says nothing about the code."""
+def test_two_objects_without_a_repr_of_their_own_are_the_same() -> None:
+    """Their repr is an address, which says nothing about the code."""
     source = "class Thing: pass\ntransform = per_worker(str, Thing(), thing=Thing())"
     assert digest(source) == digest(source)
 
@@ -166,13 +166,13 @@ def test_two_objects_without_a_text_of_their_own_are_the_same() -> None:
         ),
     ],
 )
-def test_code_that_a_user_takes_for_their_own_is_looked_at(source: str) -> None:
-    """The digest is said to be that of the transform's own code and its arguments."""
+def test_code_that_a_user_considers_their_own_is_included(source: str) -> None:
+    """The digest is documented to cover the transform's own code and its arguments."""
     assert digest(source, "1") != digest(source, "2")
 
 
 def test_a_set_among_the_arguments_has_one_digest_in_every_process() -> None:
-    """Else strict_code refuses the same script each time it is started."""
+    """Otherwise strict_code would refuse the same script at every start."""
     program = (
         "from holdfast import per_worker\n"
         "from holdfast.worker.code_digest import code_digest\n"
@@ -182,7 +182,7 @@ def test_a_set_among_the_arguments_has_one_digest_in_every_process() -> None:
 
 
 @pytest.mark.timeout(10)
-def test_a_class_that_calls_its_parents_is_looked_at_once() -> None:
+def test_a_class_that_calls_super_is_visited_once() -> None:
     """The cell behind super() holds the class itself."""
     methods = "".join(f" def method_{i}(self): return super().__init__()\n" for i in range(12))
     source = f"class transform:\n{methods} def last(self): return ?"
@@ -200,20 +200,20 @@ def test_a_class_that_calls_its_parents_is_looked_at_once() -> None:
         pytest.param("class transform:\n MODELS = ('a', ?)", id="tuple of a class"),
     ],
 )
-def test_what_stands_beside_the_transform_is_looked_at(source: str) -> None:
-    """Only calls into other modules are said not to be followed."""
+def test_code_next_to_the_transform_is_included(source: str) -> None:
+    """Only calls into other modules are documented as not followed."""
     assert digest(source, "1") != digest(source, "2")
 
 
-def test_the_keys_of_a_dict_are_not_told_apart_by_their_address() -> None:
-    """A function as a key has another text in every process."""
+def test_the_keys_of_a_dict_are_not_distinguished_by_their_address() -> None:
+    """A function as a key has another repr in every process."""
     source = "transform = per_worker(str, {(lambda: 0): 1})"
     first, second = defined(source), defined(source)
     assert code_digest(first) == code_digest(second)
 
 
 def test_a_library_object_has_one_digest_in_every_process() -> None:
-    """A logger's module holds the moment of its import: that is nobody's transform."""
+    """A logger's module stores its import time, which is not part of a transform."""
     program = (
         "import logging\n"
         "from holdfast import per_worker\n"
@@ -224,8 +224,8 @@ def test_a_library_object_has_one_digest_in_every_process() -> None:
 
 
 @pytest.mark.parametrize("known", ["{transform}", "{transform: 1}"])
-def test_code_that_leads_back_to_itself_is_looked_at_once(known: str) -> None:
-    """A transform may stand in a set or a dict that it encloses itself."""
+def test_code_that_refers_to_itself_is_visited_once(known: str) -> None:
+    """A transform may be in a set or a dict that is in its own closure."""
     source = (
         "def make():\n"
         " def transform(b): return known, ?\n"

@@ -1,4 +1,4 @@
-"""Covered keys of a record, and hashes that are the very numbers of Spark."""
+"""Covered keys of a record, and key hashes equal to Spark's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def storage() -> WatchedStorage:
 
 
 def numbers(*ids: int | None, kind: pa.DataType | None = None) -> pa.RecordBatch:
-    """Return rows of these ids, beside a column that is no key."""
+    """Return rows with these ids, and a column that is not a key."""
     return pa.RecordBatch.from_arrays(
         [pa.array(["wide"] * len(ids)), pa.array(ids, kind or pa.int64())], names=["text", "id"]
     )
@@ -52,26 +52,26 @@ def covered(
 
 
 def test_rows_and_hash_sums_add_up_over_batches(storage: WatchedStorage) -> None:
-    """However the input was cut, the sums are those of all its keys."""
+    """However the input was split, the sums are those of all its keys."""
     found = covered(storage, numbers(5, 1), numbers(9), numbers(7, 7, 2))
     low, high = hash_sums(key_hashes([pa.array([5, 1, 9, 7, 7, 2])]))
     assert (found.rows, found.low, found.high) == (6, low, high)
 
 
 def test_only_the_key_columns_are_written_down(storage: WatchedStorage) -> None:
-    """In the key's order, which need not be the input's."""
+    """They are in the order of the key, which may differ from the input's."""
     days = pa.array(["mo", "tu"])
     batch = pa.RecordBatch.from_arrays([days, pa.array([1.5, 2.5]), pa.array([8, 9])], list("abc"))
     keys = CoveredKeys(storage, URI, ("c", "a"))
     keys.add(batch, pa.array([1, 2], pa.int64()))
     assert keys.finish().keys_bytes == storage.size(URI)
     schema = pa.schema([("c", pa.int64()), ("a", pa.string())])
-    rows = [row for one in read_keys(storage, URI, schema) for row in one.to_pylist()]
+    rows = [row for keys in read_keys(storage, URI, schema) for row in keys.to_pylist()]
     assert rows == [{"c": 8, "a": "mo"}, {"c": 9, "a": "tu"}]
 
 
-def test_sparks_hashes_are_taken_as_they_are(storage: WatchedStorage) -> None:
-    """A signed number's halves are those of its bits; a sum over many may exceed 64 bits."""
+def test_sparks_hashes_are_used_unchanged(storage: WatchedStorage) -> None:
+    """The halves are those of the signed number's bits; a sum may exceed 64 bits."""
     keys = CoveredKeys(storage, URI, ("id",))
     keys.add(numbers(1, 2), pa.array([-1, -(2**63)], pa.int64()))
     keys.add(numbers(3), pa.array([(7 << 32) + 9], pa.int64()))
@@ -120,7 +120,7 @@ def test_abandoned_keys_leave_nothing(storage: WatchedStorage) -> None:
 def test_a_span_is_kept_while_keys_grow_from_row_to_row(
     storage: WatchedStorage, batches: list[tuple[int, ...]], span: tuple[int, int] | None
 ) -> None:
-    """Only then does it prove that no key is there twice; once broken it stays so."""
+    """Only then does it prove that no key is duplicated; once broken it stays broken."""
     found = covered(storage, *(numbers(*ids) for ids in batches))
     assert found.span == span
 
@@ -129,7 +129,7 @@ def test_a_span_is_kept_while_keys_grow_from_row_to_row(
 def test_a_batch_of_one_row_keeps_the_span(
     storage: WatchedStorage, batches: list[tuple[int, ...]]
 ) -> None:
-    """Slow rows come one at a time, and the last batch of a partition may be of one row."""
+    """Slow rows come one at a time, and the last batch of a partition may have one row."""
     found = covered(storage, *(numbers(*ids) for ids in batches))
     assert found.span == (1, batches[-1][-1])
 
@@ -142,7 +142,7 @@ def test_every_whole_number_has_a_span(storage: WatchedStorage, kind: pa.DataTyp
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.bool_()])
 def test_other_types_have_no_span(storage: WatchedStorage, kind: pa.DataType) -> None:
-    """They may grow as well, but no driver compares them."""
+    """They may grow too, but no driver compares them."""
     ids = pa.array([0, 1], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
     batch = pa.RecordBatch.from_arrays([ids], ["id"])
     assert covered(storage, batch).span is None
@@ -156,15 +156,15 @@ def test_a_key_of_two_columns_has_no_span(storage: WatchedStorage) -> None:
 
 @pytest.mark.parametrize("key", [("id",), ("text", "id")])
 def test_a_row_without_a_key_is_refused(key: tuple[str, ...]) -> None:
-    """No join would ever find it finished, so it is refused before it is paid for."""
+    """No join would ever match it as finished, so it is refused before it is paid for."""
     refuse_null_keys(numbers(1), key)
     with pytest.raises(NullKeysError) as caught:
         refuse_null_keys(numbers(2, None, None), key)
     assert caught.value.rows == 2
 
 
-def test_the_hash_column_is_taken_off() -> None:
-    """The transform must not see it; without one there is nothing to take."""
+def test_the_hash_column_is_removed() -> None:
+    """The transform must not see it; without one the batch is unchanged."""
     batch = numbers(1, 2)
     hashes = pa.array([10, 20], pa.int64())
     rest, found = split_tag(batch.append_column(TAG_COLUMN, hashes))
@@ -184,11 +184,11 @@ def test_the_hash_column_is_taken_off() -> None:
     ],
 )
 def test_spark_hashes_what_is_not_hashed_here(types: list[pa.DataType], *, needed: bool) -> None:
-    """One column of the key is enough."""
+    """One such key column is enough."""
     assert needs_hash_column(types) is needed
 
 
-def test_a_slice_is_covered_as_itself(storage: WatchedStorage) -> None:
+def test_a_slice_covers_only_its_own_rows(storage: WatchedStorage) -> None:
     """Pace cuts batches into slices: offsets must not shift keys."""
     whole = numbers(*range(100))
     found = covered(storage, whole.slice(10, 5), whole.slice(15, 3))
@@ -196,9 +196,9 @@ def test_a_slice_is_covered_as_itself(storage: WatchedStorage) -> None:
     assert (found.low, found.high, found.span) == (low, high, (10, 17))
 
 
-# ---- Key hashes: the very numbers that Spark's xxhash64 gave for the same values, without Spark
+# ---- Key hashes: the same numbers as Spark's xxhash64 for the same values, without Spark
 
-# Asked of Spark 4.1.4, which prints the hash as a signed number. Dates are days, times are
+# From Spark 4.1.4, which prints the hash as a signed number. Dates are days, times are
 # microseconds, both from 1970; -719162 and 2932896 are the first and the last day of SQL.
 SMALL = {0: 3614696996920510707, 1: -6698625589789238999, -1: 2017008487422258757}
 LARGE = {0: -5252525462095825812, -1: 3858142552250413010}
@@ -254,7 +254,7 @@ def signed(*columns: pa.Array) -> list[int]:
 
 @pytest.mark.parametrize("kind", KNOWN, ids=str)
 def test_each_value_has_the_hash_that_spark_gives_it(kind: pa.DataType) -> None:
-    """Extremes and negative numbers are hashed as Spark does, for every type done here."""
+    """Extremes and negative numbers are hashed as in Spark, for every type hashed here."""
     known = KNOWN[kind]
     assert hashable(kind)
     assert signed(pa.array(list(known), kind)) == list(known.values())
@@ -262,7 +262,7 @@ def test_each_value_has_the_hash_that_spark_gives_it(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", KNOWN, ids=str)
 def test_null_has_the_seed_as_its_hash(kind: pa.DataType) -> None:
-    """A NULL is left out of the hash, and its neighbours are not."""
+    """A NULL is left out of the hash; its neighbours are not."""
     (first, first_hash), (second, second_hash) = list(KNOWN[kind].items())[:2]
     column = pa.array([None, first, None, second, None], kind)
     assert signed(column) == [42, first_hash, 42, second_hash, 42]
@@ -270,7 +270,7 @@ def test_null_has_the_seed_as_its_hash(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", KNOWN, ids=str)
 def test_a_slice_is_hashed_from_its_own_first_row(kind: pa.DataType) -> None:
-    """An array that starts inside a buffer, also inside a byte, gives its own rows' hashes."""
+    """An array that starts inside a buffer, or inside a byte, gives its own rows' hashes."""
     values, hashes = list(KNOWN[kind]), list(KNOWN[kind].values())
     column = pa.array([None, *values * 4, None, *values], kind)
     expected = [42, *hashes * 4, 42, *hashes]
@@ -278,7 +278,7 @@ def test_a_slice_is_hashed_from_its_own_first_row(kind: pa.DataType) -> None:
         assert signed(column.slice(start, 5)) == expected[start : start + 5]
 
 
-def test_what_stands_in_memory_below_a_null_has_no_say() -> None:
+def test_the_memory_below_a_null_does_not_matter() -> None:
     """Two arrays that differ only where they are NULL have the same hashes."""
     validity = pa.py_buffer(bytes([0b101]))
     values = pa.py_buffer(np.array([42, 7, -1], dtype=np.int64))
@@ -301,8 +301,8 @@ def test_three_columns_are_hashed_as_one_key() -> None:
     assert signed(*columns) == [6622971450793165686]
 
 
-def test_many_rows_are_hashed_as_each_would_be_alone() -> None:
-    """Rows beyond the first block get their own columns' hashes, not those of another block."""
+def test_many_rows_have_the_same_hashes_as_each_alone() -> None:
+    """Rows beyond the first block get their own hashes, not those of another block."""
     rows = 40_001  # Two blocks and a part of a third.
     longs = pa.array([None if row % 7 == 0 else row for row in range(rows)], pa.int64())
     ints = pa.array(range(rows), pa.int32())
@@ -320,7 +320,7 @@ def test_no_rows_have_no_hashes() -> None:
 
 @pytest.mark.parametrize("kind", NOT_HASHED, ids=str)
 def test_other_types_are_refused_and_never_hashed_wrongly(kind: pa.DataType) -> None:
-    """Who does not ask first gets an error that names the type."""
+    """Without asking first, the caller gets an error that names the type."""
     assert not hashable(kind)
     with pytest.raises(TypeError, match="cannot be hashed here") as refusal:
         key_hashes([pa.array([1], pa.int64()), pa.nulls(1, kind)])
@@ -328,20 +328,20 @@ def test_other_types_are_refused_and_never_hashed_wrongly(kind: pa.DataType) -> 
 
 
 @pytest.mark.parametrize("lengths", [(), (3, 1), (0, 1)])
-def test_columns_that_make_no_key_are_refused(lengths: tuple[int, ...]) -> None:
-    """One row is not stretched over the others, and no columns are not no rows."""
+def test_columns_that_are_not_a_key_are_refused(lengths: tuple[int, ...]) -> None:
+    """One row is not broadcast to the others, and a key needs at least one column."""
     with pytest.raises(ValueError, match="one or more columns of equal length"):
         key_hashes([pa.nulls(length, pa.int64()) for length in lengths])
 
 
 def test_the_sums_are_those_of_the_two_halves() -> None:
-    """Low and high bits are added up apart, as Spark does it for the same rows."""
+    """Low and high bits are added up separately, as Spark does for the same rows."""
     hashes = np.array([0xFFFFFFFF_00000001, 0x00000002_FFFFFFFF, 2**63], dtype=np.uint64)
     assert hash_sums(hashes) == (0x1_0000_0000, 0xFFFFFFFF + 2 + 2**31)
 
 
 def test_the_sums_are_exact_for_large_hashes() -> None:
-    """Three million of the largest hashes lose no unit, and come back as plain numbers."""
+    """Three million of the largest hashes add up exactly, as plain ints."""
     rows = 3_000_001
     low, high = hash_sums(np.full(rows, 2**64 - 1, dtype=np.uint64))
     assert low == high == rows * (2**32 - 1)

@@ -1,4 +1,4 @@
-"""Quarantine records: failed rows are written down apart, and a kill only tries them again."""
+"""Quarantine records: failed rows are recorded separately, and after a kill are only retried."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class Task:
         seconds: float = 1.0,
         cost: float = 0.0,
     ) -> None:
-        """Take one step, which takes so long."""
+        """Take one step, which takes this long."""
         if done:
             self.checkpoints.hold(batch(done))
         self.clock.now_s += seconds
         step = Step(rows=batch(done), tags=None, outputs=(), began=0.0, seconds=seconds)
         step.rows = step.rows.cast(TABLE)
-        step.failed, step.cost = [failure(one) for one in failed], cost
+        step.failed, step.cost = [failure(number) for number in failed], cost
         self.checkpoints.cover(step)
 
     @property
     def records(self) -> list[TaskRecord]:
-        """What stands in the log."""
+        """The records in the log."""
         return logged(self.ledger)
 
     def covered(self, record: TaskRecord) -> list[int]:
@@ -92,15 +92,17 @@ class Task:
         return quarantined(self.storage, record)
 
     def shape(self) -> list[tuple[list[int], list[int], str]]:
-        """Return of each record: which rows are done, which have failed, and its end."""
+        """Return for each record which rows are done, which have failed, and its end."""
         return [
-            ([], self.covered(one), one.end) if one.quarantine else (self.covered(one), [], one.end)
-            for one in self.records
+            ([], self.covered(record), record.end)
+            if record.quarantine
+            else (self.covered(record), [], record.end)
+            for record in self.records
         ]
 
 
 def failure(number: int, error: Exception | None = None) -> FailedRow:
-    """Return a row that has failed at its third call."""
+    """Return a row that failed at its third call."""
     found = error or ValueError(f"row {number} is bad")
     return FailedRow(row=batch([number]), tags=None, error=found, attempts=3)
 
@@ -109,13 +111,15 @@ def quarantined(storage: WatchedStorage, record: TaskRecord) -> list[dict[str, A
     """Return the rows of a record's quarantine, as the driver reads them."""
     assert record.quarantine is not None
     uri = job_ledger(storage).layout.quarantine(record.name)
-    rows = [row for one in read_chunk(storage, uri, record.quarantine) for row in one.to_pylist()]
+    rows = [
+        row for failed in read_chunk(storage, uri, record.quarantine) for row in failed.to_pylist()
+    ]
     assert len(rows) == record.coverage.rows == record.quarantine.rows
     return rows
 
 
-def test_failed_rows_have_a_record_of_their_own_behind_the_one_of_the_rest() -> None:
-    """With keys and sums of their own; only the last of both ends the log."""
+def test_failed_rows_have_a_record_of_their_own_after_that_of_the_rest() -> None:
+    """That record has its own keys and sums; only the last of the two ends the log."""
     task = Task()
     task.do([1, 3], [2, 5])
     task.do([4])
@@ -129,8 +133,8 @@ def test_failed_rows_have_a_record_of_their_own_behind_the_one_of_the_rest() -> 
     assert (failed.seconds, done.seconds) == (0.0, 2.0)
 
 
-def test_files_are_named_though_only_failed_rows_came_after_their_chunk() -> None:
-    """Else nothing names the files, and the chunk is put into others by a replay."""
+def test_files_are_named_even_if_only_failed_rows_came_after_their_chunk() -> None:
+    """Otherwise nothing would name the files, and a replay would write the chunk into others."""
     task = Task()
     task.do([1], seconds=EVERY_S)
     task.do([], [2])
@@ -140,8 +144,8 @@ def test_files_are_named_though_only_failed_rows_came_after_their_chunk() -> Non
     assert (failed.quarantine is not None, failed.end) == (True, "complete")
 
 
-def test_rows_without_output_are_covered_beside_failed_ones() -> None:
-    """They are in no file and in no quarantine: only their keys tell that they are done."""
+def test_rows_without_output_are_covered_alongside_failed_ones() -> None:
+    """They are in no file and no quarantine: only their keys show that they are done."""
     task = Task()
     step = Step(rows=batch([1]), tags=None, outputs=(), began=0.0, seconds=1.0)
     step.failed = [failure(2)]
@@ -150,8 +154,8 @@ def test_rows_without_output_are_covered_beside_failed_ones() -> None:
     assert task.shape() == [([1], [], ""), ([], [2], "complete")]
 
 
-def test_a_failed_row_is_kept_with_all_that_a_person_needs() -> None:
-    """Its key, itself, its error, how often it was tried, and under which claim."""
+def test_a_failed_row_is_kept_with_all_facts_about_it() -> None:
+    """This is its key, itself, its error, the number of attempts, and the claim."""
     task = Task()
     task.do([1], [2])
     task.checkpoints.finish()
@@ -167,7 +171,7 @@ def test_a_failed_row_is_kept_with_all_that_a_person_needs() -> None:
 
 
 def test_all_rows_together_are_the_input() -> None:
-    """What has failed is covered too: nothing is missing, and nothing is there twice."""
+    """Failed rows are covered too: nothing is missing, and nothing is duplicated."""
     task = Task()
     task.do([1, 3], [2], seconds=EVERY_S)
     task.do([5], [4])
@@ -179,7 +183,7 @@ def test_all_rows_together_are_the_input() -> None:
 
 
 def test_at_a_checkpoint_both_become_durable() -> None:
-    """The finished rows as a chunk, then the failed ones; the next cut replaces chunks only."""
+    """Finished rows become a chunk, then the failed ones follow; a cut replaces only chunks."""
     task = Task()
     task.do([1], [2], seconds=EVERY_S)
     task.do([3], [4], seconds=EVERY_S)
@@ -198,7 +202,7 @@ def test_at_a_checkpoint_both_become_durable() -> None:
 
 
 def test_a_checkpoint_with_failed_rows_only_is_one_record() -> None:
-    """There is nothing else to write down."""
+    """There is nothing else to record."""
     task = Task()
     task.do([], [1, 2], seconds=EVERY_S)
     task.do([], [3])
@@ -207,7 +211,7 @@ def test_a_checkpoint_with_failed_rows_only_is_one_record() -> None:
 
 
 def test_a_task_that_stops_keeps_both() -> None:
-    """The last record says that nobody needs to wait."""
+    """The last record says that there is nothing to wait for."""
     task = Task()
     task.do([1], [2])
     task.checkpoints.stop()
@@ -215,14 +219,14 @@ def test_a_task_that_stops_keeps_both() -> None:
 
 
 def test_a_task_without_any_row_leaves_no_record_when_it_stops() -> None:
-    """As one without any input."""
+    """This is the same as for a task without input."""
     task = Task()
     task.checkpoints.stop()
     assert task.storage.objects == {}
 
 
-def test_a_task_that_fails_leaves_its_failed_rows_to_the_next() -> None:
-    """Whatever is not durable is done again, the failing as well."""
+def test_a_task_that_fails_leaves_its_failed_rows_to_the_next_attempt() -> None:
+    """All that is not durable is done again, including the failing rows."""
     task = Task()
     task.do([1], [2], seconds=EVERY_S)
     task.do([3], [4])
@@ -231,7 +235,7 @@ def test_a_task_that_fails_leaves_its_failed_rows_to_the_next() -> None:
 
 
 def test_a_fenced_task_writes_no_failed_rows() -> None:
-    """The run has gone on without it."""
+    """The run has moved on without it."""
     task = Task()
     task.storage.fence()
     with pytest.raises(TaskFencedError):
@@ -239,7 +243,7 @@ def test_a_fenced_task_writes_no_failed_rows() -> None:
     assert task.records == []
 
 
-def test_much_that_has_failed_is_written_before_a_checkpoint_is_due(
+def test_many_failed_rows_are_written_before_a_checkpoint_is_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Failed rows wait in memory, and a thousand documents may be large."""
@@ -254,7 +258,7 @@ def test_much_that_has_failed_is_written_before_a_checkpoint_is_due(
 
 
 def test_a_kill_between_the_two_records_only_tries_failed_rows_again() -> None:
-    """Whichever write comes last: rows that are done stay done, and no row is covered twice."""
+    """Whichever write is last, finished rows stay done, and no row is covered twice."""
     dry = Task()
     dry.do([1, 3], [2], seconds=EVERY_S)
     written = dry.storage.written
@@ -270,7 +274,7 @@ def test_a_kill_between_the_two_records_only_tries_failed_rows_again() -> None:
 
 
 def test_keys_that_spark_hashes_are_covered_by_its_hash() -> None:
-    """Of a failed row as of any other, and the object does not hold the hash."""
+    """This holds for failed rows too, and the quarantine file does not hold the hash."""
     storage = WatchedStorage()
     hashes = pa.array([-1, (5 << 32) + 7, 9], pa.int64())
     rows = pa.RecordBatch.from_pydict({"name": ["a", "b", "c"], TAG_COLUMN: hashes})
@@ -288,8 +292,8 @@ def test_keys_that_spark_hashes_are_covered_by_its_hash() -> None:
 
 
 @pytest.mark.parametrize("every_s", [None, DUE_AT_ONCE_S])
-def test_rows_of_a_row_function_are_set_aside_by_whole_tasks(every_s: float | None) -> None:
-    """With the calls that were made for them."""
+def test_a_task_with_a_row_function_quarantines_its_failed_rows(every_s: float | None) -> None:
+    """Their records include the number of calls."""
     storage, function = WatchedStorage(), RowFunction()
     function.fails_at = {2: ConnectionResetError("gone"), 4: ValueError("bad")}
     transform = per_row(function, concurrency=2, retry=QUICK)
@@ -297,15 +301,15 @@ def test_rows_of_a_row_function_are_set_aside_by_whole_tasks(every_s: float | No
         storage, batch(range(6)), transform=transform, batch_rows=None, checkpoint_every_s=every_s
     )
     records = logged(job_ledger(storage))
-    found = [row for one in records if one.quarantine for row in quarantined(storage, one)]
+    found = [row for record in records if record.quarantine for row in quarantined(storage, record)]
     assert sorted((row["key"]["id"], row["attempts"]) for row in found) == [(2, 5), (4, 1)]
     assert (report.end, report.failed_rows, report.rows_in) == ("complete", 2, 6)
     assert records[-1].end == "complete"
     assert Work().plus(records)[0].sums.rows == 6
 
 
-def test_an_error_of_any_length_is_kept_in_bounds() -> None:
-    """A model's error may carry a whole document."""
+def test_an_error_of_any_length_is_bounded() -> None:
+    """A model's error may contain a whole document."""
     task = Task()
     task.checkpoints.count(
         Step(
@@ -320,8 +324,8 @@ def test_an_error_of_any_length_is_kept_in_bounds() -> None:
     assert len(task.set_aside(task.records[0])[0]["error"]) == 2000
 
 
-def test_an_error_that_is_no_valid_text_is_kept_all_the_same() -> None:
-    """Errors carry what they were given, such as half a character of a model's answer."""
+def test_an_error_that_is_not_valid_text_is_still_kept() -> None:
+    """Errors contain what they were given, such as half a character of a model's answer."""
     storage = WatchedStorage()
 
     def fails(_rows: pa.RecordBatch) -> None:
@@ -331,15 +335,15 @@ def test_an_error_that_is_no_valid_text_is_kept_all_the_same() -> None:
     assert "cannot parse" in quarantined(storage, logged(job_ledger(storage))[0])[0]["error"]
 
 
-def test_what_failed_rows_have_cost_is_kept_where_no_row_is_done() -> None:
-    """Answers that do not fit the table were paid for, beside others or alone."""
+def test_the_cost_of_failed_rows_is_kept_even_if_no_row_is_done() -> None:
+    """Answers that do not fit the table were paid for, even if no row is done."""
     task = Task()
     task.do([], [1, 2], cost=3.0)
     task.checkpoints.finish()
-    assert sum(one.cost for one in task.records) == 3.0
+    assert sum(record.cost for record in task.records) == 3.0
 
 
-def test_a_failed_row_without_a_key_is_refused_as_any_other() -> None:
+def test_a_failed_row_without_a_key_is_refused_like_any_other() -> None:
     """Without an input check the task is the first to see it."""
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1, None, 3], pa.int64())})
 
@@ -354,13 +358,13 @@ def test_a_failed_row_without_a_key_is_refused_as_any_other() -> None:
 
 
 def test_a_record_is_read_back_with_its_quarantine_and_its_cost() -> None:
-    """As seals write it down, and as task logs do."""
+    """This holds for seals and for task logs."""
     task = Task()
     task.do([1], [2], cost=0.1)
     task.checkpoints.finish()
     done, failed = task.records
     assert (done.cost, failed.cost, failed.quarantine is not None) == (0.1, 0.0, True)
-    assert [TaskRecord.from_json(one.to_json()) for one in (done, failed)] == [done, failed]
+    assert [TaskRecord.from_json(record.to_json()) for record in (done, failed)] == [done, failed]
 
 
 @pytest.mark.parametrize("name", ["killed", "sealed", "committed"])
@@ -374,6 +378,6 @@ def test_records_of_0_1_have_neither_quarantine_nor_cost(name: str) -> None:
     assert all(b'"cost"' not in rig.storage.objects[uri] for uri in uris)
     records = read_task_records(rig.storage, LAYOUT, uris)
     assert records
-    assert {(one.quarantine, one.cost) for one in records} == {(None, 0.0)}
+    assert {(record.quarantine, record.cost) for record in records} == {(None, 0.0)}
     for seal in rig.log().seals.values():
         assert (seal.quarantined_rows, seal.dropped_cost, seal.killed_seconds) == (0, 0.0, 0.0)

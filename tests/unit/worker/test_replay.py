@@ -1,4 +1,4 @@
-"""Replay: the rows of waiting chunks get into table files, each once, and nothing is computed."""
+"""Replay: the rows of waiting chunks are written to table files, each once, without computing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spec() -> ListWriterSpec:
 
 
 def waiting(storage: WatchedStorage, number: int, *ids: int) -> TaskRecord:
-    """Write the chunk that a dead task has left, in two batches, and return its record."""
+    """Write the chunk that a dead task left, in two batches, and return its record."""
     name = f"00000001/rows/{number:06d}/000000000001/0000"
     file = ChunkFile(storage, job_ledger(storage).layout.chunk(name), TABLE)
     rows = [{"id": i, "text": f"text {i}"} for i in ids]
@@ -73,11 +73,11 @@ def replay(
 
 
 def replayed(storage: WatchedStorage) -> list[TaskRecord]:
-    """Return what stands in the replay's log."""
+    """Return the records in the replay's log."""
     return logged(job_ledger(storage, job=JOB))
 
 
-def test_rows_come_into_files_as_they_are_in_the_chunks(
+def test_rows_are_written_to_files_as_they_are_in_the_chunks(
     storage: WatchedStorage, spec: ListWriterSpec
 ) -> None:
     """One record names the files, and the records whose chunks are in them."""
@@ -99,7 +99,7 @@ def test_a_task_takes_several_items_and_batches(
     records = [waiting(storage, number, number) for number in range(3)]
     replay(storage, spec, records[:1], records[1:])
     (done,) = replayed(storage)
-    assert done.supersedes == tuple(one.name for one in records)
+    assert done.supersedes == tuple(chunk.name for chunk in records)
     assert [row["id"] for row in spec.rows_in(done)] == [0, 1, 2]
 
 
@@ -111,7 +111,7 @@ def test_chunks_are_fetched_while_others_are_encoded(
     ahead_bytes: int,
     begun: list[int],
 ) -> None:
-    """As many as fit; of large ones a worker holds two at most."""
+    """As many are fetched as fit; a worker holds at most two large ones."""
     monkeypatch.setattr(runtime, "AHEAD_BYTES", ahead_bytes)
     asked: list[int] = []
     seen: list[int] = []
@@ -132,7 +132,7 @@ def test_chunks_are_fetched_while_others_are_encoded(
 
 
 def test_full_files_are_cut_between_chunks(storage: WatchedStorage) -> None:
-    """Each record supersedes the chunks in its own files, and no other."""
+    """Each record supersedes the chunks in its own files, and no others."""
     spec = ListWriterSpec(TABLE, full_rows=3)
     records = [waiting(storage, n, 10 * n, 10 * n + 1) for n in range(3)]
     report = replay(storage, spec, records)
@@ -147,13 +147,13 @@ def test_full_files_are_cut_between_chunks(storage: WatchedStorage) -> None:
 def test_a_replay_whose_last_chunk_filled_its_files_is_complete_too(
     storage: WatchedStorage,
 ) -> None:
-    """Else a twin waits for a log that will never grow again."""
+    """Otherwise a twin would wait for a log that never grows again."""
     replay(storage, ListWriterSpec(TABLE, full_rows=1), [waiting(storage, 1, 1)])
     assert replayed(storage)[-1].end == "complete"
 
 
 def test_a_chunk_is_never_split_over_two_records(storage: WatchedStorage) -> None:
-    """A record supersedes whole chunks: files that are full within one are not cut there."""
+    """A record supersedes whole chunks: files that fill up inside one are not cut there."""
     spec = ListWriterSpec(TABLE, full_rows=1)
     one = waiting(storage, 1, 1, 2, 3)
     replay(storage, spec, [one])
@@ -162,8 +162,8 @@ def test_a_chunk_is_never_split_over_two_records(storage: WatchedStorage) -> Non
     assert (done.supersedes, len(spec.rows_in(done))) == ((one.name,), 3)
 
 
-def test_a_column_that_the_table_got_since_is_null(storage: WatchedStorage) -> None:
-    """An added optional column does not stop a run; its rows were made before it."""
+def test_a_column_that_was_added_to_the_table_since_is_null(storage: WatchedStorage) -> None:
+    """An added optional column does not stop a run; its rows were made earlier."""
     one = waiting(storage, 1, 1, 2)
     spec = ListWriterSpec(pa.schema([("new", pa.float64()), *TABLE]))
     replay(storage, spec, [one])
@@ -172,7 +172,7 @@ def test_a_column_that_the_table_got_since_is_null(storage: WatchedStorage) -> N
 
 
 def test_a_column_that_the_table_has_lost_stops_the_replay(storage: WatchedStorage) -> None:
-    """Paid output is not dropped in silence."""
+    """Output that was paid for is not dropped silently."""
     one = waiting(storage, 1, 1, 2)
     spec = ListWriterSpec(pa.schema([("id", pa.int64())]))
     with pytest.raises(SchemaMismatchError):
@@ -181,10 +181,10 @@ def test_a_column_that_the_table_has_lost_stops_the_replay(storage: WatchedStora
 
 
 @pytest.mark.parametrize("lost", ["damaged", "gone"])
-def test_a_chunk_that_is_not_as_written_is_reported_and_passed_over(
+def test_a_damaged_or_missing_chunk_is_reported_and_skipped(
     storage: WatchedStorage, spec: ListWriterSpec, lost: str
 ) -> None:
-    """Its rows are computed again; those of the other chunks are not."""
+    """Its rows are computed again; rows of other chunks are not."""
     one, two = waiting(storage, 1, 1, 2, 3), waiting(storage, 2, 4, 5)
     uri = job_ledger(storage).layout.chunk(two.name)
     if lost == "damaged":
@@ -198,7 +198,7 @@ def test_a_chunk_that_is_not_as_written_is_reported_and_passed_over(
 
 
 def away(_: bytes) -> bytes:
-    """Stand for a store that does not answer.
+    """Act as a store that does not answer.
 
     Raises:
         StorageError: Always.
@@ -207,7 +207,7 @@ def away(_: bytes) -> bytes:
 
 
 def test_what_was_cut_before_a_failure_stays_done(storage: WatchedStorage) -> None:
-    """The log says that nobody needs to wait for the rest."""
+    """The log says that the rest is not worth waiting for."""
     spec = ListWriterSpec(TABLE, full_rows=2)
     one, two = waiting(storage, 1, 1, 2), waiting(storage, 2, 3)
     storage.damage[job_ledger(storage).layout.chunk(two.name)] = away
@@ -215,13 +215,13 @@ def test_what_was_cut_before_a_failure_stays_done(storage: WatchedStorage) -> No
         replay(storage, spec, [one, two])
     done, last = replayed(storage)
     assert (done.supersedes, last.supersedes, last.end) == ((one.name,), (), "failed")
-    assert spec.opened[-1].abandons == 1  # No half of a file stays behind.
+    assert spec.opened[-1].abandons == 1  # No partial file is left behind.
     work, refused = Work().plus([one, two, done, last])
     assert (refused, work.waiting) == ((), (two,))
 
 
 def test_a_replay_with_a_twin_does_nothing(storage: WatchedStorage, spec: ListWriterSpec) -> None:
-    """Two replays of one chunk: the second one leaves before it opens a file."""
+    """Of two replays of one chunk, the second leaves before it opens a file."""
     one = waiting(storage, 1, 1)
     twin = task_log(job_ledger(storage, job=JOB), attempt=ATTEMPT + 1)
     twin.append(record(twin.next_name, supersedes=[one.name], end="complete"))
@@ -253,14 +253,14 @@ def test_a_replay_of_nothing_writes_nothing(storage: WatchedStorage, spec: ListW
 
 
 def test_items_are_filled_up_to_their_size() -> None:
-    """Chunks of eight bytes a row: an item holds as many as fit, in their order."""
+    """Chunks have eight bytes per row; an item holds as many as fit, in their order."""
     records = [record(f"1/rows/0/0/{n:04d}", n, chunk=n) for n in (3, 1, 2, 10, 1, 1)]
     items = [json.loads(item) for item in work_items(records, 4 * 8)]
-    assert [[one[1] for one in item] for item in items] == [[3, 1], [2], [10], [1, 1]]
-    assert [one[0] for item in items for one in item] == [one.name for one in records]
+    assert [[chunk[1] for chunk in item] for item in items] == [[3, 1], [2], [10], [1, 1]]
+    assert [chunk[0] for item in items for chunk in item] == [made.name for made in records]
 
 
-def test_a_chunk_larger_than_an_item_is_an_item() -> None:
+def test_a_chunk_larger_than_an_item_is_an_item_of_its_own() -> None:
     """It cannot be split, and it does not stop the others."""
     records = [record(f"1/rows/0/0/{n:04d}", n, chunk=n) for n in (50, 60)]
     assert len(work_items(records, 8)) == 2
@@ -273,7 +273,7 @@ def test_records_without_a_chunk_make_no_item() -> None:
 
 
 def test_items_name_all_that_is_needed_to_check_a_chunk(storage: WatchedStorage) -> None:
-    """A task reads no record: rows, size and digest travel with the name."""
+    """A task reads no record: rows, size and digest are sent with the name."""
     one = waiting(storage, 1, 1, 2)
     assert one.chunk is not None
     (item,) = work_items([one], 1 << 20)

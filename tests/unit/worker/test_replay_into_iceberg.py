@@ -1,4 +1,4 @@
-"""Replay into Iceberg files: every type comes back, also after the table has changed."""
+"""Replay into Iceberg files: every type is preserved, even after the table has changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ COLUMNS = [
     NestedField(17, "map", MapType(18, StringType(), 19, LongType(), value_required=False)),
     NestedField(20, "parts", StructType(NestedField(21, "x y", LongType()))),
 ]
-# As files name what Avro does not allow.
+# How files spell names that Avro does not allow.
 PARTS_X = "parts.x_x20y"
 ADDED = NestedField(30, "added later", StringType())
 FIRST: Row = {
@@ -89,7 +89,7 @@ EMPTY: Row = dict.fromkeys(FIRST) | {"id": 2}
 def spec(
     folder: Path, *more: NestedField, columns: Sequence[NestedField] = COLUMNS
 ) -> IcebergWriterSpec:
-    """Return a writer of the table, with more columns than at first."""
+    """Return a writer of the table, with columns added to it."""
     return IcebergWriterSpec(
         table="lake.db.t",
         schema_json=Schema(*columns, *more).model_dump_json(),
@@ -104,7 +104,7 @@ def spec(
 def staged(storage: WatchedStorage, job: str) -> pa.Table:
     """Return the rows of all files that a job has staged."""
     records = logged(job_ledger(storage, job=job))
-    paths = [file.path for one in records for group in one.groups for file in group.files]
+    paths = [file.path for record in records for group in record.groups for file in group.files]
     return pa.concat_tables(pq.ParquetFile(path.removeprefix("file://")).read() for path in paths)
 
 
@@ -164,19 +164,19 @@ def chunk_items(storage: WatchedStorage, folder: Path) -> list[str]:
         (20, NestedField(20, "parts", StructType(NestedField(32, "x y", LongType()))), PARTS_X),
     ],
 )
-def test_a_chunk_is_replayed_by_the_numbers_of_columns(
+def test_a_chunk_is_replayed_by_column_ids(
     tmp_path: Path, number: int, column: NestedField, path: str
 ) -> None:
-    """A column that was dropped and added again has its old name, and is another column."""
+    """A column that was dropped and added again has its old name but is another column."""
     storage = WatchedStorage()
     items = chunk_items(storage, tmp_path)
-    columns = [column if one.field_id == number else one for one in COLUMNS]
+    columns = [column if field.field_id == number else field for field in COLUMNS]
     with pytest.raises(TableChangedError, match=f"column '{path}' was dropped"):
         replay(storage, spec(tmp_path, columns=columns), items, job="other")
 
 
 def test_a_chunk_is_replayed_into_wider_types(tmp_path: Path) -> None:
-    """What Iceberg allows for files is done to the rows of a chunk: the values are the same."""
+    """Rows of a chunk are widened as Iceberg allows for files: the values are the same."""
     storage = WatchedStorage()
     items = chunk_items(storage, tmp_path)
     wide = {
@@ -184,7 +184,7 @@ def test_a_chunk_is_replayed_into_wider_types(tmp_path: Path) -> None:
         5: NestedField(5, "float", DoubleType()),
         7: NestedField(7, "decimal", DecimalType(30, 3)),
     }
-    columns = [wide.get(one.field_id, one) for one in COLUMNS]
+    columns = [wide.get(field.field_id, field) for field in COLUMNS]
     replay(storage, spec(tmp_path, columns=columns), items, job="wide")
     rows = staged(storage, "wide")
     assert [rows.field(name).type for name in ("int", "float")] == [pa.int64(), pa.float64()]
@@ -193,7 +193,7 @@ def test_a_chunk_is_replayed_into_wider_types(tmp_path: Path) -> None:
 
 
 def test_rows_of_every_type_are_the_same_through_a_chunk(tmp_path: Path) -> None:
-    """A task that ends well and one whose chunk is replayed later stage equal rows."""
+    """A task that succeeds and one whose chunk is replayed later stage equal rows."""
     storage = WatchedStorage()
     assert run(storage, spec(tmp_path), 1, 2, job="whole").problem is None
     items = chunk_items(storage, tmp_path)

@@ -1,4 +1,4 @@
-"""Where it failed: the worker's traceback reaches the driver, the message the ledger."""
+"""Where it failed: the worker's traceback reaches the driver, and the message the ledger."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ OWN_LINE = "job.py:7 in parsed, `return json.loads(text)  # The user's own line.
 
 @pytest.fixture
 def job(tmp_path: Path) -> dict[str, Any]:
-    """Return the names of a script in a file, as a user has it."""
+    """Return the names that a user's script in a file defines."""
     script = tmp_path / "job.py"
     script.write_text(SCRIPT, encoding="utf-8")
     return runpy.run_path(str(script))
@@ -97,7 +97,7 @@ MADE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", MADE)
 def test_the_message_names_the_users_own_line(job: dict[str, Any], kind: str) -> None:
-    """Not the line of the library that raised, and not ours; the whole traceback is the cause."""
+    """It is not the library's line that raised, nor ours; the whole traceback is the cause."""
     error = failure(**MADE[kind](job))
     assert OWN_LINE in str(error)
     assert isinstance(error.__cause__, WorkerTraceback)
@@ -135,20 +135,20 @@ def test_a_wrong_answer_names_the_function_that_returned_it(
 
 
 def problem(error: Exception) -> dict[str, str]:
-    """Return what a task reports of an error."""
+    """Return what a task reports about an error."""
     batch = pa.RecordBatch.from_pydict({})
     return problem_of(TransformFailedError(error), (), batch, 0).facts
 
 
 def raised(action: Callable[[], object]) -> Exception:
     """Return what an action raises, with its frames."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is.
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - any error.
         action()
     return caught.value
 
 
-def test_errors_behind_the_error_are_in_the_traceback() -> None:
-    """The first of them is what a person looks for."""
+def test_causes_of_the_error_are_in_the_traceback() -> None:
+    """The first of them is usually the one to look for."""
 
     def wrapped() -> None:
         try:
@@ -161,8 +161,8 @@ def test_errors_behind_the_error_are_in_the_traceback() -> None:
     assert "wrapped" in problem(raised(wrapped))["where"]
 
 
-def test_a_folder_of_jobs_is_not_taken_for_a_library(tmp_path: Path) -> None:
-    """Its name may begin as that of a package."""
+def test_a_folder_of_jobs_is_not_mistaken_for_a_library(tmp_path: Path) -> None:
+    """Its name may start like that of a package."""
     script = tmp_path / "pyspark-jobs" / "job.py"
     script.parent.mkdir()
     script.write_text(SCRIPT, encoding="utf-8")
@@ -170,8 +170,8 @@ def test_a_folder_of_jobs_is_not_taken_for_a_library(tmp_path: Path) -> None:
     assert "pyspark-jobs/job.py:7 in parsed" in str(error)
 
 
-def test_a_frame_of_a_library_is_named_where_there_is_no_other() -> None:
-    """A function of a library as transform, and an error that was never raised."""
+def test_a_frame_of_a_library_is_named_if_there_is_no_other() -> None:
+    """The transform may be a library function, and an error may never have been raised."""
     error = raised(lambda: json.loads("no JSON"))
     stack = error.__traceback__
     while stack is not None and "decoder" not in stack.tb_frame.f_code.co_filename:
@@ -180,8 +180,8 @@ def test_a_frame_of_a_library_is_named_where_there_is_no_other() -> None:
     assert problem(ValueError("never raised"))["where"] == "unknown"
 
 
-def test_a_long_traceback_is_cut_in_its_middle() -> None:
-    """Spark collects one from every task: both ends are kept, and they say the most."""
+def test_a_long_traceback_is_cut_in_the_middle() -> None:
+    """Spark collects one from every task: both ends are kept, as they say the most."""
     long = problem(ValueError("begin " + 50_000 * "x" + " end"))["traceback"]
     assert len(long) < 21_000
     assert "begin" in long
@@ -197,8 +197,8 @@ class Mute(Exception):  # noqa: N818 - a user's own.
         raise AttributeError("no such attribute")
 
 
-def test_hostile_errors_are_shown_all_the_same() -> None:
-    """No escape sequence acts, no password is shown, and a text that fails hides nothing."""
+def test_hostile_errors_are_shown_safely() -> None:
+    """Escape sequences and passwords are removed, and a failing `__str__` hides nothing."""
     error = RuntimeError("\x1b[2J https://me:hunter2@host/ \ud800")
     facts = problem(error)
     assert "\x1b" not in facts["traceback"]
@@ -209,7 +209,7 @@ def test_hostile_errors_are_shown_all_the_same() -> None:
 
 
 def test_the_message_of_the_error_is_in_the_ledger_and_in_the_status(job: dict[str, Any]) -> None:
-    """A person who looks the next day sees what happened, not a class alone."""
+    """A user who looks the next day sees what happened, not only a class name."""
     rig = Rig()
     with pytest.raises(TransformError):
         rig.start(transform=job["batch_transform"], retries=0)
@@ -228,7 +228,7 @@ def test_the_message_of_the_error_is_in_the_ledger_and_in_the_status(job: dict[s
 
 
 def test_a_message_is_one_line_of_bounded_length_without_passwords() -> None:
-    """Records are read by all that list runs."""
+    """Every listing of runs reads the records."""
     error = JobFailedError(reason="at https://me:hunter2@host/\n\x1b[2J" + 5000 * "x")
     assert len(error.summary) == 500
     assert error.summary.endswith("…")
@@ -250,7 +250,7 @@ def test_a_message_is_one_line_of_bounded_length_without_passwords() -> None:
 def test_a_secret_in_a_line_of_source_is_neither_shown_nor_stored(
     tmp_path: Path, line: str
 ) -> None:
-    """The line stands in the message, and so in the ledger."""
+    """The line is in the message, and therefore in the ledger."""
     script = tmp_path / "job.py"
     script.write_text(f"def fail(batch):\n    {line}; undefined\n", encoding="utf-8")
     names = runpy.run_path(str(script), {"client": dict, "get": len, "options": {}})

@@ -33,13 +33,13 @@ SCHEMA = pa.schema(
 
 
 def test_one_dict_is_one_row() -> None:
-    """With either promise about the number of rows."""
+    """This holds with and without `one_to_one`."""
     assert rows_of({"id": 1}, one_to_one=True) == [{"id": 1}]
     assert rows_of({"id": 1}, one_to_one=False) == [{"id": 1}]
 
 
-def test_where_the_number_may_differ_a_list_is_its_rows_and_none_is_no_row() -> None:
-    """An empty list is no row either."""
+def test_without_one_to_one_a_list_is_its_rows_and_none_is_no_row() -> None:
+    """An empty list means no row too."""
     assert rows_of([{"id": 1}, {"id": 2}], one_to_one=False) == [{"id": 1}, {"id": 2}]
     assert rows_of(({"id": 1},), one_to_one=False) == [{"id": 1}]
     assert rows_of(None, one_to_one=False) == rows_of([], one_to_one=False) == []
@@ -49,22 +49,22 @@ def test_where_the_number_may_differ_a_list_is_its_rows_and_none_is_no_row() -> 
     ("answer", "kind"), [("text", "str"), (7, "int"), ({}, "an empty dict"), ([{}, "x"], "list")]
 )
 @pytest.mark.parametrize("one_to_one", [True, False])
-def test_anything_else_is_no_row(answer: object, kind: str, *, one_to_one: bool) -> None:
-    """The message says what came and what was wanted."""
+def test_anything_else_is_not_a_row(answer: object, kind: str, *, one_to_one: bool) -> None:
+    """The message says what was returned and what was expected."""
     with pytest.raises(TransformOutputError, match=f"returned {kind} for a row") as caught:
         rows_of(answer, one_to_one=one_to_one)
     assert ("a list of them, or None" in str(caught.value)) is not one_to_one
 
 
 @pytest.mark.parametrize("answer", [None, [], [{"id": 1}]])
-def test_where_the_number_is_the_same_only_a_dict_is_a_row(answer: object) -> None:
-    """Even a list of one: whoever returns lists means to return many."""
+def test_with_one_to_one_only_a_dict_is_a_row(answer: object) -> None:
+    """This includes a list of one: a function that returns lists means to return many rows."""
     with pytest.raises(TransformOutputError, match=r"not a dict of columns$"):
         rows_of(answer, one_to_one=True)
 
 
 def test_values_get_the_tables_types() -> None:
-    """Where Python's own would be other ones."""
+    """Python's own types would differ."""
     at = datetime(2026, 11, 15, 9, 0, tzinfo=timezone.utc)
     row = {
         "id": 1,
@@ -87,7 +87,7 @@ def test_none_has_the_tables_type_too() -> None:
 
 
 def test_a_column_that_one_row_leaves_out_is_none_there() -> None:
-    """Columns stand in the order in which they came up."""
+    """Columns are in the order in which they first appear."""
     found = as_batch([{"id": 1}, {"score": 2.0, "id": 2}], SCHEMA)
     assert found.schema.names == ["id", "score"]
     assert found.to_pylist() == [{"id": 1, "score": None}, {"id": 2, "score": 2.0}]
@@ -106,13 +106,13 @@ def test_a_column_that_one_row_leaves_out_is_none_there() -> None:
 def test_values_that_the_tables_type_cannot_hold_keep_their_own(
     row: dict[str, Any], kind: pa.DataType
 ) -> None:
-    """Fitting them to the table then tells what is wrong, and with which column."""
+    """Fitting them to the table then says what is wrong, and in which column."""
     assert as_batch([row], SCHEMA).schema.types == [kind]
 
 
 @pytest.mark.parametrize("values", [(1, "text"), ({"a": 1}, 2), ("\ud800",), (object(),)])
-def test_values_without_a_common_type_are_an_error_of_the_output(values: tuple[Any, ...]) -> None:
-    """It names the column."""
+def test_values_without_a_common_type_are_an_output_error(values: tuple[Any, ...]) -> None:
+    """The error names the column."""
     with pytest.raises(TransformOutputError, match="column 'id'"):
         as_batch([{"id": value} for value in values], SCHEMA)
 
@@ -133,7 +133,7 @@ def test_no_part_of_a_value_is_lost_on_the_way_to_the_tables_type(
     kind: pa.DataType,
     value: Any,  # noqa: ANN401 - of any type.
 ) -> None:
-    """A batch with the same values is refused: rows must not be treated worse."""
+    """A batch with the same values is refused, so rows must not lose them either."""
     schema = pa.schema([("column", kind)])
     found = as_batch([{"column": value}], schema)
     assert found.column("column").to_pylist() == [value]
@@ -153,7 +153,7 @@ class HandWindow:
     """A window that hands on the groups that a test gives it."""
 
     def __init__(self, *groups: list[Slot]) -> None:
-        """Take them."""
+        """Take the groups."""
         self._groups = groups
         self.ends: list[object] = []
 
@@ -167,7 +167,7 @@ class HandWindow:
         return self._groups[0] if self._groups else []
 
     def cancel(self) -> None:
-        """Remember it."""
+        """Record it."""
         self.ends.append("cancel")
 
 
@@ -200,13 +200,13 @@ def step_of(*slots: Slot, **options: Any) -> Step:  # noqa: ANN401 - any of `ste
 
 def written(step: Step) -> list[dict[str, Any]]:
     """Return the output rows as the table gets them."""
-    fitted = [Conformer("t", one.schema, TABLE, may_lack=None)(one) for one in step.outputs]
-    return [row for one in fitted for row in one.to_pylist()]
+    fitted = [Conformer("t", rows.schema, TABLE, may_lack=None)(rows) for rows in step.outputs]
+    return [row for rows in fitted for row in rows.to_pylist()]
 
 
 def failed_ids(step: Step) -> list[int]:
     """Return which rows have failed."""
-    return [one.row["id"][0].as_py() for one in step.failed]
+    return [failed.row["id"][0].as_py() for failed in step.failed]
 
 
 def full(number: int, text: str | None = None) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def full(number: int, text: str | None = None) -> dict[str, Any]:
 
 
 def test_a_group_is_one_step_of_one_batch() -> None:
-    """Its rows and their hashes stand in the input's order."""
+    """Its rows and their hashes are in the input's order."""
     step = step_of(slot(4, {"id": 40, "text": "a"}), slot(7, {"id": 70}))
     assert step.rows.to_pylist() == [{"id": 4}, {"id": 7}]
     assert step.tags is not None
@@ -226,14 +226,14 @@ def test_a_group_is_one_step_of_one_batch() -> None:
 
 
 def test_rows_without_sparks_hash_have_none() -> None:
-    """It is computed from their keys then."""
+    """It is then computed from their keys."""
     one = slot(1, {"id": 1})
     one.tags = None
     assert step_of(one).tags is None
 
 
-def test_a_row_whose_calls_failed_is_set_apart() -> None:
-    """With its error, its attempts and its hash, for whoever covers it."""
+def test_a_row_whose_calls_failed_is_separated() -> None:
+    """It keeps its error, its attempts and its hash."""
     error = ValueError("bad row")
     step = step_of(slot(1, {"id": 1}), slot(2, error=error), slot(3, {"id": 3}))
     assert (step.rows["id"].to_pylist(), written(step)) == ([1, 3], [full(1), full(3)])
@@ -244,30 +244,32 @@ def test_a_row_whose_calls_failed_is_set_apart() -> None:
 
 
 def test_a_group_in_which_all_rows_failed_covers_nothing() -> None:
-    """It is a step all the same: its failed rows must be counted."""
+    """It is still a step: its failed rows must be counted."""
     step = step_of(slot(1, error=ValueError("a")), slot(2, error=ValueError("b")))
     assert (step.rows.num_rows, step.tags, list(step.outputs)) == (0, None, [])
     assert step.rows.schema.names == ["id"]
     assert failed_ids(step) == [1, 2]
 
 
-def test_where_the_number_may_differ_a_row_may_become_many_or_none() -> None:
+def test_without_one_to_one_a_row_may_become_many_or_none() -> None:
     """The input row is covered either way."""
     answers: list[Any] = [None, [], [{"id": 1}, {"id": 2}], {"id": 3}]
-    step = step_of(*[slot(number, one) for number, one in enumerate(answers)], one_to_one=False)
+    step = step_of(
+        *[slot(number, answer) for number, answer in enumerate(answers)], one_to_one=False
+    )
     assert step.rows["id"].to_pylist() == [0, 1, 2, 3]
     assert [row["id"] for row in written(step)] == [1, 2, 3]
 
 
 def test_rows_that_become_nothing_at_all_are_covered() -> None:
-    """Else they were called again in every pass."""
+    """Otherwise every pass would call them again."""
     step = step_of(slot(1), slot(2), one_to_one=False)
     assert (step.rows.num_rows, list(step.outputs), step.failed) == (2, [], [])
 
 
 @pytest.mark.parametrize("value", [None, [{"id": 1}], "text", {}])
-def test_an_answer_that_is_no_row_fails_only_its_row(value: Any) -> None:  # noqa: ANN401
-    """The rows beside it are written."""
+def test_an_answer_that_is_not_a_row_fails_only_its_row(value: Any) -> None:  # noqa: ANN401
+    """The other rows are written."""
     step = step_of(slot(1, value), slot(2, {"id": 2}))
     assert (failed_ids(step), written(step)) == ([1], [full(2)])
     assert isinstance(step.failed[0].error, TransformOutputError)
@@ -286,7 +288,7 @@ def test_an_answer_that_is_no_row_fails_only_its_row(value: Any) -> None:  # noq
     ],
 )
 def test_a_value_that_does_not_fit_fails_only_its_row(value: dict[str, Any]) -> None:
-    """The rows before and behind it are written, in order, each once."""
+    """The rows before and after it are written, in order, each once."""
     step = step_of(slot(1, {"id": 1}), slot(2, value), slot(3, {"id": 3, "text": "c"}))
     assert failed_ids(step) == [2]
     assert (step.rows["id"].to_pylist(), written(step)) == ([1, 3], [full(1), full(3, "c")])
@@ -299,8 +301,8 @@ def test_a_nested_value_that_does_not_fit_fails_only_its_row() -> None:
     assert (failed_ids(step), written(step)) == ([2], [full(1)])
 
 
-def test_one_bad_row_of_many_that_a_row_becomes_fails_them_all() -> None:
-    """An input row is done with all its output or not at all."""
+def test_one_bad_output_row_fails_its_whole_input_row() -> None:
+    """An input row is done with all of its output, or not at all."""
     answers: list[Any] = [[{"id": 1}, {"id": "x"}], [{"id": 2}, {"id": 3}]]
     step = step_of(slot(1, answers[0]), slot(2, answers[1]), one_to_one=False)
     assert failed_ids(step) == [1]
@@ -309,14 +311,14 @@ def test_one_bad_row_of_many_that_a_row_becomes_fails_them_all() -> None:
 
 @pytest.mark.parametrize("others", [[], [{"id": 3, "text": "fits"}]])
 def test_a_column_that_the_table_does_not_have_ends_the_job(others: list[Any]) -> None:
-    """No row of this function can fit, and paying for the rest would be for nothing."""
-    slots = [slot(1, {"id": 1, "stranger": 2}), *[slot(3, one) for one in others]]
+    """No row of this function can fit, and paying for the rest would be a waste."""
+    slots = [slot(1, {"id": 1, "stranger": 2}), *[slot(3, other) for other in others]]
     with pytest.raises(SchemaMismatchError, match="stranger"):
         step_of(*slots)
 
 
 def test_the_cost_is_asked_once_for_each_row_that_was_answered() -> None:
-    """Also for an answer that does not fit the table: it was paid for."""
+    """This includes an answer that does not fit the table: it was paid for."""
     asked: list[Any] = []
 
     def cost_of(answer: dict[str, Any]) -> float:
@@ -337,7 +339,7 @@ def test_a_cost_function_gets_the_whole_answer() -> None:
 
 
 def test_a_cost_function_that_raises_fails_its_row() -> None:
-    """As the row function itself would; the others keep what they have cost."""
+    """It fails like the row function itself; the other rows keep their cost."""
 
     def cost_of(answer: dict[str, Any]) -> float:
         return 10.0 / float(answer["id"] - 2)
@@ -349,7 +351,7 @@ def test_a_cost_function_that_raises_fails_its_row() -> None:
 
 
 def test_draining_gives_one_more_step_if_anything_is_finished() -> None:
-    """The grace is the window's to follow."""
+    """The grace is passed to the window."""
     steps = steps_of(slot(1, {"id": 1}))
     found = steps.drained(2.5)
     assert found is not None

@@ -1,4 +1,4 @@
-"""The row window: always full, never too full, and what is finished waits for nothing slow."""
+"""The row window: always full, never too full, and finished rows do not wait for slow ones."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tests.fakes.task_ledgers import ManualClock
 
 
 class EndedError(Exception):
-    """The task may not go on."""
+    """The task must stop."""
 
 
 @dataclass
 class HandCalls:
-    """Calls whose answers come as a test says; each look for them takes a while."""
+    """Calls whose answers a test controls; each look for answers takes a while."""
 
     clock: ManualClock
     seconds: float = 0.25
     # Rows that are answered only when no other row waits, or never.
     slow: set[int] = field(default_factory=set)
     stuck: set[int] = field(default_factory=set)
-    # What rows are answered with, apart from themselves.
+    # Answers for rows, if not the row itself.
     values: dict[int, Any] = field(default_factory=dict)
     started: list[int] = field(default_factory=list)
     waiting: dict[int, Row] = field(default_factory=dict)
-    # How many waited at each look, and for how long it would have waited.
+    # How many rows waited at each look, and the timeout of each look.
     seen: list[int] = field(default_factory=list)
     timeouts: list[float] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
@@ -47,21 +47,21 @@ class HandCalls:
         return len(self.waiting)
 
     def start(self, number: int, row: Row) -> None:
-        """Begin with one row."""
+        """Start one row."""
         self.started.append(number)
         self.waiting[number] = row
 
     def answers(self, timeout_s: float) -> list[Answer]:
-        """Return one answer: the newest row's, as slow ones come last."""
+        """Return one answer, that of the newest row; slow ones come last."""
         self.seen.append(len(self.waiting))
         self.timeouts.append(timeout_s)
         self.clock.now_s += self.seconds
-        ready = [one for one in self.waiting if one not in self.stuck]
-        quick = [one for one in ready if one not in self.slow] or ready
+        ready = [number for number in self.waiting if number not in self.stuck]
+        quick = [number for number in ready if number not in self.slow] or ready
         if not quick or (self.ends and quick[-1] in self.slow):
             # No further call is made: a slow row waits for its next one.
-            gone = [one for one in quick if self.waiting.pop(one)]
-            return [Answer(number=one, is_undone=True) for one in gone]
+            gone = [number for number in quick if self.waiting.pop(number)]
+            return [Answer(number=number, is_undone=True) for number in gone]
         number = quick[-1]
         row = self.waiting.pop(number)
         return [Answer(number=number, value=self.values.get(number, row), attempts=1)]
@@ -71,7 +71,7 @@ class HandCalls:
         self.ends.append("stop")
 
     def cancel(self) -> None:
-        """End the calls that are being made."""
+        """Cancel the calls under way."""
         self.ends.append("cancel")
         self.waiting.clear()
 
@@ -84,11 +84,11 @@ class Window:
     is_due: Callable[[], bool] = lambda: False
     clock: ManualClock = field(default_factory=ManualClock)
     looks: list[float] = field(default_factory=list)
-    # From which look on the task may not go on.
+    # How many looks the task may make.
     looks_max: int = 1_000_000
 
     def __post_init__(self) -> None:
-        """Put it together."""
+        """Make the window."""
         self.calls = HandCalls(self.clock)
         self.window = RowWindow(
             cast("Calls", self.calls),
@@ -99,7 +99,7 @@ class Window:
         )
 
     def look(self) -> None:
-        """Remember when somebody looked."""
+        """Record the time of a look."""
         if len(self.looks) >= self.looks_max:
             raise EndedError
         self.looks.append(self.clock.now_s - 1000.0)
@@ -115,8 +115,8 @@ def positions(slots: Iterable[Slot]) -> list[int]:
     return [slot.position for slot in slots]
 
 
-def test_the_window_is_full_as_long_as_there_are_rows_and_never_fuller() -> None:
-    """Each look for an answer finds as many rows at work as there may be."""
+def test_the_window_is_full_as_long_as_there_are_rows_and_never_exceeds_its_size() -> None:
+    """Each look for an answer finds as many rows at work as allowed."""
     window = Window(concurrency=3)
     list(window.groups(batch(range(5)), batch(range(5, 8))))
     assert window.calls.seen == [3, 3, 3, 3, 3, 3, 2, 1]
@@ -124,7 +124,7 @@ def test_the_window_is_full_as_long_as_there_are_rows_and_never_fuller() -> None
 
 
 def test_a_slow_row_does_not_keep_the_window_from_being_full() -> None:
-    """The others go on at its side."""
+    """The others go on meanwhile."""
     window = Window(concurrency=2)
     window.calls.slow = {0}
     list(window.groups(batch(range(6))))
@@ -132,7 +132,7 @@ def test_a_slow_row_does_not_keep_the_window_from_being_full() -> None:
 
 
 def test_real_calls_are_bounded_too() -> None:
-    """Never more of them than asked for, and not one after the other either."""
+    """There are never more than allowed, but also not only one at a time."""
     function = RowFunction()
     function.seconds = dict.fromkeys(range(20), 0.002)
     window = RowWindow(
@@ -147,14 +147,14 @@ def test_real_calls_are_bounded_too() -> None:
 
 
 def test_rows_that_end_in_any_order_are_handed_on_in_the_inputs_order() -> None:
-    """As long as nothing is waiting for them."""
+    """This holds as long as nothing is waiting for them."""
     window = Window(concurrency=4)
     window.calls.slow = {0, 2}
     assert list(window.groups(batch(range(7)))) == [list(range(7))]
 
 
 def test_a_slow_row_does_not_keep_finished_ones_from_a_checkpoint() -> None:
-    """What is paid for is made durable in time; the slow row comes when it comes."""
+    """Rows that are paid for become durable in time; the slow row follows when it is done."""
     due = iter([False, False, False, True, False, False, False, False])
     window = Window(concurrency=2, is_due=lambda: next(due))
     window.calls.slow = {0}
@@ -174,7 +174,7 @@ def test_a_due_checkpoint_without_finished_rows_hands_nothing_on() -> None:
 def test_the_oldest_finished_rows_are_handed_on_when_they_make_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In order, and without those behind a row that is not finished."""
+    """They are in order, and end before the first unfinished row."""
     monkeypatch.setattr(row_steps, "_STEP_ROWS", 3)
     window = Window(concurrency=2)
     window.calls.slow = {4}
@@ -182,7 +182,7 @@ def test_the_oldest_finished_rows_are_handed_on_when_they_make_a_step(
 
 
 def test_large_rows_make_a_step_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is bounded in bytes as well, the answers' included."""
+    """What waits is bounded in bytes too, including the answers."""
     monkeypatch.setattr(row_steps, "_STEP_BYTES", 100)
     window = Window(concurrency=1)
     window.calls.values = {1: {"text": "x" * 90}, 3: [b"x" * 60, {"y": ["z" * 60]}]}
@@ -192,7 +192,7 @@ def test_large_rows_make_a_step_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "bound"), [("_HELD_ROWS_MAX", 4), ("_HELD_BYTES_MAX", 4 * 16)], ids=["rows", "bytes"]
 )
-def test_what_is_finished_behind_a_slow_row_is_bounded(
+def test_finished_rows_behind_a_slow_row_are_bounded(
     name: str, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that hangs for an hour must not fill the memory with its neighbours."""
@@ -203,15 +203,15 @@ def test_what_is_finished_behind_a_slow_row_is_bounded(
     assert found == [[1, 2, 3, 4], [5, 6, 7, 8], [0, 9, 10]]
 
 
-def test_handed_on_rows_count_no_more() -> None:
-    """Neither twice, nor as finished ones that still wait."""
+def test_rows_that_were_handed_on_no_longer_count() -> None:
+    """They count neither twice nor as rows that still wait."""
     window = Window(concurrency=1, is_due=lambda: True)
     assert list(window.groups(batch(range(4)))) == [[0], [1], [2], [3]]
     assert window.window.drain(None) == []
 
 
 def test_it_looks_before_the_first_row_and_then_once_a_second() -> None:
-    """Not at each answer: a look is a request to the store."""
+    """It does not look at each answer: a look is a request to the store."""
     window = Window(concurrency=1)
     window.calls.seconds = 0.25
     list(window.groups(batch(range(10))))
@@ -219,7 +219,7 @@ def test_it_looks_before_the_first_row_and_then_once_a_second() -> None:
     assert set(window.calls.timeouts) == {1.0}
 
 
-def test_a_task_that_may_not_begin_calls_nothing() -> None:
+def test_a_task_that_must_not_start_calls_nothing() -> None:
     """The look comes before the first call is paid for."""
     window = Window(looks_max=0)
     with pytest.raises(EndedError):
@@ -227,8 +227,8 @@ def test_a_task_that_may_not_begin_calls_nothing() -> None:
     assert window.calls.started == []
 
 
-def test_draining_waits_for_the_calls_that_are_being_made() -> None:
-    """They are paid for; rows that only wait for their next call are given up."""
+def test_draining_waits_for_the_calls_under_way() -> None:
+    """They are paid for; rows that only wait for their next call are dropped."""
     window = Window(concurrency=4, looks_max=1)
     window.calls.slow = {0}
     window.calls.seconds = 1.0
@@ -240,7 +240,7 @@ def test_draining_waits_for_the_calls_that_are_being_made() -> None:
 
 
 def test_draining_with_a_grace_ends_with_it() -> None:
-    """What is finished by then counts; what hangs is ended."""
+    """Rows that are finished by then count; calls that hang are cancelled."""
     window = Window(concurrency=3, looks_max=1)
     window.calls.seconds, window.calls.stuck = 1.0, {0, 2}
     with pytest.raises(EndedError):
@@ -255,23 +255,23 @@ def test_draining_with_a_grace_ends_with_it() -> None:
 
 
 def test_draining_an_empty_window_gives_nothing() -> None:
-    """And does not wait."""
+    """It does not wait."""
     window = Window()
     assert window.window.drain(5.0) == []
     assert window.calls.timeouts == []
 
 
-def test_a_row_holds_no_more_memory_than_its_own() -> None:
-    """A slice would hold all of Spark's batch as long as its slowest row."""
+def test_a_row_holds_only_its_own_memory() -> None:
+    """A slice would keep all of Spark's batch in memory as long as its slowest row."""
     window = Window(concurrency=1)
     rows = batch(range(1000), text=["x" * 1000] * 1000)
     slot = next(window.window.groups([rows]))[0]
-    assert sum(one.size for one in slot.row["text"].buffers() if one is not None) < 5000
+    assert sum(part.size for part in slot.row["text"].buffers() if part is not None) < 5000
     assert slot.row.to_pylist() == [{"id": 0, "text": "x" * 1000}]
 
 
 def test_sparks_own_hash_goes_with_its_row_and_the_function_does_not_see_it() -> None:
-    """Keys that cannot be hashed here are covered by it."""
+    """The hash covers keys that cannot be hashed here."""
     window = Window(concurrency=1)
     hashes = pa.array([11, 22, 33], pa.int64())
     (slots,) = window.window.groups([batch([7, 8, 9], **{TAG_COLUMN: hashes})])
@@ -284,7 +284,7 @@ def test_sparks_own_hash_goes_with_its_row_and_the_function_does_not_see_it() ->
 
 
 def test_rows_that_end_together_are_handed_on_in_groups_of_bounded_size() -> None:
-    """A group becomes one batch: cells of many megabytes must not meet in it."""
+    """A group becomes one batch: it must not hold many cells of many megabytes."""
     window = Window(concurrency=6)
     window.calls.slow = set(range(6))
     window.calls.values = {number: {"b": bytes(20 << 20)} for number in range(5)}
@@ -295,8 +295,8 @@ def test_rows_that_end_together_are_handed_on_in_groups_of_bounded_size() -> Non
 def _all_at_once(window: Window) -> Callable[[float], list[Answer]]:
     def answers(_timeout_s: float) -> list[Answer]:
         found = [
-            Answer(number=one, value=window.calls.values.get(one, row), attempts=1)
-            for one, row in window.calls.waiting.items()
+            Answer(number=number, value=window.calls.values.get(number, row), attempts=1)
+            for number, row in window.calls.waiting.items()
         ]
         window.calls.waiting.clear()
         return found

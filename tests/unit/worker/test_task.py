@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 def batch(*ids: int) -> pa.RecordBatch:
-    """Return input rows of these ids."""
+    """Return input rows with these ids."""
     return pa.RecordBatch.from_pydict({"id": list(ids), "name": [str(i) for i in ids]})
 
 
@@ -69,7 +69,7 @@ def writer() -> MemoryWriterSpec:
 def test_rows_are_transformed_written_and_counted(
     writer: MemoryWriterSpec, storage: MemoryStorage
 ) -> None:
-    """The report says how many rows went in, and the record names them and what is staged."""
+    """The report says how many rows went in; the record names them and what is staged."""
 
     def twice(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
         return [rows, rows]
@@ -78,7 +78,7 @@ def test_rows_are_transformed_written_and_counted(
     report = run(writer, twice, batches, one_to_one=False, ledger=job_ledger(storage))
     (opened,) = writer.opened
     assert (report.place, report.end, report.rows_in, report.problem) == (3, "complete", 3, None)
-    assert [one.num_rows for one in opened.batches] == [2, 2, 1, 1]
+    assert [rows.num_rows for rows in opened.batches] == [2, 2, 1, 1]
     (record,) = records(storage)
     assert (record.log, record.end, report.records) == (report.log, "complete", 1)
     assert record.coverage.rows == 3
@@ -92,8 +92,8 @@ def test_no_two_attempts_share_a_file_name(writer: MemoryWriterSpec) -> None:
     assert writer.opened[0].task_name == "job-00003-17"
 
 
-def test_the_transform_sees_batches_of_the_size_asked_for(writer: MemoryWriterSpec) -> None:
-    """Whatever Spark sends, batch_rows decides."""
+def test_the_transform_sees_batches_of_the_requested_size(writer: MemoryWriterSpec) -> None:
+    """batch_rows decides, whatever Spark sends."""
     seen: list[int] = []
 
     def watch(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -117,7 +117,7 @@ def test_a_task_without_rows_reports_and_builds_nothing(
     assert storage.objects == {}
 
 
-def test_a_failing_transform_is_reported_with_what_a_person_needs(
+def test_a_failing_transform_is_reported_with_error_rows_and_keys(
     writer: MemoryWriterSpec, storage: MemoryStorage
 ) -> None:
     """Spark would run it four times and pay for the same rows again, so it is not raised."""
@@ -144,7 +144,7 @@ def test_a_failing_transform_is_reported_with_what_a_person_needs(
 def test_batches_before_the_one_that_fails_are_kept_as_a_chunk(
     writer: MemoryWriterSpec, storage: MemoryStorage
 ) -> None:
-    """They were paid for: with checkpoints on, a failing batch costs itself and no other."""
+    """They were paid for: with checkpoints on, a failing batch costs only itself."""
 
     def fails_at_three(rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         yield rows.slice(0, 1)
@@ -188,12 +188,12 @@ def test_an_error_in_a_generator_or_a_factory_is_the_transforms_own(
     report = run(writer, transform, [batch(1)], ledger=job_ledger(storage))
     assert report.problem is not None
     assert report.problem.facts["error"] == "RuntimeError: half way"
-    assert [(one.coverage, one.groups) for one in records(storage)] == [(NOTHING, ())]
+    assert [(record.coverage, record.groups) for record in records(storage)] == [(NOTHING, ())]
     assert writer.opened[0].abandoned
 
 
-def test_output_that_is_no_rows_is_the_transforms_problem(writer: MemoryWriterSpec) -> None:
-    """None for rows is a mistake that the report explains."""
+def test_output_that_is_not_rows_is_the_transforms_problem(writer: MemoryWriterSpec) -> None:
+    """Returning None is a mistake that the report explains."""
     report = run(writer, lambda _: None, [batch(1)])
     assert report.problem is not None
     assert report.problem.kind == "transform"
@@ -201,7 +201,7 @@ def test_output_that_is_no_rows_is_the_transforms_problem(writer: MemoryWriterSp
 
 
 def test_output_that_does_not_fit_is_a_schema_problem(writer: MemoryWriterSpec) -> None:
-    """No retry mends it: it is reported with table, column and reason."""
+    """A retry would not help: it is reported with table, column and reason."""
     report = run(writer, lambda rows: {"id": ["x"] * rows.num_rows}, [batch(1)])
     assert report.problem is not None
     assert (report.problem.kind, report.problem.facts["column"]) == ("schema", "id")
@@ -210,18 +210,18 @@ def test_output_that_does_not_fit_is_a_schema_problem(writer: MemoryWriterSpec) 
 
 
 @pytest.mark.parametrize("moment", ["write_error", "cut_error"])
-def test_an_error_of_storage_is_raised_so_that_spark_retries(
+def test_a_storage_error_is_raised_so_that_spark_retries(
     writer: MemoryWriterSpec, moment: str
 ) -> None:
-    """A lost connection passes; what was begun is given up."""
+    """A lost connection is transient; files that were begun are abandoned."""
     setattr(writer, moment, OSError("connection lost"))
     with pytest.raises(OSError, match="connection lost"):
         run(writer, None, [batch(1)])
     assert writer.opened[0].abandoned
 
 
-def test_an_error_of_the_input_is_raised(writer: MemoryWriterSpec) -> None:
-    """What Spark could not read is Spark's to retry."""
+def test_an_input_error_is_raised(writer: MemoryWriterSpec) -> None:
+    """Spark must retry what it could not read."""
 
     def broken() -> Iterable[pa.RecordBatch]:
         yield batch(1)
@@ -245,7 +245,7 @@ def test_a_plan_survives_pickle(writer: MemoryWriterSpec) -> None:
         one_to_one=False,
     )
     copy: TaskPlan = pickle.loads(pickle.dumps(plan))  # noqa: S301 - ours.
-    ledger = replace(copy.ledger, storage=plan.ledger.storage)  # A copy that is equal to no other.
+    ledger = replace(copy.ledger, storage=plan.ledger.storage)  # A copy that equals no other.
     assert replace(copy, ledger=ledger) == plan
 
 
@@ -280,7 +280,7 @@ def run_plan(the_plan: TaskPlan, *batches: pa.RecordBatch) -> tuple[TaskReport, 
 
 
 def staged_rows(the_plan: TaskPlan) -> list[int]:
-    """Return how many rows stand in each file that the task's records name."""
+    """Return how many rows are in each file that the task's records name."""
     groups = [group for record in task_records(the_plan.ledger) for group in record.groups]
     return [file.rows for group in groups for file in group.files]
 
@@ -295,11 +295,11 @@ OTHER_COUNTS: list[tuple[str, Callable[[pa.RecordBatch], Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("transform", "count"), [one[1:] for one in OTHER_COUNTS])
+@pytest.mark.parametrize(("transform", "count"), [case[1:] for case in OTHER_COUNTS])
 def test_another_number_of_rows_is_the_transforms_problem(
     transform: Callable[[pa.RecordBatch], Any], count: int
 ) -> None:
-    """Rows that vanish in silence are the loss that nobody notices: both counts are named."""
+    """Rows must not vanish silently: the error names both counts."""
     the_plan = plan(transform)
     report, writer = run_plan(the_plan)
     assert report.problem is not None
@@ -313,11 +313,11 @@ def test_another_number_of_rows_is_the_transforms_problem(
         raise_problems([report])
 
 
-@pytest.mark.parametrize(("transform", "count"), [one[1:] for one in OTHER_COUNTS])
+@pytest.mark.parametrize(("transform", "count"), [case[1:] for case in OTHER_COUNTS])
 def test_a_transform_that_may_drop_and_multiply_rows_does(
     transform: Callable[[pa.RecordBatch], Any], count: int
 ) -> None:
-    """Filters and exploders say so with `one_to_one=False`."""
+    """Filters and exploders pass `one_to_one=False`."""
     the_plan = plan(transform, one_to_one=False)
     report, _ = run_plan(the_plan)
     assert (report.problem, report.end, report.rows_in) == (None, "complete", 7)
@@ -326,7 +326,7 @@ def test_a_transform_that_may_drop_and_multiply_rows_does(
 
 
 def test_the_rule_holds_for_each_batch_not_for_their_sum() -> None:
-    """One row more here and one less there is still a row that belongs to no input."""
+    """One row more here and one less there is still a row without an input row."""
 
     def shifts_a_row(batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - what a transform may return.
         return [batch, batch.slice(0, 1)] if 0 in batch["id"].to_pylist() else batch.slice(1)
@@ -337,7 +337,7 @@ def test_the_rule_holds_for_each_batch_not_for_their_sum() -> None:
 
 
 def test_the_same_rows_in_other_pieces_are_fine() -> None:
-    """It is the number of rows that counts, not that of batches."""
+    """The number of rows counts, not that of batches."""
     the_plan = plan(lambda batch: [batch.slice(0, 2), {"id": batch["id"].slice(2)}])
     report, _ = run_plan(the_plan)
     assert (report.problem, report.rows_in, staged_rows(the_plan)) == (None, 7, [7])
@@ -346,7 +346,7 @@ def test_the_same_rows_in_other_pieces_are_fine() -> None:
 @pytest.mark.parametrize("one_to_one", [True, False])
 @pytest.mark.parametrize("output", [{}, [{}]], ids=str)
 def test_a_dict_without_columns_is_always_refused(output: object, *, one_to_one: bool) -> None:
-    """It has no rows because it has no columns: that is a mistake, never a filter."""
+    """It has no rows because it has no columns: a mistake, never a filter."""
     with pytest.raises(TransformOutputError, match="dict without columns"):
         list(output_batches(output))
     report, writer = run_plan(plan(lambda _: output, one_to_one=one_to_one))
@@ -358,7 +358,7 @@ def test_a_dict_without_columns_is_always_refused(output: object, *, one_to_one:
 
 @pytest.mark.parametrize("one_to_one", [True, False])
 def test_a_generators_output_is_written_piece_by_piece(*, one_to_one: bool) -> None:
-    """At most one piece is held: each is written before the next one is asked for."""
+    """At most one piece is held: each is written before the next is requested."""
     the_plan = plan(lambda _: None, one_to_one=one_to_one)
     assert isinstance(the_plan.writer, MemoryWriterSpec)
     written: list[int] = []
@@ -376,7 +376,7 @@ def test_a_generators_output_is_written_piece_by_piece(*, one_to_one: bool) -> N
 
 
 def test_a_generator_that_fails_half_way_leaves_nothing_staged() -> None:
-    """What was written by then is given up with its task."""
+    """What was written by then is abandoned with its task."""
 
     def half(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(0, 3)
@@ -394,8 +394,8 @@ def fails(_: pa.RecordBatch) -> pa.RecordBatch:
     raise RuntimeError("the model is gone")
 
 
-def test_a_column_that_is_there_twice_does_not_hide_the_transforms_error() -> None:
-    """The keys are a hint; which of two columns is meant, nobody can say."""
+def test_a_duplicate_column_does_not_hide_the_transforms_error() -> None:
+    """The keys are only a hint, and it is unknown which of the two columns is meant."""
     doubled = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
     report, _ = run_plan(plan(fails), doubled)
     assert report.problem is not None

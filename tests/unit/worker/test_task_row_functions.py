@@ -1,4 +1,4 @@
-"""Whole tasks with a row function: what is reported when rows, or all of them, cannot be done."""
+"""Whole tasks with a row function: what is reported when some or all rows fail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TABLE = pa.schema([("id", pa.int64())])
 def storage() -> Iterator[WatchedStorage]:
     """Return an empty store; forget what was built for the test."""
     yield WatchedStorage()
-    transforms._BUILT.clear()  # noqa: SLF001 - clients of one test are not the next one's.
+    transforms._BUILT.clear()  # noqa: SLF001 - a test must not find clients of another.
 
 
 def rows_with(function: Callable[[Row], Any], **options: Any) -> PerRow:  # noqa: ANN401
@@ -42,7 +42,7 @@ def rows_with(function: Callable[[Row], Any], **options: Any) -> PerRow:  # noqa
 
 
 def test_rows_go_through_the_function_into_the_table(storage: WatchedStorage) -> None:
-    """All of them, in order, under one record."""
+    """All rows are written, in order, under one record."""
     spec, function = ListWriterSpec(TABLE), RowFunction()
     function.returns = {2: {"id": 200}}
     report = run_task(
@@ -53,27 +53,27 @@ def test_rows_go_through_the_function_into_the_table(storage: WatchedStorage) ->
         writer=spec,
         batch_rows=None,
     )
-    (one,) = logged(job_ledger(storage))
-    assert [row["id"] for row in spec.rows_in(one)] == [0, 1, 200, 3]
-    assert (one.end, one.coverage.rows, report.rows_in) == ("complete", 4, 4)
+    (record,) = logged(job_ledger(storage))
+    assert [row["id"] for row in spec.rows_in(record)] == [0, 1, 200, 3]
+    assert (record.end, record.coverage.rows, report.rows_in) == ("complete", 4, 4)
 
 
-def test_a_row_may_become_none_or_many_where_that_is_meant(storage: WatchedStorage) -> None:
-    """And its input row is covered."""
+def test_without_one_to_one_a_row_may_become_none_or_many(storage: WatchedStorage) -> None:
+    """Its input row is covered."""
     spec, function = ListWriterSpec(TABLE), RowFunction()
     function.returns = {0: None, 1: [{"id": 10}, {"id": 11}], 2: []}
     options = {"writer": spec, "batch_rows": None, "one_to_one": False}
     run_task(storage, batch(range(4)), transform=rows_with(function), **options)
-    (one,) = logged(job_ledger(storage))
-    assert [row["id"] for row in spec.rows_in(one)] == [10, 11, 3]
-    assert one.coverage.rows == 4
+    (record,) = logged(job_ledger(storage))
+    assert [row["id"] for row in spec.rows_in(record)] == [10, 11, 3]
+    assert record.coverage.rows == 4
 
 
 @pytest.mark.parametrize("every_s", [NEVER_DUE_S, DUE_AT_ONCE_S])
 def test_a_failing_row_that_is_raised_keeps_those_that_are_done(
     storage: WatchedStorage, every_s: float
 ) -> None:
-    """It stays in the input, uncovered; calls that are being made come to their end."""
+    """It stays in the input, uncovered; calls under way are finished."""
     function = RowFunction()
     function.fails_at[1] = ValueError("row 1 is bad")
     function.seconds = {5: 0.05}
@@ -88,10 +88,10 @@ def test_a_failing_row_that_is_raised_keeps_those_that_are_done(
     assert (work.sums.rows, work.quarantined_rows, work.records[-1].end) == (5, 0, "stopped")
 
 
-def test_a_fenced_task_ends_its_calls_and_keeps_nothing_of_them(
+def test_a_fenced_task_cancels_its_calls_and_keeps_none_of_their_results(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run has gone on without it: no call may go on in a worker that Spark uses again."""
+    """The run has moved on: no call may go on in a worker that Spark uses again."""
     monkeypatch.setattr(row_steps, "_LOOK_EVERY_S", 0.01)
     function = RowFunction()
     function.seconds = {0: 60.0, 1: 60.0}
@@ -107,7 +107,7 @@ def test_a_fenced_task_ends_its_calls_and_keeps_nothing_of_them(
 
 
 def test_a_task_without_rows_builds_nothing(storage: WatchedStorage) -> None:
-    """No client is made for an empty partition."""
+    """No client is built for an empty partition."""
 
     def never() -> Callable[[Row], Row]:
         raise AssertionError("built")
@@ -116,8 +116,8 @@ def test_a_task_without_rows_builds_nothing(storage: WatchedStorage) -> None:
     assert (report.end, report.rows_in, storage.objects) == ("complete", 0, {})
 
 
-def test_the_example_says_where_in_the_task_the_row_stood(storage: WatchedStorage) -> None:
-    """A person counts from there."""
+def test_the_example_says_where_in_the_task_the_row_was(storage: WatchedStorage) -> None:
+    """Users count rows from there."""
     function = RowFunction()
     function.fails_at[1] = ValueError("row 1 is bad")
     report = run_task(storage, batch(range(6)), transform=rows_with(function), batch_rows=None)
@@ -125,16 +125,16 @@ def test_the_example_says_where_in_the_task_the_row_stood(storage: WatchedStorag
 
 
 def test_a_column_that_the_table_does_not_have_is_reported_and_not_paid_for_again() -> None:
-    """No retry mends it."""
+    """A retry would not help."""
     rig, function = Rig(), RowFunction()
     function.returns = {number: {"id": number, "stranger": 1} for number in range(20)}
     with pytest.raises(SchemaMismatchError, match="stranger"):
         rig.start(two_partitions(), transform=rows_with(function))
-    assert len(function.ids) < 10  # Those of one task that were at work; none of the other.
+    assert len(function.ids) < 10  # The rows at work in one task; none of the other.
 
 
 def test_a_client_that_cannot_be_built_is_reported_as_the_transforms_failure() -> None:
-    """As for a transform of batches: the same factory fails there with TransformError."""
+    """The same factory fails with TransformError in a transform of batches too."""
 
     class NoKeyError(Exception):
         """The client has no credentials."""
@@ -148,8 +148,8 @@ def test_a_client_that_cannot_be_built_is_reported_as_the_transforms_failure() -
         Rig().start(two_partitions(), transform=per_row(per_worker(fails)), retries=0)
 
 
-def test_a_row_that_python_cannot_hold_is_that_rows_failure(storage: WatchedStorage) -> None:
-    """Spark has dates after the year 9999: no call is made with such a row, and all others are."""
+def test_a_row_that_python_cannot_hold_fails_alone(storage: WatchedStorage) -> None:
+    """Spark has dates after the year 9999: such a row is not called, and all others are."""
     days = pa.array([0, 2_932_897, 1], pa.int32()).view(pa.date32())
     rows = pa.RecordBatch.from_arrays([pa.array([0, 1, 2]), days], names=["id", "day"])
     spec, seen = ListWriterSpec(TABLE), list[int]()

@@ -1,4 +1,4 @@
-"""Transforms: what they may return, what is said about the rest, and how often they are built."""
+"""Transforms: what they may return, the errors for all else, and how often they are built."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = [{"id": 1}, {"id": 2}]
 
 
 def generated() -> Iterator[Any]:
-    """Yield one row as each kind of thing that a transform may yield."""
+    """Yield one row as each kind of output that a transform may yield."""
     yield pa.RecordBatch.from_pydict({"id": [1]})
     yield pa.table({"id": [2]})
     yield {"id": [3]}
@@ -58,12 +58,12 @@ def generated() -> Iterator[Any]:
     ],
 )
 def test_each_kind_of_output_becomes_its_rows(output: object, expected: list[Any]) -> None:
-    """A batch, a Table, a DataFrame, a dict of columns, or several of these."""
+    """It may be a batch, a Table, a DataFrame, a dict of columns, or several of these."""
     assert [row for batch in output_batches(output) for row in batch.to_pylist()] == expected
 
 
 def test_a_generator_may_mix_the_kinds() -> None:
-    """Each thing that it yields is taken on its own."""
+    """Each item that it yields is handled on its own."""
     rows = [row for batch in output_batches(generated()) for row in batch.to_pylist()]
     assert rows == [{"id": 1}, {"id": 2}, {"id": 3}]
 
@@ -84,7 +84,7 @@ def test_a_generator_may_mix_the_kinds() -> None:
         (pa.array([1]), "Array"),
     ],
 )
-def test_anything_else_is_named_in_the_complaint(output: object, named: str) -> None:
+def test_anything_else_is_named_in_the_error(output: object, named: str) -> None:
     """The message names the type that the user's own function returned."""
     with pytest.raises(TransformOutputError, match=rf"it returned \w*{named},"):
         list(output_batches(output))
@@ -114,15 +114,15 @@ VALUES = pa.RecordBatch.from_pydict(
 
 
 @pytest.mark.parametrize("batch_format", ["arrow", "pandas", "polars"])
-def test_a_value_survives_the_way_to_a_transform_and_back(batch_format: BatchFormat) -> None:
-    """NULL beside a whole number must not make it a float, nor a large one another number."""
+def test_a_value_survives_the_round_trip_through_a_transform(batch_format: BatchFormat) -> None:
+    """A NULL must not turn whole numbers into floats, nor change large ones."""
     (output,) = output_batches(converted(VALUES, batch_format))
     table = VALUES.schema
     assert Conformer("t", output.schema, table, may_lack=None)(output).equals(VALUES)
 
 
-def test_nan_of_a_transform_is_no_null() -> None:
-    """In a column of the frame that the transform got; NumPy's own has no other NULL than NaN."""
+def test_a_nan_that_a_transform_computes_is_not_null() -> None:
+    """This holds for columns of the transform's frame; in NumPy's own columns NaN is NULL."""
     frame = converted(pa.RecordBatch.from_pydict({"x": [0.0, None]}), "pandas")
     frame["y"] = frame["x"] / frame["x"]
     (output,) = output_batches(frame)
@@ -134,7 +134,7 @@ def test_nan_of_a_transform_is_no_null() -> None:
     [("arrow", pa.RecordBatch), ("pandas", pd.DataFrame), ("polars", pl.DataFrame)],
 )
 def test_a_transform_gets_the_format_that_was_chosen(batch_format: BatchFormat, kind: type) -> None:
-    """And may return another one."""
+    """It may return another one."""
     got: list[object] = []
 
     def transform(batch: object) -> pa.RecordBatch:
@@ -162,13 +162,13 @@ class Counted:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test begin as a new worker process does."""
-    transforms._BUILT.clear()  # noqa: SLF001 - there is no other way to begin anew.
+    """Start each test like a new worker process."""
+    transforms._BUILT.clear()  # noqa: SLF001 - there is no other way to start fresh.
     monkeypatch.setattr(Counted, "built", [])
 
 
 def test_a_worker_builds_its_object_once_over_many_tasks() -> None:
-    """Every task unpickles a copy of its own; all copies find the same object."""
+    """Every task unpickles its own copy; all copies find the same object."""
     payload = pickle.dumps(per_worker(Counted, "minilm", device="cpu"))
     first, second = (ready(pickle.loads(payload)) for _ in range(2))  # noqa: S301 - ours.
     assert first is second
@@ -176,21 +176,21 @@ def test_a_worker_builds_its_object_once_over_many_tasks() -> None:
 
 
 def test_nothing_is_built_on_the_driver() -> None:
-    """Only the factory and its arguments travel."""
+    """Only the factory and its arguments are sent."""
     pickle.dumps(per_worker(Counted, "large"))
     assert Counted.built == []
 
 
 def test_two_transforms_have_objects_of_their_own() -> None:
-    """The same factory with other arguments, or asked for twice, is another transform."""
+    """Two `per_worker` calls make two transforms, even with the same factory and arguments."""
     one, two = per_worker(Counted, 1), per_worker(Counted, 1)
     assert ready(one) is not ready(two)
     assert ready(one) is ready(one)
     assert len(Counted.built) == 2
 
 
-def test_a_worker_keeps_the_few_objects_it_used_last() -> None:
-    """A long-lived worker of many jobs does not keep every model that it ever loaded."""
+def test_a_worker_keeps_only_the_objects_it_used_last() -> None:
+    """A long-lived worker of many jobs does not keep every model it ever loaded."""
     makers = [per_worker(Counted, number) for number in range(5)]
     for maker in makers[:4]:
         ready(maker)
@@ -202,6 +202,6 @@ def test_a_worker_keeps_the_few_objects_it_used_last() -> None:
     assert len(Counted.built) == 6
 
 
-def test_no_transform_passes_rows_on() -> None:
+def test_without_a_transform_rows_are_passed_on() -> None:
     """The batch is handed on as it is, not copied."""
     assert ready(None)(BATCH) is BATCH

@@ -1,4 +1,4 @@
-"""Twins: wait for another attempt while it grows, then leave the rest to the next pass."""
+"""Twins: wait for another attempt while its log grows, then leave the rest to the next pass."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wait(ledger: JobLedger, clock: ManualClock, every_s: float | None = EVERY_S)
     )
 
 
-def test_without_a_twin_nobody_waits(
+def test_without_a_twin_there_is_no_wait(
     storage: WatchedStorage, ledger: JobLedger, clock: ManualClock
 ) -> None:
     """It costs every task one request and no time."""
@@ -68,13 +68,13 @@ def test_without_a_twin_nobody_waits(
 
 
 def test_an_attempt_is_not_its_own_twin(ledger: JobLedger, clock: ManualClock) -> None:
-    """Whatever stands under its own name is no reason to leave."""
+    """Records under its own name are not a reason to leave."""
     grow(task_log(ledger))
     assert not wait(ledger, clock)
 
 
 @pytest.mark.parametrize("stranger", ["place", "job"])
-def test_other_places_and_jobs_are_no_twins(
+def test_attempts_at_other_places_and_jobs_are_not_twins(
     storage: WatchedStorage, ledger: JobLedger, clock: ManualClock, stranger: str
 ) -> None:
     """Only an attempt at the same rows counts."""
@@ -84,7 +84,7 @@ def test_other_places_and_jobs_are_no_twins(
     assert not wait(ledger, clock)
 
 
-def test_objects_without_a_record_are_no_durable_work(
+def test_objects_without_a_record_are_not_durable_work(
     storage: WatchedStorage, ledger: JobLedger, twin: TaskLog, clock: ManualClock
 ) -> None:
     """A twin that was killed before its first record has done nothing that counts."""
@@ -94,10 +94,10 @@ def test_objects_without_a_record_are_no_durable_work(
 
 
 @pytest.mark.parametrize("end", ["complete", "failed", "stopped"])
-def test_nobody_waits_for_a_twin_that_has_ended(
+def test_an_attempt_does_not_wait_for_a_twin_that_has_ended(
     ledger: JobLedger, twin: TaskLog, clock: ManualClock, end: TaskEnd
 ) -> None:
-    """Its log says so: the next pass does the rest at once."""
+    """Its log says that it has ended, so the next pass does the rest at once."""
     grow(twin)
     grow(twin, end=end)
     assert wait(ledger, clock)
@@ -118,7 +118,7 @@ def test_a_growing_twin_is_waited_for(ledger: JobLedger, twin: TaskLog, clock: M
 def test_a_twin_that_stops_growing_is_left(
     ledger: JobLedger, twin: TaskLog, clock: ManualClock
 ) -> None:
-    """After twice the time in which it should have written something it is taken for dead."""
+    """After twice the time in which it should have written something it is considered dead."""
     grow(twin)
     clock.meanwhile = [lambda: None, lambda: grow(twin)]
     started = clock()
@@ -130,7 +130,7 @@ def test_a_twin_that_stops_growing_is_left(
 def test_a_twin_whose_steps_take_long_is_waited_for_longer(
     ledger: JobLedger, twin: TaskLog, clock: ManualClock
 ) -> None:
-    """Twice as long as the longest step that it has recorded."""
+    """The wait is twice the longest step that it has recorded."""
     grow(twin, seconds=500.0)
     grow(twin, seconds=10.0)
     started = clock()
@@ -149,7 +149,7 @@ def test_without_checkpoints_a_twin_gets_two_minutes(
 
 
 @pytest.mark.parametrize(("every_s", "pause_s"), [(0.001, 0.2), (EVERY_S, 4.0), (3600.0, 10.0)])
-def test_the_store_is_asked_neither_too_often_nor_too_seldom(
+def test_the_store_is_polled_neither_too_often_nor_too_rarely(
     ledger: JobLedger, twin: TaskLog, clock: ManualClock, every_s: float, pause_s: float
 ) -> None:
     """Thousands of tasks may wait at once."""
@@ -162,7 +162,7 @@ def test_the_store_is_asked_neither_too_often_nor_too_seldom(
 def test_a_fenced_attempt_does_not_wait(
     storage: WatchedStorage, ledger: JobLedger, twin: TaskLog, clock: ManualClock
 ) -> None:
-    """The run has gone on: neither attempt counts any more."""
+    """The run has moved on: neither attempt counts any more."""
     grow(twin)
     clock.meanwhile = [storage.fence]
     assert wait(ledger, clock)
@@ -172,7 +172,7 @@ def test_a_fenced_attempt_does_not_wait(
 def test_each_record_is_read_once(
     storage: WatchedStorage, ledger: JobLedger, twin: TaskLog, clock: ManualClock
 ) -> None:
-    """A long log costs no more requests the longer one waits."""
+    """A longer wait does not read the same records again."""
     for _ in range(5):
         grow(twin)
     clock.meanwhile = [lambda: None, lambda: grow(twin), lambda: grow(twin, end="failed")]
@@ -182,10 +182,10 @@ def test_each_record_is_read_once(
 
 
 @pytest.mark.parametrize("failing", ["list", "get", "size"])
-def test_a_store_that_does_not_answer_is_no_missing_twin(
+def test_a_store_that_does_not_answer_is_not_a_missing_twin(
     storage: WatchedStorage, ledger: JobLedger, twin: TaskLog, clock: ManualClock, failing: str
 ) -> None:
-    """To go on would pay for rows that may be done: the attempt fails, and Spark tries again."""
+    """Going on would pay for rows that may be done: the attempt fails, and Spark retries."""
     grow(twin)
     storage.failures[failing] = 1
     with pytest.raises(StoreUnavailableError):
@@ -195,7 +195,7 @@ def test_a_store_that_does_not_answer_is_no_missing_twin(
 def test_a_damaged_twin_is_an_error(
     storage: WatchedStorage, ledger: JobLedger, twin: TaskLog, clock: ManualClock
 ) -> None:
-    """Nobody knows what it covers."""
+    """It is unknown what it covers."""
     storage.put(ledger.layout.task_record(twin.next_name), b"{}")
     with pytest.raises(LedgerDamagedError):
         wait(ledger, clock)
@@ -204,6 +204,6 @@ def test_a_damaged_twin_is_an_error(
 def test_a_twin_that_covers_nothing_has_no_durable_work(
     ledger: JobLedger, twin: TaskLog, clock: ManualClock
 ) -> None:
-    """Its first batch failed and its report was lost: this attempt must find the error again."""
+    """Its first batch failed and its report was lost: this attempt must hit the error again."""
     twin.append(record(twin.next_name, 0, end="stopped"))
     assert not wait(ledger, clock)

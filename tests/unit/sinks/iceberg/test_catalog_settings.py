@@ -29,7 +29,7 @@ JDBC = {"catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog", "warehouse": "s3:
 
 
 class AskedCatalog(ThreadingHTTPServer):
-    """A REST catalog that remembers how people logged in."""
+    """A REST catalog that records the logins it receives."""
 
     def __init__(self) -> None:
         """Listen on a free port of this machine."""
@@ -51,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def test_a_rest_catalog_keeps_what_pyiceberg_knows() -> None:
-    """Credentials and endpoints go through; what only Java knows does not."""
+    """Credentials and endpoints are passed on; settings that only Java knows are not."""
     assert pyiceberg_properties("lake", REST) == {
         "type": "rest",
         "uri": "http://catalog:8181",
@@ -77,26 +77,26 @@ def test_a_region_of_its_own_wins() -> None:
     ],
 )
 def test_a_catalog_is_known_by_type_or_by_class(kind: dict[str, str]) -> None:
-    """Spark takes either."""
+    """Spark accepts either."""
     assert pyiceberg_properties("lake", {**kind, "uri": "http://c"})["type"] == "rest"
 
 
 @pytest.mark.parametrize("way", ["none", "OAuth2"])
-def test_a_login_that_pyiceberg_finds_by_itself_is_left_to_it(way: str) -> None:
-    """By `credential` or `token`; Java's names for it do not go through."""
+def test_a_login_that_pyiceberg_finds_by_itself_is_left_to_pyiceberg(way: str) -> None:
+    """PyIceberg uses `credential` or `token`; Java's names for them are not passed on."""
     settings = {**REST, "rest.auth.type": way, "rest.auth.oauth2.x": "y"}
     assert pyiceberg_properties("lake", settings) == pyiceberg_properties("lake", REST)
 
 
-def test_requests_are_signed_where_sparks_are() -> None:
-    """As for the catalogs of AWS; the names for region and service are the same."""
+def test_requests_are_signed_where_spark_signs_them() -> None:
+    """AWS catalogs need this; the names for region and service are the same."""
     settings = {**REST, "rest.auth.type": "sigv4", "rest.signing-name": "glue"}
     found = pyiceberg_properties("lake", settings)
     assert (found["rest.sigv4-enabled"], found["rest.signing-name"]) == ("true", "glue")
 
 
 def test_a_password_is_sent_where_spark_sends_one() -> None:
-    """What the server gets is told by the server."""
+    """The check is on what the server receives."""
     login = {"type": "basic", "basic.username": "me", "basic.password": "p:w"}
     with running(AskedCatalog()) as server:
         uri = f"http://127.0.0.1:{server.server_address[1]}"
@@ -123,7 +123,7 @@ def test_a_password_is_sent_where_spark_sends_one() -> None:
 def test_a_jdbc_catalog_becomes_an_sqlalchemy_url(
     uri: str, login: dict[str, str], expected: str
 ) -> None:
-    """User and password are quoted into the URL, and do not stay beside it."""
+    """User and password are quoted into the URL, and do not remain as properties."""
     found = pyiceberg_properties("lake", {**JDBC, **login, "uri": uri})
     assert found == {"type": "sql", "warehouse": "s3://lake/", "uri": expected}
     if "jdbc.password" in login:
@@ -131,7 +131,7 @@ def test_a_jdbc_catalog_becomes_an_sqlalchemy_url(
 
 
 def test_a_glue_catalog_is_mapped() -> None:
-    """Mapping only: no test of ours talks to the service."""
+    """This checks the mapping only: no test of ours talks to the service."""
     settings = {
         "catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog",
         "warehouse": "s3://lake/",
@@ -186,13 +186,13 @@ def test_a_catalog_that_cannot_be_trusted_is_refused_with_advice(
     ],
 )
 def test_a_catalog_given_as_an_argument_is_checked_too(properties: dict[str, str]) -> None:
-    """There is no way around the check, nor around the whole history."""
+    """There is no way around the check, nor around loading the whole history."""
     with pytest.raises(UnsupportedTableError):
         open_catalog("lake", properties)
 
 
 def test_a_catalog_may_have_a_name() -> None:
-    """An SQL catalog keeps its name in each row, so it can be given."""
+    """An SQL catalog stores its name in each row, so the name can be given."""
     catalog = {"name": "prod", "type": "sql", "uri": "sqlite://", "warehouse": "file:///none"}
     target = IcebergTable("db.t", catalog=catalog)
     sink = open_sink(target, settings_under=lambda _: {}, create=None, default_schema=lambda: None)
@@ -207,10 +207,10 @@ def test_a_catalog_may_have_a_name() -> None:
         ("t", REST, "does not name a table"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_refused(
+def test_a_name_that_cannot_be_resolved_is_refused(
     name: str, settings: dict[str, str], said: str
 ) -> None:
-    """Before any request: the session lacks the catalog, or the name is too short."""
+    """It fails before any request: the session lacks the catalog, or the name is too short."""
     with pytest.raises(SettingsError, match=said):
         open_sink(
             IcebergTable(name),
@@ -220,7 +220,7 @@ def test_a_name_that_leads_nowhere_is_refused(
         )
 
 
-def test_without_properties_icebergs_defaults_hold() -> None:
+def test_without_properties_icebergs_defaults_apply() -> None:
     """The numbers are those of Iceberg's own table properties."""
     options = WriteOptions.of("t", {})
     assert options.target_file_bytes == 512 * 1024**2
@@ -230,7 +230,7 @@ def test_without_properties_icebergs_defaults_hold() -> None:
 
 
 def test_a_tables_properties_are_read() -> None:
-    """Sizes, limits, codec and level."""
+    """These are sizes, limits, codec and level."""
     options = WriteOptions.of(
         "t",
         {
@@ -257,7 +257,7 @@ def test_a_tables_properties_are_read() -> None:
 
 @pytest.mark.parametrize("codec", ["snappy", "uncompressed", "lz4"])
 def test_a_level_is_not_given_to_a_codec_that_has_none(codec: str) -> None:
-    """Pyarrow would refuse it."""
+    """PyArrow would refuse it."""
     properties = {
         "write.parquet.compression-codec": codec,
         "write.parquet.compression-level": "9",

@@ -38,18 +38,18 @@ _LOAD = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}"
 
 
 class VendingCatalog(ThreadingHTTPServer):
-    """A REST catalog with one table, which gives out keys for its files with each look."""
+    """A REST catalog with one table, which vends keys for its files with each look."""
 
     def __init__(self, s3: KeyedS3) -> None:
         """Listen on a free port of this machine."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self.s3 = s3
         self.key = "old"
-        # Whether it says when keys expire, and has an answer that holds nothing but keys.
+        # Whether it says when keys expire, and has an endpoint for keys alone.
         self.lasts_s: float | None = None
         self.has_credentials_answer = False
         self.is_down = False
-        # Paths that end so are answered with an error.
+        # Paths that end with this are answered with an error.
         self.broken = "nothing"
         self.properties: dict[str, str] = {}
         self.asked: list[str] = []
@@ -59,11 +59,11 @@ class VendingCatalog(ThreadingHTTPServer):
         return IcebergSink(open_catalog("lake", {**self.settings(), **properties}), "db.t", "main")
 
     def settings(self) -> dict[str, str]:
-        """Return where it is."""
+        """Return its address."""
         return {"uri": f"http://127.0.0.1:{self.server_address[1]}"}
 
     def storage(self, **properties: str) -> ObjectStorage:
-        """Return a worker's storage: as it is after its way to another process."""
+        """Return a worker's storage, as it is after a transfer to another process."""
         sink = self.sink(**properties)
         spec = pickle.loads(pickle.dumps(sink.writer_spec(sink.load())))  # noqa: S301 - our own.
         found = HoldfastFileIO(dict(spec.io_properties), spec.vendor).storage
@@ -71,7 +71,7 @@ class VendingCatalog(ThreadingHTTPServer):
         return found
 
     def answer(self, path: str) -> dict[str, Any]:
-        """Return what it says to a request."""
+        """Return its answer to a request."""
         if path == "/v1/config":
             more = [_CREDENTIALS] if self.has_credentials_answer else []
             return {"defaults": {}, "overrides": {}, "endpoints": [_LOAD, *more]}
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[VendingCatalog]:
-    """Run a catalog and its store for one test; nothing of this machine's own is in the way."""
+    """Run a catalog and its store for one test, without the settings of this machine."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(locations, "_RETRY_CONFIG", {"max_retries": 0})
@@ -124,26 +124,26 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[VendingCatalog]:
 
 @dataclass
 class Clock:
-    """What `credentials` takes for the module `time`: a clock that a test sets ahead."""
+    """A stand-in for the module `time` in `credentials`, which a test sets ahead."""
 
     ahead_s: float = 0.0
 
     def monotonic(self) -> float:
-        """Return the moment by this clock."""
+        """Return the time by this clock."""
         return time.monotonic() + self.ahead_s
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Let the age of keys be told by a clock of the test's own."""
+    """Measure the age of keys by a clock of the test."""
     made = Clock()
     monkeypatch.setattr(credentials, "time", made)
     return made
 
 
 @pytest.mark.parametrize("answer", ["t", "credentials"])
-def test_keys_that_are_refused_are_asked_for_again(catalog: VendingCatalog, answer: str) -> None:
-    """The catalog is not asked before; the small answer is preferred where there is one."""
+def test_keys_that_are_refused_are_requested_again(catalog: VendingCatalog, answer: str) -> None:
+    """The catalog is not asked earlier; the credentials endpoint is preferred if there is one."""
     catalog.has_credentials_answer = answer == "credentials"
     storage = catalog.storage()
     storage.put(URI, b"1")
@@ -155,16 +155,18 @@ def test_keys_that_are_refused_are_asked_for_again(catalog: VendingCatalog, answ
     assert catalog.s3.refused == 1
 
 
-def test_a_look_at_the_table_helps_where_the_small_answer_fails(catalog: VendingCatalog) -> None:
-    """A server, or a gateway before it, may name an answer that it does not give."""
+def test_loading_the_table_helps_where_the_credentials_endpoint_fails(
+    catalog: VendingCatalog,
+) -> None:
+    """A server, or a gateway in front of it, may list an endpoint that it does not serve."""
     catalog.has_credentials_answer, catalog.broken = True, "/credentials"
     storage = catalog.storage()
     catalog.key = catalog.s3.key = "new"
     storage.put(URI, b"1")
 
 
-def test_keys_are_asked_for_before_they_expire(catalog: VendingCatalog, clock: Clock) -> None:
-    """Nothing is refused: the store takes the old ones until the new ones are there."""
+def test_keys_are_renewed_before_they_expire(catalog: VendingCatalog, clock: Clock) -> None:
+    """Nothing is refused: the store accepts the old keys until the new ones are there."""
     catalog.lasts_s = 600.0
     storage = catalog.storage()
     storage.put(URI, b"1")
@@ -176,8 +178,8 @@ def test_keys_are_asked_for_before_they_expire(catalog: VendingCatalog, clock: C
     assert catalog.s3.refused == 0
 
 
-def test_keys_that_seem_to_be_over_when_they_come_are_used(catalog: VendingCatalog) -> None:
-    """A worker's clock is ahead; the catalog is not asked before each call."""
+def test_keys_that_seem_expired_on_arrival_are_used(catalog: VendingCatalog) -> None:
+    """The worker's clock is ahead; the catalog is still not asked before each call."""
     catalog.lasts_s = -3600.0
     storage = catalog.storage()
     for _ in range(3):
@@ -189,7 +191,7 @@ def test_keys_that_seem_to_be_over_when_they_come_are_used(catalog: VendingCatal
 def test_a_tables_property_does_not_say_when_keys_expire(
     catalog: VendingCatalog, value: str
 ) -> None:
-    """Whoever may alter a table could let each call ask the catalog, or none."""
+    """Otherwise anyone who may alter a table could make every call ask the catalog, or none."""
     catalog.properties = {"s3.session-token-expires-at-ms": value}
     sink = catalog.sink()
     vendor = sink.writer_spec(sink.load()).vendor
@@ -198,8 +200,8 @@ def test_a_tables_property_does_not_say_when_keys_expire(
 
 
 @pytest.mark.parametrize("name", ["warehouse", "token"])
-def test_one_name_stands_for_two_catalogs(catalog: VendingCatalog, name: str) -> None:
-    """Two warehouses behind one address, or a new login: each has keys of its own."""
+def test_one_name_may_mean_two_catalogs(catalog: VendingCatalog, name: str) -> None:
+    """Two warehouses behind one address, or a new login, each have keys of their own."""
     catalog.storage(**{name: "a"}).put(URI, b"1")
     catalog.key = catalog.s3.key = "new"
     catalog.storage(**{name: "b"}).put(URI, b"1")
@@ -207,7 +209,7 @@ def test_one_name_stands_for_two_catalogs(catalog: VendingCatalog, name: str) ->
 
 
 def test_a_task_that_writes_outlives_its_keys(catalog: VendingCatalog) -> None:
-    """They are replaced between two files of one writer."""
+    """The keys are replaced between two files of one writer."""
     sink = catalog.sink()
     writer = sink.writer_spec(sink.load()).open("task")
     rows = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
@@ -220,7 +222,7 @@ def test_a_task_that_writes_outlives_its_keys(catalog: VendingCatalog) -> None:
 
 
 def test_a_driver_outlives_its_keys(catalog: VendingCatalog) -> None:
-    """It asks for files long after its last look at the table."""
+    """It reads files long after its last look at the table."""
     sink = catalog.sink()
     view = sink.load()
     catalog.s3.objects["/bucket/t/x"] = b"1"
@@ -228,15 +230,15 @@ def test_a_driver_outlives_its_keys(catalog: VendingCatalog) -> None:
     assert view.handle.io.storage.size(URI) == 1
 
 
-def test_old_keys_are_used_while_the_catalog_is_away(catalog: VendingCatalog, clock: Clock) -> None:
-    """Workers may not even reach it. When the store refuses as well, both are told."""
+def test_old_keys_are_used_while_the_catalog_is_down(catalog: VendingCatalog, clock: Clock) -> None:
+    """Workers may not reach it at all. If the store refuses too, the error names both."""
     catalog.lasts_s = 600.0
     storage = catalog.storage()
     storage.put(URI, b"0")
     catalog.is_down = True
     clock.ahead_s = 601.0
     storage.put(URI, b"1")
-    assert credentials.trouble()  # New ones were asked for, in vain.
+    assert credentials.trouble()  # New keys were requested in vain.
     catalog.s3.key = "new"
     said = r"InvalidAccessKeyId \(no credentials from catalog 'lake', for table db\.t: "
     with pytest.raises(StorageError, match=said):
@@ -245,8 +247,8 @@ def test_old_keys_are_used_while_the_catalog_is_away(catalog: VendingCatalog, cl
     storage.put(URI, b"2")
 
 
-def test_what_another_store_refuses_does_not_take_the_keys_away(catalog: VendingCatalog) -> None:
-    """The ledger's keys are over, and the catalog cannot be asked: the table's are still good."""
+def test_a_refusal_by_another_store_does_not_discard_the_keys(catalog: VendingCatalog) -> None:
+    """The ledger's keys have expired and the catalog is down, but the table's are still good."""
     storage = catalog.storage()
     storage.put(URI, b"1")
     catalog.is_down = True
@@ -257,13 +259,13 @@ def test_what_another_store_refuses_does_not_take_the_keys_away(catalog: Vending
     storage.put(URI, b"2")
 
 
-def test_a_question_that_takes_long_is_not_asked_at_each_call(clock: Clock) -> None:
-    """A catalog that hangs until the time-out must not hold up every call for so long."""
+def test_a_slow_request_for_keys_is_not_repeated_at_each_call(clock: Clock) -> None:
+    """A catalog that hangs until the timeout must not delay every call."""
     asked: list[int] = []
 
     def hang() -> dict[str, Any]:
         asked.append(1)
-        clock.ahead_s += 120.0  # Longer than the old ones are used without a further question.
+        clock.ahead_s += 120.0  # Longer than the old keys are used without another request.
         raise TimeoutError
 
     soon = datetime.now(timezone.utc) + timedelta(minutes=10)
@@ -275,7 +277,7 @@ def test_a_question_that_takes_long_is_not_asked_at_each_call(clock: Clock) -> N
 
 
 def test_a_catalog_that_vends_no_keys_any_more_is_an_error(catalog: VendingCatalog) -> None:
-    """A store must not be asked without any, or with those of somebody else."""
+    """A store must not be called without keys, or with keys from another source."""
     storage = catalog.storage()
     catalog.key, catalog.s3.key = "", "new"
     with pytest.raises(StorageError, match="no credentials from catalog 'lake'"):
@@ -285,7 +287,7 @@ def test_a_catalog_that_vends_no_keys_any_more_is_an_error(catalog: VendingCatal
 def test_half_a_key_is_an_error_that_names_the_catalog(
     catalog: VendingCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is asked of the store."""
+    """It is raised before any call to the store."""
     answer = catalog.answer
 
     def without_secret(path: str) -> dict[str, Any]:
@@ -299,8 +301,8 @@ def test_half_a_key_is_an_error_that_names_the_catalog(
     assert catalog.s3.refused == 0
 
 
-def test_the_users_own_keys_are_not_asked_for_again(catalog: VendingCatalog) -> None:
-    """Nobody vends them, and the catalog has no others."""
+def test_the_users_own_keys_are_not_renewed(catalog: VendingCatalog) -> None:
+    """They are not vended, and the catalog has no others."""
     catalog.key = ""
     keys = {"s3.access-key-id": "mine", "s3.secret-access-key": SECRET}
     io = catalog.sink(**keys).load().handle.io
@@ -308,8 +310,8 @@ def test_the_users_own_keys_are_not_asked_for_again(catalog: VendingCatalog) -> 
     assert io.properties["s3.access-key-id"] == "mine"
 
 
-def test_a_token_of_the_users_own_is_not_sent_with_a_vended_key(catalog: VendingCatalog) -> None:
-    """It belongs to another key, and the store would refuse the two together."""
+def test_the_users_own_token_is_not_sent_with_a_vended_key(catalog: VendingCatalog) -> None:
+    """It belongs to another key, and the store would refuse the combination."""
     keys = {"s3.access-key-id": "mine", "s3.secret-access-key": "x", "s3.session-token": "mine"}
     sink = catalog.sink(**keys)
     vendor = sink.writer_spec(sink.load()).vendor
@@ -318,7 +320,7 @@ def test_a_token_of_the_users_own_is_not_sent_with_a_vended_key(catalog: Vending
 
 
 def test_an_object_in_the_settings_stays_on_the_driver(catalog: VendingCatalog) -> None:
-    """PyIceberg takes a session of boto3's there, which no worker could be sent."""
+    """PyIceberg accepts a boto3 session there, which cannot be sent to a worker."""
     opened = open_catalog("lake", catalog.settings())
     assert isinstance(opened, TimedRestCatalog)
     opened.given["botocore_session"] = threading.Lock()  # It cannot be pickled either.
@@ -327,7 +329,7 @@ def test_an_object_in_the_settings_stays_on_the_driver(catalog: VendingCatalog) 
 
 
 def test_keys_in_a_tables_properties_are_not_vended(catalog: VendingCatalog) -> None:
-    """Whoever may alter a table does not get to choose whose keys are used."""
+    """Those who may alter a table must not choose whose keys are used."""
     catalog.key = ""
     catalog.properties = {"s3.access-key-id": "theirs", "s3.secret-access-key": SECRET}
     io = catalog.sink().load().handle.io
@@ -335,10 +337,10 @@ def test_keys_in_a_tables_properties_are_not_vended(catalog: VendingCatalog) -> 
     assert "s3.access-key-id" not in io.properties
 
 
-def test_a_tables_properties_are_no_storage_options_and_the_servers_config_is(
+def test_the_servers_config_is_used_as_storage_options_but_a_tables_properties_are_not(
     catalog: VendingCatalog,
 ) -> None:
-    """The answer holds both: the table's own belong to everyone who may alter it."""
+    """The answer holds both, and anyone who may alter the table sets its properties."""
     catalog.properties = {
         "s3.endpoint": "http://127.0.0.1:9",
         "s3.anonymous": "true",
@@ -364,16 +366,16 @@ def test_a_tables_properties_are_no_storage_options_and_the_servers_config_is(
     assert catalog.s3.objects == {"/bucket/t/x": b"1"}
 
 
-def test_vended_keys_come_before_the_environments_function(
+def test_vended_keys_take_precedence_over_the_environments_function(
     catalog: VendingCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are made for this table; a function of the user's is for all else."""
+    """They are made for this table; the user's function is for all else."""
     monkeypatch.setenv("HOLDFAST_CREDENTIALS", "no_such_module:x")
     catalog.storage().put(URI, b"1")
 
 
 def test_no_secret_is_shown(catalog: VendingCatalog) -> None:
-    """Neither of the keys nor of the catalog's own."""
+    """Neither vended secrets nor the catalog's own are shown."""
     sink = catalog.sink(token="canary")  # noqa: S106 - of no real server.
     view = sink.load()
     spec = sink.writer_spec(view)

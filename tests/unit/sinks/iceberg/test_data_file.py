@@ -1,4 +1,4 @@
-"""Data files: every value arrives, and no statistic says what is not so."""
+"""Data files: every value arrives, and no statistic is wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pyiceberg.types import (
 from holdfast.sinks.iceberg.data_file import dictionary_columns
 from tests.fakes.iceberg_tables import local_path, parquet_metadata, rows_of, write, writer_spec
 
-# Parquet's writer leaves statistics of a row group out when a value is longer than this.
+# The Parquet writer omits a row group's statistics when a value is longer than this.
 LONG = "x" * 5_000
 
 
@@ -80,7 +80,7 @@ def test_nested_values_arrive(
     assert [row["c"] for row in rows_of(file)] == values
 
 
-def test_a_column_that_the_output_lacks_arrives_as_null_whatever_its_children(
+def test_a_column_that_the_output_lacks_is_null_whatever_its_children(
     tmp_path: Path,
 ) -> None:
     """A missing optional struct with a required field is NULL, not an error."""
@@ -117,7 +117,7 @@ def test_values_under_any_name_arrive(tmp_path: Path, name: str, depth: str) -> 
 
 
 def test_a_file_carries_the_tables_field_ids(tmp_path: Path) -> None:
-    """Readers find columns by id, nested ones too."""
+    """Readers find columns by id, including nested ones."""
     schema = Schema(
         NestedField(7, "id", LongType()),
         NestedField(8, "s", StructType(NestedField(12, "l", ListType(15, StringType())))),
@@ -155,7 +155,7 @@ def row_groups(
 
 
 def test_bounds_span_all_row_groups(tmp_path: Path) -> None:
-    """Lowest and highest over the whole file, with the counts beside them."""
+    """They are the lowest and highest value of the whole file; the counts are there too."""
     file = row_groups(tmp_path, LongType(), [5, None], [-3, 9])
     assert bounds(file, 1, LongType()) == (-3, 9)
     assert (file.value_counts[1], file.null_value_counts[1], file.record_count) == (4, 1, 4)
@@ -169,14 +169,14 @@ def test_bounds_are_left_out_when_one_row_group_has_none(tmp_path: Path, order: 
     assert (file.value_counts[1], file.null_value_counts[1]) == (4, 0)
 
 
-def test_a_row_group_of_nothing_but_null_does_not_cost_the_bounds(tmp_path: Path) -> None:
+def test_a_row_group_of_only_nulls_does_not_lose_the_bounds(tmp_path: Path) -> None:
     """It has no lowest value, and no row that a reader could miss."""
     file = row_groups(tmp_path, LongType(), [None, None], [1, 2])
     assert bounds(file, 1, LongType()) == (1, 2)
 
 
-def test_a_row_group_of_nothing_but_nan_costs_the_bounds(tmp_path: Path) -> None:
-    """NaN has no place in bounds, and the rows are there all the same."""
+def test_a_row_group_of_only_nans_loses_the_bounds(tmp_path: Path) -> None:
+    """NaN cannot be in bounds, but a reader must still find these rows."""
     file = row_groups(tmp_path, DoubleType(), [float("nan")] * 2, [1.0, 2.0])
     assert bounds(file, 1, DoubleType()) == (None, None)
 
@@ -194,7 +194,7 @@ def test_a_row_group_of_nothing_but_nan_costs_the_bounds(tmp_path: Path) -> None
 def test_metrics_modes_are_followed(
     tmp_path: Path, mode: str, expected: tuple[Any, Any], *, counted: bool
 ) -> None:
-    """A table says which statistics may leave the data files, and it is obeyed."""
+    """The table says which statistics may leave the data files."""
     mode_of = {"write.metadata.metrics.default": mode}
     file = row_groups(tmp_path, StringType(), ["abc", "xyz"], **mode_of)
     assert bounds(file, 1, StringType()) == expected
@@ -203,7 +203,7 @@ def test_metrics_modes_are_followed(
 
 @pytest.mark.parametrize("name", ["email", "e-mail"])
 def test_a_columns_own_metrics_mode_is_followed_under_any_name(tmp_path: Path, name: str) -> None:
-    """Values of a column that is to have no bounds do not appear in a manifest."""
+    """A manifest holds no values of a column that must have no bounds."""
     made = writer_spec(
         tmp_path,
         column(name, StringType()),
@@ -214,13 +214,13 @@ def test_a_columns_own_metrics_mode_is_followed_under_any_name(tmp_path: Path, n
 
 
 def test_uuids_are_written_as_uuids(tmp_path: Path) -> None:
-    """Text from Spark becomes the sixteen bytes that Iceberg wants, with its logical type."""
-    one = uuid.UUID(int=1)
-    batch = pa.RecordBatch.from_pydict({"c": [str(one), None]})
+    """Text from Spark becomes the sixteen bytes that Iceberg requires, with its logical type."""
+    value = uuid.UUID(int=1)
+    batch = pa.RecordBatch.from_pydict({"c": [str(value), None]})
     (file,) = write(writer_spec(tmp_path, column("c", UUIDType())), batch)
     leaf = parquet_metadata(file).schema.column(0)
     assert (leaf.physical_type, leaf.length) == ("FIXED_LEN_BYTE_ARRAY", 16)
-    assert [row["c"] for row in rows_of(file)] in ([one, None], [one.bytes, None])
+    assert [row["c"] for row in rows_of(file)] in ([value, None], [value.bytes, None])
 
 
 # ---- Dictionaries: which columns of a file get one, judged by some of its first rows
@@ -228,7 +228,7 @@ PATHS = {"few": 1, "all": 2, "late": 3, "nested.one": 4}
 
 
 def repeating_rows(rows: int, told_rows: int) -> pa.Table:
-    """Return a column of few values, one of distinct ones, and one distinct up to a row only."""
+    """Return a column of few values, one of distinct values, and one distinct up to a row."""
     return pa.table(
         {
             "few": [number % 10 for number in range(rows)],
@@ -244,13 +244,13 @@ def repeating_rows(rows: int, told_rows: int) -> pa.Table:
     [(1_000, 1_000), (3_000, 1_000), (16_000, 2_000), (300_000, 32_768)],
     ids=["all of few rows", "a thousand", "an eighth", "no more than enough"],
 )
-def test_a_column_is_judged_by_some_first_rows(rows: int, told_rows: int) -> None:
-    """Nearly distinct there: no dictionary, whatever comes later. Nested ones always get one."""
+def test_a_column_is_judged_by_its_first_rows(rows: int, told_rows: int) -> None:
+    """A nearly distinct column gets no dictionary, whatever follows. A nested one always does."""
     assert dictionary_columns(repeating_rows(rows, told_rows), PATHS) == ["few", "nested.one"]
     seen_repeating = repeating_rows(rows, told_rows * 8 // 10)
     assert dictionary_columns(seen_repeating, PATHS) == ["few", "late", "nested.one"]
 
 
 def test_very_few_rows_are_not_judged() -> None:
-    """It would take longer than the dictionaries do."""
+    """Judging them would take longer than writing the dictionaries."""
     assert dictionary_columns(repeating_rows(999, 999), PATHS) == list(PATHS)

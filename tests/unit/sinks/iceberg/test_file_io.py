@@ -1,4 +1,4 @@
-"""Who may alter a table chooses neither where requests go nor which code is imported."""
+"""A table's properties choose neither where requests go nor which code is imported."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ PROVIDER = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 
 
 class _EntityNotFoundError(Exception):
-    """Glue's own error for what is not there."""
+    """Glue's own error for a missing entity."""
 
 
 class GlueClient:
-    """The few calls of boto3's Glue client that PyIceberg makes, on one database."""
+    """The calls of boto3's Glue client that PyIceberg makes, for one database."""
 
     exceptions = SimpleNamespace(
         EntityNotFoundException=_EntityNotFoundError,
@@ -54,7 +54,7 @@ class GlueClient:
     )
 
     def __init__(self) -> None:
-        """Hold no table."""
+        """Start without tables."""
         self.tables: dict[str, dict[str, Any]] = {}
 
     # Arguments have the names that AWS gives them.
@@ -92,7 +92,7 @@ def glue(monkeypatch: pytest.MonkeyPatch) -> Iterator[GlueClient]:
     monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
     monkeypatch.setitem(sys.modules, "botocore.config", config)
     yield GlueClient()
-    sys.modules.pop("pyiceberg.catalog.glue", None)  # The next import is to find boto3 missing.
+    sys.modules.pop("pyiceberg.catalog.glue", None)  # The next import must find boto3 missing.
 
 
 def glue_lake(client: GlueClient, options: Mapping[str, str], warehouse: str) -> Lake:
@@ -107,7 +107,7 @@ def glue_lake(client: GlueClient, options: Mapping[str, str], warehouse: str) ->
 def make_lake(
     request: pytest.FixtureRequest, tmp_path: Path, glue: GlueClient
 ) -> Callable[..., Lake]:
-    """Return what makes a table in each kind of catalog that writes metadata in this process."""
+    """Return a maker of tables for each kind of catalog that writes metadata in this process."""
 
     def make(warehouse: str = f"file://{tmp_path}/warehouse", **options: str) -> Lake:
         if request.param == "glue":
@@ -131,7 +131,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[KeyedS3, KeyedS3]]
 def test_a_commit_goes_to_the_catalogs_endpoint_and_to_no_other(
     make_lake: Callable[..., Lake], stores: tuple[KeyedS3, KeyedS3]
 ) -> None:
-    """Who may alter the table would else get requests that are signed with the job's keys."""
+    """Otherwise anyone who may alter the table could get requests signed with the job's keys."""
     ours, theirs = stores
     keys = {"s3.access-key-id": "old", "s3.secret-access-key": SECRET, "s3.session-token": "t"}
     lake = make_lake("s3://wh", **ours.options(**keys))
@@ -172,10 +172,10 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", CODE_PROPERTIES)
-def test_code_that_a_property_names_is_imported_at_no_step(
+def test_code_that_a_property_names_is_never_imported(
     make_lake: Callable[..., Lake], trap: str, name: str
 ) -> None:
-    """Look, write, post and look again; the property itself is still there afterwards."""
+    """The steps are load, write, post and load again; the property is kept."""
     lake = make_lake()
     edit_metadata(lake.table, lambda metadata: metadata["properties"].update({name: trap}))
     lake.start(lake.submitter(1))
@@ -185,8 +185,8 @@ def test_code_that_a_property_names_is_imported_at_no_step(
 
 
 @pytest.mark.parametrize("name", CODE_PROPERTIES)
-def test_a_run_may_be_called_like_a_property(make_lake: Callable[..., Lake], name: str) -> None:
-    """Its mark is a property that has the run's id in its name, and a commit sets it."""
+def test_a_run_may_have_the_name_of_a_property(make_lake: Callable[..., Lake], name: str) -> None:
+    """The run's mark is a property with the run id in its name, and a commit sets it."""
     lake = make_lake()
     lake.start(lake.submitter(1), run_id=name)
     assert lake.ids() == [1]
@@ -203,7 +203,7 @@ def test_no_commit_of_ours_names_code(make_lake: Callable[..., Lake], trap: str,
 
 @pytest.mark.parametrize("name", CODE_PROPERTIES)
 def test_a_table_that_names_code_is_not_created(tmp_path: Path, trap: str, name: str) -> None:
-    """Not even for the user's own script: a job that runs later would meet the property."""
+    """Not even the user's own script may do it: later jobs would meet the property."""
     sink, _ = new_table(tmp_path, SCHEMA)
     create = Create(schema=pa.schema([("id", pa.int64())]), properties={name: trap})
     with pytest.raises(SettingsError, match=f"names code in '{name}'"):
@@ -214,7 +214,7 @@ def test_a_table_that_names_code_is_not_created(tmp_path: Path, trap: str, name:
 def test_storage_options_that_a_table_is_created_with_are_not_followed(
     make_lake: Callable[..., Lake], stores: tuple[KeyedS3, KeyedS3]
 ) -> None:
-    """They become the table's, and the first metadata file is written already."""
+    """They become table properties, and the first metadata file is already written."""
     ours, theirs = stores
     keys = {"s3.access-key-id": "old", "s3.secret-access-key": SECRET}
     catalog = make_lake("s3://wh", **ours.options(**keys)).sink._catalog  # noqa: SLF001
@@ -230,12 +230,12 @@ def test_storage_options_that_a_table_is_created_with_are_not_followed(
 def test_a_property_does_not_hide_a_commit_from_glue(
     tmp_path: Path, glue: GlueClient, name: str, *, is_late: bool
 ) -> None:
-    """PyIceberg writes it over Glue's own pointer: a run would have a receipt, and no rows."""
+    """PyIceberg would overwrite Glue's own pointer: a run would have a receipt but no rows."""
     lake = glue_lake(glue, {}, f"file://{tmp_path}/warehouse")
     lake.start(lake.submitter(1), run_id="first")
     view, hidden = lake.sink.load(), {name: lake.table.metadata_location}
     edit_metadata(lake.table, lambda metadata: metadata["properties"].update(hidden))
-    if is_late:  # Between the look and the post, which asserts nothing about properties.
+    if is_late:  # Between the load and the post, which asserts nothing about properties.
         assert lake.sink.post_empty(view) is Outcome.CONFLICT
     with pytest.raises(UnsupportedTableError, match=f"property {name} would hide every commit"):
         lake.start(lake.submitter(2))
@@ -243,7 +243,7 @@ def test_a_property_does_not_hide_a_commit_from_glue(
 
 
 def moved(way: str) -> Callable[..., Table]:
-    """Return a method of another PyIceberg: it does its work in another way."""
+    """Return a method as in another PyIceberg, which works in another way."""
 
     def method(*_: object, **__: object) -> Table:
         raise AssertionError(f"{way} was called before it was refused")
@@ -267,7 +267,7 @@ def moved(way: str) -> Callable[..., Table]:
     ],
 )
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_a_pyiceberg_that_goes_past_our_guards_is_refused(  # noqa: PLR0913 - one way each.
+def test_a_pyiceberg_that_bypasses_our_guards_is_refused(  # noqa: PLR0913 - one way each.
     kind: str,
     owner: type[Catalog] | str,
     name: str,
@@ -281,7 +281,7 @@ def test_a_pyiceberg_that_goes_past_our_guards_is_refused(  # noqa: PLR0913 - on
         owner = getattr(importlib.import_module("pyiceberg.catalog.glue"), owner)
     monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
     if is_gone:
-        # Under another name, as after a renaming: the class stays usable.
+        # It gets another name, as after a rename: the class stays usable.
         monkeypatch.setattr(owner, f"{name}_", getattr(owner, name), raising=False)
         monkeypatch.delattr(owner, name)
         monkeypatch.setattr(owner, "__abstractmethods__", frozenset())
@@ -296,10 +296,10 @@ def test_a_pyiceberg_that_goes_past_our_guards_is_refused(  # noqa: PLR0913 - on
     assert f"{name} does not call" in str(caught.value) or f"call {name}," in str(caught.value)
 
 
-def test_the_hook_itself_is_missed_when_pyiceberg_renames_it(
+def test_a_hook_that_pyiceberg_renames_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Our override alone would be called by nothing."""
+    """Otherwise nothing would call our override."""
     monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
     monkeypatch.delattr(RestCatalog, "_load_file_io")
     monkeypatch.delattr(Catalog, "_load_file_io")
@@ -307,13 +307,13 @@ def test_the_hook_itself_is_missed_when_pyiceberg_renames_it(
         open_catalog("lake", {"type": "rest", "uri": "http://127.0.0.1:9"})
 
 
-# Where PyIceberg opens storage or imports a class by name, in what Holdfast uses of it. Anything
-# new here is to be looked at: may a table's property get there?
+# Where the parts of PyIceberg that Holdfast uses open storage or import a class by name. Review
+# anything new here: can a table's property get there?
 _KNOWN = {
     "catalog/__init__.py": {
-        "_import_catalog": {"import_module"},  # Of the user's own settings.
+        "_import_catalog": {"import_module"},  # From the user's own settings.
         "_load_file_io": {"load_file_io"},  # Overridden.
-        "purge_table": {"load_file_io"},  # Not called, and with the catalog's properties.
+        "purge_table": {"load_file_io"},  # Not called, and uses the catalog's properties.
         "_create_staged_table": {"load_location_provider", "_load_file_io"},  # Create(properties=).
         "_update_and_stage_table": {"load_location_provider", "_load_file_io"},  # Overridden.
     },
@@ -334,7 +334,7 @@ _KNOWN = {
     },
     "table/__init__.py": {
         "location_provider": {"load_location_provider"},  # Not called.
-        "_metadata_location_from_version_hint": {"load_file_io"},  # Of static tables.
+        "_metadata_location_from_version_hint": {"load_file_io"},  # For static tables.
         "from_metadata": {"load_file_io"},  # Likewise.
     },
     "table/locations.py": {
@@ -359,26 +359,26 @@ _OPENERS = {
 
 
 def opened_in(file: Path) -> dict[str, set[str]]:
-    """Return, by function, what it calls of those that open storage or import code."""
+    """Return, for each function, which of the openers it calls."""
     found: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef):
-            calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
-            names = {getattr(one, "attr", getattr(one, "id", "")) for one in calls}
+            calls = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+            names = {getattr(called, "attr", getattr(called, "id", "")) for called in calls}
             if used := names & _OPENERS:
                 found.setdefault(node.name, set()).update(used)
     return found
 
 
 @pytest.mark.parametrize("name", _KNOWN)
-def test_pyiceberg_opens_storage_and_imports_code_where_we_know_it(name: str) -> None:
-    """An upgrade that adds a place, or renames one, is looked at before it is allowed."""
+def test_pyiceberg_opens_storage_and_imports_code_only_where_we_know_it(name: str) -> None:
+    """An upgrade that adds or renames such a place is reviewed before it is allowed."""
     package = Path(inspect.getfile(pyiceberg)).parent
     assert opened_in(package / name) == _KNOWN[name]
 
 
 def test_pyiceberg_has_no_other_property_that_names_a_class() -> None:
-    """A new one has to be left out as well."""
+    """A new one would have to be ignored too."""
     named = {
         value
         for name, value in vars(TableProperties).items()
@@ -388,7 +388,7 @@ def test_pyiceberg_has_no_other_property_that_names_a_class() -> None:
     assert named == {PROVIDER}
 
 
-# ---- What a table says of itself imports no code
+# ---- A table's own metadata imports no code
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Return a table with one run's rows in `main`."""
@@ -398,10 +398,10 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
-def test_a_rest_catalog_takes_no_storage_option_where_a_tables_properties_are_mixed_in(
+def test_a_rest_catalog_takes_no_storage_option_from_a_tables_properties(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PyIceberg builds a table's FileIO from its properties and the server's answer alike."""
+    """PyIceberg builds a table's FileIO from both its properties and the server's answer."""
     monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
     catalog = open_catalog("lake", {"type": "rest", "uri": "http://127.0.0.1:9", "s3.region": "x"})
     named = {"py-io-impl": "no.such.Io", "s3.region": "y"}
@@ -411,7 +411,7 @@ def test_a_rest_catalog_takes_no_storage_option_where_a_tables_properties_are_mi
 
 
 def test_a_known_file_io_that_a_table_names_is_not_used_either(tmp_path: Path) -> None:
-    """Time-outs, errors and secrets are those of our own storage only."""
+    """Only our own storage handles timeouts, errors and secrets as we need."""
     other = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     sink, created = new_table(tmp_path, SCHEMA, properties=other)
     assert [type(created.io), type(sink.load().handle.io)] == [HoldfastFileIO] * 2

@@ -1,4 +1,4 @@
-"""What a table says of itself never gets to move a tag or invent a branch."""
+"""A table's own metadata never makes us move a tag or create a branch."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def on_ref(lake: Lake, ref: str) -> Lake:
 
 
 def head(lake: Lake, ref: str = "main") -> int:
-    """Return the snapshot that a ref stands on."""
+    """Return the snapshot that a ref points to."""
     return lake.table.metadata.refs[ref].snapshot_id
 
 
 def test_a_tag_is_refused_and_stays_where_it_is(lake: Lake) -> None:
-    """A commit would move it, and a tag is what somebody wanted to keep."""
+    """A commit would move it, and a tag marks a snapshot to keep."""
     lake.table.manage_snapshots().create_tag(head(lake), "audited").commit()
     before, tagged = lake.table.metadata, on_ref(lake, "audited")
     with pytest.raises(UnsupportedTableError, match="'audited' is a tag"):
@@ -47,8 +47,8 @@ def test_a_tag_is_refused_and_stays_where_it_is(lake: Lake) -> None:
     assert len(lake.table.metadata.snapshots) == len(before.snapshots)
 
 
-def test_a_missing_branch_can_be_looked_at_but_not_written(lake: Lake) -> None:
-    """It is the user's to create; neither a check nor an empty post passes it over."""
+def test_a_missing_branch_can_be_loaded_but_not_written(lake: Lake) -> None:
+    """The user must create it; neither a check nor an empty post accepts it."""
     sink = on_ref(lake, "audit").sink
     view = sink.load()
     assert view.parent_snapshot_id is None
@@ -60,7 +60,7 @@ def test_a_missing_branch_can_be_looked_at_but_not_written(lake: Lake) -> None:
 
 
 def test_a_run_on_a_missing_branch_stops_before_its_job(lake: Lake) -> None:
-    """Nothing is computed for a branch that is not there, and no branch appears."""
+    """Nothing is computed for a missing branch, and no branch is created."""
     audit = on_ref(lake, "audit")
     job = audit.submitter(2)
     with pytest.raises(TableMissingError, match="'audit'"):
@@ -68,8 +68,8 @@ def test_a_run_on_a_missing_branch_stops_before_its_job(lake: Lake) -> None:
     assert (job.plans, list(lake.table.metadata.refs)) == ([], ["main"])
 
 
-def test_main_of_a_new_table_is_no_missing_branch(tmp_path: Path) -> None:
-    """A table without a snapshot has no ref at all, and is written all the same."""
+def test_main_of_a_new_table_is_not_a_missing_branch(tmp_path: Path) -> None:
+    """A table without a snapshot has no refs, and can still be written."""
     sink, _ = new_table(tmp_path, SCHEMA)
     view = sink.load()
     sink.check(view, [view.schema], [])
@@ -81,7 +81,7 @@ def test_main_of_a_new_table_is_no_missing_branch(tmp_path: Path) -> None:
 def test_a_run_on_a_branch_that_was_merged_and_dropped_is_found(
     lake: Lake, *, receipt_lost: bool
 ) -> None:
-    """Its rows are in `main` by now: the next start must not ask for the branch back."""
+    """Its rows are now in `main`: the next start must not require the branch."""
     lake.table.manage_snapshots().create_branch(head(lake), "audit").commit()
     audit = on_ref(lake, "audit")
     first = audit.start(audit.submitter(2))

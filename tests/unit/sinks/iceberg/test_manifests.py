@@ -1,4 +1,4 @@
-"""Manifests: what executors write, how they are read, and copies of them."""
+"""Manifests: what executors write, how they are read, and how they are copied."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ BATCH = pa.RecordBatch.from_pydict(
 
 
 def staged(folder: Path) -> StagedGroup:
-    """Write one task's output and return its group, as the driver gets it: through JSON."""
+    """Write one task's output and return its group as the driver gets it, through JSON."""
     writer = writer_spec(folder, SCHEMA, spec=SPEC).open("job-0-0")
     writer.write(writer.fit(BATCH))
     (group,) = writer.cut()
@@ -90,21 +90,21 @@ def staged(folder: Path) -> StagedGroup:
 
 
 def test_entries_leave_snapshot_and_sequence_numbers_to_inherit(tmp_path: Path) -> None:
-    """A manifest is written before anyone knows which snapshot it will be part of."""
+    """A manifest is written before it is known which snapshot it will be part of."""
     group = staged(tmp_path)
     raw = HoldfastFileIO().storage.get(group.path)
     manifest = listed_manifest(group, 7)
     from_file = manifest.fetch_manifest_entry(HoldfastFileIO(), discard_deleted=False)
     assert [entry.status for entry in from_file] == [ManifestEntryStatus.ADDED] * 2
-    # Inherited from the list's entry, so nothing else can stand in the file itself.
+    # Inherited from the list's entry, so the file itself cannot hold another value.
     for snapshot_id in (7, 8):
         read = listed_manifest(group, snapshot_id).fetch_manifest_entry(HoldfastFileIO())
         assert {entry.snapshot_id for entry in read} == {snapshot_id}
     assert HoldfastFileIO().storage.get(group.path) == raw
 
 
-def test_a_listed_manifest_says_what_is_in_it(tmp_path: Path) -> None:
-    """Counts, spec and partition bounds survive the way through the ledger's JSON."""
+def test_a_listed_manifest_describes_its_content(tmp_path: Path) -> None:
+    """Counts, spec and partition bounds survive the ledger's JSON."""
     manifest = listed_manifest(staged(tmp_path), 7)
     assert manifest.content == ManifestContent.DATA
     assert (manifest.partition_spec_id, manifest.added_snapshot_id) == (4, 7)
@@ -120,7 +120,7 @@ def test_a_listed_manifest_says_what_is_in_it(tmp_path: Path) -> None:
 
 
 def test_entries_name_the_files_and_their_partitions(tmp_path: Path) -> None:
-    """What a reader plans with: path, size, rows, partition."""
+    """A reader plans with path, size, rows and partition."""
     group = staged(tmp_path)
     found = {entry.data_file.file_path: entry.data_file for entry in entries(group)}
     assert {path: (f.record_count, f.file_size_in_bytes) for path, f in found.items()} == {
@@ -131,13 +131,13 @@ def test_entries_name_the_files_and_their_partitions(tmp_path: Path) -> None:
 
 
 def test_pyiceberg_finds_our_file_io_by_its_name(tmp_path: Path) -> None:
-    """The dotted path in `py-io-impl` is how a catalog is told to use it."""
+    """The dotted path in `py-io-impl` makes a catalog use it."""
     found = load_file_io({"py-io-impl": FILE_IO_PATH}, f"file://{tmp_path}")
     assert isinstance(found, HoldfastFileIO)
 
 
-def test_an_object_goes_through_our_file_io_and_back(tmp_path: Path) -> None:
-    """Write, measure, read, delete; nothing is there before the stream is closed."""
+def test_an_object_is_written_and_read_through_our_file_io(tmp_path: Path) -> None:
+    """It is written, measured, read and deleted; it does not exist before the stream is closed."""
     io, uri = HoldfastFileIO(), f"file://{tmp_path}/a b/größe.avro"
     output = io.new_output(uri)
     assert not output.exists()
@@ -170,7 +170,7 @@ def test_a_stream_that_ends_in_an_error_leaves_no_object(tmp_path: Path) -> None
     assert not output.exists()
 
 
-def test_an_existing_object_is_overwritten_only_when_told(tmp_path: Path) -> None:
+def test_an_existing_object_is_overwritten_only_on_request(tmp_path: Path) -> None:
     """PyIceberg relies on the difference."""
     output = HoldfastFileIO().new_output(f"file://{tmp_path}/x")
     output.create().close()
@@ -181,8 +181,8 @@ def test_an_existing_object_is_overwritten_only_when_told(tmp_path: Path) -> Non
     assert len(output.to_input_file()) == 3
 
 
-def test_a_missing_object_is_what_pyiceberg_expects(tmp_path: Path) -> None:
-    """It knows Python's own error for it."""
+def test_a_missing_object_raises_the_error_that_pyiceberg_expects(tmp_path: Path) -> None:
+    """PyIceberg expects Python's own error for it."""
     read = HoldfastFileIO().new_input(f"file://{tmp_path}/none")
     with pytest.raises(FileNotFoundError):
         read.open()
@@ -191,7 +191,7 @@ def test_a_missing_object_is_what_pyiceberg_expects(tmp_path: Path) -> None:
 
 
 def test_a_close_that_fails_is_not_repeated_behind_the_callers_back() -> None:
-    """The caller was told that it failed; an object that appears later would be a surprise."""
+    """The caller saw it fail; an object that appears later would be a surprise."""
     io, storage = HoldfastFileIO(), MemoryStorage()
     io.storage = storage
     stream = io.new_output("mem://x").create()
@@ -212,14 +212,14 @@ def test_our_file_io_survives_pickle(tmp_path: Path) -> None:
     assert io.new_input(f"file://{tmp_path}/x").exists()
 
 
-# ---- Manifests are read with the partition values that were written, whatever PyIceberg decodes
+# ---- Manifests are read with the partition values that were written, however PyIceberg decodes
 
-# None of them can be held in a float, but the last three.
+# Only the last three can be held in a float.
 DOUBLES = [0.1, 19.99, -1e308, 5e-324, math.pi, 2**53 + 1.0, 0.5, -0.0, math.inf]
 
 
 def by_temperature(folder: Path, values: list[float], kind: PrimitiveType | None = None) -> Tables:
-    """Return a table that is partitioned by a column of such numbers, with three rows of each."""
+    """Return a table partitioned by a column of these values, with three rows of each."""
     tables = Tables(folder)
     tables.create(
         Schema(
@@ -233,7 +233,7 @@ def by_temperature(folder: Path, values: list[float], kind: PrimitiveType | None
 
 
 def add(tables: Tables, values: list[float]) -> None:
-    """Add rows by our own writer: PyIceberg's fails on NaN."""
+    """Add rows with our own writer: PyIceberg's fails on NaN."""
     sink = IcebergSink(tables.catalog, "db.t", "main")
     if tables.load().current_snapshot() is None:
         sink.post_empty(sink.load())
@@ -255,23 +255,23 @@ def add(tables: Tables, values: list[float]) -> None:
 
 
 def test_pyiceberg_still_narrows_doubles() -> None:
-    """Once this fails, PyIceberg is mended: require that version, and drop `manifest_reads.py`."""
+    """Once this fails, PyIceberg is fixed: require that version, and drop the `_Exact` classes."""
     assert CythonBinaryDecoder(struct.pack("<d", 0.1)).read_double() == 0.10000000149011612
 
 
 @pytest.mark.parametrize("value", DOUBLES)
 def test_a_scan_finds_the_rows_of_each_double_partition(tmp_path: Path, value: float) -> None:
-    """By equality, and from either side: a narrowed value was pruned away."""
+    """It compares by equality and from either side: a narrowed value would be pruned."""
     tables = by_temperature(tmp_path, DOUBLES)
     for sign, compare in (("=", operator.eq), ("<=", operator.le), (">=", operator.ge)):
-        expected = sum(3 for one in DOUBLES if compare(one, value))
+        expected = sum(3 for double in DOUBLES if compare(double, value))
         assert tables.scan(where=[("temperature", sign, value)]).pin().whole.rows == expected
 
 
 def test_no_table_of_ours_is_read_with_pyicebergs_decoding_of_doubles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scans, and what a loaded table reads by itself."""
+    """This holds for scans, and for what a loaded table reads by itself."""
     tables = by_temperature(tmp_path, DOUBLES)
 
     def narrowed(*_: object) -> float:
@@ -286,7 +286,7 @@ def test_no_table_of_ours_is_read_with_pyicebergs_decoding_of_doubles(
 
 @pytest.mark.parametrize("kind", [DoubleType(), FloatType()])
 def test_deletes_in_the_partition_of_nan_are_found(tmp_path: Path, kind: PrimitiveType) -> None:
-    """They are looked up by the partition's value, and a NaN is not equal to another."""
+    """They are looked up by partition value, and NaN is not equal to NaN."""
     tables = by_temperature(tmp_path, [math.nan, 0.5], kind)
     add(tables, [math.nan, math.nan])
     where = "temperature is nan"
@@ -299,7 +299,7 @@ def test_deletes_in_the_partition_of_nan_are_found(tmp_path: Path, kind: Primiti
 def test_a_server_that_plans_scans_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its catalog may not let others see the manifests."""
+    """Its catalog may not let clients see the manifests."""
     tables = by_temperature(tmp_path, [0.1])
     planned: list[FileScanTask] = []
 
@@ -319,12 +319,12 @@ def test_a_table_without_a_snapshot_has_no_files(tmp_path: Path) -> None:
     assert not list(tables.load().scan().plan_files())
 
 
-# ---- Copies of staged groups on a real table: other names, and nothing else is different
+# ---- Copies of staged groups on a real table: only the names differ
 NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone.utc)
 PARTITIONS: list[tuple[IcebergType, Transform[Any, Any], list[Any]]] = [
     (LongType(), IdentityTransform(), [1, -(2**62), None]),
     (DoubleType(), IdentityTransform(), [0.5, float("inf"), None]),
-    # A float holds none of these.
+    # A float cannot hold these exactly.
     (DoubleType(), IdentityTransform(), [0.1, 19.99, 1e308, 5e-324, -0.0, float("nan")]),
     (StringType(), IdentityTransform(), ["", "größe 冰山", None]),
     (StringType(), TruncateTransform(2), ["iceberg", "x", None]),
@@ -341,7 +341,7 @@ PARTITIONS: list[tuple[IcebergType, Transform[Any, Any], list[Any]]] = [
 
 
 def table_of(folder: Path, kind: IcebergType, transform: Transform[Any, Any]) -> IcebergSink:
-    """Return a sink on a table that is partitioned by one column."""
+    """Return a sink on a table partitioned by one column."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "p", kind))
     field = PartitionField(source_id=2, field_id=1000, transform=transform, name="part")
     sink, _ = new_table(folder, schema, partition_spec=PartitionSpec(field))
@@ -369,16 +369,16 @@ def copied(sink: IcebergSink, view: TableView, groups: list[StagedGroup]) -> lis
 
 
 def facts(file: DataFile) -> list[Any]:
-    """Return all that a manifest says about a file, in values that can be compared."""
+    """Return everything a manifest says about a file, as comparable values."""
     values = [file[position] for position in range(len(file))]
-    return [dict(one) if isinstance(one, Mapping) else one for one in values]
+    return [dict(value) if isinstance(value, Mapping) else value for value in values]
 
 
 @pytest.mark.parametrize(("kind", "transform", "values"), PARTITIONS, ids=str)
 def test_a_copy_differs_in_its_names_only(
     tmp_path: Path, kind: IcebergType, transform: Transform[Any, Any], values: list[Any]
 ) -> None:
-    """Partitions, bounds and statistics come through, whatever the table is partitioned by."""
+    """Partitions, bounds and statistics are kept, whatever the table is partitioned by."""
     sink = table_of(tmp_path, kind, transform)
     view = sink.load()
     (group,) = staged_groups(sink, view, values)
@@ -391,8 +391,8 @@ def test_a_copy_differs_in_its_names_only(
         assert (entry.status, facts(old)) == (other.status, facts(new))
 
 
-def test_copies_land_though_the_originals_are_gone(tmp_path: Path) -> None:
-    """Nothing in the table names the old files any more."""
+def test_copies_land_even_if_the_originals_are_gone(tmp_path: Path) -> None:
+    """The table no longer names the old files."""
     sink = table_of(tmp_path, StringType(), IdentityTransform())
     view = sink.load()
     groups = staged_groups(sink, view, ["a", "b", "a"])
@@ -413,7 +413,7 @@ def test_copies_land_though_the_originals_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_group_is_old_as_soon_as_one_of_its_objects_is(tmp_path: Path) -> None:
-    """Manifest and data files alike."""
+    """This holds for manifests and data files."""
     sink = plain_sink(tmp_path)
     view = sink.load()
     (group,) = staged_groups(sink, view, [1])
@@ -426,7 +426,7 @@ def test_a_group_is_old_as_soon_as_one_of_its_objects_is(tmp_path: Path) -> None
 
 
 def test_a_source_that_is_gone_stops_the_copy(tmp_path: Path) -> None:
-    """Whichever it is: the rows are computed again, and not left out."""
+    """Whichever file it is, the rows are computed again, not left out."""
     sink = plain_sink(tmp_path)
     view = sink.load()
     (group,) = staged_groups(sink, view, [1])
@@ -442,7 +442,7 @@ def test_a_source_that_is_gone_stops_the_copy(tmp_path: Path) -> None:
 
 
 def test_a_manifest_with_other_files_than_the_ledger_knows_is_not_copied(tmp_path: Path) -> None:
-    """Rows would be left out, or files of others published."""
+    """Rows would be left out, or other runs' files published."""
     sink = table_of(tmp_path, StringType(), IdentityTransform())
     view = sink.load()
     (group,) = staged_groups(sink, view, ["a", "b"])

@@ -29,7 +29,7 @@ from holdfast.sinks.staged import MARK_PREFIX, mark_text
 from tests.fakes.iceberg_tables import new_table
 from tests.fakes.logs import INTENT
 
-# ---- Marks: bounded in number, and never taken for proof of what they do not prove
+# ---- Marks: bounded in number, and never used as proof of more than they prove
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 
 
@@ -45,7 +45,7 @@ def mark(sequence_number: int, *, nonce: str = "ours") -> RunMark:
 
 
 def marks(count: int, *, first: int = 1) -> dict[str, str]:
-    """Return the properties of a table with so many runs' marks."""
+    """Return the properties of a table with the marks of this many runs."""
     return {
         f"{MARK_PREFIX}run-{number:04d}": mark_text(mark(number, nonce=f"n{number}"))
         for number in range(first, first + count)
@@ -53,7 +53,7 @@ def marks(count: int, *, first: int = 1) -> dict[str, str]:
 
 
 def test_a_mark_is_set_with_all_its_facts() -> None:
-    """Nonce, intent, snapshot and sequence number; other properties are left alone."""
+    """These are nonce, intent, snapshot and sequence number; other properties are left alone."""
     changes = mark_changes({"owner": "me", **marks(3)}, "r/1", mark(9))
     assert changes.removals == []
     assert {name: json.loads(text) for name, text in changes.updates.items()} == {
@@ -70,7 +70,7 @@ def test_a_mark_is_set_with_all_its_facts() -> None:
 
 @pytest.mark.parametrize(("present", "removed"), [(99, 0), (100, 1), (150, 51)])
 def test_the_oldest_marks_beyond_a_hundred_are_dropped(present: int, removed: int) -> None:
-    """A table never carries more; the horizon says up to where they are missing."""
+    """A table never holds more; the horizon says up to which number they are missing."""
     changes = mark_changes(marks(present), "r", mark(500))
     assert changes.removals == [
         f"{MARK_PREFIX}run-{number:04d}" for number in range(1, removed + 1)
@@ -78,24 +78,24 @@ def test_the_oldest_marks_beyond_a_hundred_are_dropped(present: int, removed: in
     assert changes.updates.get(HORIZON) == (str(removed) if removed else None)
 
 
-def test_the_oldest_are_told_by_sequence_number_not_by_name() -> None:
+def test_the_oldest_are_found_by_sequence_number_not_by_name() -> None:
     """A run whose name sorts first may be the youngest."""
     young = {f"{MARK_PREFIX}a-young-one": mark_text(mark(900, nonce="x"))}
     properties = {**young, **marks(99)}
-    for given in (properties, dict(reversed(properties.items()))):  # In whatever order they come.
+    for given in (properties, dict(reversed(properties.items()))):  # In any order.
         changes = mark_changes(given, "r", mark(901))
         assert changes.removals == [f"{MARK_PREFIX}run-0001"]
         assert changes.updates[HORIZON] == "1"
 
 
 def test_the_horizon_never_goes_down() -> None:
-    """What proved nothing yesterday proves nothing today."""
+    """A missing mark that proved nothing before still proves nothing."""
     changes = mark_changes({HORIZON: "400", **marks(100)}, "r", mark(500))
     assert changes.updates[HORIZON] == "400"
 
 
-def test_our_own_mark_is_never_among_the_dropped() -> None:
-    """It is set, not removed, however old an earlier one of the same name was."""
+def test_our_own_mark_is_never_dropped() -> None:
+    """It is set, not removed, however old an earlier mark of the same name was."""
     ours = {f"{MARK_PREFIX}r": mark_text(mark(1))}
     changes = mark_changes({**ours, **marks(99, first=2)}, "r", mark(500))
     assert changes.removals == []
@@ -116,7 +116,7 @@ def look(
     properties: Mapping[str, str] | None = None,
     intents: Mapping[int, Intent] | None = None,
 ) -> MarkFound | None:
-    """Look for run `r` of our ledger in the metadata with these properties."""
+    """Look for run `r` of our ledger in metadata with these properties."""
     changed = metadata.model_copy(update={"properties": dict(properties or {})})
     return find_mark(
         changed,
@@ -150,14 +150,14 @@ def test_at_or_below_the_horizon_a_missing_mark_proves_nothing(
 
 
 @pytest.mark.parametrize(("count", "tells"), [(2, True), (3, False)])
-def test_a_mark_that_somebody_has_removed_may_have_been_ours(
+def test_a_mark_that_was_removed_may_have_been_ours(
     metadata: TableMetadata, count: int, *, tells: bool
 ) -> None:
-    """The table should hold three and holds two: an intent that might be the third is a riddle."""
+    """The table should hold three and holds two: an intent that may be the third is in doubt."""
     properties = {COUNT: str(count), **marks(2)}
     reached = metadata.model_copy(update={"last_sequence_number": 3})
     assert look(reached, properties) is None
-    assert look(metadata, properties, {2: INTENT}) is None  # Its number was not reached.
+    assert look(metadata, properties, {2: INTENT}) is None  # Its number has not been reached.
     if tells:
         assert look(reached, properties, {2: INTENT}) is None
     else:
@@ -166,14 +166,16 @@ def test_a_mark_that_somebody_has_removed_may_have_been_ours(
 
 
 @pytest.mark.parametrize(("present", "count", "expected"), [(3, 3, 4), (2, 3, 4), (100, 101, 101)])
-def test_a_removed_mark_stays_missed_by_later_runs(present: int, count: int, expected: int) -> None:
-    """A commit adds its own to the count, and leaves out only what it drops itself."""
+def test_a_removed_mark_stays_missing_for_later_runs(
+    present: int, count: int, expected: int
+) -> None:
+    """A commit adds its own mark to the count, and subtracts only those that it drops itself."""
     changes = mark_changes({COUNT: str(count), **marks(present)}, "r", mark(500))
     assert changes.updates[COUNT] == str(expected)
 
 
 def test_another_nonce_under_our_name_is_another_run(metadata: TableMetadata) -> None:
-    """The same id from a second ledger is refused, never taken for ours."""
+    """The same id from a second ledger is refused, never mistaken for ours."""
     theirs = {f"{MARK_PREFIX}r": mark_text(mark(1, nonce="theirs"))}
     with pytest.raises(RunMismatchError, match=r"another ledger.*snapshot 1001"):
         look(metadata, theirs)
@@ -190,7 +192,7 @@ def test_a_mark_above_the_tables_last_number_means_a_rewound_catalog(
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "1", '{"nonce": "ours"}', "not json"])
 def test_a_mark_that_cannot_be_read_is_an_error(metadata: TableMetadata, text: str) -> None:
-    """Somebody changed the property: that is neither landed nor not landed."""
+    """The property was changed by hand: that proves neither that it landed nor that it did not."""
     with pytest.raises(UnsupportedTableError, match="cannot be read"):
         look(metadata, {f"{MARK_PREFIX}r": text})
     with pytest.raises(UnsupportedTableError, match="cannot be read"):
@@ -199,14 +201,14 @@ def test_a_mark_that_cannot_be_read_is_an_error(metadata: TableMetadata, text: s
 
 @pytest.mark.parametrize("name", [HORIZON, COUNT])
 def test_a_number_that_cannot_be_read_is_an_error(metadata: TableMetadata, name: str) -> None:
-    """Taken for 0, a mark that was dropped or removed would not be missed."""
+    """If it were read as 0, a dropped or removed mark would go unnoticed."""
     with pytest.raises(UnsupportedTableError, match=f"{name} is not a number: 'many'"):
         look(metadata, {name: "many"}, {2: INTENT})
 
 
-# ---- Is a landed run still in the table? The walk through history, and where it breaks off
+# ---- Is a landed run still in the table? The walk through history, and where it ends early
 class History:
-    """A table with snapshots 1 (empty), 2 (our run) and 3, 4 (other runs), in one line."""
+    """A table with a chain of snapshots: 1 (empty), 2 (our run) and 3, 4 (other runs)."""
 
     def __init__(self, folder: Path) -> None:
         """Write the snapshots with the sink itself."""
@@ -231,7 +233,11 @@ class History:
         **changes: Any,  # noqa: ANN401
     ) -> bool | None:
         """Look for our run with the head at one snapshot and others expired (by number)."""
-        kept = [one for one in self.metadata.snapshots if one.snapshot_id not in self._ids(gone)]
+        kept = [
+            snapshot
+            for snapshot in self.metadata.snapshots
+            if snapshot.snapshot_id not in self._ids(gone)
+        ]
         ref = self.metadata.refs["main"].model_copy(update={"snapshot_id": self.ids[head - 1]})
         changed = self.metadata.model_copy(
             update={"snapshots": kept, "refs": {"main": ref}, **changes}
@@ -270,7 +276,7 @@ def append(sink: IcebergSink, run_id: str) -> int:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """Return one table for all looks: none of them changes it."""
+    """Return one table for all tests: none of them changes it."""
     return History(tmp_path_factory.mktemp("history"))
 
 
@@ -283,16 +289,16 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         (1, (), False),
         # Expired, but named as a parent.
         (4, (1, 2), True),
-        # Expired with all that named it: the head still lists a manifest that we added.
+        # Expired, like all that named it: the head still lists a manifest that we added.
         (4, (1, 2, 3), True),
-        # The head is older than we are, and its own parents are expired.
+        # The head is older than our snapshot, and its own parents are expired.
         (1, (2, 3, 4), False),
     ],
 )
-def test_the_walk_tells_whether_our_snapshot_is_part_of_the_table(
+def test_the_walk_finds_whether_our_snapshot_is_part_of_the_table(
     history: History, head: int, gone: tuple[int, ...], *, expected: bool
 ) -> None:
-    """Found, named as a parent, or outlived by its manifest; rolled back is not there."""
+    """It is found, named as a parent, or survived by its manifest; rolled back means gone."""
     assert history.present(head=head, gone=gone) is expected
 
 
@@ -304,51 +310,53 @@ def rewritten(history: History) -> tuple[TableMetadata, int]:
     return history.metadata.model_copy(update={"snapshots": kept}), head.snapshot_id
 
 
-def test_a_compacted_table_with_its_history_still_tells(history: History) -> None:
-    """The files are others by now; the ancestor is ours."""
+def test_a_run_is_found_in_a_compacted_table_with_its_history(history: History) -> None:
+    """The files have been replaced, but the ancestor is ours."""
     metadata, _ = rewritten(history)
     assert history.present(snapshots=metadata.snapshots) is True
 
 
-def test_a_compacted_table_whose_oldest_snapshot_names_us_still_tells(history: History) -> None:
-    """Our snapshot is expired and our manifest is gone; its child still names its parent."""
+def test_a_run_is_found_in_a_compacted_table_whose_oldest_snapshot_names_it(
+    history: History,
+) -> None:
+    """Our snapshot is expired and our manifest is gone, but its child still names it as parent."""
     metadata, _ = rewritten(history)
     assert history.present(snapshots=metadata.snapshots[2:]) is True
 
 
-def test_a_compacted_table_without_its_history_does_not_tell(history: History) -> None:
-    """Neither snapshot nor manifest is left, and the walk broke off: unknown, not gone."""
+def test_a_run_is_unknown_in_a_compacted_table_without_its_history(history: History) -> None:
+    """Neither snapshot nor manifest is left and the walk ends early: unknown, not gone."""
     metadata, _ = rewritten(history)
     assert history.present(snapshots=metadata.snapshots[3:]) is None
 
 
 def test_a_replaced_table_has_lost_the_run(history: History) -> None:
-    """A new root above our sequence number: `CREATE OR REPLACE` began anew."""
+    """A new root above our sequence number means that `CREATE OR REPLACE` began anew."""
     metadata, head_id = rewritten(history)
     root = metadata.snapshots[3].model_copy(update={"parent_snapshot_id": None})
     assert root.snapshot_id == head_id
     assert history.present(snapshots=[*metadata.snapshots[:3], root]) is False
 
 
-def test_rolled_back_and_written_on_is_gone(history: History) -> None:
-    """The walk meets a snapshot older than ours before it meets ours."""
+def test_a_run_is_gone_after_a_rollback_and_further_writes(history: History) -> None:
+    """The walk meets a snapshot older than ours before ours."""
     metadata, _ = rewritten(history)
     beside = metadata.snapshots[3].model_copy(update={"parent_snapshot_id": history.ids[0]})
     assert history.present(snapshots=[*metadata.snapshots[:3], beside]) is False
 
 
-def test_a_branch_that_is_gone_is_looked_for_in_main(history: History) -> None:
+def test_a_run_on_a_branch_that_is_gone_is_looked_for_in_main(history: History) -> None:
     """It may have been merged by fast-forward and dropped."""
     assert history.present(branch="audit") is True
 
 
 def test_a_table_without_any_ref_does_not_hold_the_run(history: History) -> None:
-    """No head, no rows."""
+    """Without a head there are no rows."""
     assert history.present(refs={}) is False
 
 
 def test_a_run_without_rows_is_found_at_the_head(tmp_path: Path) -> None:
-    """No manifest names it: only the snapshot does."""
+    """No manifest names it; only the snapshot does."""
     sink, _ = new_table(tmp_path, Schema(NestedField(1, "id", LongType())))
     sink.post_empty(sink.load())
     view = sink.load()
@@ -366,17 +374,17 @@ def test_a_run_without_rows_is_found_at_the_head(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gone", [(), (1, 3)])
 @pytest.mark.parametrize(("number", "tells"), [(3, True), (9, False)])
-def test_an_intent_whose_number_another_snapshot_has_got_is_dead(
+def test_an_intent_whose_number_another_snapshot_has_is_dead(
     history: History, gone: tuple[int, ...], number: int, *, tells: bool
 ) -> None:
-    """Its mark may be missing for whatever reason: it has not landed, and never will.
+    """Whatever the reason for the missing mark: it has not landed, and never will.
 
-    Of an expired snapshot a manifest that it added still tells.
+    For an expired snapshot, a manifest that it added still proves this.
     """
     kept = [
-        one
-        for one in history.metadata.snapshots
-        if history.ids.index(one.snapshot_id) + 1 not in gone
+        snapshot
+        for snapshot in history.metadata.snapshots
+        if history.ids.index(snapshot.snapshot_id) + 1 not in gone
     ]
     changed = history.metadata.model_copy(update={"snapshots": kept, "properties": {HORIZON: "9"}})
     intents = {2: replace(INTENT, sequence_number=number)}
@@ -399,15 +407,15 @@ def test_an_intent_whose_number_another_snapshot_has_got_is_dead(
             look()
 
 
-def test_a_snapshot_tells_of_our_run_where_no_mark_and_no_intent_does(history: History) -> None:
-    """A restored ledger knows no post, and others have removed the mark from the table."""
+def test_a_snapshot_proves_our_run_without_a_mark_or_an_intent(history: History) -> None:
+    """A restored ledger knows no post, and the mark was removed from the table."""
     bare = {name: text for name, text in history.metadata.properties.items() if "ours" not in name}
     assert len(bare) < len(history.metadata.properties)
     assert history.present(properties=bare) is True
 
 
 def test_our_mark_is_found_under_the_id_that_the_run_had(history: History) -> None:
-    """The folder of its ledger was copied since, and its snapshot has expired."""
+    """Its ledger folder has since been copied, and its snapshot has expired."""
     marks = {
         name.replace("ours", "first-id"): text for name, text in history.metadata.properties.items()
     }

@@ -1,4 +1,4 @@
-"""A run that landed is found though its mark and its receipt are gone."""
+"""A run that landed is found even if its mark and its receipt are gone."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def landed_snapshot(lake: Lake) -> int:
-    """Return the newest snapshot: that of the run which landed last."""
+    """Return the newest snapshot, which is that of the run that landed last."""
     newest = lake.table.current_snapshot()
     assert newest is not None
     return newest.snapshot_id
 
 
 def remove_mark(lake: Lake) -> None:
-    """Do what somebody does who tidies up the table's properties."""
+    """Remove the mark, as a user who tidies up the table's properties may do."""
     assert MARK in lake.table.properties
     lake.table.transaction().remove_properties(MARK).commit_transaction()
     assert MARK not in lake.table.properties
@@ -43,12 +43,12 @@ def remove_mark(lake: Lake) -> None:
 def expire(lake: Lake, *snapshot_ids: int) -> None:
     """Let the table's maintenance expire these snapshots."""
     lake.table.maintenance.expire_snapshots().by_ids(list(snapshot_ids)).commit()
-    left = {one.snapshot_id for one in lake.table.metadata.snapshots}
+    left = {snapshot.snapshot_id for snapshot in lake.table.metadata.snapshots}
     assert not left & set(snapshot_ids)
 
 
 def assert_found_as_landed(lake: Lake, snapshot_id: int, rows: list[int]) -> None:
-    """Start the run again: it writes the receipt that was lost, and nothing else."""
+    """Start the run again: it writes the lost receipt, and nothing else."""
     objects = set(lake.storage.objects)
     job = lake.submitter(1, 2)
     driven = lake.start(job)
@@ -66,8 +66,8 @@ def assert_found_as_landed(lake: Lake, snapshot_id: int, rows: list[int]) -> Non
     assert lake.ids() == rows
 
 
-def test_a_run_whose_mark_somebody_removed_is_found_by_its_snapshot(lake: Lake) -> None:
-    """The intent names the snapshot's id, which nobody else can have drawn."""
+def test_a_run_whose_mark_was_removed_is_found_by_its_snapshot(lake: Lake) -> None:
+    """The intent names the snapshot id, which no other run can have drawn."""
     ours = landed_snapshot(lake)
     lake.lose_receipt()
     remove_mark(lake)
@@ -77,7 +77,7 @@ def test_a_run_whose_mark_somebody_removed_is_found_by_its_snapshot(lake: Lake) 
 def test_an_expired_snapshot_without_a_mark_is_found_as_a_parent(lake: Lake) -> None:
     """The next snapshot still names the one it was built on, as Iceberg's own expiry leaves it.
 
-    The rows were compacted into files of others by then: no manifest of ours is left.
+    The rows have been compacted into other files: no manifest of ours is left.
     """
     ours = landed_snapshot(lake)
     lake.start(lake.submitter(3), run_id="other")
@@ -95,8 +95,8 @@ def test_an_expired_snapshot_without_a_mark_is_found_as_a_parent(lake: Lake) -> 
     assert_found_as_landed(lake, ours, [])
 
 
-def test_an_expired_snapshot_that_nobody_names_is_found_by_its_manifest(lake: Lake) -> None:
-    """The head lists the manifest with the rows, and with it who added it."""
+def test_an_expired_snapshot_that_is_no_longer_named_is_found_by_its_manifest(lake: Lake) -> None:
+    """The head lists the manifest with the rows, and the snapshot that added it."""
     ours = landed_snapshot(lake)
     lake.start(lake.submitter(3), run_id="other-1")
     child = landed_snapshot(lake)
@@ -104,12 +104,12 @@ def test_an_expired_snapshot_that_nobody_names_is_found_by_its_manifest(lake: La
     lake.lose_receipt()
     remove_mark(lake)
     expire(lake, ours, child)
-    assert ours not in {one.parent_snapshot_id for one in lake.table.metadata.snapshots}
+    assert ours not in {snapshot.parent_snapshot_id for snapshot in lake.table.metadata.snapshots}
     assert_found_as_landed(lake, ours, [1, 2, 3, 4])
 
 
 def test_a_run_that_was_rolled_back_and_lost_its_mark_is_not_posted_again(lake: Lake) -> None:
-    """It landed, and somebody took it out: whether the rows are wanted is theirs to say."""
+    """It landed and was rolled back on purpose: only the user knows whether the rows are wanted."""
     lake.lose_receipt()
     remove_mark(lake)
     ours = lake.table.current_snapshot()
@@ -123,7 +123,7 @@ def test_a_run_that_was_rolled_back_and_lost_its_mark_is_not_posted_again(lake: 
 
 
 def test_a_receipt_outlives_the_mark(lake: Lake) -> None:
-    """With the receipt in the log the start needs no mark, whatever the table still tells."""
+    """With the receipt in the log the start needs no mark, whatever the table still shows."""
     first = lake.start(lake.submitter(1, 2))
     remove_mark(lake)
     again = lake.start(lake.submitter(1, 2))
@@ -131,8 +131,8 @@ def test_a_receipt_outlives_the_mark(lake: Lake) -> None:
     assert lake.ids() == [1, 2]
 
 
-def test_an_intent_that_never_landed_is_not_taken_for_landed(lake: Lake) -> None:
-    """Another run's snapshot proves nothing for ours: the look must not find too much."""
+def test_an_intent_that_never_landed_is_not_mistaken_for_landed(lake: Lake) -> None:
+    """Another run's snapshot proves nothing about ours: the search must not find too much."""
     lake.lose_receipt()
     remove_mark(lake)
     other = lake.submitter(3)
@@ -142,12 +142,12 @@ def test_an_intent_that_never_landed_is_not_taken_for_landed(lake: Lake) -> None
 
 
 def test_rows_rewritten_and_history_expired_are_not_called_removed(lake: Lake) -> None:
-    """PyIceberg's expiry leaves a root that looks like a replaced table: nobody can tell."""
+    """PyIceberg's expiry leaves a root like that of a replaced table, so the answer is unknown."""
     ours = landed_snapshot(lake)
     lake.table.overwrite(lake.table.scan().to_arrow())
     head = landed_snapshot(lake)
     assert head != ours
-    expire(lake, *(one.snapshot_id for one in lake.table.snapshots() if one.snapshot_id != head))
+    expire(lake, *(old.snapshot_id for old in lake.table.snapshots() if old.snapshot_id != head))
     again = lake.start(lake.submitter(1, 2))
     assert (again.outcome, again.still_in_table) == ("already_committed", "unknown")
     assert lake.ids() == [1, 2]

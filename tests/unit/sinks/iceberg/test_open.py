@@ -65,7 +65,7 @@ def test_partitions_are_spelled_as_in_spark(text: str, transform: str, name: str
     "text", ["missing", "bucket(16, missing)", "day(missing)", "minute(ts)", ""]
 )
 def test_a_partition_that_names_no_column_is_refused(text: str) -> None:
-    """The message lists the columns there are."""
+    """The message lists the columns that exist."""
     with pytest.raises(SettingsError, match="id, name, ts"):
         partition_spec(SCHEMA, Create(partition_by=[text]))
 
@@ -119,7 +119,7 @@ def test_a_missing_table_is_created_and_an_existing_one_left_alone(tmp_path: Pat
 def test_a_table_that_cannot_be_created_is_refused(
     tmp_path: Path, create: Create, error: type[Exception], said: str
 ) -> None:
-    """Before the catalog is asked for it."""
+    """It is refused before the catalog is asked."""
     with pytest.raises(error, match=said):
         open_with(tmp_path, create)
     with pytest.raises(TableMissingError):
@@ -127,7 +127,7 @@ def test_a_table_that_cannot_be_created_is_refused(
 
 
 def test_a_missing_namespace_is_named(tmp_path: Path) -> None:
-    """Namespaces are the user's to create."""
+    """The user must create namespaces."""
     with pytest.raises(TableMissingError, match="namespace"):
         open_with(tmp_path, Create(), namespace=False)
 
@@ -160,7 +160,7 @@ def catalog(tmp_path: Path) -> Catalog:
 def test_a_catalog_that_does_not_create_the_table_is_an_error_of_ours(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, answer: Exception
 ) -> None:
-    """The user reads which table, and what the catalog said."""
+    """The message names the table, and what the catalog said."""
     monkeypatch.setattr(catalog, "create_table", Mock(side_effect=answer))
     with pytest.raises((CommitRefusedError, CatalogUnavailableError)) as caught:
         create_table(catalog, "db.t", Create(), ARROW_SCHEMA)
@@ -191,7 +191,7 @@ def test_partitions_that_make_no_sense_are_refused_before_the_catalog_is_asked(
     partition_by: str | list[str],
     said: str,
 ) -> None:
-    """A transform on a type it does not fit would fail on the executors, or never prune."""
+    """A transform that does not fit its type would fail on the executors, or never prune."""
     create = Mock(side_effect=AssertionError("asked"))
     monkeypatch.setattr(catalog, "create_table", create)
     with pytest.raises(SettingsError, match=said):
@@ -222,8 +222,8 @@ NUMBERS = [
 
 @pytest.mark.parametrize("text", ["1MB", "", "1.5", "many"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_property_that_is_no_number_is_named(name: str, text: str) -> None:
-    """Somebody else set it on the table: the user has to learn which one it is."""
+def test_a_property_that_is_not_a_number_is_named(name: str, text: str) -> None:
+    """It may have been set by another user, so the error names the property."""
     with pytest.raises(UnsupportedTableError) as caught:
         WriteOptions.of("lake.db.t", {name: text})
     assert isinstance(caught.value, HoldfastError)
@@ -235,8 +235,8 @@ def test_a_property_that_is_no_number_is_named(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("codec", "level"), [("zstd", -5), ("gzip", 0), ("brotli", 0), ("zstd", 19)]
 )
-def test_a_compression_level_is_taken_as_it_is(codec: str, level: int) -> None:
-    """Sizes are at least one; levels may be zero or less."""
+def test_a_compression_level_is_used_unchanged(codec: str, level: int) -> None:
+    """Sizes must be at least one; levels may be zero or less."""
     options = WriteOptions.of(
         "t",
         {

@@ -1,4 +1,4 @@
-"""Rows of a file: cut by partition as PyIceberg does, and sorted where it says so."""
+"""Rows of a file: split by partition as PyIceberg does, and sorted where the file says so."""
 
 from __future__ import annotations
 
@@ -102,14 +102,18 @@ CASES: list[Case] = [
     *((kind, IDENTITY, values) for kind, values in KEPT),
     *((kind, BUCKET, values) for kind, values in BUCKETED),
     *((kind, TRUNCATE, values) for kind, values in TRUNCATED),
-    *((kind, one, values) for one in CALENDAR for kind, values in [(DateType(), DATES), *MOMENTS]),
+    *(
+        (kind, unit, values)
+        for unit in CALENDAR
+        for kind, values in [(DateType(), DATES), *MOMENTS]
+    ),
     *((kind, HOUR, values) for kind, values in MOMENTS),
     (LongType(), VoidTransform(), [1, 2, None]),
 ]
 
 
 def row_wise(field: PartitionField, schema: Schema, value: Any) -> Any:  # noqa: ANN401
-    """Return one row's partition value as PyIceberg computes it on its own."""
+    """Return one row's partition value as PyIceberg computes it."""
     if isinstance(value, uuid.UUID):
         value = value.bytes
     if isinstance(field.transform, VoidTransform):
@@ -122,7 +126,7 @@ def row_wise(field: PartitionField, schema: Schema, value: Any) -> Any:  # noqa:
 def split(
     schema: Schema, spec: PartitionSpec, columns: dict[str, Any]
 ) -> list[tuple[Record, list[Any]]]:
-    """Split one batch; return each partition with its rows' numbers."""
+    """Split one batch; return each partition with its row numbers."""
     numbers = len(next(iter(columns.values())))
     batch = pa.RecordBatch.from_pydict({"n": pa.array(range(numbers), pa.int64()), **columns})
     fitted = Conformer("t", batch.schema, arrow_schema(schema))(batch)
@@ -141,7 +145,7 @@ def with_number(*fields: NestedField) -> Schema:
 def test_each_transform_agrees_with_pyicebergs_own(
     kind: IcebergType, transform: Transform[Any, Any], values: list[Any]
 ) -> None:
-    """Every row is in the partition that PyIceberg computes for it alone, and in one only."""
+    """Every row is in exactly the partition that PyIceberg computes for it."""
     schema = with_number(NestedField(2, "c", kind))
     field = PartitionField(2, 1000, transform, "c_part")
     rows = [*values, *reversed(values)]
@@ -157,7 +161,7 @@ def test_each_transform_agrees_with_pyicebergs_own(
 
 
 def test_nan_and_null_are_two_partitions() -> None:
-    """NaN equals itself here, NULL is no number."""
+    """NaN equals itself here, and NULL is not NaN."""
     schema = with_number(NestedField(2, "c", DoubleType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
     nan = float("nan")
@@ -166,7 +170,7 @@ def test_nan_and_null_are_two_partitions() -> None:
 
 
 def test_two_fields_on_one_source_are_both_applied() -> None:
-    """Bucket and identity of the same column."""
+    """These are bucket and truncate of the same column."""
     schema = with_number(NestedField(2, "c", LongType()))
     spec = PartitionSpec(
         PartitionField(2, 1000, BucketTransform(4), "b"),
@@ -189,15 +193,15 @@ def test_a_nested_source_is_followed_by_id() -> None:
 
 
 def test_rows_keep_their_order_within_a_partition() -> None:
-    """The split is stable: what was sorted stays sorted."""
+    """The split is stable: sorted rows stay sorted."""
     schema = with_number(NestedField(2, "c", LongType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
     found = split(schema, spec, {"c": [number % 3 for number in range(100)]})
     assert [numbers for _, numbers in found] == [list(range(start, 100, 3)) for start in range(3)]
 
 
-def test_many_fields_of_many_values_do_not_run_over() -> None:
-    """Five fields of 8,192 values are more than 64 bits of combinations; no two become one."""
+def test_many_fields_of_many_values_do_not_overflow() -> None:
+    """Five fields of 8,192 values have more combinations than 64 bits; none may be merged."""
     count = 8_192
     schema = with_number(*(NestedField(i, f"c{i}", LongType()) for i in range(2, 7)))
     spec = PartitionSpec(
@@ -212,7 +216,7 @@ def test_many_fields_of_many_values_do_not_run_over() -> None:
 
 @pytest.mark.parametrize("count", [65_536, 65_537])
 def test_more_partitions_than_16_bits_can_number(count: int) -> None:
-    """The last partition and the first stay two, and each has both of its rows."""
+    """The first and the last partition stay separate, and each has both of its rows."""
     schema = with_number(NestedField(2, "c", LongType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
     found = split(schema, spec, {"c": [*range(count), *range(count)]})
@@ -222,7 +226,7 @@ def test_more_partitions_than_16_bits_can_number(count: int) -> None:
 
 
 def test_batches_without_rows_and_tables_without_partitions() -> None:
-    """No rows, no partition; no spec, one part as it came."""
+    """No rows give no partition; no spec gives one part, unchanged."""
     schema = with_number(NestedField(2, "c", LongType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
     assert split(schema, spec, {"c": pa.array([], pa.int64())}) == []
@@ -268,7 +272,7 @@ def order_by(*fields: tuple[int, SortDirection, NullOrder]) -> SortOrder:
 def test_rows_follow_the_order(
     tmp_path: Path, fields: list[tuple[int, SortDirection, NullOrder]], expected: list[Any]
 ) -> None:
-    """Direction and place of NULL are the order's own; a file of one row group says so."""
+    """Direction and NULL order are as given; a file of one row group says that it is sorted."""
     made = writer_spec(tmp_path, SCHEMA, order=order_by(*fields))
     (file,) = write(made, pa.RecordBatch.from_pydict(COLUMNS))
     assert [row["a"] for row in rows_of(file)] == expected
@@ -276,14 +280,14 @@ def test_rows_follow_the_order(
 
 
 def test_the_second_field_decides_among_equals(tmp_path: Path) -> None:
-    """Two fields, both followed."""
+    """Both fields are followed."""
     made = writer_spec(tmp_path, SCHEMA, order=order_by((1, ASC, LAST), (2, ASC, LAST)))
     (file,) = write(made, pa.RecordBatch.from_pydict(COLUMNS))
     assert [row["b"] for row in rows_of(file)] == ["z", "w", "x", "y"]
 
 
-def test_a_file_of_several_row_groups_does_not_say_that_it_is_sorted(tmp_path: Path) -> None:
-    """Each row group is sorted, the file as a whole is not."""
+def test_a_file_of_several_row_groups_does_not_claim_to_be_sorted(tmp_path: Path) -> None:
+    """Each row group is sorted; the file as a whole is not."""
     made = writer_spec(
         tmp_path,
         SCHEMA,
@@ -307,15 +311,15 @@ UNFOLLOWED = [
 
 @pytest.mark.parametrize("order", UNFOLLOWED, ids=str)
 def test_an_order_that_cannot_be_followed_is_not_claimed(tmp_path: Path, order: SortOrder) -> None:
-    """Transforms and nested fields: rows stay as they came."""
+    """For transforms and nested fields, rows keep their order."""
     made = writer_spec(tmp_path, SCHEMA, order=order)
     (file,) = write(made, pa.RecordBatch.from_pydict(COLUMNS))
     assert [row["b"] for row in rows_of(file)] == ["x", "y", "z", "w"]
     assert file.sort_order_id is None
 
 
-def test_mixed_places_of_null_are_followed_or_not_claimed(tmp_path: Path) -> None:
-    """NULL first in one field and last in the other."""
+def test_mixed_null_orders_are_followed_or_not_claimed(tmp_path: Path) -> None:
+    """NULL is first in one field and last in the other."""
     order = order_by((1, ASC, FIRST), (2, ASC, LAST))
     batch = pa.RecordBatch.from_pydict({"a": [1, None, 1, None], "b": ["x", None, None, "y"]})
     (file,) = write(writer_spec(tmp_path, SCHEMA, order=order), batch)
@@ -340,7 +344,7 @@ KINDS: list[tuple[IcebergType, list[Any], tuple[list[int], int | None]]] = [
 def test_tables_sorted_by_any_plain_type_can_be_written(
     tmp_path: Path, kind: IcebergType, values: list[Any], expected: tuple[list[int], int | None]
 ) -> None:
-    """Either the rows are sorted, or the file does not say so; it is never an error."""
+    """Either the rows are sorted, or the file does not claim it; it is never an error."""
     schema = Schema(NestedField(1, "n", LongType()), NestedField(2, "c", kind))
     made = writer_spec(tmp_path, schema, order=order_by((2, ASC, FIRST)))
     (file,) = write(made, pa.RecordBatch.from_pydict({"n": [1, 2], "c": values}))
@@ -357,7 +361,7 @@ def test_tables_sorted_by_any_plain_type_can_be_written(
         (DESC, LAST, ["nan", 2.0, 1.0, None]),
     ],
 )
-def test_a_file_with_nan_says_that_it_is_sorted_only_if_it_is(
+def test_a_file_with_nan_claims_to_be_sorted_only_if_it_is(
     tmp_path: Path, way: SortDirection, nulls: NullOrder, sorted_rows: list[Any]
 ) -> None:
     """Iceberg sorts NaN above every number; Arrow puts it beside NULL."""

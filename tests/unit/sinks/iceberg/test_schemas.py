@@ -1,4 +1,4 @@
-"""Schemas over time: which changes staged files survive, and how they look in Arrow's terms."""
+"""Schemas over time: which changes staged files survive, and how they map to Arrow."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ HARMLESS: list[tuple[str, Schema]] = [
 
 @pytest.mark.parametrize("now", [now for _, now in HARMLESS], ids=[what for what, _ in HARMLESS])
 def test_changes_that_staged_files_survive(now: Schema) -> None:
-    """Files without an added optional column read as NULL there."""
+    """An added optional column reads as NULL in files without it."""
     assert schema_changes(schema_json(BEGAN), schema_json(now)) == []
 
 
@@ -126,10 +126,10 @@ def test_changes_that_staged_files_do_not_survive_are_named(now: Schema, said: s
         (StringType(), BinaryType(), False),
     ],
 )
-def test_types_become_what_the_format_allows(
+def test_types_change_only_as_the_format_allows(
     began: IcebergType, now: IcebergType, *, is_fine: bool
 ) -> None:
-    """A column may get a wider type, as for files that are in the table already; no other."""
+    """A column may get a wider type, as for files already in the table, but no other."""
     found = schema_changes(
         schema_json(Schema(ID, field(2, "v", began))), schema_json(Schema(ID, field(2, "v", now)))
     )
@@ -137,13 +137,13 @@ def test_types_become_what_the_format_allows(
 
 
 def test_all_changes_are_named_at_once() -> None:
-    """A user mends them in one go."""
+    """The user can fix them all at once."""
     now = Schema(field(1, "key", LongType(), required=True))
     assert len(schema_changes(schema_json(BEGAN), schema_json(now))) >= 4
 
 
-def test_the_arrow_schema_is_what_spark_hands_out() -> None:
-    """Small offsets at every depth, so that Spark's batches need not be copied; no ids."""
+def test_the_arrow_schema_is_that_of_sparks_batches() -> None:
+    """It has small offsets at every depth, so that Spark's batches are not copied, and no ids."""
     schema = Schema(
         ID,
         NAME,
@@ -164,7 +164,7 @@ def test_the_arrow_schema_is_what_spark_hands_out() -> None:
 
 
 def test_the_files_schema_has_ids_and_names_that_avro_allows() -> None:
-    """Ids are how readers find columns; names are only for people by then."""
+    """Readers find columns by id; the names are only for people."""
     found = parquet_schema(Schema(field(7, "a-b", LongType())))
     assert found.names == ["a_x2Db"]
     assert found.field(0).metadata[b"PARQUET:field_id"] == b"7"

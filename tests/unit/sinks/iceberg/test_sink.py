@@ -1,4 +1,4 @@
-"""The Iceberg sink on a real table: what it posts, and what it makes of the answers."""
+"""The Iceberg sink on a real table: what it posts, and how it interprets the answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def mark_of(sink: IcebergSink, view: TableView) -> RunMark:
 
 def catalog_of(sink: IcebergSink) -> Any:  # noqa: ANN401 - a test replaces its methods.
     """Return the sink's catalog."""
-    return sink._catalog  # noqa: SLF001 - a test's faults have to get in somewhere.
+    return sink._catalog  # noqa: SLF001 - a test injects faults here.
 
 
 def test_a_post_publishes_rows_mark_and_summary_in_one_snapshot(sink: IcebergSink) -> None:
@@ -100,7 +100,7 @@ def test_a_post_publishes_rows_mark_and_summary_in_one_snapshot(sink: IcebergSin
 
 
 def test_a_manifest_that_holds_only_existing_files_is_kept(tmp_path: Path) -> None:
-    """A delete has rewritten it: without it the rows that were left would disappear."""
+    """A delete has rewritten it: without it the remaining rows would disappear."""
     sink, _ = new_table(tmp_path, SCHEMA, partition_spec=BY_ID)
     sink.post_empty(sink.load())
     view = sink.load()
@@ -113,7 +113,7 @@ def test_a_manifest_that_holds_only_existing_files_is_kept(tmp_path: Path) -> No
     table: Table = view.handle
     head = table.current_snapshot()
     assert head is not None
-    (left,) = [one for one in head.manifests(table.io) if one.has_existing_files()]
+    (left,) = [manifest for manifest in head.manifests(table.io) if manifest.has_existing_files()]
     assert not left.has_added_files()  # The test is not vacuous.
     assert (
         sink.post(view, "s", mark_of(sink, view), Change(adds=staged(sink, view, 3)))
@@ -123,7 +123,7 @@ def test_a_manifest_that_holds_only_existing_files_is_kept(tmp_path: Path) -> No
 
 
 def test_a_post_keeps_the_retention_rules_of_its_branch(sink: IcebergSink) -> None:
-    """The update replaces the ref as a whole; a branch without its rules may be expired."""
+    """The update replaces the whole ref; a branch that lost its rules may be expired."""
     table: Table = sink.load().handle
     head = table.current_snapshot()
     assert head is not None
@@ -151,7 +151,7 @@ def test_a_post_is_sent_once(sink: IcebergSink, monkeypatch: pytest.MonkeyPatch)
 
 
 def validation_error() -> Exception:
-    """Return what PyIceberg raises for an answer that is cut off or no JSON."""
+    """Return the error that PyIceberg raises for an answer that is cut off or not JSON."""
     with pytest.raises(pydantic.ValidationError) as caught:
         CommitTableResponse.model_validate_json('{"metadata": {')
     return caught.value
@@ -174,14 +174,14 @@ ANSWERS: list[tuple[Exception, Outcome | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "expected"), ANSWERS, ids=lambda one: type(one).__name__)
-def test_each_answer_is_taken_for_what_it_proves(
+@pytest.mark.parametrize(("answer", "expected"), ANSWERS, ids=lambda value: type(value).__name__)
+def test_each_answer_means_only_what_it_proves(
     sink: IcebergSink,
     monkeypatch: pytest.MonkeyPatch,
     answer: Exception,
     expected: Outcome | None,
 ) -> None:
-    """Only a clear no is a refusal; an answer that cannot be read may hide a landed commit."""
+    """Only a clear no is a refusal; an unreadable answer may hide a landed commit."""
     monkeypatch.setattr(catalog_of(sink), "commit_table", Mock(side_effect=answer))
     view = sink.load()
     groups, mark = staged(sink, view, 1), mark_of(sink, view)
@@ -206,7 +206,7 @@ def test_each_answer_is_taken_for_what_it_proves(
 def test_a_catalog_that_does_not_answer_is_an_error_of_ours(
     sink: IcebergSink, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """After a lost answer the next look may fail as well: the user must be told what to do."""
+    """After a lost answer the next load may fail too: the error must say what to do."""
     monkeypatch.setattr(catalog_of(sink), "load_table", Mock(side_effect=failure))
     with pytest.raises(CatalogUnavailableError):
         sink.load()
@@ -225,7 +225,7 @@ def test_a_schema_that_changed_stops_the_commit(sink: IcebergSink) -> None:
     "schema", [{}, {"fields": [5]}, {"fields": [{"id": 1}]}, {"type": "struct", "fields": "x"}]
 )
 def test_a_schema_that_no_table_has_is_damage(sink: IcebergSink, schema: dict[str, Any]) -> None:
-    """Plans of a ledger hold it; found by fuzzing (seed 12, round 440), as a traceback."""
+    """A ledger's plans hold it; fuzzing found it as a traceback (seed 12, round 440)."""
     with pytest.raises(LedgerDamagedError, match="not a table schema"):
         sink.check(sink.load(), [schema], [])
 
@@ -251,24 +251,24 @@ def test_a_schema_that_no_table_has_is_damage(sink: IcebergSink, schema: dict[st
         },
     ],
 )
-def test_what_no_writer_says_of_a_group_is_damage(
+def test_a_group_detail_that_no_writer_makes_is_damage(
     sink: IcebergSink, detail: dict[str, Any]
 ) -> None:
-    """No reader could read a manifest list that was made of it."""
+    """A manifest list made from it could not be read."""
     view = sink.load()
-    groups = [replace(one, detail=detail) for one in staged(sink, view, 1)]
+    groups = [replace(group, detail=detail) for group in staged(sink, view, 1)]
     with pytest.raises(LedgerDamagedError):
         sink.check(view, [], groups)
 
 
 def test_a_partition_spec_that_is_gone_stops_the_commit(tmp_path: Path) -> None:
-    """A manifest of a spec that the metadata lacks cannot be read."""
+    """A manifest whose spec is not in the metadata cannot be read."""
     sink, table = new_table(tmp_path, SCHEMA, partition_spec=BY_ID)
     sink.post_empty(sink.load())
     groups = staged(sink, sink.load(), 1)
     table.refresh().update_spec().remove_field("id").commit()
     view = sink.load()
-    sink.check(view, [view.schema], groups)  # An older spec that is still there is none the worse.
+    sink.check(view, [view.schema], groups)  # An older spec that still exists is fine.
     edit_metadata(view.handle, lambda metadata: metadata["partition-specs"].pop(0))
     view = sink.load()
     with pytest.raises(TableChangedError, match=r"partition spec \{0\} is gone"):
@@ -284,8 +284,8 @@ def test_a_head_that_the_metadata_lacks_never_becomes_an_empty_parent(sink: Iceb
         snapshot_updates(table, "main", 77, Change(adds=staged(sink, view, 2)), {})
 
 
-def test_what_cannot_be_written_is_refused_when_it_is_looked_at(tmp_path: Path) -> None:
-    """No table, no branch, another format version."""
+def test_a_table_that_cannot_be_written_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    """This covers a missing table, a missing branch and another format version."""
     made, table = new_table(tmp_path, SCHEMA, properties={"format-version": "1"})
     with pytest.raises(UnsupportedTableError, match="v1"):
         made.load()

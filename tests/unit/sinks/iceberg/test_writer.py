@@ -1,4 +1,4 @@
-"""The rolling writer: which files a task leaves behind, and what stands in them."""
+"""The rolling writer: which files a task leaves behind, and what they hold."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BY_RATIO = PartitionSpec(PartitionField(4, 1000, IdentityTransform(), "ratio"))
 
 
 def batch(*ids: int, parts: int = 1, ratio: float = 0.5) -> pa.RecordBatch:
-    """Return rows of these ids, spread over so many partitions."""
+    """Return rows with these ids, spread over this many partitions."""
     return pa.RecordBatch.from_pydict(
         {
             "id": pa.array(ids, pa.int64()),
@@ -54,11 +54,11 @@ def batch(*ids: int, parts: int = 1, ratio: float = 0.5) -> pa.RecordBatch:
 
 def files_below(folder: Path) -> list[str]:
     """Return all files below a folder, by their paths in it."""
-    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
-    """No input, no manifest, no data file."""
+    """Without input there is neither a manifest nor a data file."""
     assert writer_spec(tmp_path, SCHEMA).open("job-0-0").cut() == []
     assert files_below(tmp_path) == []
 
@@ -67,13 +67,13 @@ def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
 def test_a_transform_that_drops_every_row_leaves_no_file(
     tmp_path: Path, spec: PartitionSpec
 ) -> None:
-    """A filter returns batches without rows; they make no data file without rows."""
+    """A filter returns batches without rows; they must not become empty data files."""
     assert write(writer_spec(tmp_path, SCHEMA, spec=spec), batch(), batch()) == []
     assert files_below(tmp_path) == []
 
 
 def test_rows_are_written_with_their_totals(tmp_path: Path) -> None:
-    """The group names manifest and data file with the sizes that the store has."""
+    """The group names manifest and data file with their sizes in the store."""
     writer = writer_spec(tmp_path, SCHEMA).open("job-7-9")
     writer.write(writer.fit(batch(1, 2)))
     writer.write(writer.fit(batch(3)))
@@ -87,8 +87,10 @@ def test_rows_are_written_with_their_totals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [UNPARTITIONED_PARTITION_SPEC, BY_PART])
-def test_each_cut_stages_what_came_since_the_last_one(tmp_path: Path, spec: PartitionSpec) -> None:
-    """Every file is closed by a cut, and stands in one manifest only."""
+def test_each_cut_stages_what_was_written_since_the_last_one(
+    tmp_path: Path, spec: PartitionSpec
+) -> None:
+    """A cut closes every file, and each file is in exactly one manifest."""
     writer = writer_spec(tmp_path, SCHEMA, spec=spec).open("job-0-0")
     staged = []
     for ids in ([1, 2, 3], [4, 5], []):
@@ -104,7 +106,7 @@ def test_each_cut_stages_what_came_since_the_last_one(tmp_path: Path, spec: Part
 
 
 def test_a_writer_is_full_when_its_files_are(tmp_path: Path) -> None:
-    """It counts what was written since the last cut, and grows up to the file's target size."""
+    """Fullness counts what was written since the last cut, relative to the target file size."""
     properties = {"write.target-file-size-bytes": "5000", "write.parquet.row-group-limit": "10"}
     writer = writer_spec(tmp_path, SCHEMA, properties=properties).open("job-0-0")
     for _ in range(2):
@@ -117,8 +119,8 @@ def test_a_writer_is_full_when_its_files_are(tmp_path: Path) -> None:
         assert [file.size_bytes >= 5000 for file in group.files] == [True]
 
 
-def test_rows_that_fit_have_the_schema_that_is_stored(tmp_path: Path) -> None:
-    """A chunk of the ledger holds them so, and a later task writes them as they are."""
+def test_fitted_rows_have_the_stored_schema(tmp_path: Path) -> None:
+    """A chunk in the ledger holds them like this, and a later task writes them unchanged."""
     writer = writer_spec(tmp_path, SCHEMA).open("job-0-0")
     fitted = writer.fit(pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int8())}))
     assert fitted.schema.equals(writer.stored_schema)
@@ -135,7 +137,7 @@ def test_files_close_at_the_target_size(tmp_path: Path) -> None:
 
 
 def test_a_file_below_its_target_takes_more_row_groups(tmp_path: Path) -> None:
-    """Row groups end at their limit, the file goes on; its splits are where they begin."""
+    """Row groups end at their limit and the file goes on; split offsets are where they begin."""
     made = writer_spec(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "100"})
     (file,) = write(made, *(batch(*range(start, start + 50)) for start in range(0, 250, 50)))
     footer = parquet_metadata(file)
@@ -145,7 +147,7 @@ def test_a_file_below_its_target_takes_more_row_groups(tmp_path: Path) -> None:
 
 
 def test_kept_rows_are_bounded_in_bytes_over_all_partitions(tmp_path: Path) -> None:
-    """Rows wait for their row group only while all that wait fit the bound."""
+    """Rows wait for their row group only while all waiting rows fit the bound."""
     made = writer_spec(
         tmp_path, SCHEMA, spec=BY_PART, properties={"write.parquet.row-group-size-bytes": "20000"}
     )
@@ -154,7 +156,7 @@ def test_kept_rows_are_bounded_in_bytes_over_all_partitions(tmp_path: Path) -> N
         writer.write(writer.fit(batch(*range(start, start + 100), parts=7)))
         kept = writer._kept  # noqa: SLF001 - the bound is inside.
         batches = [*kept._unsplit, *(b for p in kept.partitions.values() for b in p.batches)]  # noqa: SLF001
-        assert sum(one.nbytes for one in batches) == kept.size_bytes < 20_000
+        assert sum(rows.nbytes for rows in batches) == kept.size_bytes < 20_000
     assert sum(file.rows for group in writer.cut() for file in group.files) == 2000
 
 
@@ -212,13 +214,13 @@ def test_each_file_holds_one_partition_and_says_which(tmp_path: Path) -> None:
 
 
 def test_nan_is_one_partition(tmp_path: Path) -> None:
-    """NaN is not equal to itself; rows of many batches still share one file."""
+    """NaN is not equal to itself, but rows of many batches still share one file."""
     batches = [batch(i, ratio=float("nan")) for i in range(5)]
     assert len(write(writer_spec(tmp_path, SCHEMA, spec=BY_RATIO), *batches)) == 1
 
 
 def test_the_object_store_layout_is_followed(tmp_path: Path) -> None:
-    """Hashed folders keep a store's partitions evenly busy."""
+    """Hashed folders spread the load over the store's partitions."""
     properties = {"write.object-storage.enabled": "true"}
     (file,) = write(writer_spec(tmp_path, SCHEMA, spec=BY_PART, properties=properties), batch(0))
     below = Path(file.file_path).relative_to(f"file:/{tmp_path}/t/data")
@@ -228,7 +230,7 @@ def test_the_object_store_layout_is_followed(tmp_path: Path) -> None:
 
 
 def test_data_and_metadata_paths_are_followed(tmp_path: Path) -> None:
-    """Tables may keep files elsewhere."""
+    """A table may keep its files elsewhere."""
     properties = {
         "write.data.path": f"file://{tmp_path}/elsewhere",
         "write.metadata.path": f"file://{tmp_path}/notes",
@@ -242,13 +244,13 @@ def test_data_and_metadata_paths_are_followed(tmp_path: Path) -> None:
     [(None, "ZSTD"), ("snappy", "SNAPPY"), ("GZIP", "GZIP"), ("uncompressed", "UNCOMPRESSED")],
 )
 def test_the_tables_compression_is_used(tmp_path: Path, codec: str | None, found: str) -> None:
-    """By default it is Iceberg's own default, zstd."""
+    """The default is Iceberg's own, zstd."""
     properties = {"write.parquet.compression-codec": codec} if codec else {}
     (file,) = write(writer_spec(tmp_path, SCHEMA, properties=properties), batch(1))
     assert parquet_metadata(file).row_group(0).column(0).compression == found
 
 
-def test_another_schema_in_the_middle_is_fitted_too(tmp_path: Path) -> None:
+def test_a_batch_with_another_schema_is_fitted_too(tmp_path: Path) -> None:
     """Batches of one task may differ, as long as each fits the table."""
     made = writer_spec(tmp_path, SCHEMA)
     (file,) = write(made, batch(1), pa.RecordBatch.from_pydict({"id": pa.array([2], pa.int8())}))
@@ -262,8 +264,8 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         write(writer_spec(tmp_path, SCHEMA), pa.RecordBatch.from_pydict({"id": ["x"]}))
 
 
-def test_a_writer_that_is_given_up_leaves_no_file_and_no_noise(tmp_path: Path) -> None:
-    """Uploads that were begun vanish; what is collected later does not complain."""
+def test_an_abandoned_writer_leaves_no_file_and_no_noise(tmp_path: Path) -> None:
+    """Uploads that were begun are discarded, and garbage collection reports nothing."""
     made = writer_spec(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "1"})
     writer = made.open("job-0-0")
     writer.write(writer.fit(batch(1)))
@@ -273,21 +275,21 @@ def test_a_writer_that_is_given_up_leaves_no_file_and_no_noise(tmp_path: Path) -
 
 
 def test_a_table_of_another_file_format_is_refused(tmp_path: Path) -> None:
-    """Parquet files in a table that wants ORC would surprise its owner."""
+    """Parquet files in a table of ORC files would surprise its owner."""
     with pytest.raises(UnsupportedTableError, match="orc"):
         writer_spec(tmp_path, SCHEMA, properties={"write.format.default": "ORC"}).open("x")
 
 
-def test_files_go_out_beside_each_other_and_a_cut_waits_for_all(
+def test_files_are_uploaded_concurrently_and_a_cut_waits_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store answers after a while: twelve small files must not wait for each other."""
+    """A store takes a while to answer: twelve small files must not wait for each other."""
     together = threading.Barrier(12, timeout=10)
     close = Upload.close
 
     def late(upload: Upload) -> None:
         if upload.tell() and "parquet" in upload._uri:  # noqa: SLF001 - which file it is.
-            together.wait()  # Breaks unless all twelve are on their way at once.
+            together.wait()  # Breaks unless all twelve are under way at once.
         close(upload)
 
     monkeypatch.setattr(Upload, "close", late)
@@ -301,7 +303,7 @@ def test_files_go_out_beside_each_other_and_a_cut_waits_for_all(
 def test_a_file_that_does_not_arrive_fails_the_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Whichever it is: no manifest may name it."""
+    """No manifest may name the file, whichever it is."""
     close = Upload.close
 
     def refuse(upload: Upload) -> None:

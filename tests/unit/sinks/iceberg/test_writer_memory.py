@@ -37,7 +37,7 @@ def whole(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def last_row(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Keep a row of the batch, as a filter does: a view on the whole."""
+    """Keep one row of the batch as a view of the whole, as a filter does."""
     return rows.slice(ROWS - 1)
 
 
@@ -56,7 +56,7 @@ def test_a_kept_slice_does_not_pin_the_batch_it_was_cut_from(
     output: Callable[[pa.RecordBatch], pa.RecordBatch],
     rows: int,
 ) -> None:
-    """Sixty megabytes pass through; what is held at any time is a few row groups at most."""
+    """Sixty megabytes pass through; at most a few row groups are held at any time."""
     properties = {"write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES)}
     writer = writer_spec(tmp_path, SCHEMA, spec=spec, properties=properties).open("job-0-0")
     gc.collect()
@@ -70,7 +70,7 @@ def test_a_kept_slice_does_not_pin_the_batch_it_was_cut_from(
 
 
 def test_a_copied_slice_holds_the_same_rows(tmp_path: Path) -> None:
-    """The rows that were cut out are the ones that are written, in their order."""
+    """The rows that were cut out are written, in their order."""
     writer = writer_spec(tmp_path, SCHEMA).open("job-0-0")
     for number in range(3):
         writer.write(writer.fit(last_row(batch(number))))

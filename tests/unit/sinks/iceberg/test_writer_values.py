@@ -1,4 +1,4 @@
-"""Values at the edge of their types: they are written, or it is their own row that fails."""
+"""Values at the edge of their types: they are written, or only their own row fails."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from tests.fakes.memory_submitter import MemorySubmitter
 LAST = chr(sys.maxunicode)
 BEFORE_SURROGATES, AFTER_SURROGATES = "\ud7ff", "\ue000"
 DAY_S, HOUR_S = 86_400, 3_600
-# The last second that Python knows.
+# The last second that Python can represent.
 END_OF_9999_S = 253_402_300_799
 
 
@@ -80,7 +80,7 @@ def files_of(
     values: Sequence[Any],
     transform: Any = None,  # noqa: ANN401
 ) -> list[DataFile]:
-    """Write a row for each value, as a task does, and return what its manifest says."""
+    """Write a row for each value, as a task does, and return the files in its manifest."""
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "p", kind))
     arrow = arrow_schema(schema)
     writer = writer_spec(folder, schema, spec=partitioned(transform)).open("task-0")
@@ -115,7 +115,7 @@ def bounds(file: DataFile, kind: PrimitiveType) -> tuple[Any, Any]:
 def test_the_upper_bound_of_a_long_text_is_a_text(
     tmp_path: Path, text: str, upper: str | None
 ) -> None:
-    """Surrogates are no characters: after U+D7FF comes U+E000, as in Java."""
+    """Surrogates are not characters: U+E000 follows U+D7FF, as in Java."""
     (file,) = files_of(tmp_path, StringType(), [text])
     assert bounds(file, StringType()) == (text[:16], upper)
     assert upper is None or text.encode() <= upper.encode()
@@ -146,7 +146,7 @@ IN_TIME: list[tuple[PrimitiveType, Transform[Any, Any] | None]] = [
 def test_dates_and_times_after_the_year_9999_are_written(
     tmp_path: Path, kind: PrimitiveType, transform: Transform[Any, Any] | None, after: int
 ) -> None:
-    """The end of 9999 in New York is in the year 10000 in UTC, where Python has no dates."""
+    """The end of 9999 in New York is in the year 10000 in UTC, which Python cannot represent."""
     last = {**LAST_OF_9999}
     if isinstance(kind, DateType):
         last["identity"] = last["day"]
@@ -162,7 +162,7 @@ def test_dates_and_times_after_the_year_9999_are_written(
 
 
 def test_bounds_of_times_span_all_rows(tmp_path: Path) -> None:
-    """NULL is in no bound; a day before 1970 is below one after it."""
+    """NULL is in no bound; a day before 1970 is below a day after it."""
     (file,) = files_of(tmp_path, DateType(), [3, None, -5])
     assert bounds(file, DateType()) == (-5, 3)
     assert file.null_value_counts[2] == 1
@@ -173,7 +173,7 @@ def test_bounds_of_times_span_all_rows(tmp_path: Path) -> None:
 
 
 def test_a_time_can_be_the_source_of_buckets(tmp_path: Path) -> None:
-    """PyIceberg takes the number of the bucket for a time."""
+    """PyIceberg mistakes the bucket number for a time."""
     files = files_of(tmp_path, TimeType(), [0, 86_399_999_999, None], BucketTransform(5))
     assert sum(file.record_count for file in files) == 3
     assert all(file.partition[0] in (None, *range(5)) for file in files)
@@ -182,12 +182,12 @@ def test_a_time_can_be_the_source_of_buckets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "value"), [(StringType(), "größe " * 900), (BinaryType(), b"\xff" * 5_000)], ids=str
 )
-def test_a_long_partition_value_makes_no_long_file_name(
+def test_a_long_partition_value_does_not_make_a_long_file_name(
     tmp_path: Path,
     kind: PrimitiveType,
     value: Any,  # noqa: ANN401 - text or bytes.
 ) -> None:
-    """Stores take 255 bytes for a name; two values that begin alike are in two folders."""
+    """A name may have 255 bytes; two values with the same beginning are in two folders."""
     files = files_of(tmp_path, kind, [value, value + value[:1]], IdentityTransform())
     folders = {file.file_path.rsplit("/", 2)[-2] for file in files}
     assert len(folders) == 2
@@ -200,7 +200,7 @@ def test_a_long_partition_value_makes_no_long_file_name(
 def test_both_zeros_are_within_the_bounds_of_partitions(
     tmp_path: Path, kind: PrimitiveType, values: list[float]
 ) -> None:
-    """For Java -0.0 is less than 0.0: it would not open the manifest for it."""
+    """In Java -0.0 is less than 0.0, so it would skip the manifest."""
     sink, _ = new_table(
         tmp_path,
         Schema(NestedField(1, "id", LongType()), NestedField(2, "p", kind)),
@@ -236,7 +236,7 @@ def test_a_number_without_a_partition_is_refused_before_it_is_written(
     bad: Any,  # noqa: ANN401 - a number.
     good: Any,  # noqa: ANN401 - a number.
 ) -> None:
-    """Java cannot write such a decimal either; such an int it writes, and does not find again."""
+    """Java cannot write such a decimal either; it writes such an int, but cannot find it again."""
     transform: Transform[Any, Any] = TruncateTransform(width)
     with pytest.raises(ValueMisfitError, match=r"'p'.*in row 1 of a batch.*truncate") as caught:
         files_of(tmp_path, kind, [0, bad, None], transform)
@@ -246,14 +246,14 @@ def test_a_number_without_a_partition_is_refused_before_it_is_written(
     assert files_of(tmp_path / "b", kind, [bad], IdentityTransform())
 
 
-def test_a_width_that_divides_the_smallest_int_leaves_room_for_it(tmp_path: Path) -> None:
-    """Then it is a partition of its own."""
+def test_a_width_that_divides_the_smallest_int_accepts_it(tmp_path: Path) -> None:
+    """It then has a partition of its own."""
     (file,) = files_of(tmp_path, IntegerType(), [-(2**31)], TruncateTransform(64))
     assert file.partition[0] == -(2**31)
 
 
-def test_a_decimal_inside_a_struct_is_looked_at_too(tmp_path: Path) -> None:
-    """Partition columns may be anywhere below structs; the error names the path."""
+def test_a_decimal_inside_a_struct_is_checked_too(tmp_path: Path) -> None:
+    """Partition columns may be at any depth of structs; the error names the path."""
     inner = StructType(NestedField(3, "d", DecimalType(9, 2)))
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "p", inner))
     spec = PartitionSpec(PartitionField(3, 1000, TruncateTransform(50), "part"))
@@ -266,34 +266,34 @@ def test_a_decimal_inside_a_struct_is_looked_at_too(tmp_path: Path) -> None:
 
 
 class Priced:
-    """A transform whose last row has a price that no partition takes."""
+    """A transform whose last row has a price that fits no partition."""
 
     def __init__(self) -> None:
-        """Note the sizes of batches."""
+        """Start without batches."""
         self.sizes: list[int] = []
 
     def __call__(self, rows: pa.RecordBatch) -> dict[str, Any]:
-        """Do the expensive step."""
+        """Return prices, and record the size of the batch."""
         self.sizes.append(rows.num_rows)
         ids = rows["id"].to_pylist()
-        prices = [Decimal("-9999999.99") if one == 9 else Decimal(one) for one in ids]
+        prices = [Decimal("-9999999.99") if number == 9 else Decimal(number) for number in ids]
         return {"id": rows["id"], "price": pa.array(prices, pa.decimal128(9, 2))}
 
 
 def by_price(folder: Path) -> tuple[CliLake, IcebergSink]:
-    """Return a table that is partitioned by a truncated price."""
+    """Return a table partitioned by a truncated price."""
     lake = CliLake(folder)
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "price", DecimalType(9, 2)))
     spec = PartitionSpec(PartitionField(2, 1000, TruncateTransform(50), "part"))
     sink = lake.make_table()
-    catalog = sink._catalog  # noqa: SLF001 - the table is made anew with another schema.
+    catalog = sink._catalog  # noqa: SLF001 - the table is created again with another schema.
     catalog.drop_table("db.t")
     catalog.create_table("db.t", schema=schema, partition_spec=spec)
     return lake, sink
 
 
-def test_a_row_that_cannot_be_written_is_set_aside_with_its_error(tmp_path: Path) -> None:
-    """All others are committed; the batch was halved to find it."""
+def test_a_row_that_cannot_be_written_is_quarantined_with_its_error(tmp_path: Path) -> None:
+    """All other rows are committed; the batch was halved to find it."""
     lake, sink = by_price(tmp_path)
     transform = Priced()
     options: dict[str, Any] = {"transform": transform, "batch_rows": 8, "on_error": "quarantine"}
@@ -308,7 +308,7 @@ def test_a_row_that_cannot_be_written_is_set_aside_with_its_error(tmp_path: Path
 
 
 def test_a_row_that_cannot_be_written_ends_the_run_with_its_key(tmp_path: Path) -> None:
-    """By default: the error names the column, the value and the keys, and nothing is committed."""
+    """This is the default: the error names column, value and keys, and nothing is committed."""
     lake, sink = by_price(tmp_path)
     with pytest.raises(SchemaMismatchError, match=r"-9999999\.99.*\(id=8\) to \(id=9\)") as caught:
         lake.start("r", MemorySubmitter(range(10)), sink=sink, transform=Priced(), batch_rows=8)

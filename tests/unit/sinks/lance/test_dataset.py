@@ -1,4 +1,4 @@
-"""What an append leaves for the indices of a Lance dataset to do."""
+"""Which rows an append leaves unindexed in a Lance dataset."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def rig(tmp_path: Path) -> LanceRig:
     return LanceRig(f"file://{tmp_path}/t.lance")
 
 
-def test_a_dataset_without_indices_has_nothing_to_tell(rig: LanceRig) -> None:
-    """Nothing is said where there is no index."""
+def test_a_dataset_without_indices_has_no_unindexed_rows(rig: LanceRig) -> None:
+    """Nothing is reported without an index."""
     rig.start()
     assert rig.sink().unindexed_rows() == {}
 
 
 def test_rows_that_an_index_does_not_know_are_counted(rig: LanceRig) -> None:
-    """The rows of the run are counted until somebody brings the index up to date."""
+    """The rows of the run are counted until the index is brought up to date."""
     rig.dataset().create_scalar_index("id", "BTREE")
     assert rig.sink().unindexed_rows() == {}
     rig.start()
     assert rig.sink().unindexed_rows() == {"id_idx": len(IDS)}
     found = rig.dataset().to_table(filter="id = 7")
-    assert found["label"].to_pylist() == ["l7"]  # Found all the same.
+    assert found["label"].to_pylist() == ["l7"]  # Found without the index.
     rig.dataset().optimize.optimize_indices()
     assert rig.sink().unindexed_rows() == {}
 
 
 def test_an_id_of_a_removed_fragment_is_not_used_again(rig: LanceRig) -> None:
-    """An index remembers fragments by number: a new one of an old number would not be searched."""
+    """An index knows fragments by number: a new one with an old number would not be searched."""
     rig.make([100, 101], mode="append")
     rig.dataset().create_scalar_index("id", "BTREE")
     rig.dataset().delete("id >= 100")
@@ -42,8 +42,8 @@ def test_an_id_of_a_removed_fragment_is_not_used_again(rig: LanceRig) -> None:
     assert rig.dataset().to_table(filter="id = 7")["label"].to_pylist() == ["l7"]
 
 
-def test_what_cannot_be_found_out_is_no_error(rig: LanceRig) -> None:
-    """The run has landed by then, whatever became of the dataset since."""
+def test_a_dataset_that_cannot_be_read_is_not_an_error(rig: LanceRig) -> None:
+    """The run has already landed, whatever happened to the dataset since."""
     rig.start()
     rig.drop()
     assert rig.sink().unindexed_rows() == {}

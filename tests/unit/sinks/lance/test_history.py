@@ -1,4 +1,4 @@
-"""What a dataset's versions tell, also those that Lance's Python cannot read back in full."""
+"""What a dataset's versions show, including those that Lance's Python cannot fully read."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def rig(tmp_path: Path) -> LanceRig:
 
 
 class HalfCompaction:
-    """A compaction that reserves numbers for its fragments in one version, and makes no second.
+    """A compaction that reserves fragment numbers in one version, and then fails.
 
-    Somebody has deleted a row of a fragment that it has rewritten.
+    Meanwhile a row of a fragment that it has rewritten was deleted.
     """
 
     def __init__(self, rig: LanceRig) -> None:
-        """Rewrite fragments, and delete a row of them."""
+        """Rewrite fragments, and delete one of their rows."""
         self._rig, self._dataset = rig, rig.dataset()
         tasks = Compaction.plan(self._dataset, {}).tasks
         self._rewrites = [task.execute(self._dataset) for task in tasks]
         rig.dataset().delete("id = -2")
 
     def reserve(self) -> None:
-        """Let it come to where it fails."""
+        """Run it to the point where it fails."""
         before = self._rig.dataset().version
         with pytest.raises(OSError, match="conflict"):
             Compaction.commit(self._dataset, self._rewrites)
@@ -44,9 +44,9 @@ class HalfCompaction:
 
 
 def test_a_dataset_with_an_index_is_written_after_its_compaction(rig: LanceRig) -> None:
-    """Lance's Python has no words for that version; it is a rewrite all the same."""
+    """Lance's Python cannot represent that version, but it is still a rewrite."""
     rig.dataset().optimize.compact_files()
-    with pytest.raises(TypeError, match="RewrittenIndex"):  # Not yet mended in Lance.
+    with pytest.raises(TypeError, match="RewrittenIndex"):  # Not yet fixed in Lance.
         rig.dataset().read_transaction(rig.dataset().version)
     rig.start()
     rig.assert_each_row_once(foreign=[-1, -2])
@@ -54,7 +54,7 @@ def test_a_dataset_with_an_index_is_written_after_its_compaction(rig: LanceRig) 
 
 
 def test_a_landed_run_is_found_after_such_a_compaction(rig: LanceRig) -> None:
-    """The driver died before its receipt; then somebody compacts."""
+    """The driver died before its receipt; then the dataset was compacted."""
     version = rig.land_and_die()
     rig.dataset().optimize.compact_files()
     driven = rig.start()
@@ -63,25 +63,25 @@ def test_a_landed_run_is_found_after_such_a_compaction(rig: LanceRig) -> None:
 
 
 def test_a_compaction_under_way_does_not_prove_a_post_dead(rig: LanceRig) -> None:
-    """What it reserves lets a post pass that was built before: nothing may be deleted yet."""
+    """Its reservation lets an earlier post pass, so nothing may be deleted yet."""
     sink, compaction = rig.sink(), HalfCompaction(rig)
     before = sink.load()
     compaction.reserve()
     assert sink.load().settled_below <= before.next_sequence_number
 
 
-def test_a_post_that_passes_a_compaction_under_way_says_its_true_version(rig: LanceRig) -> None:
-    """The version that reserves stands where the post was to stand."""
+def test_a_post_that_passes_a_compaction_under_way_reports_its_true_version(rig: LanceRig) -> None:
+    """The reservation has the version number that the post expected."""
     driven = rig.start_while(HalfCompaction(rig).reserve)
     assert rig.posts[0] is Outcome.UNKNOWN  # It did pass: the test is not vacuous.
     assert driven.snapshot_id == rig.dataset().version
     rig.assert_each_row_once()
 
 
-def test_a_run_that_passed_a_compaction_and_was_overwritten_is_not_written_again(
+def test_a_run_that_passed_a_compaction_and_was_overwritten_is_not_written_twice(
     rig: LanceRig,
 ) -> None:
-    """Its mark is gone; the versions tell that it has landed."""
+    """Its mark is gone; the versions show that it has landed."""
     rig.land_and_die(HalfCompaction(rig).reserve)
     rig.make([-3], mode="overwrite")
     with pytest.raises(CommittedThenRemovedError):
@@ -90,7 +90,7 @@ def test_a_run_that_passed_a_compaction_and_was_overwritten_is_not_written_again
 
 
 def test_every_kind_of_version_is_read(rig: LanceRig) -> None:
-    """None of them stops a look at the dataset."""
+    """None of them prevents reading the history."""
     dataset = rig.dataset
     dataset().delete("id = -2")
     dataset().update({"label": "'x'"}, where="id = -1")
@@ -104,7 +104,7 @@ def test_every_kind_of_version_is_read(rig: LanceRig) -> None:
     rig.dataset(version=2).restore()
     rig.make(IDS, mode="overwrite")
     history = History(dataset())
-    kinds = {history.step(one).kind for one in range(1, dataset().version + 1)}
+    kinds = {history.step(version).kind for version in range(1, dataset().version + 1)}
     assert kinds == {
         *("Overwrite", "Append", "CreateIndex", "Delete", "Update", "Merge", "Project"),
         *("UpdateConfig", "BaseOperation", "Rewrite", "Restore"),

@@ -1,7 +1,7 @@
-"""A post to a Lance dataset: what errors mean, and versions that go or come late.
+"""A post to a Lance dataset: what errors mean, and versions that disappear or come late.
 
-Lance sees only the versions that are there. What was cleaned away between a look and its post
-would otherwise be undone, or a post land that was settled.
+Lance sees only the versions that exist. Without our checks, a change that was cleaned up between a
+look and its post would be undone, or a settled post would land.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.sinks.base import Change, Outcome, RunMark
 from tests.fakes.lance_rig import LanceRig
 
 
-# ---- Answers to a post: what each of Lance's errors is taken for
+# ---- Answers to a post: what each of Lance's errors means
 @pytest.fixture
 def rig(tmp_path: Path) -> LanceRig:
     """Return a dataset with one foreign row."""
@@ -38,7 +38,7 @@ CHANGES: dict[str, tuple[Callable[[LanceRig], object], list[int]]] = {
 def test_what_lance_itself_refuses_is_a_conflict(
     rig: LanceRig, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Others came between our last look and Lance's own: it says that nothing has landed."""
+    """Another writer came between our last look and Lance's: Lance says that nothing landed."""
     change, foreign = CHANGES[name]
     left = [change]
 
@@ -63,13 +63,13 @@ ANSWERS: list[tuple[Exception, Outcome | None]] = [
 
 
 @pytest.mark.parametrize(("answer", "expected"), ANSWERS, ids=str)
-def test_each_answer_is_taken_for_what_it_proves(
+def test_each_answer_means_only_what_it_proves(
     rig: LanceRig,
     monkeypatch: pytest.MonkeyPatch,
     answer: Exception,
     expected: Outcome | None,
 ) -> None:
-    """Only a clear no is a refusal; whatever else it is, the post may have landed."""
+    """Only a clear no is a refusal; after any other answer the post may have landed."""
     monkeypatch.setattr(LanceDataset, "commit", Mock(side_effect=answer))
     if expected is None:
         with pytest.raises(CommitRefusedError):
@@ -78,10 +78,10 @@ def test_each_answer_is_taken_for_what_it_proves(
         assert post(rig) is expected
 
 
-def test_a_refusal_of_a_dataset_that_has_changed_is_none(
+def test_a_refusal_by_a_dataset_that_has_changed_is_unknown(
     rig: LanceRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The change may be our own post: the next look tells."""
+    """The change may be our own post: the next look decides."""
 
     def land_and_fail(*_: object, **__: object) -> None:
         rig.make([-2], mode="append")
@@ -99,12 +99,12 @@ def post(rig: LanceRig) -> Outcome:
     return sink.post(view, "r", mark, Change())
 
 
-# ---- Versions that are cleaned away, or come late, around our post to a Lance dataset
+# ---- Versions that are cleaned up, or come late, around our post to a Lance dataset
 Deed = Callable[[LanceRig], object]
 
 
 def clean_up(rig: LanceRig) -> None:
-    """Clean away all versions but the newest."""
+    """Clean up all versions but the newest."""
     rig.dataset().cleanup_old_versions(older_than=dt.timedelta(0))
 
 
@@ -114,7 +114,7 @@ def configure(rig: LanceRig) -> None:
 
 
 def empty_version(rig: LanceRig) -> None:
-    """Make a version that adds nothing, as an abort does to settle what is under way."""
+    """Make a version that adds nothing, as an abort does to settle posts under way."""
     assert rig.sink().post_empty(rig.sink().load()) is Outcome.LANDED
 
 
@@ -126,8 +126,10 @@ CLEANED: dict[str, Deed] = {
 
 
 @pytest.mark.parametrize("name", CLEANED)
-def test_what_was_cleaned_away_since_the_look_stops_the_post(rig: LanceRig, name: str) -> None:
-    """Lance sees only the setting that is left, and would undo what came before it."""
+def test_a_change_that_was_cleaned_up_since_the_look_stops_the_post(
+    rig: LanceRig, name: str
+) -> None:
+    """Lance sees only the remaining settings change, and would undo what came before it."""
 
     def change() -> None:
         CLEANED[name](rig)
@@ -145,10 +147,10 @@ def test_what_was_cleaned_away_since_the_look_stops_the_post(rig: LanceRig, name
     rig.assert_each_row_once(foreign=[] if name == "delete" else [-1])
 
 
-def test_versions_cleaned_away_under_the_post_are_told(
+def test_versions_cleaned_up_during_the_post_are_an_error(
     rig: LanceRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between our look and Lance's own nobody can stop it; the error names what to restore."""
+    """Between our look and Lance's it cannot be prevented; the error names what to restore."""
 
     def clean_there(step: str) -> None:
         if step == "before-lance-commit":
@@ -163,10 +165,10 @@ def test_versions_cleaned_away_under_the_post_are_told(
     assert rig.ids() == []
 
 
-def test_a_version_that_comes_after_its_number_was_cleaned_up_is_not_taken_for_landed(
+def test_a_version_that_arrives_after_its_number_was_cleaned_up_has_not_landed(
     rig: LanceRig, tmp_path: Path
 ) -> None:
-    """A request that was long under way puts its version below younger ones: no row is in them."""
+    """A delayed request puts its version below newer ones, which do not have its rows."""
     before = set(tmp_path.rglob("*.*"))
     rig.land_and_die()
     (late,) = set(tmp_path.rglob("*.manifest")) - before
@@ -182,10 +184,10 @@ def test_a_version_that_comes_after_its_number_was_cleaned_up_is_not_taken_for_l
     assert rig.ids() == [-3, -2, -1]
 
 
-def test_a_version_without_rows_that_comes_late_is_not_taken_for_landed_either(
+def test_a_version_without_rows_that_arrives_late_has_not_landed_either(
     rig: LanceRig, tmp_path: Path
 ) -> None:
-    """Its files are all in the younger ones, for it has added none: they prove nothing."""
+    """It added no files, so the newer versions have them all, which proves nothing."""
     rig.partitions = [[]]
     before = set(tmp_path.rglob("*.*"))
     rig.land_and_die()
@@ -201,10 +203,10 @@ def test_a_version_without_rows_that_comes_late_is_not_taken_for_landed_either(
     assert rig.ids() == [-1]
 
 
-def test_a_version_is_named_truly_though_the_one_before_it_was_cleaned_away(
+def test_a_version_is_reported_correctly_after_the_one_before_it_was_cleaned_up(
     rig: LanceRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A setting came before the post and was cleaned away after it: the note tells all the same."""
+    """A settings change before the post was cleaned up after it: the note still has the version."""
 
     def clean_there(step: str) -> None:
         if step == "after-post":

@@ -1,4 +1,4 @@
-"""Others at work on a Lance dataset at the worst moments: the run is in it once, or says why."""
+"""Concurrent writers on a Lance dataset at the worst moments: a run lands once, or says why."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compact(rig: LanceRig) -> None:
 
 
 def clean_up(rig: LanceRig) -> None:
-    """Append, and clean away all versions but the newest."""
+    """Append, and clean up all versions but the newest."""
     append(rig)
     rig.dataset().cleanup_old_versions(older_than=AT_ONCE)
 
@@ -72,7 +72,7 @@ def overwrite(rig: LanceRig) -> None:
 
 
 def restore_first(rig: LanceRig) -> None:
-    """Go back to the first version, with something in between to go back from."""
+    """Append, and restore the first version."""
     append(rig)
     rig.dataset(version=1).restore()
 
@@ -88,7 +88,7 @@ def forget(rig: LanceRig) -> None:
 
 
 def both(one: Change, other: Change) -> Change:
-    """Return what makes two changes, one after the other."""
+    """Return a change that makes two changes, one after the other."""
 
     def change(rig: LanceRig) -> None:
         one(rig)
@@ -98,7 +98,7 @@ def both(one: Change, other: Change) -> Change:
 
 
 def make_again(rig: LanceRig) -> None:
-    """Drop the dataset, and make one that looks the same."""
+    """Drop the dataset, and make another that looks the same."""
     rig.drop()
     rig.make([-1])
 
@@ -119,8 +119,8 @@ HARMLESS: dict[str, tuple[Change, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_comes_before_the_post_does_not_stop_it(rig: LanceRig, name: str) -> None:
-    """The post is refused or passes, and the rows land once beside what others did."""
+def test_a_change_before_the_post_does_not_stop_it(rig: LanceRig, name: str) -> None:
+    """The post is refused or passes, and the rows land once next to the other changes."""
     change, foreign = HARMLESS[name]
     driven = rig.start_while(lambda: change(rig))
     rig.assert_each_row_once(foreign=foreign)
@@ -134,13 +134,15 @@ def _ids_before(rig: LanceRig, version: int) -> list[int]:
     try:
         found: list[int] = rig.dataset(version=version - 1).to_table()["id"].to_pylist()
     except (ValueError, OSError):
-        return []  # Cleaned away.
+        return []  # Cleaned up.
     return found
 
 
 @pytest.mark.parametrize("name", ["index", "setting"])
-def test_a_post_that_lets_others_pass_says_its_true_version(rig: LanceRig, name: str) -> None:
-    """The version that the receipt names is the one that has the rows."""
+def test_a_post_that_passes_another_change_reports_its_true_version(
+    rig: LanceRig, name: str
+) -> None:
+    """The receipt names the version that has the rows."""
     driven = rig.start_while(lambda: HARMLESS[name][0](rig))
     assert rig.posts == [Outcome.UNKNOWN]
     assert driven.snapshot_id == rig.dataset().version
@@ -168,7 +170,7 @@ STOPS: dict[str, tuple[Change, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", STOPS)
-def test_what_staged_files_do_not_survive_stops_the_run(rig: LanceRig, name: str) -> None:
+def test_a_change_that_staged_files_do_not_survive_stops_the_run(rig: LanceRig, name: str) -> None:
     """The error says what has changed, and nothing of the run is in the dataset."""
     change, kind, words = STOPS[name]
     with pytest.raises(kind, match=words):
@@ -178,8 +180,8 @@ def test_what_staged_files_do_not_survive_stops_the_run(rig: LanceRig, name: str
         assert not set(IDS) & set(rig.ids())
 
 
-def test_staged_files_that_a_clean_up_took_are_made_again(rig: LanceRig) -> None:
-    """The rows of files that are gone are computed again before anything is posted."""
+def test_staged_files_that_a_clean_up_deleted_are_made_again(rig: LanceRig) -> None:
+    """The rows of missing files are computed again before anything is posted."""
 
     def clean_all() -> None:
         rig.dataset().cleanup_old_versions(older_than=AT_ONCE, delete_unverified=True)
@@ -232,7 +234,7 @@ GONE: dict[str, tuple[Change, type[Exception]]] = {
 
 @pytest.mark.parametrize("name", GONE)
 def test_a_landed_run_that_is_gone_is_not_written_again(rig: LanceRig, name: str) -> None:
-    """Whoever removed it meant to, or nobody can tell: an error, and never a second commit."""
+    """It was removed on purpose, or may have been: that is an error, never a second commit."""
     rig.land_and_die()
     change, kind = GONE[name]
     change(rig)
@@ -244,14 +246,14 @@ def test_a_landed_run_that_is_gone_is_not_written_again(rig: LanceRig, name: str
     assert rig.computed == len(IDS)
 
 
-def test_a_mark_that_gave_way_to_younger_ones_is_not_missed(
+def test_a_run_whose_mark_gave_way_to_newer_ones_is_found(
     rig: LanceRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest mark goes, and its run is found by the version that it has made."""
+    """The oldest mark is dropped, and its run is found by the version that it made."""
     monkeypatch.setattr("holdfast.sinks.lance.marks.MARKS_MAX", 1)
     version = rig.land_and_die()
     other = LanceRig(f"{rig.uri}-2", time=rig.time)
-    other.uri = rig.uri  # Another ledger's run, onto the same dataset.
+    other.uri = rig.uri  # A run of another ledger on the same dataset.
     monkeypatch.setattr("tests.fakes.lance_rig.RUN_ID", "another")
     other.start()
     monkeypatch.undo()
@@ -261,10 +263,10 @@ def test_a_mark_that_gave_way_to_younger_ones_is_not_missed(
     assert (driven.outcome, driven.snapshot_id) == ("already_committed", version)
 
 
-def test_a_post_into_a_dataset_made_again_at_the_last_moment_is_told(
+def test_a_post_into_a_dataset_made_again_at_the_last_moment_is_an_error(
     rig: LanceRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lance takes such a post. It is not silent, and the dataset's own rows can be restored."""
+    """Lance accepts such a post. It is an error, and the dataset's own rows can be restored."""
 
     def make_again_there(step: str) -> None:
         if step == "before-lance-commit":
@@ -277,8 +279,8 @@ def test_a_post_into_a_dataset_made_again_at_the_last_moment_is_told(
     assert rig.ids() == [-1]
 
 
-def test_a_mark_that_was_copied_elsewhere_is_nobodys(rig: LanceRig, tmp_path: Path) -> None:
-    """Rows copied with Lance carry the schema's metadata: the same run may write there too."""
+def test_a_mark_that_was_copied_elsewhere_is_ignored(rig: LanceRig, tmp_path: Path) -> None:
+    """Rows copied with Lance keep the schema's metadata: the same run may write there too."""
     rig.start()
     copy = LanceRig(f"file://{tmp_path}/copy.lance", time=rig.time)
     lance.write_dataset(rig.dataset().to_table(), copy.uri, mode="overwrite")
@@ -289,8 +291,8 @@ def test_a_mark_that_was_copied_elsewhere_is_nobodys(rig: LanceRig, tmp_path: Pa
     assert copy.sink().find_mark(view, "r", nonce, {}) is None
 
 
-def test_a_dataset_whose_versions_went_back_is_not_believed(rig: LanceRig) -> None:
-    """Its rows were written anew under its id: the version that the mark names is not there."""
+def test_a_dataset_whose_versions_went_back_is_not_trusted(rig: LanceRig) -> None:
+    """Its rows were written again under its id: the version that the mark names is missing."""
     rig.land_and_die()
     identity, rows = f"{rig.uri}/_holdfast/identity.json", rig.dataset().to_table()
     kept = rig.place.storage.get(identity)
@@ -303,16 +305,16 @@ def test_a_dataset_whose_versions_went_back_is_not_believed(rig: LanceRig) -> No
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", "{}"])
 def test_a_mark_that_cannot_be_read_stops_the_run(rig: LanceRig, text: str) -> None:
-    """Somebody has changed it: nothing is written, and the error says what it is about."""
+    """The mark was changed by hand: nothing is written, and the error says so."""
     rig.start()
-    (name,) = (one.decode() for one in rig.dataset().schema.metadata if one.startswith(b"holdfast"))
+    (name,) = (key.decode() for key in rig.dataset().schema.metadata if key.startswith(b"holdfast"))
     rig.dataset().update_schema_metadata({name: text})
     with pytest.raises(UnsupportedTableError, match="this run's mark cannot be read"):
         rig.sink().find_mark(rig.sink().load(), "r", "any", {})
 
 
 def test_columns_keep_their_numbers_after_one_was_dropped(rig: LanceRig) -> None:
-    """Files name columns by number: counted anew, a label would be read as something else."""
+    """Files name columns by number: if renumbered, a label would be read as another column."""
     rig.dataset().drop_columns(["label"])
     rig.dataset().add_columns({"label": "'new'"})
     rig.start()
@@ -322,10 +324,10 @@ def test_columns_keep_their_numbers_after_one_was_dropped(rig: LanceRig) -> None
 
 
 @pytest.mark.parametrize("change", [index, configure])
-def test_what_lets_a_post_pass_does_not_settle_it(rig: LanceRig, change: Change) -> None:
-    """A version more does not mean that an older post is dead; an empty one of ours does."""
+def test_a_change_that_lets_a_post_pass_does_not_settle_it(rig: LanceRig, change: Change) -> None:
+    """A newer version does not mean that an older post is dead; an empty one of ours does."""
     sink = rig.sink()
-    number = sink.load().next_sequence_number  # What a post gets that is now under way.
+    number = sink.load().next_sequence_number  # The number of a post that is now under way.
     change(rig)
     view = sink.load()
     assert view.settled_below <= number < view.next_sequence_number
@@ -335,7 +337,7 @@ def test_what_lets_a_post_pass_does_not_settle_it(rig: LanceRig, change: Change)
 
 @pytest.mark.parametrize("schema", [{}, {"fields": "x"}, {"fields": ["x"]}, {"fields": [{}]}])
 def test_a_schema_that_no_dataset_has_is_damage(rig: LanceRig, schema: dict[str, Any]) -> None:
-    """Plans of a ledger hold it; found by fuzzing (seed 2, round 6), as a traceback."""
+    """A ledger's plans hold it; fuzzing found it as a traceback (seed 2, round 6)."""
     sink = rig.sink()
     with pytest.raises(LedgerDamagedError, match="unknown content"):
         sink.check(sink.load(), [schema], [])
@@ -344,7 +346,9 @@ def test_a_schema_that_no_dataset_has_is_damage(rig: LanceRig, schema: dict[str,
 @pytest.mark.parametrize(
     "detail", [{}, {"fragment": []}, {"fragment": {}}, {"fragment": {"id": 0, "files": [{}]}}]
 )
-def test_what_no_writer_says_of_a_fragment_is_damage(rig: LanceRig, detail: dict[str, Any]) -> None:
+def test_a_fragment_detail_that_no_writer_makes_is_damage(
+    rig: LanceRig, detail: dict[str, Any]
+) -> None:
     """It is found before the intent is written."""
     sink = rig.sink()
     with pytest.raises(LedgerDamagedError, match="a-group"):
@@ -352,7 +356,7 @@ def test_what_no_writer_says_of_a_fragment_is_damage(rig: LanceRig, detail: dict
 
 
 def test_a_fragment_of_another_file_than_the_ledger_lists_is_damage(rig: LanceRig) -> None:
-    """Files that were never looked for would be published."""
+    """Files that were never checked would be published."""
     sink = rig.sink()
     (fragment,) = rig.dataset().get_fragments()
     group = _group(rig, {"fragment": fragment.metadata.to_json()})

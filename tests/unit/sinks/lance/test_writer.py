@@ -1,4 +1,4 @@
-"""Blob columns of Lance datasets, of every make: rows go in as bytes, and come back the same."""
+"""Blob columns of every Lance format: rows go in as bytes, and come back the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dataset:
     """A dataset with one column of blobs."""
 
     def __init__(self, folder: Path, field: pa.Field, version: Any) -> None:  # noqa: ANN401
-        """Make it, empty."""
+        """Create it, empty."""
         self.uri = f"file://{folder}/t.lance"
         rows = pa.schema([field]).empty_table()
         lance.write_dataset(rows, self.uri, data_storage_version=version)
@@ -42,11 +42,11 @@ class Dataset:
         assert self.sink.post(view, "run", mark, Change(adds=writer.cut())) is Outcome.LANDED
 
     def blobs(self) -> list[bytes]:
-        """Read all blobs with Lance; NULL reads as nothing."""
+        """Read all blobs with Lance; NULL reads as empty bytes."""
         dataset = lance.dataset(self.uri)
         count = dataset.count_rows()
-        found = [dataset.take_blobs("blob", indices=[one]) for one in range(count)]
-        return [one[0].read() if one and one[0] is not None else b"" for one in found]
+        found = [dataset.take_blobs("blob", indices=[index]) for index in range(count)]
+        return [blobs[0].read() if blobs and blobs[0] is not None else b"" for blobs in found]
 
 
 @pytest.mark.parametrize(
@@ -54,29 +54,31 @@ class Dataset:
     [
         (OLD, "2.0"),
         (OLD, "2.1"),
-        # Lance makes new blobs of it, whose type has fewer parts than `blob_array` gives.
+        # Lance turns it into new blobs, whose type has fewer parts than `blob_array` gives.
         (OLD, "2.2"),
         (lance.blob_field("blob"), "2.2"),
         (lance.blob_field("blob", inline_size_threshold=2), "2.2"),
     ],
     ids=["old in 2.0", "old in 2.1", "old in 2.2", "new", "new with a threshold"],
 )
-def test_bytes_go_into_blobs_of_every_make(tmp_path: Path, field: pa.Field, version: str) -> None:
-    """A NULL, an empty and a large one are among them."""
+def test_bytes_are_written_to_blobs_of_every_format(
+    tmp_path: Path, field: pa.Field, version: str
+) -> None:
+    """They include a NULL, an empty and a large one."""
     dataset = Dataset(tmp_path, field, version)
     dataset.append(pa.record_batch({"blob": pa.array(BLOBS, pa.binary())}))
-    assert dataset.blobs() == [one or b"" for one in BLOBS]
+    assert dataset.blobs() == [blob or b"" for blob in BLOBS]
 
 
-def test_blobs_that_a_user_has_made_are_taken(tmp_path: Path) -> None:
+def test_blobs_that_a_user_has_made_are_accepted(tmp_path: Path) -> None:
     """A transform may return Lance's own type."""
     dataset = Dataset(tmp_path, lance.blob_field("blob"), "2.2")
     dataset.append(pa.record_batch({"blob": lance.blob_array(BLOBS)}))
-    assert dataset.blobs() == [one or b"" for one in BLOBS]
+    assert dataset.blobs() == [blob or b"" for blob in BLOBS]
 
 
 def test_a_blob_that_names_another_file_is_refused_by_column(tmp_path: Path) -> None:
-    """Its bytes may be gone when somebody reads it: no file of ours would hold them."""
+    """Its bytes may be gone when it is read: no file of ours would hold them."""
     writer = Dataset(tmp_path, lance.blob_field("blob"), "2.2").writer()
     rows = pa.record_batch({"blob": lance.blob_array([b"here", "s3://elsewhere/file"])})
     with pytest.raises(ValueMisfitError, match="refers to another file") as caught:
