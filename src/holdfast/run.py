@@ -394,7 +394,8 @@ class Run:
             check_output=check_output,
         )
         identity = identity_on(table=sink.name, table_uuid=view.uuid)
-        with shown(ledger, sink.name, wanted=self._progress):
+        tasks = partial(spark.tasks_running, given.session)
+        with shown(ledger, sink.name, wanted=self._progress, tasks=tasks):
             report = driver.write(view, identity, options)
         spark.forget_cached_table(given.session, target)
         warn_of_doubts(report)

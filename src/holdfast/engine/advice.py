@@ -227,17 +227,17 @@ def doing(progress: Progress | None, reason: str) -> str:
     if progress.state == "new":
         return "it has not been started yet"
     why = f" ({reason})" if reason else ""
-    told = {
-        "staged": "all rows are staged; commits",
+    text = {
+        "staged": "all rows staged; committing",
         "committed": "committed",
         "stopped": f"stopped{why}; run it again to go on",
         "aborted": f"aborted{why}",
     }.get(progress.state)
-    if told is None and not progress.passes:
-        told = "looks at the input"
-    if told is None:
+    if text is None and not progress.passes:
+        text = "counting the input"
+    if text is None:
         return f"{progress.start}, pass {progress.passes}: {progress.reason}"
-    return f"{progress.start}: {told}"
+    return f"{progress.start}: {text}"
 
 
 # ---- The records of a run log in words

@@ -102,6 +102,14 @@ class Frame:
     # The reason that an ended start recorded, and its message.
     reason: str = ""
     message: str = ""
+    # While the input is counted: how many of Spark's tasks have ended, and how many there are.
+    tasks: tuple[int, int] | None = None
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the input is being read to count its rows, before the first job."""
+        progress = self.progress
+        return progress is not None and progress.state == "started" and not progress.passes
 
     @property
     def is_over(self) -> bool:
@@ -167,7 +175,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
     """Return what is known as names and values, without the bar and the clock."""
     progress = frame.progress
     if progress is None or progress.state == "new":
-        return [("start", doing(frame.progress, frame.reason))]
+        return [("start", _doing(frame))]
     # Before the first job the number of rows is not known.
     lines = [("rows", _rows(progress, frame.pace))] if _has_rows(progress) else []
     if progress.quarantined_rows:
@@ -181,7 +189,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
         lines.append(("kept", f"{progress.kept_rows:,} rows of earlier starts, {saved} of work"))
     if progress.cost:
         lines.append(("cost", cost_text(progress.cost, progress.kept_cost, progress.lost_cost)))
-    lines.append(("start", doing(frame.progress, frame.reason)))
+    lines.append(("start", _doing(frame)))
     if frame.message:  # Not in a log line: it may hold values of a row.
         lines.append(("error", f"{frame.reason}: {frame.message}"))
     if frame.silent_s:
@@ -193,7 +201,7 @@ def one_line(frame: Frame) -> str:
     """Return the most important figures on one line, for a log."""
     progress = frame.progress
     if progress is None or progress.state == "new":
-        return doing(frame.progress, frame.reason)
+        return _doing(frame)
     parts = [share] if (share := percent(progress)) else []
     if _has_rows(progress):
         parts.append(f"rows {_rows(progress, frame.pace)}")
@@ -205,10 +213,18 @@ def one_line(frame: Frame) -> str:
         parts.append(f"{progress.kept_rows:,} rows kept")
     if progress.cost:
         parts.append(cost_text(progress.cost, 0.0, progress.lost_cost))
-    parts += [f"start {doing(frame.progress, frame.reason)}", calm_time(frame.elapsed_s)]
+    parts += [f"start {_doing(frame)}", calm_time(frame.elapsed_s)]
     if frame.silent_s:
         parts.append(f"no record for {calm_time(frame.silent_s)}")
     return "; ".join(parts)
+
+
+def _doing(frame: Frame) -> str:
+    text = doing(frame.progress, frame.reason)
+    if frame.tasks is None:
+        return text
+    ended, tasks = frame.tasks
+    return f"{text}: {ended:,} of {counted(tasks, 'Spark task')} done"
 
 
 def percent(progress: Progress) -> str:

@@ -36,6 +36,7 @@ class Watching:
         look: Reads new records of the ledger.
         display: The display that shows frames.
         is_claimed: Whether the driver has claimed the run; before that there is nothing to see.
+        tasks: Returns how many of Spark's current tasks have ended, and how many there are.
         clock: This process's clock, in seconds.
         now: Unix seconds.
     """
@@ -45,6 +46,7 @@ class Watching:
     look: Callable[[], Observation]
     display: Display
     is_claimed: Callable[[], bool]
+    tasks: Callable[[], tuple[int, int] | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     _frame: Frame | None = field(default=None, init=False)
@@ -84,7 +86,11 @@ class Watching:
     def _shown(self) -> Frame:
         """Return the last frame, updated with the time that has passed since."""
         frame = self._frame or Frame(run_id=self.run_id, table=self.table)
-        return replace(frame, elapsed_s=self.clock() - self._began)
+        tasks = None
+        if frame.is_counting:
+            with contextlib.suppress(Exception):  # The rest is shown without it.
+                tasks = self.tasks()
+        return replace(frame, elapsed_s=self.clock() - self._began, tasks=tasks)
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -97,15 +103,22 @@ class Watching:
 
 
 @contextlib.contextmanager
-def shown(ledger: Ledger, table: str, *, wanted: bool | None) -> Iterator[None]:
+def shown(
+    ledger: Ledger,
+    table: str,
+    *,
+    wanted: bool | None,
+    tasks: Callable[[], tuple[int, int] | None] = lambda: None,
+) -> Iterator[None]:
     """Show the run's progress while the driver works.
 
     Args:
         ledger: The driver's ledger. Only its last claim is read; looks have their own log.
         table: The table's name.
         wanted: The `progress` setting of the run.
+        tasks: As for `Watching`.
     """
-    thread = _begin(ledger, table, wanted=wanted)
+    thread = _begin(ledger, table, wanted, tasks)
     try:
         yield
     finally:
@@ -113,7 +126,12 @@ def shown(ledger: Ledger, table: str, *, wanted: bool | None) -> Iterator[None]:
             thread.end()
 
 
-def _begin(ledger: Ledger, table: str, *, wanted: bool | None) -> _Thread | None:
+def _begin(
+    ledger: Ledger,
+    table: str,
+    wanted: bool | None,  # noqa: FBT001 - as `shown` has it.
+    tasks: Callable[[], tuple[int, int] | None],
+) -> _Thread | None:
     try:
         display = display_for(ledger.run_id, wanted=wanted)
         if display is None:
@@ -127,6 +145,7 @@ def _begin(ledger: Ledger, table: str, *, wanted: bool | None) -> _Thread | None
             look=watcher.look,
             display=display,
             is_claimed=lambda: ledger.log.own_claim > 0,
+            tasks=tasks,
         )
         thread = _Thread(watching)
         thread.start()

@@ -92,6 +92,21 @@ def _is_classic(session: SparkSession) -> bool:
     return hasattr(session, "_jsparkSession")
 
 
+def tasks_running(session: SparkSession) -> tuple[int, int] | None:
+    """Return how many tasks of the session's active stages have ended, and how many there are.
+
+    None under Connect, which does not show it, and while no stage is active.
+    """
+    if not _is_classic(session):
+        return None
+    tracker = session.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    known = [stage for stage in stages if stage is not None]
+    if not known:
+        return None
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+
 def forget_cached_table(session: SparkSession, target: Target) -> None:
     """Make the session reload the table: Iceberg's Spark catalogs cache it for 30 s.
 

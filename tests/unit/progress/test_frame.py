@@ -131,8 +131,11 @@ def test_before_the_first_job_no_rows_are_shown() -> None:
     jobs = two_partitions()
     jobs.before_measure = lambda: seen.append(frame(rig))
     rig.start(jobs)
-    assert words(seen[0]) == {"start": "1: looks at the input"}
-    assert one_line(seen[0]) == "start 1: looks at the input; 0 s"
+    assert words(seen[0]) == {"start": "1: counting the input"}
+    assert one_line(seen[0]) == "start 1: counting the input; 0 s"
+    assert seen[0].is_counting
+    counting = replace(seen[0], tasks=(12, 200))
+    assert words(counting) == {"start": "1: counting the input: 12 of 200 Spark tasks done"}
 
 
 def test_silence_is_shown_once_it_is_longer_than_checkpoints_explain() -> None:

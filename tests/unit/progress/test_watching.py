@@ -254,3 +254,25 @@ def test_a_display_that_cannot_be_made_is_not_an_error(monkeypatch: pytest.Monke
     with shown(rig.ledger(), "lake.db.t", wanted=True):
         rig.start()
     assert rig.kinds()[-1] == "Receipt"
+
+
+def test_tasks_that_cannot_be_counted_do_not_hide_the_rest() -> None:
+    """Spark may be shutting down; the clock and the table are shown all the same."""
+
+    def broken() -> tuple[int, int]:
+        raise ConnectionError
+
+    rig, clock, display, frames = Rig(), Clock(), MemoryDisplay(), list[Frame]()
+    jobs = two_partitions()
+
+    def look() -> None:
+        for tasks in (broken, lambda: (3, 8)):
+            watched = watch(rig, clock, display)
+            watched.tasks = tasks
+            pass_time(watched, clock, 10.0)
+            frames.append(display.frames[-1])
+
+    jobs.before_measure = look
+    rig.start(jobs)
+    assert [frame.tasks for frame in frames] == [None, (3, 8)]
+    assert all(frame.is_counting for frame in frames)
