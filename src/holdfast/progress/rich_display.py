@@ -69,7 +69,7 @@ class FramePicture:
         progress = self._frame.progress
         if progress is None or progress.share is None:
             return None
-        full, empty = ("#", "-") if is_plain else ("━", "━")
+        full, empty = ("#", "-") if is_plain else ("━", "─")  # Also seen without colours.
         length = max(1, width - 6)
         done = int(length * progress.share)
         # What the resume has saved comes first, what has failed last.
