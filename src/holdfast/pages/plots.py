@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from holdfast.model.report import counted, readable_size, readable_time
 from holdfast.pages.charts import (
@@ -28,6 +29,7 @@ from holdfast.palette import FAILED, KEPT, NEW, PLAIN, WAITING
 _STARTS_MAX = 20
 _TABLE_ROWS_MAX = 10
 _ROWS_APART_MAX = 2
+_FILES_MIN = 5
 
 
 def plots_of(facts: Facts) -> list[Plot]:
@@ -96,8 +98,13 @@ def _kept(facts: Facts) -> list[Plot]:
     if len(facts.starts) <= 1 or not facts.totals.done_rows:
         return []
     inks = {"kept": KEPT.name, "new": NEW.name, "failed": FAILED.name}
-    values = [[one.kept_rows, one.rows - one.failed_rows, one.failed_rows] for one in summaries]
-    if not any(failed for *_, failed in values):
+    # Failed rows saved no work: they are counted as what they are in all later starts, too.
+    failed = list(accumulate((one.failed_rows for one in facts.starts), initial=0))
+    values = [
+        [one.kept_rows - failed[number - 1], one.rows - one.failed_rows, failed[number]]
+        for number, one in list(enumerate(facts.starts, start=1))[-_STARTS_MAX:]
+    ]
+    if not failed[-1]:
         del inks["failed"]
         values = [found[:2] for found in values]
     table = _bars("start", inks, [f"start {one.number}" for one in summaries], values, _count)
@@ -203,7 +210,8 @@ def _places(facts: Facts) -> list[Plot]:
 
 def _file_sizes(facts: Facts) -> list[Plot]:
     found = facts.file_sizes
-    if found is None or len(found.classes) <= 1:  # The tiles say it.
+    # The tiles say enough about few files, and about files of one size.
+    if found is None or found.files < _FILES_MIN or len(found.classes) <= 1:
         return []
     text = (
         f"{found.files:,} files from {readable_size(found.smallest)} to "

@@ -155,7 +155,7 @@ Point = tuple[float, float]
 # thin lines. If pauses exceed the first fraction of the time at work, each is cut to the second, in
 # which its length can be written, and all of them to the third.
 _PAUSES_SHARE_MAX = 0.5
-_CUT_SHARE = 0.09
+_CUT_SHARE = 0.12
 _CUTS_SHARE = 0.25
 
 

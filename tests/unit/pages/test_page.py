@@ -161,7 +161,7 @@ def test_what_is_not_known_is_said_instead_of_drawn() -> None:
         assert (plots[title].is_drawn, plots[title].text) == (False, NO_USAGE)
     assert "at each seal" in plots["Progress"].text
     assert plots["Progress"].is_drawn
-    assert NO_USAGE in page_of(found)
+    assert page_of(found).count(NO_USAGE) == 1  # On one line, with the names of both.
 
 
 def test_a_run_that_nobody_has_started_has_a_page() -> None:
@@ -253,6 +253,17 @@ def test_one_bar_shows_all_rows_by_what_they_are() -> None:
     ]
     assert all(part.share > 0 for part in parts)
     assert whole_bar(facts(look(Rig())).totals) == []
+
+
+def test_the_last_start_adds_up_to_the_bar_of_all_rows() -> None:
+    """Rows that failed in an earlier start are not among what a later one has kept."""
+    starts = TimedStart(at=0, records=3, failed=(1,)), TimedStart(at=200, records=2, failed=(0,))
+    found = facts(timed_run(*starts))
+    table = next(plot.table for plot in plots_of(found) if "found done" in plot.title)
+    assert table is not None
+    rows = [[part.text for part in row.parts] for row in table.rows]
+    assert rows == [["0", "200", "100"], ["200", "100", "200"]]
+    assert [part.text for part in whole_bar(found.totals)] == ["200 kept", "100 new", "200 failed"]
 
 
 def test_values_are_text_in_tables_and_tooltips() -> None:
