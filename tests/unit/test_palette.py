@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -10,8 +11,22 @@ import pytest
 from rich.color import ANSI_COLOR_NAMES
 
 from holdfast.model.history import RunState
-from holdfast.palette import CARD, GROUND, INKS, MEANINGS, PLAIN, SOFT, STATES, TEXT, Ink
+from holdfast.palette import (
+    CARD,
+    FAILED,
+    GROUND,
+    INKS,
+    KEPT,
+    MEANINGS,
+    NEW,
+    PLAIN,
+    SOFT,
+    STATES,
+    TEXT,
+    Ink,
+)
 
+IMAGES = Path(__file__).parents[2] / "docs" / "img"
 THEMES = ("light", "dark")
 # How linear RGB is seen without one kind of cone (Machado, Oliveira and Fernandes, 2009).
 SIGHT = {
@@ -69,3 +84,11 @@ def test_names_are_unique_and_terminals_know_their_colours() -> None:
 def test_each_state_of_a_run_has_a_colour() -> None:
     """A state that is added later is not left without one."""
     assert set(get_args(RunState)) <= set(STATES)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_drawing_of_the_documentation_has_the_same_colours(theme: str) -> None:
+    """What was kept, what is new, and the kill."""
+    drawing = (IMAGES / f"a-run-{theme}.svg").read_text()
+    for ink in (KEPT, NEW, FAILED):
+        assert getattr(ink, theme) in drawing
