@@ -1,4 +1,4 @@
-"""The palette: enough contrast on both backgrounds, and four colours that differ for every sight."""
+"""The palette: enough contrast on both backgrounds; four colours that differ for every sight."""
 
 from __future__ import annotations
 
