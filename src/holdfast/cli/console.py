@@ -16,22 +16,12 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.palette import state_style
 from holdfast.text import printable
 
 # The width for a pipe, unless COLUMNS says otherwise: ids and paths are not broken there.
 _PIPE_COLUMNS = 120
 _INDENT = (0, 0, 0, 2)
-
-STATE_STYLES = {
-    "new": "dim",
-    "started": "cyan",
-    "stopped": "yellow",
-    "staged": "blue",
-    "committed": "green",
-    "aborted": "dim",
-    "damaged": "red",
-    "unreadable": "yellow",
-}
 
 
 class PlainConsole(Console):
@@ -115,4 +105,4 @@ def styled(text: str, style: str) -> Text:
 
 def state_text(state: str) -> Text:
     """Return a run's state in its colour."""
-    return styled(state, STATE_STYLES.get(state, ""))
+    return styled(state, state_style(state))

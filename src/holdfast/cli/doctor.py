@@ -32,6 +32,7 @@ from holdfast.ledger.layout import probe_uri
 from holdfast.ledger.store import probe_store
 from holdfast.model.report import counted, readable_time
 from holdfast.opening import open_table
+from holdfast.palette import FAILED, KEPT, WAITING
 from holdfast.sinks.base import Sink, TableView
 from holdfast.sinks.targets import LanceTable, Target
 from holdfast.storage.locations import normalise
@@ -234,7 +235,11 @@ def _of_its_kind(
 
 _FAILED = 1
 _CONNECT = "sc://"
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+_STYLES = {
+    "ok": KEPT.terminal,
+    "warning": WAITING.terminal,
+    "failed": f"bold {FAILED.terminal}",
+}
 _LEVEL_WIDTH, _CHECK_WIDTH = 7, 22
 
 

@@ -31,7 +31,7 @@ def run(given: argparse.Namespace) -> int:
     """Examine the run, and write the page or print its facts; return the exit code.
 
     Raises:
-        MissingExtraError: Jinja or pygal is not installed.
+        MissingExtraError: Jinja is not installed.
         SettingsError: There is no such run, or the file cannot be written.
         StoreError: The ledger is damaged or does not answer.
     """
@@ -73,7 +73,7 @@ def look(ledger: Ledger, now: float) -> Facts:
 
 def _page(facts: Facts) -> str:
     try:
-        from holdfast.pages.page import page_of  # noqa: PLC0415 - jinja2 and pygal are optional.
+        from holdfast.pages.page import page_of  # noqa: PLC0415 - jinja2 is optional.
     except ImportError as error:
         raise MissingExtraError(
             what="a page about a run", package=error.name or "jinja2", extra="cli"

@@ -16,6 +16,7 @@ from holdfast.ledger.ports import Ports
 from holdfast.ledger.store import answers
 from holdfast.model.history import RunState, RunStatus, starts_of, unix_seconds
 from holdfast.model.records import decode_run_id, is_run_folder
+from holdfast.palette import state_style
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.runtime import io_runtime
 from holdfast.text import age, done_of, in_short, iso_moment, percent, printable
@@ -181,7 +182,7 @@ def _print(store: str, lines: list[Line]) -> None:
         # On one line, however long: `holdfast status` shows it in full.
         name = _short(printable(line.run_id), out.width // 2)
         text = printable(f"  {name:<{id_width}}  {line.state}  {said}")
-        style = console.STATE_STYLES[line.state]
+        style = state_style(line.state)
         out.print(console.styled(text, style), no_wrap=True, overflow="ellipsis")
 
 

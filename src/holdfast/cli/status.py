@@ -13,6 +13,7 @@ from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
 from holdfast.model.records import kind_of
 from holdfast.model.report import cost_text, counted, readable_size, readable_time
+from holdfast.palette import FAILED
 from holdfast.text import age, command, done_of, iso_moment, moment
 
 _STARTS_SHOWN = 10
@@ -93,7 +94,7 @@ def _print(seen: Observation, ports: Ports) -> None:
     title = console.styled("", "").append_text(console.styled(progress.run_id, "bold"))
     title.append("  ").append_text(console.state_text(progress.state))
     if progress.quarantined_rows:
-        title.append(f"  {counted(progress.quarantined_rows, 'row')} failed", style="yellow")
+        title.append(f"  {counted(progress.quarantined_rows, 'row')} failed", style=FAILED.terminal)
     out.print(title)
     console.facts(out, _lines(seen, ports))
     if seen.starts:

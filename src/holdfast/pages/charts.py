@@ -1,30 +1,14 @@
-"""Charts: the parts of pygal that are used, axis ticks, and SVG in the colours of the page.
+"""Charts: axis ticks, and the shapes that the page's template draws as SVG or as a table.
 
-pygal leaves a module finder behind, for map plugins. It has no `find_spec`, which breaks later
-imports in Python 3.12 and pytest. So it is removed again.
-
-What pygal adds for a standalone file (scripts, styles, comments, ids) is removed too.
+Places are percentages of the drawing, and lines are stretched to it: one drawing fits a wide page,
+a phone and paper, and its text has the same size on each. The template escapes every text.
 """
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import floor, log10
-from typing import Any
-
-from pygal import XY, Bar, HorizontalStackedBar
-from pygal.etree import etree
-from pygal.style import Style
-
-# ---- The parts of pygal that are used, and the only place where it is imported
-
-__all__ = ["XY", "Bar", "HorizontalStackedBar", "Style", "etree"]
-
-sys.meta_path[:] = [one for one in sys.meta_path if hasattr(one, "find_spec")]
-
 
 # ---- Ticks: the round numbers at the axes of a plot
 
@@ -32,8 +16,6 @@ _DAY_S = 86_400
 # Steps in which people count time.
 _TIMES_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
 _MOST = 6
-# The width in pixels of a label such as `1 min 30`.
-_TIME_WIDTH = 95
 _KILO, _MILLION = 1_000, 1_000_000
 _MINUTE_S, _HOUR_S = 60, 3_600
 
@@ -43,20 +25,20 @@ def number_ticks(top: float) -> list[float]:
     if top <= 0:
         return [0.0, 1.0]
     power = 10.0 ** floor(log10(top / (_MOST - 1)))
-    step = next(power * one for one in (1, 2, 5, 10) if power * one * (_MOST - 1) >= top)
+    step = next(power * step for step in (1, 2, 5, 10) if power * step * (_MOST - 1) >= top)
     return _up_to(top, max(step, 1.0))
 
 
-def time_ticks(top: float, width: int) -> list[float]:
+def time_ticks(top: float, most: int) -> list[float]:
     """Return round times from 0 to at least the top, in seconds.
 
     Args:
         top: The longest time.
-        width: How many pixels wide the drawing is.
+        most: How many steps there is room for.
     """
     if top < _TIMES_S[0]:
         return [0.0, 0.5, 1.0]
-    step = next((one for one in _TIMES_S if one * (width // _TIME_WIDTH) >= top), 0)
+    step = next((step for step in _TIMES_S if step * most >= top), 0)
     if step:
         return _up_to(top, step)
     return [day * _DAY_S for day in number_ticks(top / _DAY_S)]
@@ -81,7 +63,15 @@ def short_time(seconds: float) -> str:
     if seconds < _DAY_S:
         hours, rest = divmod(round(seconds) // _MINUTE_S, 60)
         return f"{hours} h {rest}" if rest else f"{hours} h"
-    return f"{seconds / _DAY_S:g} d"
+    return f"{seconds / _DAY_S:.3g} d"
+
+
+def rough_time(seconds: float) -> str:
+    """Return a time in one unit, for a place with little room: `90 min`."""
+    for unit, size in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _up_to(top: float, step: float) -> list[float]:
@@ -91,109 +81,192 @@ def _up_to(top: float, step: float) -> list[float]:
     return found
 
 
-# ---- Drawing: pygal charts as SVG for inclusion in a page, which supplies the colours
+# ---- Drawings: shapes in percent of the drawing's width and height, from its upper left corner
 
-_FONT_SIZE = 13
-_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
-_COLOUR = re.compile(r"\bcolor-(\d+)")
-_PLACES = ("d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width", "height", "transform")
-# These colours are never visible: the page has its own. pygal wants one for each series.
-_STYLE = Style(
-    colors=("#000",) * 32,
-    value_colors=("#000",) * 32,
-    label_font_size=_FONT_SIZE,
-    major_label_font_size=_FONT_SIZE,
-    title_font_size=_FONT_SIZE,
-)
-_names = count(1)
+Point = tuple[float, float]
+
+# A line is drawn in a square of this size, which is stretched.
+_SQUARE = 1_000
 
 
-# For a wide page, and for a phone.
-WIDE = ((1120, 300), (520, 300))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A labelled place on an axis."""
+
+    at: float
+    text: str
+    # Whether a phone has room for it, too.
+    is_major: bool = True
 
 
-def settings(width: int, height: int) -> dict[str, Any]:
-    """Return the settings that all charts share.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line, or the area below it."""
+
+    # The path in a square of 1,000.
+    path: str
+    ink: str
+    # "line", "area", "faint" or "dashed".
+    kind: str = "line"
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A column, or a band behind the lines."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    ink: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A point on a line."""
+
+    x: float
+    y: float
+    ink: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A text in the drawing, above its place or below it."""
+
+    x: float
+    y: float
+    text: str
+    ink: str
+    is_below: bool
+    # What it is short enough for: "wide", "middle" or "phone".
+    screen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """Everything in one SVG."""
+
+    x_ticks: Sequence[Tick] = ()
+    y_ticks: Sequence[Tick] = ()
+    boxes: Sequence[Box] = ()
+    lines: Sequence[Line] = ()
+    marks: Sequence[Mark] = ()
+    labels: Sequence[Label] = ()
+    is_tall: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Converts values into percentages of a drawing."""
+
+    right: float
+    top: float
+
+    def x(self, value: float) -> float:
+        """Return how far from the left edge a value is."""
+        return round(100 * value / self.right, 2)
+
+    def y(self, value: float) -> float:
+        """Return how far from the upper edge a value is."""
+        return round(100 * (1 - value / self.top), 2)
+
+    def path(self, points: Sequence[Point], *, is_area: bool = False) -> str:
+        """Return the path of a line, or of the area between it and the axis."""
+        if is_area:
+            points = [(points[0][0], 0.0), *points, (points[-1][0], 0.0)]
+        places = [
+            f"{x * _SQUARE / self.right:.1f} {_SQUARE * (1 - y / self.top):.1f}" for x, y in points
+        ]
+        return "M" + "L".join(places) + ("Z" if is_area else "")
+
+
+def number_axis(tops: Sequence[float], scale: Scale, text: Callable[[float], str]) -> list[Tick]:
+    """Return the ticks of a vertical axis.
 
     Args:
-        width: The width of the drawing. On the page it fills the available width.
-        height: The height of the drawing.
+        tops: Their values.
+        scale: Where they are.
+        text: Returns the label of a value.
     """
-    return {
-        "width": width,
-        "height": height,
-        "style": _STYLE,
-        "css": (),
-        "js": (),
-        "show_legend": False,
-        "margin": 4,
-        "margin_right": 18,
-        "spacing": 8,
-        "truncate_label": -1,
-        "include_x_axis": True,
-        "no_data_text": "",
-    }
+    return [Tick(at=scale.y(top), text=text(top)) for top in tops]
 
 
-def svg_of(chart: Any, *, title: str, text: str, colours: Sequence[str]) -> str:  # noqa: ANN401 - pygal has no types.
-    """Draw a chart and return it as an SVG element.
+# ---- Bars: a table with a bar in each row, whose parts are the columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a bar."""
+
+    ink: str
+    # Percent of the longest bar.
+    share: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarRow:
+    """One bar, with its values as text."""
+
+    label: str
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarTable:
+    """Bars below each other."""
+
+    of: str
+    # The colour of each column by its heading; it is the legend, too.
+    columns: dict[str, str] = field(default_factory=dict)
+    rows: list[BarRow] = field(default_factory=list)
+
+
+def bar_row(
+    label: str, values: Sequence[float], texts: Sequence[str], inks: Sequence[str], top: float
+) -> BarRow:
+    """Return a bar whose parts are in proportion to the longest bar.
 
     Args:
-        chart: A pygal chart.
-        title: What a screen reader says first.
-        text: What a screen reader says next: a description of the chart.
-        colours: The name of each series' colour in the page's style sheet.
+        label: What the bar is of.
+        values: The size of each part.
+        texts: The same, for people.
+        inks: The colour of each part.
+        top: The longest bar.
     """
-    root = chart.render_tree()
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if not _is_drawn(parent, child):
-                parent.remove(child)
-    for node in root.iter():
-        node.attrib.pop("id", None)
-        for place in _PLACES:
-            if place in node.attrib:
-                node.attrib[place] = _LONG_NUMBER.sub(_rounded, node.attrib[place])
-        if "class" in node.attrib:
-            node.set("class", _COLOUR.sub(lambda m: f"ink-{colours[int(m[1])]}", node.get("class")))
-    _name_values(root)
-    _describe(root, f"plot-{next(_names)}", {"title": title, "desc": text})
-    found: str = etree.tostring(root, encoding="unicode")
-    return found
+    # A part that is there is seen, however small it is.
+    parts = [
+        Part(ink=ink, share=max(0.01, round(100 * value / top, 2)) if value else 0.0, text=text)
+        for value, text, ink in zip(values, texts, inks, strict=True)
+    ]
+    return BarRow(label=label, parts=parts)
 
 
-def _is_drawn(parent: Any, child: Any) -> bool:  # noqa: ANN401 - elements of the library below pygal.
-    """Whether an element is visible, and not only there for pygal's own scripts and styles."""
-    if not isinstance(child.tag, str) or child.tag in {"defs", "script"}:
-        return False
-    if child.tag == "title":  # The labels of an axis say the same.
-        return bool(parent.get("class") != "guides")
-    return child.get("class") not in {"background", "plot tooltip-overlay"}
+# ---- Plots: a drawing or bars, and the text around them
+
+NO_USAGE = "Not known: an earlier version of Holdfast has written these records."
 
 
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.1f}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One plot, and the text around it. Without a drawing and a table the text says why."""
 
+    title: str
+    # A description in a sentence or two.
+    text: str
+    drawing: Drawing | None = None
+    table: BarTable | None = None
+    # Colours by what they mean, in order.
+    legend: dict[str, str] = field(default_factory=dict)
+    # Whether it takes the whole width of the page.
+    wide: bool = False
 
-def _name_values(root: Any) -> None:  # noqa: ANN401 - an element of whichever library pygal uses.
-    """Turn what pygal stores for its scripts into titles that browsers show on their own."""
-    for parent in list(root.iter("g")):
-        told = {node.get("class", "").split(" ")[0]: node.text for node in parent.findall("desc")}
-        for node in parent.findall("desc"):
-            parent.remove(node)
-        if told.get("value"):
-            words: Sequence[str] = [one for one in (told.get("x_label"), told["value"]) if one]
-            title = etree.Element("title")
-            title.text = ": ".join(words)
-            parent.insert(0, title)
-
-
-def _describe(root: Any, name: str, texts: Mapping[str, str]) -> None:  # noqa: ANN401 - as above.
-    for node in root.findall("title"):
-        root.remove(node)
-    for number, (tag, text) in enumerate(texts.items()):
-        node = etree.Element(tag, {"id": f"{name}-{tag}"})
-        node.text = text
-        root.insert(number, node)
-    root.set("role", "img")
-    root.set("aria-labelledby", " ".join(f"{name}-{tag}" for tag in texts))
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there is something to see."""
+        return self.drawing is not None or self.table is not None

@@ -8,28 +8,51 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
 
 from holdfast._version import __version__
 from holdfast.model.report import readable_time
+from holdfast.pages.curve import END_WORDS
 from holdfast.pages.facts import Facts, tiles_of
-from holdfast.pages.plots import END_WORDS, plots_of
+from holdfast.pages.plots import plots_of, whole_bar
+from holdfast.palette import INKS
 from holdfast.text import printable, without_passwords
 
 _DIGEST_LENGTH = 8
+# How many tiles there are in a row at most: on a wide page, on a narrower one, on a phone.
+_TILES_MAX = (6, 4, 2)
 
 
 def page_of(facts: Facts) -> str:
     """Return the page about a run, as HTML."""
     facts = _printable(facts)
+    tiles = tiles_of(facts.totals)
     return _template().render(
         facts=facts,
-        tiles=tiles_of(facts.totals),
+        inks=INKS,
+        whole=whole_bar(facts.totals),
+        tiles=list(zip(tiles, tile_places(len(tiles)), strict=True)),
         plots=plots_of(facts),
         end_words={**END_WORDS, "": _open_end(facts)},
         version=__version__,
         digest_length=_DIGEST_LENGTH,
     )
+
+
+def tile_places(tiles: int) -> list[tuple[int, ...]]:
+    """Return for each tile how many share its row: on a wide page, on a narrower one, on a phone.
+
+    Every row is full. Rows differ by at most one tile, and those with fewer come first.
+
+    Args:
+        tiles: How many there are.
+    """
+    return list(zip(*(_rows_of(tiles, most) for most in _TILES_MAX), strict=True))
+
+
+def _rows_of(tiles: int, most: int) -> list[int]:
+    rows = -(-tiles // most)
+    sizes = [(tiles + number) // rows for number in range(rows)]
+    return [size for size in sizes for _ in range(size)]
 
 
 def _printable(value: Any) -> Any:  # noqa: ANN401 - facts of any kind.
@@ -60,13 +83,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {
-        "moment": _moment,
-        "clock": _clock,
-        "time": readable_time,
-        # Only drawings are HTML already; their text was escaped when they were made.
-        "drawn": Markup,
-    }
+    pages.filters |= {"moment": _moment, "clock": _clock, "time": readable_time}
     return pages.get_template("page.html.j2")
 
 

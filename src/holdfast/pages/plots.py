@@ -1,182 +1,133 @@
-"""Plots: the pictures of a page, from its facts."""
+"""Plots: the pictures of a page, from its facts. What a run has nothing to show for is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 
-from holdfast.model.report import readable_size, readable_time
+from holdfast.model.report import counted, readable_size, readable_time
 from holdfast.pages.charts import (
-    WIDE,
-    XY,
-    Bar,
-    HorizontalStackedBar,
+    NO_USAGE,
+    BarTable,
+    Box,
+    Drawing,
+    Line,
+    Part,
+    Plot,
+    Scale,
+    bar_row,
+    number_axis,
     number_ticks,
-    settings,
     short_number,
-    short_time,
-    svg_of,
-    time_ticks,
 )
-from holdfast.pages.facts import Facts, Host
+from holdfast.pages.curve import pauses, progress_plot, time_axis
+from holdfast.pages.facts import Facts, Host, Totals
 from holdfast.pages.timeline import StartSummary
+from holdfast.palette import FAILED, KEPT, NEW, PLAIN, WAITING
 
-# ---- The plot of a run's progress: one line over all starts, and how each of them ended
-
-END_WORDS = {
-    "gone": "killed or taken over",
-    "stopped": "stopped with an error",
-    "committed": "committed",
-    "aborted": "given up",
-}
-
-
-def draw_progress(facts: Facts, title: str, text: str) -> tuple[list[str], dict[str, str]]:
-    """Return the drawings, and the colours of their series by name.
-
-    Args:
-        facts: The facts of the run, with points to draw.
-        title: The title of the plot.
-        text: A description of the plot.
-    """
-    ends = [end for end in END_WORDS if any(mark.end == end for mark in facts.timeline.ends)]
-    legend = {"rows done": "rows", "all rows": "all"} if facts.totals.input_rows else {}
-    legend = legend or {"rows done": "rows"}
-    legend |= {END_WORDS[end]: end for end in ends}
-    svgs = [_draw(facts, ends, size, title, text) for size in WIDE]
-    return svgs, legend
-
-
-def _draw(facts: Facts, ends: list[str], size: tuple[int, int], title: str, text: str) -> str:
-    line = facts.timeline
-    known = facts.totals.input_rows or 0
-    ticks = time_ticks(line.length_s, size[0])
-    tops = number_ticks(max(known, *(rows for _, rows in line.points)))
-    right, high = max(line.length_s, 1.0), tops[-1]
-    chart = XY(
-        **settings(*size),
-        x_labels=[tick for tick in ticks if tick <= right],
-        y_labels=tops,
-        xrange=(0, right),
-        range=(0, high),
-        x_value_formatter=short_time,
-        value_formatter=short_number,
-        show_dots=False,
-    )
-    # The area has no outline: at its right end that would look like one more mark.
-    chart.add("rows done", line.points, fill=True)
-    chart.add("rows done", line.points)
-    chart.add("all rows", [(0, known), (right, known)] if known else [])
-    for end in ends:
-        lines: list[tuple[float, float | None]] = []
-        for mark in line.ends:
-            if mark.end == end:
-                lines += [(mark.place_s, 0), (mark.place_s, high), (mark.place_s, None)]
-        chart.add(END_WORDS[end], lines, allow_interruptions=True)
-    for end in ends:
-        chart.add(None, _dots(facts, end), stroke=False, show_dots=True, dots_size=4)
-    return svg_of(chart, title=title, text=text, colours=("rows", "rows", "all", *ends, *ends))
-
-
-def _dots(facts: Facts, end: str) -> list[dict[str, Any]]:
-    """Return a dot at each end of a start, with the text that is shown over it."""
-    found = []
-    for mark in facts.timeline.ends:
-        if mark.end == end:
-            summary = facts.starts[mark.start - 1]
-            rows = summary.kept_rows + summary.rows
-            words = f"start {mark.start}: {END_WORDS[end]}, {rows:,} rows done"
-            found.append({"value": (mark.place_s, rows), "formatter": lambda _, words=words: words})
-    return found
-
-
-# ---- Plots: the pictures of a page, from its facts
-
-_WIDTH, _HEIGHT = 520, 280
-_BAR_HEIGHT, _AXIS_HEIGHT = 30, 50
 _STARTS_MAX = 20
-_LABEL_LENGTH_MAX = 18
-
-NO_USAGE = "Not known: an earlier version of Holdfast has written these records."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """One plot, and the text around it."""
-
-    title: str
-    # A description in a sentence or two.
-    text: str
-    # The same drawing for a wide page and for a phone, or one for both.
-    svgs: list[str] = field(default_factory=list)
-    # Series by name and colour, in order.
-    legend: dict[str, str] = field(default_factory=dict)
-    # Whether it takes the whole width of the page.
-    wide: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bars:
-    """One horizontal bar for each of several things, each bar in two parts."""
-
-    labels: Sequence[str]
-    parts: dict[str, Sequence[float]]
-    is_time: bool
+_TABLE_ROWS_MAX = 10
+_ROWS_APART_MAX = 2
+_FILES_MIN = 5
 
 
 def plots_of(facts: Facts) -> list[Plot]:
-    """Draw every plot that there is data for."""
-    return [
-        _progress(facts),
-        _kept(facts),
-        _waits(facts),
-        _memory(facts),
+    """Draw every plot that there is data for; those without a drawing come last."""
+    found = [
+        *progress_plot(facts),
+        *_memory(facts),
+        *_kept(facts),
+        *_waits(facts),
         *_host_waits(facts),
-        _places(facts),
-        _file_sizes(facts),
+        *_places(facts),
+        *_file_sizes(facts),
     ]
+    drawn = _in_full_rows([plot for plot in found if plot.is_drawn])
+    return [*drawn, *(plot for plot in found if not plot.is_drawn)]
 
 
-def _progress(facts: Facts) -> Plot:
-    title, line = "Progress", facts.timeline
-    if not line.points:
-        text = NO_USAGE if facts.totals.done_rows else "Nothing was done yet."
-        return Plot(title=title, text=text, wide=True)
-    text = "Rows that count now, by when they became durable; a line marks the end of a start."
-    if line.source == "seals":
-        text = (
-            "Rows that were done at each seal of the run log; "
-            "these records do not say when each row was done."
-        )
-    if line.cut_s:
-        text += f" {readable_time(line.cut_s)} of pauses between starts are left out."
-    svgs, legend = draw_progress(facts, title, text)
-    return Plot(title=title, text=text, svgs=svgs, legend=legend, wide=True)
+def _in_full_rows(plots: Sequence[Plot]) -> list[Plot]:
+    """Widen each plot that has no neighbour of about its height: nothing is half empty."""
+    found: list[Plot] = []
+    left: Plot | None = None
+    for plot in plots:
+        if left is not None and not plot.wide and _are_alike(left, plot):
+            found += [left, plot]
+            left = None
+            continue
+        if left is not None:
+            found.append(replace(left, wide=True))
+        left = None if plot.wide else plot
+        found += [plot] if plot.wide else []
+    return found if left is None else [*found, replace(left, wide=True)]
 
 
-def _kept(facts: Facts) -> Plot:
-    title, summaries = "What each start found done, and added", facts.starts[-_STARTS_MAX:]
-    if not any(summary.rows or summary.kept_rows for summary in summaries):
-        return Plot(title=title, text="Nothing was done yet.")
-    bars = Bars(
-        labels=[f"start {summary.number}" for summary in summaries],
-        parts={
-            "kept from earlier starts": [summary.kept_rows for summary in summaries],
-            "computed": [summary.rows for summary in summaries],
-        },
-        is_time=False,
+def _are_alike(left: Plot, right: Plot) -> bool:
+    if left.table is None or right.table is None:  # A drawing is as high as its neighbour.
+        return True
+    return abs(len(left.table.rows) - len(right.table.rows)) <= _ROWS_APART_MAX
+
+
+def whole_bar(totals: Totals) -> list[Part]:
+    """Return all rows of the input as one bar: kept, new, failed and waiting.
+
+    Args:
+        totals: The figures of the run.
+    """
+    kept, failed = totals.kept_rows, totals.failed_rows
+    waiting = max(0, (totals.input_rows or 0) - totals.done_rows)
+    new = max(0, totals.done_rows - kept - failed)
+    rows = {KEPT: kept, NEW: new, FAILED: failed, WAITING: waiting}
+    top = sum(rows.values())
+    found = bar_row(
+        "",
+        list(rows.values()),
+        [f"{number:,} {ink.name}" for ink, number in rows.items()],
+        [ink.name for ink in rows],
+        top,
     )
-    text = "Rows. What a start has kept was not computed again."
-    return _bars(title, text, bars, ("kept", "rows"))
+    return [part for part in found.parts if part.share]
 
 
-def _waits(facts: Facts) -> Plot:
+# ---- Bars: starts, hosts, places and file sizes
+
+
+def _kept(facts: Facts) -> list[Plot]:
+    summaries = facts.starts[-_STARTS_MAX:]
+    if len(facts.starts) <= 1 or not facts.totals.done_rows:
+        return []
+    inks = {"kept": KEPT.name, "new": NEW.name, "failed": FAILED.name}
+    # Failed rows saved no work: they are counted as what they are in all later starts, too.
+    failed = list(accumulate((one.failed_rows for one in facts.starts), initial=0))
+    values = [
+        [one.kept_rows - failed[number - 1], one.rows - one.failed_rows, failed[number]]
+        for number, one in list(enumerate(facts.starts, start=1))[-_STARTS_MAX:]
+    ]
+    if not failed[-1]:
+        del inks["failed"]
+        values = [found[:2] for found in values]
+    table = _bars("start", inks, [f"start {one.number}" for one in summaries], values, _count)
+    text = f"Rows. What a start has kept was not computed again.{_last_of(facts)}"
+    return [Plot(title="What each start found done, and added", text=text, table=table)]
+
+
+def _waits(facts: Facts) -> list[Plot]:
     title, summaries = "Time on rows and waits for storage, by start", facts.starts[-_STARTS_MAX:]
+    if not facts.totals.done_rows:
+        return []
     if not any(summary.dated_records for summary in summaries):
-        return Plot(title=title, text=NO_USAGE if facts.starts else "Nothing was done yet.")
-    text = "The time of all tasks together, for rows that count."
-    return _spent(title, text, [f"start {summary.number}" for summary in summaries], summaries)
+        return [Plot(title=title, text=NO_USAGE)]
+    if len(facts.starts) <= 1:  # The tiles say the same.
+        return []
+    text = f"The time of all tasks together, for rows that count.{_last_of(facts)}"
+    labels = [f"start {summary.number}" for summary in summaries]
+    return [Plot(title=title, text=text, table=_spent("start", labels, summaries))]
+
+
+def _last_of(facts: Facts) -> str:
+    starts = len(facts.starts)
+    return f" The last {_STARTS_MAX} of {starts} starts." if starts > _STARTS_MAX else ""
 
 
 def _host_waits(facts: Facts) -> list[Plot]:
@@ -185,133 +136,111 @@ def _host_waits(facts: Facts) -> list[Plot]:
         return []
     text = f"The busiest {len(facts.hosts)} hosts. One that waits more than others is worth a look."
     title = "Time on rows and waits for storage, by host"
-    return [_spent(title, text, [_label(host.host) for host in facts.hosts], facts.hosts)]
+    table = _spent("host", [host.host for host in facts.hosts], facts.hosts)
+    return [Plot(title=title, text=text, table=table)]
 
 
-def _spent(title: str, text: str, labels: Sequence[str], by: Sequence[StartSummary | Host]) -> Plot:
-    parts: dict[str, Sequence[float]] = {
-        "on rows": [one.seconds for one in by],
-        "waited for storage": [one.waited_s for one in by],
-    }
-    return _bars(title, text, Bars(labels=labels, parts=parts, is_time=True), ("rows", "wait"))
+def _spent(of: str, labels: Sequence[str], by: Sequence[StartSummary | Host]) -> BarTable:
+    inks = {"on rows": NEW.name, "waited": WAITING.name}
+    return _bars(of, inks, labels, [(one.seconds, one.waited_s) for one in by], readable_time)
 
 
-def _memory(facts: Facts) -> Plot:
+def _memory(facts: Facts) -> list[Plot]:
     title, hosts = "Peak memory of workers", facts.memory
     if not hosts:
-        return Plot(title=title, text=NO_USAGE if facts.starts else "Nothing was done yet.")
+        return [Plot(title=title, text=NO_USAGE)] if facts.totals.done_rows else []
     text = "The most that a worker process of a host had held when it wrote a record."
-    if len(hosts) < len(facts.hosts):
-        text += f" The {len(hosts)} hosts with the most are drawn."
-    if facts.timeline.cut_s:
-        text += " Pauses between starts are left out."
-    legend = {host.host: f"p{number}" for number, host in enumerate(hosts)}
-    # On the same axis as the progress, unless it is next to the hosts.
-    wide = len(facts.hosts) <= 1
-    sizes = WIDE if wide else ((_WIDTH, _HEIGHT),)
-    charts = [_memory_chart(facts, size) for size in sizes]
-    colours = list(legend.values())
-    svgs = [svg_of(chart, title=title, text=text, colours=colours) for chart in charts]
-    return Plot(title=title, text=text, svgs=svgs, legend=legend, wide=wide)
-
-
-def _memory_chart(facts: Facts, size: tuple[int, int]) -> XY:
-    right = max(facts.timeline.length_s, 1.0)
-    tops = number_ticks(max(host.peak_bytes for host in facts.memory))
-    chart = XY(
-        **settings(*size),
-        x_labels=[tick for tick in time_ticks(right, size[0]) if tick <= right],
-        y_labels=tops,
-        xrange=(0, right),
-        range=(0, tops[-1]),
-        x_value_formatter=short_time,
-        value_formatter=lambda size: readable_size(int(size)),
-        dots_size=1.5,
+    legend = {f"{hosts[0].host}: {readable_size(hosts[0].peak_bytes)}": NEW.name}
+    if others := hosts[1:]:
+        peak = readable_size(others[0].peak_bytes)
+        legend[f"{counted(len(others), 'more host')}: up to {peak}"] = PLAIN.name
+    tops = number_ticks(hosts[0].peak_bytes)
+    scale = Scale(right=max(facts.timeline.length_s, 1.0), top=tops[-1])
+    lines = [
+        Line(
+            path=scale.path(points if len(points) > 1 else points * 2),
+            ink=(NEW if host is hosts[0] else PLAIN).name,
+            kind="line" if host is hosts[0] else "faint",
+            text=f"{host.host}: {readable_size(host.peak_bytes)}",
+        )
+        for host in reversed(hosts)
+        for points in host.lines
+    ]
+    # On the same axis as the progress, and below it.
+    drawing = Drawing(
+        x_ticks=time_axis(facts.timeline, scale),
+        y_ticks=number_axis(tops, scale, _short_size),
+        boxes=pauses(facts.timeline, scale),
+        lines=lines,
     )
-    for host in facts.memory:
-        points: list[tuple[float | None, float | None]] = []
-        for line in host.lines:
-            points += [*line, (None, None)]
-        chart.add(host.host, points, allow_interruptions=True)
-    return chart
+    return [Plot(title=title, text=text, drawing=drawing, legend=legend, wide=True)]
 
 
-def _places(facts: Facts) -> Plot:
+def _places(facts: Facts) -> list[Plot]:
     title, found = "Rows by place, in the largest job", facts.places
-    if found is None:
-        return Plot(title=title, text="Nothing was done yet.")
+    if found is None or found.places <= 1:
+        return []
     some = "" if len(found.rows) == found.places else f" {len(found.rows)} of them are drawn."
     text = (
         f"{found.places:,} places of the job of claim {found.claim}, the largest first: "
         f"{found.largest:,} rows in the largest, {found.median:,.0f} in the middle one.{some}"
     )
+    if found.places <= _TABLE_ROWS_MAX:
+        labels = [str(number) for number in range(1, found.places + 1)]
+        rows = [(rows,) for rows in found.rows]
+        table = _bars("place", {"rows": PLAIN.name}, labels, rows, _count)
+        return [Plot(title=title, text=text, table=table)]
     tops = number_ticks(found.largest)
-    chart = Bar(
-        **settings(_WIDTH, _HEIGHT),
-        y_labels=tops,
-        range=(0, tops[-1]),
-        value_formatter=short_number,
-        show_x_labels=False,
-    )
-    # Keeps the bars narrow if there are few.
-    chart.add("rows", [*found.rows, *[None] * (8 - len(found.rows))], formatter=_rows)
-    return Plot(
-        title=title,
-        text=text,
-        svgs=[svg_of(chart, title=title, text=text, colours=("rows",))],
-        legend={"rows of a place": "rows"},
-    )
+    scale = Scale(right=len(found.rows), top=tops[-1])
+    boxes = [
+        Box(
+            x=scale.x(number + 0.1),
+            y=scale.y(rows),
+            width=scale.x(0.8),
+            height=round(100 - scale.y(rows), 2),
+            ink=PLAIN.name,
+            kind="column",
+            text=counted(rows, "row"),
+        )
+        for number, rows in enumerate(found.rows)
+    ]
+    drawing = Drawing(y_ticks=number_axis(tops, scale, short_number), boxes=boxes)
+    return [Plot(title=title, text=text, drawing=drawing)]
 
 
-def _file_sizes(facts: Facts) -> Plot:
-    title, found = "File sizes", facts.file_sizes
-    if found is None:
-        return Plot(title=title, text="No table file was written yet.")
+def _file_sizes(facts: Facts) -> list[Plot]:
+    found = facts.file_sizes
+    # The tiles say enough about few files, and about files of one size.
+    if found is None or found.files < _FILES_MIN or len(found.classes) <= 1:
+        return []
     text = (
         f"{found.files:,} files from {readable_size(found.smallest)} to "
         f"{readable_size(found.largest)}, {readable_size(int(found.median))} in the middle."
     )
-    tops = number_ticks(max(one.files for one in found.classes))
-    labels = [readable_size(one.from_bytes) for one in found.classes]
-    missing = max(0, 8 - len(labels))
-    chart = Bar(
-        **settings(_WIDTH, _HEIGHT),
-        x_labels=[*labels, *[""] * missing],
-        y_labels=tops,
-        range=(0, tops[-1]),
-        value_formatter=short_number,
-    )
-    chart.add("files", [*(one.files for one in found.classes), *[None] * missing])
-    return Plot(
-        title=title,
-        text=text,
-        svgs=[svg_of(chart, title=title, text=text, colours=("rows",))],
-        legend={"files from this size on": "rows"},
-    )
+    labels = [f"from {readable_size(one.from_bytes)}" for one in found.classes]
+    files = [(one.files,) for one in found.classes]
+    table = _bars("size", {"files": PLAIN.name}, labels, files, _count)
+    return [Plot(title="File sizes", text=text, table=table)]
 
 
-def _bars(title: str, text: str, bars: Bars, colours: Sequence[str]) -> Plot:
-    top = max(sum(values) for values in zip(*bars.parts.values(), strict=True))
-    ticks = time_ticks(top, _WIDTH) if bars.is_time else number_ticks(top)
-    chart = HorizontalStackedBar(
-        **settings(_WIDTH, _AXIS_HEIGHT + _BAR_HEIGHT * len(bars.labels)),
-        # pygal counts from the bottom.
-        x_labels=list(reversed(bars.labels)),
-        y_labels=ticks,
-        range=(0, ticks[-1]),
-        value_formatter=short_time if bars.is_time else short_number,
-    )
-    exact = readable_time if bars.is_time else _rows
-    for name, values in bars.parts.items():
-        chart.add(name, list(reversed(values)), formatter=exact)
-    legend = dict(zip(bars.parts, colours, strict=True))
-    svg = svg_of(chart, title=title, text=text, colours=colours)
-    return Plot(title=title, text=text, svgs=[svg], legend=legend)
+def _bars(
+    of: str,
+    inks: dict[str, str],
+    labels: Sequence[str],
+    values: Sequence[Sequence[float]],
+    text: Callable[[float], str],
+) -> BarTable:
+    top = max(sum(parts) for parts in values)
+    rows = [
+        bar_row(label, parts, [text(part) for part in parts], list(inks.values()), top)
+        for label, parts in zip(labels, values, strict=True)
+    ]
+    return BarTable(of=of, columns=inks, rows=rows)
 
 
-def _rows(number: float) -> str:
-    return f"{number:,.0f} rows"
+def _short_size(size: float) -> str:
+    return readable_size(int(size)).replace(".0 ", " ")
 
 
-def _label(text: str) -> str:
-    return text if len(text) <= _LABEL_LENGTH_MAX else f"…{text[1 - _LABEL_LENGTH_MAX :]}"
+def _count(number: float) -> str:
+    return f"{number:,.0f}"

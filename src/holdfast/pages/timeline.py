@@ -11,6 +11,7 @@ from typing import Literal
 from holdfast.model.history import Pass, Start, StartEnd, pass_reason, unix_seconds
 from holdfast.model.records import Record, Seal
 from holdfast.model.work import TaskRecord
+from holdfast.pages.flats import Flat, flats_of
 
 
 # ---- Starts: what each start of a run has added, and how it ended
@@ -151,9 +152,11 @@ def _no_job(start: Start, one: Pass) -> str:
 Point = tuple[float, float]
 
 # A job that dies at night is started again in the morning: drawn to scale, the work would be two
-# thin lines. If pauses exceed the first fraction of the time at work, each is cut to the second.
+# thin lines. If pauses exceed the first fraction of the time at work, each is cut to the second, in
+# which its length can be written, and all of them to the third.
 _PAUSES_SHARE_MAX = 0.5
-_CUT_SHARE = 0.03
+_CUT_SHARE = 0.12
+_CUTS_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +181,7 @@ class Axis:
             at: Unix seconds.
         """
         began, ended, left = self.spans[start]
-        return left + min(max(at, began), ended) - began
+        return left + (min(max(at, began), ended) - began)
 
 
 def axis_of(summaries: Sequence[StartSummary]) -> Axis:
@@ -188,8 +191,9 @@ def axis_of(summaries: Sequence[StartSummary]) -> Axis:
     pauses = [max(0.0, later.began_at - earlier.last_at) for earlier, later in pairwise(summaries)]
     working = sum(summary.lasted_s for summary in summaries)
     drawn = pauses
-    if sum(pauses) > _PAUSES_SHARE_MAX * working:
-        drawn = [min(pause, _CUT_SHARE * working) for pause in pauses]
+    if working and sum(pauses) > _PAUSES_SHARE_MAX * working:
+        cut = min(_CUT_SHARE, _CUTS_SHARE / len(pauses)) * working
+        drawn = [min(pause, cut) for pause in pauses]
     left, places = 0.0, []
     for summary, pause in zip(summaries, [*drawn, 0.0], strict=True):
         places.append((summary.began_at, summary.last_at, left))
@@ -198,7 +202,7 @@ def axis_of(summaries: Sequence[StartSummary]) -> Axis:
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Return at most about this many points of a growing line, including its first and last.
+    """Return at most this many points of a growing line, and the ends of all its long flat parts.
 
     Args:
         points: The points, from left to right.
@@ -206,8 +210,14 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     """
     if len(points) <= most:
         return list(points)
-    step = (len(points) - 1) / (most - 1)
-    return [points[round(number * step)] for number in range(most)]
+    left, parts = points[0][0], most // 2
+    width = (points[-1][0] - left) / parts or 1.0
+    # The first and the last point of each of the axis's equal parts.
+    ends: dict[int, tuple[Point, Point]] = {}
+    for point in points:
+        part = min(parts - 1, int((point[0] - left) / width))
+        ends[part] = (ends[part][0] if part in ends else point, point)
+    return [point for pair in ends.values() for point in dict.fromkeys(pair)]
 
 
 def highest(points: Iterable[Point], length: float, most: int) -> list[Point]:
@@ -256,6 +266,10 @@ class Timeline:
     length_s: float
     # The time between starts that is not drawn.
     cut_s: float
+    # Where the last start begins.
+    last_s: float
+    # Where no row became durable, and why.
+    flats: list[Flat]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +287,7 @@ def timeline_of(
     summaries: Sequence[StartSummary],
     axis: Axis,
     records: Sequence[TaskRecord],
-    log: Iterable[Record],
+    log: Sequence[Record],
 ) -> Timeline:
     """Return the rows that are done, over time.
 
@@ -297,6 +311,7 @@ def timeline_of(
     elif starts:
         steps = _sealed(starts, log)
     is_known = bool(steps) or not with_rows
+    exact = [(at, when) for at, when, _ in steps] if source == "tasks" else None
     return Timeline(
         source=source,
         # If no times are known, draw no points instead of a line at zero.
@@ -308,6 +323,8 @@ def timeline_of(
         ],
         length_s=axis.length_s,
         cut_s=axis.cut_s,
+        last_s=axis.spans[-1][2] if axis.spans else 0.0,
+        flats=flats_of(starts, axis.place, log, exact) if is_known else [],
     )
 
 
@@ -346,13 +363,13 @@ def _grown(
     summaries: Sequence[StartSummary], axis: Axis, steps: Iterable[tuple[int, float, int]]
 ) -> list[Point]:
     """Sum up the steps, and draw each start from its first to its last activity."""
-    of_life: dict[int, list[tuple[float, int]]] = {}
+    of_start: dict[int, list[tuple[float, int]]] = {}
     for at, when, rows in steps:
-        of_life.setdefault(at, []).append((when, rows))
+        of_start.setdefault(at, []).append((when, rows))
     points, done = [], 0
     for at, summary in enumerate(summaries):
         points.append((axis.place(at, summary.began_at), float(done)))
-        for when, rows in sorted(of_life.get(at, ())):
+        for when, rows in sorted(of_start.get(at, ())):
             # A step, not a slope: until a record is written its rows can be lost.
             place = axis.place(at, when)
             points += [(place, float(done)), (place, float(done + rows))]

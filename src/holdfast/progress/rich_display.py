@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.palette import FAILED, KEPT, NEW, WAITING, state_style
 from holdfast.progress.frame import Frame, calm_time, lines_of, percent
 from holdfast.text import printable
 
@@ -20,7 +21,8 @@ from holdfast.text import printable
 
 _NAME_COLUMNS = 8
 _COLUMNS_MAX = 100
-_COLOURS = {"committed": "green", "stopped": "yellow", "aborted": "red"}
+# Lines about rows of one kind, in the colour that these have in the bar.
+_STYLES = {"kept": KEPT, "failed": FAILED, "silent": WAITING}
 
 # Two displays on one terminal would draw over each other.
 _taken = threading.Lock()
@@ -47,7 +49,9 @@ class FramePicture:
         grid.add_column(no_wrap=True, overflow=cut, width=width - _NAME_COLUMNS - 4)
         progress = self._frame.progress
         for name, value in lines_of(self._frame):
-            style = _COLOURS.get(progress.state, "") if progress and name == "start" else ""
+            style = _STYLES[name].terminal if name in _STYLES else ""
+            if name == "start" and progress is not None and self._frame.is_over:
+                style = state_style(progress.state)
             grid.add_row(f"  {name}", Text(printable(value), style=style))
         yield grid
         # The cursor rests here, and so does Spark's own progress line.
@@ -63,17 +67,22 @@ class FramePicture:
 
     def _bar(self, width: int, *, is_plain: bool) -> Text | None:
         progress = self._frame.progress
-        if progress is None or progress.share is None:
+        if progress is None or progress.input_rows is None:
             return None
-        full, empty = ("#", "-") if is_plain else ("━", "━")
+        full, empty = ("#", "-") if is_plain else ("━", "─")  # Also seen without colours.
         length = max(1, width - 6)
-        done = int(length * progress.share)
-        # What the resume has saved comes first, in its own colour.
-        kept = int(length * min(1.0, progress.kept_rows / max(1, progress.input_rows or 0)))
-        kept = min(kept, done)
+        done = length
+        if progress.input_rows:
+            done = min(length, length * progress.done_rows // progress.input_rows)
+        # What the resume has saved comes first, what has failed last.
+        rows = max(1, progress.done_rows)
+        kept = min(done, done * progress.kept_rows // rows)
+        failed = min(done - kept, done * progress.quarantined_rows // rows)
         bar = Text(no_wrap=True)
-        bar.append(full * kept, style="cyan").append(full * (done - kept), style="green")
-        bar.append(empty * (length - done), style="grey30")
+        bar.append(full * kept, style=KEPT.terminal)
+        bar.append(full * (done - kept - failed), style=NEW.terminal)
+        bar.append(full * failed, style=FAILED.terminal)
+        bar.append(empty * (length - done), style=f"dim {WAITING.terminal}")
         return bar.append(f"{percent(progress):>6}", style="bold")
 
 

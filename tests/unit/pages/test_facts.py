@@ -113,9 +113,9 @@ def test_long_pauses_between_starts_are_cut() -> None:
     for at, summary in enumerate(summaries):
         summary.began_at, summary.last_at = BEGIN + 10_000 * at, BEGIN + 10_000 * at + 100
     axis = axis_of(summaries)
-    assert axis.length_s == pytest.approx(300 + 2 * 9)
-    assert axis.cut_s == pytest.approx(2 * (9_900 - 9))
-    assert axis.place(1, summaries[1].began_at) == pytest.approx(109)
+    assert axis.length_s == pytest.approx(300 + 2 * 36)
+    assert axis.cut_s == pytest.approx(2 * (9_900 - 36))
+    assert axis.place(1, summaries[1].began_at) == pytest.approx(136)
     for at, summary in enumerate(summaries):
         summary.began_at, summary.last_at = BEGIN + 110 * at, BEGIN + 110 * at + 100
     axis = axis_of(summaries)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -14,14 +13,18 @@ import pytest
 from holdfast import per_row
 from holdfast.cli import report
 from holdfast.model.work import Usage
+from holdfast.pages import page as page_module
+from holdfast.pages.charts import NO_USAGE
 from holdfast.pages.facts import facts_of
-from holdfast.pages.page import page_of
-from holdfast.pages.plots import NO_USAGE, plots_of
+from holdfast.pages.page import page_of, tile_places
+from holdfast.pages.plots import plots_of, whole_bar
 from holdfast.pages.spread import failures_of
+from holdfast.palette import INKS
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.pages import BEGIN, facts, killed_twice, large_run, look, with_usage, without_usage
 from tests.fakes.rig import LAYOUT, STORE, Rig
 from tests.fakes.row_functions import QUICK, RowFunction
+from tests.fakes.timed_runs import Shape, TimedStart, timed_run
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&\"'"
 NO_END_TAG = {"meta", "br"}
@@ -66,15 +69,14 @@ def failing_run(error: Exception) -> Rig:
 
 
 def test_a_page_is_whole_and_fetches_nothing() -> None:
-    """No script, no link, no address but the name of a format."""
+    """No script, no link, no address."""
     page = page_of(facts(look(killed_twice())))
     tags = Tags(page)
     assert tags.names >= {"html", "title", "svg", "table", "figure", "h1"}
     assert not tags.names & {"script", "link", "iframe", "object", "img", "image", "foreignobject"}
     assert not {name for name, _ in tags.attributes} & {"src", "href", "xlink:href", "onclick"}
     assert "url(" not in page
-    addresses = re.findall(r"https?://[^\s\"'<]+", page)
-    assert {one.partition("w3.org/")[0] for one in addresses} == {"http://www."}
+    assert "://" not in page
     ids = [value for name, value in tags.attributes if name == "id"]
     assert len(ids) == len(set(ids))
 
@@ -156,10 +158,10 @@ def test_what_is_not_known_is_said_instead_of_drawn() -> None:
     found = facts(without_usage(look(killed_twice())))
     plots = {plot.title: plot for plot in plots_of(found)}
     for title in ("Peak memory of workers", "Time on rows and waits for storage, by start"):
-        assert (plots[title].svgs, plots[title].text) == ([], NO_USAGE)
+        assert (plots[title].is_drawn, plots[title].text) == (False, NO_USAGE)
     assert "at each seal" in plots["Progress"].text
-    assert plots["Progress"].svgs
-    assert NO_USAGE in page_of(found)
+    assert plots["Progress"].is_drawn
+    assert page_of(found).count(NO_USAGE) == 1  # On one line, with the names of both.
 
 
 def test_a_run_that_nobody_has_started_has_a_page() -> None:
@@ -195,6 +197,97 @@ def test_several_hosts_are_compared() -> None:
     assert len(plots_of(one)) == len(titles) - 1
 
 
+@pytest.mark.parametrize("tiles", range(1, 13))
+def test_tiles_end_in_a_full_row_at_each_width(tiles: int) -> None:
+    """Rows differ by at most one tile; the first ones have fewer, which are then wider."""
+    for sizes in zip(*tile_places(tiles), strict=True):
+        rows, left = [], list(sizes)
+        while left:
+            row, left = left[: left[0]], left[left[0] :]
+            assert row == [len(row)] * row[0]
+            rows.append(len(row))
+        assert (sum(rows), rows) == (tiles, sorted(rows))
+        assert rows[-1] - rows[0] <= 1
+    assert [max(sizes) for sizes in zip(*tile_places(7), strict=True)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("starts", [1, 2, 5, 25])
+@pytest.mark.parametrize("hosts", [1, 2, 9, 300])
+@pytest.mark.parametrize("places", [1, 2, 9, 70])
+def test_no_panel_is_half_empty(starts: int, hosts: int, places: int) -> None:
+    """Panels side by side have about as many rows; one without such a neighbour is wide."""
+    shape = Shape(hosts=hosts, places=places)
+    some = [TimedStart(at=300 * number, records=80) for number in range(starts)]
+    plots = plots_of(facts(timed_run(*some, shape=shape)))
+    halves = [plot for plot in plots if not plot.wide]
+    assert all(plot.is_drawn for plot in plots)
+    for left, right in zip(halves[::2], halves[1::2], strict=True):
+        assert plots.index(right) == plots.index(left) + 1
+        if left.table and right.table:
+            assert abs(len(left.table.rows) - len(right.table.rows)) <= 2
+
+
+def test_what_tiles_say_already_is_not_drawn() -> None:
+    """One start, one host, one place and files of one size: only what happens over time is left."""
+    once = facts(timed_run(TimedStart(at=0, end="committed"), shape=Shape(places=1)))
+    assert [plot.title for plot in plots_of(once)] == ["Progress", "Peak memory of workers"]
+
+
+def test_a_plot_without_a_drawing_takes_one_line() -> None:
+    """Neither a caption nor an empty frame."""
+    page = page_of(facts(timed_run(TimedStart(at=0, records=0), shape=Shape(input_rows=9))))
+    assert "<strong>Progress.</strong>" in page
+    assert "<figure" not in page
+
+
+def test_one_bar_shows_all_rows_by_what_they_are() -> None:
+    """A part that is there is seen, however small it is; one that is not there is left out."""
+    starts = TimedStart(at=0, records=3, failed=(1,)), TimedStart(at=200, records=2)
+    found = facts(timed_run(*starts, shape=Shape(rows=1, input_rows=100_000)))
+    parts = whole_bar(found.totals)
+    assert [(part.ink, part.text) for part in parts] == [
+        ("kept", "2 kept"),
+        ("new", "2 new"),
+        ("failed", "1 failed"),
+        ("waiting", "99,995 waiting"),
+    ]
+    assert all(part.share > 0 for part in parts)
+    assert whole_bar(facts(look(Rig())).totals) == []
+
+
+def test_the_last_start_adds_up_to_the_bar_of_all_rows() -> None:
+    """Rows that failed in an earlier start are not among what a later one has kept."""
+    starts = TimedStart(at=0, records=3, failed=(1,)), TimedStart(at=200, records=2, failed=(0,))
+    found = facts(timed_run(*starts))
+    table = next(plot.table for plot in plots_of(found) if "found done" in plot.title)
+    assert table is not None
+    rows = [[part.text for part in row.parts] for row in table.rows]
+    assert rows == [["0", "200", "100"], ["200", "100", "200"]]
+    assert [part.text for part in whole_bar(found.totals)] == ["200 kept", "100 new", "200 failed"]
+
+
+def test_values_are_text_in_tables_and_tooltips() -> None:
+    """Nothing has to be read off an axis."""
+    page = page_of(facts(timed_run(TimedStart(at=0, records=3), TimedStart(at=200, records=2))))
+    assert '<th scope="row" title="start 2">start 2</th>' in page
+    assert '<td class="number">300</td><td class="number">200</td>' in page
+    assert "<title>start 1: killed or taken over, 300 rows done</title>" in page
+    for circle in re.findall(r"<circle[^>]*>(.*?)</circle>", page, re.DOTALL):
+        assert circle.startswith("<title>")
+
+
+def test_all_colours_come_from_the_palette() -> None:
+    """The style sheet names none; the page has each of them for light and for dark."""
+    css = (Path(page_module.__file__).parent / "page.css").read_text()
+    assert re.findall(r"#[0-9a-fA-F]{3}|rgb|hsl", css) == []
+    used = set(re.findall(r"var\(--([a-z]+)\)", css)) - {"row", "gap", "wide", "middle", "phone"}
+    assert used <= {ink.name for ink in INKS}
+    page = page_of(facts(look(killed_twice())))
+    for ink in INKS:
+        assert f"--{ink.name}: {ink.light};" in page
+        assert f"--{ink.name}: {ink.dark};" in page
+
+
 def test_a_page_of_twenty_thousand_records_is_quick_and_small() -> None:
     """Under 5 s and 2 MB: points are thinned, hosts and places are some of many."""
     seen = large_run(1_000, 20)
@@ -204,8 +297,3 @@ def test_a_page_of_twenty_thousand_records_is_quick_and_small() -> None:
     assert time.process_time() - began < 5
     assert len(page.encode()) < 2_000_000
     Tags(page)
-
-
-def test_nothing_is_left_among_pythons_finders() -> None:
-    """Pygal's own has no `find_spec`, and Python 3.12 warns of it at every import."""
-    assert all(hasattr(one, "find_spec") for one in sys.meta_path)

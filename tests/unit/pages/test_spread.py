@@ -81,6 +81,10 @@ def test_thinning_keeps_the_first_and_the_last_point_and_the_peaks_of_memory() -
     points = [(float(n), float(n)) for n in range(10_000)]
     some = thinned(points, 100)
     assert (len(some), some[0], some[-1]) == (100, points[0], points[-1])
+    # A flat part keeps both of its ends, where it began and where it rose again.
+    flat = [(float(n), min(n, 500.0)) for n in range(9_001)] + [(9_001.0, 501.0)]
+    flat = [point for point in flat if not 500 < point[0] < 9_000] + [(9_002.0, 502.0)]
+    assert {(500.0, 500.0), (9_000.0, 500.0)} <= set(thinned(flat, 100))
     peaks = highest([*points, (5_000.0, 1e9)], 9_999.0, 50)
     assert len(peaks) == 50
     assert (5_000.0, 1e9) in peaks

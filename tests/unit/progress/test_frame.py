@@ -213,7 +213,7 @@ def test_the_picture_at_80_columns() -> None:
     """No line is cut."""
     lines = [line.rstrip() for line in drawn(frame_of_a_resume(), 80)]
     assert lines[0] == f"{'embed-2026-11  lake.ml.embeddings':<67}  1 min 12 s"
-    assert lines[1].endswith("━   51%")
+    assert lines[1].endswith("─   51%")
     assert lines[2:-1] == [
         "  rows      2,052 of 4,000; 24 rows/s; about 1 min 20 s left",
         "  failed    12 rows set aside",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pty
 import re
@@ -11,8 +12,14 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
+
+from holdfast.palette import MEANINGS
+from holdfast.progress.rich_display import FramePicture
+from tests.fakes.progress_display import frame_of_a_resume
 
 JOB = """
 import sys, time
@@ -61,6 +68,28 @@ def start(terminal: int, rows: int) -> subprocess.Popen[bytes]:
             "PYTHONPATH": os.pathsep.join(sys.path),
         },
     )
+
+
+def bar_of(kept: int, failed: int) -> list[tuple[str, int]]:
+    """Return the parts of the bar of a run with 50 of 100 rows done: colour and length."""
+    progress = frame_of_a_resume().progress
+    assert progress is not None
+    changed = replace(
+        progress, input_rows=100, done_rows=50, kept_rows=kept, quarantined_rows=failed
+    )
+    console = Console(file=io.StringIO(), width=101, force_terminal=True, color_system="standard")
+    picture = FramePicture(replace(frame_of_a_resume(), progress=changed))
+    lines = console.render_lines(picture, console.options)
+    return [(str(part.style), len(part.text)) for part in lines[1] if part.text.strip("━─") == ""]
+
+
+def test_the_bar_shows_what_was_kept_what_is_new_what_failed_and_what_waits() -> None:
+    """In the colours of the palette, and in this order; 94 columns are 100 rows."""
+    kept, new, failed, waiting = (ink.terminal for ink in MEANINGS)
+    rest = (f"dim {waiting}", 47)
+    assert bar_of(0, 0) == [(new, 47), rest]
+    assert bar_of(50, 0) == [(kept, 47), rest]
+    assert bar_of(20, 10) == [(kept, 18), (new, 20), (failed, 9), rest]
 
 
 @pytest.mark.slow_unit  # A task checks for a stop only every few seconds.

@@ -88,7 +88,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed: Installed) -> N
     """Types and licence ship; tests, benchmarks and scripts do not."""
     names = zipfile.ZipFile(installed.wheel).namelist()
     assert "holdfast/py.typed" in names
-    assert {"holdfast/pages/page.html.j2", "holdfast/pages/page.css"} <= set(names)
+    pages = {name.partition("pages/")[2] for name in names if "pages/" in name}
+    assert {"page.html.j2", "charts.html.j2", "page.css"} <= pages
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"holdfast"}
 
