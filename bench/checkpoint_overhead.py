@@ -101,8 +101,8 @@ def run() -> dict[str, Any]:
     ratios = [on / off for on, off in zip(times["30s"], times["off"], strict=True)]
     return {
         "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(one, 3) for one in ratios],
+        "ratios": [round(ratio, 3) for ratio in ratios],
         "rows": _ROWS,
-        "checkpoints_30s_s": [round(one, 2) for one in times["30s"]],
-        "checkpoints_off_s": [round(one, 2) for one in times["off"]],
+        "checkpoints_30s_s": [round(seconds, 2) for seconds in times["30s"]],
+        "checkpoints_off_s": [round(seconds, 2) for seconds in times["off"]],
     }

@@ -96,9 +96,9 @@ class CountingProxy:
         with self._lock:
             found = list(self._exchanges)
         return sum(
-            one.answer_bytes
-            for one in found
-            if one.method == method and one.target.startswith(path)
+            exchange.answer_bytes
+            for exchange in found
+            if exchange.method == method and exchange.target.startswith(path)
         )
 
     def give_up(self, reason: str) -> None:
@@ -131,7 +131,7 @@ class CountingProxy:
             with self._lock:
                 found = list(self._exchanges)
             now = time.monotonic()
-            if len(found) != seen or not all(one.status for one in found):
+            if len(found) != seen or not all(exchange.status for exchange in found):
                 seen, quiet_since = len(found), now
             if now - quiet_since >= _QUIET_S:
                 return found
@@ -157,8 +157,8 @@ class _Connection(socketserver.BaseRequestHandler):
         """Pass requests on until either side closes."""
         self._exchange: Exchange | None = None
         with socket.create_connection(self.server.proxy.upstream_address) as upstream:
-            for one in (self.request, upstream):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for connection in (self.request, upstream):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             back = threading.Thread(target=self._answers, args=(upstream,), daemon=True)
             back.start()
             try:

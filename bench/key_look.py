@@ -63,8 +63,8 @@ def run() -> dict[str, Any]:
         sides: dict[str, Callable[[str], None]] = {"sums": sums, "look": look, "all": all_keys}
         times = alternate(sides, lambda name: name, lambda _name: None)
         more = [
-            round(one - other, 2)
-            for one, other in zip(times.seconds["look"], times.seconds["sums"], strict=True)
+            round(look_s - other, 2)
+            for look_s, other in zip(times.seconds["look"], times.seconds["sums"], strict=True)
         ]
         found[kind] = {
             "look_over_sums": times.ratio("look", "sums"),

@@ -37,7 +37,7 @@ def lance_alone(uri: str, files: list[str]) -> list[str]:
     pa.set_cpu_count(1)
     reader = pa.RecordBatchReader.from_batches(SCHEMA, _batches(files))
     fragments = write_fragments(reader, uri, schema=SCHEMA, mode="append")
-    return [json.dumps(one.to_json()) for one in fragments]
+    return [json.dumps(fragment.to_json()) for fragment in fragments]
 
 
 def _batches(files: list[str]) -> Iterator[pa.RecordBatch]:
@@ -58,7 +58,7 @@ def run() -> dict[str, Any]:
             def alone(uri: str, given: list[str] = files) -> None:
                 halves = [given[::2], given[1::2]]
                 parts = pool.map(lance_alone, [uri] * _PROCESSES, halves)
-                fragments = [FragmentMetadata.from_json(one) for part in parts for one in part]
+                fragments = [FragmentMetadata.from_json(text) for part in parts for text in part]
                 operation = lance.LanceOperation.Append(fragments)
                 lance.LanceDataset.commit(uri, operation, read_version=1)
 
@@ -87,6 +87,6 @@ def run() -> dict[str, Any]:
     return {
         "ratio": times.ratio("ours", "alone"),
         "rows": ROWS,
-        "input_mb": round(sum(Path(one).stat().st_size for one in files) / 1e6),
+        "input_mb": round(sum(Path(file).stat().st_size for file in files) / 1e6),
         **times.figures(),
     }

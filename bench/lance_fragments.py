@@ -124,7 +124,9 @@ def _work(groups: list[StagedGroup]) -> Work:
 
 def _bare(path: Path) -> float:
     groups = _staged(path, _FRAGMENTS)
-    fragments = [FragmentMetadata.from_json(json.dumps(one.detail["fragment"])) for one in groups]
+    fragments = [
+        FragmentMetadata.from_json(json.dumps(group.detail["fragment"])) for group in groups
+    ]
     started = time.monotonic()
     operation = lance.LanceOperation.Append(fragments)
     lance.LanceDataset.commit(str(path), operation, read_version=1)

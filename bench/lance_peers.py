@@ -44,12 +44,12 @@ def over_the_fastest(board: Board) -> dict[str, Any]:
     A column in which rows were lost or doubled does not count: that was another job.
     """
     medians = {
-        (name, column): statistics.median(one.seconds for one in cell.outcomes.values())
+        (name, column): statistics.median(outcome.seconds for outcome in cell.outcomes.values())
         for name, cells in board.cells.items()
         for column, cell in cells.items()
         if name != board.ours
         and cell.outcomes
-        and not any(one.wrong for one in cell.outcomes.values())
+        and not any(outcome.wrong for outcome in cell.outcomes.values())
     }
     if not medians:
         return {"ratio": None, "fastest_peer": None}
@@ -60,7 +60,7 @@ def over_the_fastest(board: Board) -> dict[str, Any]:
 
 def _measure(rows: int, rounds: int, names: list[str]) -> dict[str, Any]:
     board = Board(OURS_LANCE, names, COLUMNS)
-    files = [Path(one) for one in vector_files(rows)]
+    files = [Path(file) for file in vector_files(rows)]
     warm_up = Path(vector_files(_WARM_UP_ROWS)[0]).parent
     runs = Runs(rows=rows, source=files[0].parent, warm_up=warm_up)
     board.play({("plain",): runs.plain, ("checkpointed",): runs.checkpointed}, rounds)
@@ -70,7 +70,7 @@ def _measure(rows: int, rounds: int, names: list[str]) -> dict[str, Any]:
         **over_the_fastest(board),
         "figures": {
             "rows": rows,
-            "input_mb": round(sum(one.stat().st_size for one in files) / 1e6, 1),
+            "input_mb": round(sum(file.stat().st_size for file in files) / 1e6, 1),
             "output": "a Lance dataset in local files",
             "ratios": board.ratios(),
             **board.figures(),

@@ -162,5 +162,5 @@ def run() -> dict[str, Any]:
 
 def _over_the_slower(times: Times, both: str, *alone: str) -> float:
     """Return how long both take for each second of the slower one, round by round."""
-    rounds = zip(times.seconds[both], *(times.seconds[one] for one in alone), strict=True)
-    return round(float(statistics.median(one[0] / max(one[1:]) for one in rounds)), 3)
+    rounds = zip(times.seconds[both], *(times.seconds[side] for side in alone), strict=True)
+    return round(float(statistics.median(seconds[0] / max(seconds[1:]) for seconds in rounds)), 3)

@@ -44,7 +44,7 @@ def _measure(name: str, data: S3Input, warm_up: S3Input, *, parted: bool) -> dic
         raise SystemExit(f"{found['rows']} rows arrived of {data.rows}")
     figures = {
         "worker_mb": round(peaks.worker_mb, 1),
-        "workers_mb": sorted(round(one, 1) for one in peaks.workers_mb.values()),
+        "workers_mb": sorted(round(peak_mb, 1) for peak_mb in peaks.workers_mb.values()),
         "driver_mb": round(peaks.driver_mb, 1),
         "seconds": round(found["seconds"], 1),
         "tasks": found["tasks"],

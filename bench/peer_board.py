@@ -25,12 +25,12 @@ class Cell:
     def figures(self) -> dict[str, Any]:
         """Return all that was seen, for the record."""
         found = list(self.outcomes.values())
-        figures: dict[str, Any] = {"s": [round(one.seconds, 2) for one in found]}
+        figures: dict[str, Any] = {"s": [round(outcome.seconds, 2) for outcome in found]}
         if found:
-            figures["median_s"] = round(statistics.median(one.seconds for one in found), 2)
-        if killed_at := [one.killed_at for one in found if one.killed_at is not None]:
+            figures["median_s"] = round(statistics.median(outcome.seconds for outcome in found), 2)
+        if killed_at := [outcome.killed_at for outcome in found if outcome.killed_at is not None]:
             figures["killed_at"] = killed_at
-        if wrong := [one.wrong for one in found if one.wrong]:
+        if wrong := [outcome.wrong for outcome in found if outcome.wrong]:
             figures["wrong"] = wrong
         if self.failures:
             figures["failed"] = self.failures
@@ -45,7 +45,7 @@ class Cell:
     def ratio(self, over: Cell) -> float | None:
         """Return the seconds over another cell's: the median over the rounds that both have."""
         both = self.outcomes.keys() & over.outcomes.keys()
-        each = [self.outcomes[one].seconds / over.outcomes[one].seconds for one in both]
+        each = [self.outcomes[number].seconds / over.outcomes[number].seconds for number in both]
         return round(statistics.median(each), 3) if each else None
 
 
@@ -63,7 +63,9 @@ class Board:
         self.ours = ours
         self.columns = columns
         self.cells = {
-            name: {one: Cell() for one in (columns if PEERS[name].checkpointed else columns[:1])}
+            name: {
+                column: Cell() for column in (columns if PEERS[name].checkpointed else columns[:1])
+            }
             for name in names
         }
 
@@ -106,7 +108,7 @@ class Board:
         for name, cells in self.cells.items():
             if name != self.ours:
                 each = {column: ours[column].ratio(cell) for column, cell in cells.items()}
-                found[name] = {column: one for column, one in each.items() if one is not None}
+                found[name] = {column: ratio for column, ratio in each.items() if ratio is not None}
         return found
 
     def check_ours(self) -> None:
@@ -116,7 +118,9 @@ class Board:
             SystemExit: It has not.
         """
         for column, cell in self.cells[self.ours].items():
-            faults = cell.failures + [one.wrong for one in cell.outcomes.values() if one.wrong]
+            faults = cell.failures + [
+                outcome.wrong for outcome in cell.outcomes.values() if outcome.wrong
+            ]
             if faults:
                 raise SystemExit(f"ours, {column}: {'; '.join(faults)}")
 
@@ -124,7 +128,7 @@ class Board:
         """Print the medians."""
         print(f"  {'median s':<15}" + "".join(f"{column:>14}" for column in self.columns))
         for name, cells in self.cells.items():
-            texts = (cells[one].text() if one in cells else "none" for one in self.columns)
+            texts = (cells[column].text() if column in cells else "none" for column in self.columns)
             print(f"  {name:<15}" + "".join(f"{text:>14}" for text in texts))
         if any("*" in cell.text() for cells in self.cells.values() for cell in cells.values()):
             print("  * rows were lost or doubled; the figures say how many")

@@ -47,7 +47,7 @@ def handing_on(job: PeerJob) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa
 def columns_of(session: Foreign, source: str) -> str:
     """Return the columns of Parquet files, as a table is made with them."""
     columns = session.read.parquet(source).schema
-    return ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in columns)
+    return ", ".join(f"{column.name} {column.dataType.simpleString()}" for column in columns)
 
 
 def catalog_of(job: PeerJob) -> str:

@@ -48,9 +48,9 @@ def _measure(rows: int, rounds: int, names: list[str], sleep_s: float = 0.0) -> 
     board.print_table()
     board.check_ours()
     ratios = board.ratios()
-    size_bytes = sum(one.stat().st_size for one in source.glob("*.parquet"))
+    size_bytes = sum(file.stat().st_size for file in source.glob("*.parquet"))
     return {
-        "ratio": max((one for each in ratios.values() for one in each.values()), default=None),
+        "ratio": max((ratio for each in ratios.values() for ratio in each.values()), default=None),
         "figures": {
             "rows": rows,
             "input_mb": round(size_bytes / 1e6, 1),

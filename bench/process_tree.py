@@ -111,7 +111,7 @@ def watched(child: subprocess.Popen[str]) -> Iterator[Peaks]:
 def _workers(process_id: int) -> list[int]:
     """Return the processes that PySpark's daemons have forked."""
     below = descendants(process_id)
-    daemons = [one for one in below if _is_daemon(one)]
+    daemons = [process for process in below if _is_daemon(process)]
     return [worker for daemon in daemons for worker in descendants(daemon)]
 
 

@@ -108,6 +108,6 @@ def run() -> dict[str, Any]:
         "ratio": times.ratio("on", "off"),
         "rows": ROWS,
         "drawn_bytes": drawn,
-        "on_core_s": [round(one, 3) for one in on_core_s],
+        "on_core_s": [round(seconds, 3) for seconds in on_core_s],
         **times.figures(),
     }

@@ -54,4 +54,4 @@ def numbers(result: Mapping[str, Any], key: str) -> tuple[float, ...]:
     """Return a figure, or one of each round; nothing if there is none."""
     found = result.get(key)
     each = found if isinstance(found, list) else [found]
-    return tuple(float(one) for one in each if isinstance(one, int | float))
+    return tuple(float(number) for number in each if isinstance(number, int | float))

@@ -24,12 +24,13 @@ class Times:
         of a shared machine better than a ratio of medians.
         """
         pairs = zip(self.seconds[side], self.seconds[over], strict=True)
-        return round(statistics.median(one / other for one, other in pairs), 3)
+        return round(statistics.median(seconds / other for seconds, other in pairs), 3)
 
     def figures(self) -> dict[str, Any]:
         """Return all times, for the record."""
         return {
-            f"{side}_s": [round(one, 2) for one in found] for side, found in self.seconds.items()
+            f"{side}_s": [round(seconds, 2) for seconds in found]
+            for side, found in self.seconds.items()
         }
 
 

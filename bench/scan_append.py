@@ -41,7 +41,7 @@ def run() -> dict[str, Any]:
         command = [sys.executable, "-m", "bench.pyarrow_alone", f"s3://lake/alone/{name}"]
         halves = [files[::2], files[1::2]]
         both = [subprocess.Popen([*command, *half]) for half in halves]
-        codes = [one.wait(600) for one in both]  # Of both, also if the first has failed.
+        codes = [process.wait(600) for process in both]  # Of both, also if the first has failed.
         if any(codes):
             raise SystemExit("pyarrow alone failed")
 

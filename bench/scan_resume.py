@@ -63,8 +63,8 @@ class _Bench:
         """
         with tempfile.TemporaryDirectory() as folder:
             notes = [Path(folder) / life for life in ("first", "second")]
-            for one in notes:
-                one.mkdir()
+            for note in notes:
+                note.mkdir()
             name = f"killed_{round(part * 100)}"
             with count_requests(self._upstream) as proxy:
                 child = start("bench.scan_child", self._job(name, proxy, str(notes[0])).arguments())
@@ -132,7 +132,7 @@ def run() -> dict[str, Any]:
     return {
         "ratio": round(max(ratios.values()), 3),
         "reads_little_at_99": lives[0.99]["read_share"] <= _GOAL_READ_SHARE_AT_99,
-        "whole_s": [round(one, 2) for one in whole],
+        "whole_s": [round(seconds, 2) for seconds in whole],
         "checkpoint_every": _CHECKPOINT_EVERY,
         "rows": ROWS,
         "input_mb": round(bench.input.size_bytes / 1e6, 1),

@@ -79,9 +79,9 @@ class _Measured:
 
     def breakdown(self) -> dict[str, dict[str, int]]:
         return {
-            "methods": _counts(one.method for one in (*self.s3, *self.catalog)),
-            "s3": _counts(_label(one, _S3_KINDS) for one in self.s3),
-            "catalog": _counts(_label(one, _CATALOG_KINDS) for one in self.catalog),
+            "methods": _counts(exchange.method for exchange in (*self.s3, *self.catalog)),
+            "s3": _counts(_label(exchange, _S3_KINDS) for exchange in self.s3),
+            "catalog": _counts(_label(exchange, _CATALOG_KINDS) for exchange in self.catalog),
         }
 
 
@@ -154,10 +154,10 @@ def run() -> dict[str, Any]:
         }
         for round_number in range(_ROUNDS + 1):
             for (case, side), measured in found.items():
-                one = bench.measure(side, case)
-                _print_round(round_number, case, side, one)
+                result = bench.measure(side, case)
+                _print_round(round_number, case, side, result)
                 if round_number:  # The first round warms the session up.
-                    measured.append(one)
+                    measured.append(result)
         tasks = bench.df.rdd.getNumPartitions()
         session.stop()
     # Each task writes files of its own: a count of requests means little without theirs.
@@ -178,8 +178,8 @@ def _figures(found: Mapping[tuple[str, str], list[_Measured]]) -> dict[str, Any]
 
 
 def _case_figures(bare: list[_Measured], ours: list[_Measured]) -> dict[str, Any]:
-    seconds = [statistics.median(one.seconds for one in side) for side in (bare, ours)]
-    requests = [statistics.median(one.requests() for one in side) for side in (bare, ours)]
+    seconds = [statistics.median(result.seconds for result in side) for side in (bare, ours)]
+    requests = [statistics.median(result.requests() for result in side) for side in (bare, ours)]
     return {
         "ratio": round(seconds[1] / seconds[0], 3),
         "seconds_more": round(seconds[1] - seconds[0], 3),
@@ -191,10 +191,10 @@ def _case_figures(bare: list[_Measured], ours: list[_Measured]) -> dict[str, Any
 
 def _side_figures(measured: list[_Measured]) -> dict[str, Any]:
     return {
-        "seconds": [round(one.seconds, 3) for one in measured],
-        "s3_requests": [len(one.s3) for one in measured],
-        "catalog_requests": [len(one.catalog) for one in measured],
-        "requests": [one.requests() for one in measured],
+        "seconds": [round(result.seconds, 3) for result in measured],
+        "s3_requests": [len(result.s3) for result in measured],
+        "catalog_requests": [len(result.catalog) for result in measured],
+        "requests": [result.requests() for result in measured],
         "last_round": measured[-1].breakdown(),
     }
 

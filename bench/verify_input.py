@@ -120,8 +120,8 @@ def run() -> dict[str, Any]:
 def _figures(times: Times, worked: Times) -> dict[str, Any]:
     pairs = (("rows", "keys"), ("keys", "unchecked"), ("rows", "unchecked"))
     return {
-        **{f"{one}_over_{other}": times.ratio(one, other) for one, other in pairs},
-        **{f"{one}_over_{other}_worked": worked.ratio(one, other) for one, other in pairs},
+        **{f"{side}_over_{other}": times.ratio(side, other) for side, other in pairs},
+        **{f"{side}_over_{other}_worked": worked.ratio(side, other) for side, other in pairs},
         **times.figures(),
         **{f"worked_{side}": found for side, found in worked.figures().items()},
     }

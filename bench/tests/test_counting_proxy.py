@@ -108,7 +108,7 @@ def test_a_chunked_body_is_one_request(proxy: CountingProxy) -> None:
         connection.request("PUT", "/chunks", body=iter(pieces), encode_chunked=True)
         assert connection.getresponse().read().endswith(b"".join(pieces))
         _put(connection, "/next", b"z")
-    assert [one.target for one in proxy.settled()] == ["/chunks", "/next"]
+    assert [exchange.target for exchange in proxy.settled()] == ["/chunks", "/next"]
 
 
 def test_a_client_that_expects_100_continue_gets_it_before_it_sends(proxy: CountingProxy) -> None:
@@ -136,7 +136,9 @@ def test_requests_at_the_same_time_are_all_counted(proxy: CountingProxy) -> None
     with ThreadPoolExecutor(max_workers=16) as pool:
         answers = list(pool.map(send, range(64)))
     assert answers == [b"signed.example " + b"x" * number for number in range(64)]
-    assert {one.target for one in proxy.settled()} == {f"/{number}" for number in range(64)}
+    assert {exchange.target for exchange in proxy.settled()} == {
+        f"/{number}" for number in range(64)
+    }
 
 
 def test_a_reset_begins_anew_on_the_same_connection(proxy: CountingProxy) -> None:
@@ -145,7 +147,7 @@ def test_a_reset_begins_anew_on_the_same_connection(proxy: CountingProxy) -> Non
         _put(connection, "/before", b"")
         proxy.reset()
         _put(connection, "/after", b"")
-        assert [one.target for one in proxy.settled()] == ["/after"]
+        assert [exchange.target for exchange in proxy.settled()] == ["/after"]
 
 
 def test_a_server_that_is_gone_closes_the_connection() -> None:

@@ -19,8 +19,8 @@ def board_of(seconds: dict[str, dict[str, list[float]]]) -> Board:
     board = Board(OURS_LANCE, NAMES, COLUMNS)
     for name, columns in seconds.items():
         for column, found in columns.items():
-            for number, one in enumerate(found):
-                board.cells[name][column].outcomes[number] = Outcome(seconds=one)
+            for number, taken_s in enumerate(found):
+                board.cells[name][column].outcomes[number] = Outcome(seconds=taken_s)
     return board
 
 

@@ -143,7 +143,7 @@ def worker(plan: Plan, number: int) -> Server:
 
     def registered() -> bool:
         workers = _master_json(plan)["workers"]
-        return any(one["port"] == port and one["state"] == "ALIVE" for one in workers)
+        return any(worker["port"] == port and worker["state"] == "ALIVE" for worker in workers)
 
     return Server(
         name=name,

@@ -62,7 +62,7 @@ class Launcher:
         servers = all_servers(self._plan)
         self._ready = {server.name: threading.Event() for server in servers}
         with ThreadPoolExecutor(max_workers=len(servers)) as pool:
-            jobs: list[Future[None]] = [pool.submit(self._start_one, one) for one in servers]
+            jobs: list[Future[None]] = [pool.submit(self._start_one, server) for server in servers]
             try:
                 done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
                 errors = [error for job in done if (error := job.exception())]
@@ -78,7 +78,7 @@ class Launcher:
         Raises:
             ServerFailedError: There is no such server, or it did not come back.
         """
-        server = next((one for one in all_servers(self._plan) if one.name == name), None)
+        server = next((listed for listed in all_servers(self._plan) if listed.name == name), None)
         if server is None:
             message = f"the stack has no server {name!r}"
             raise ServerFailedError(message)

@@ -79,7 +79,9 @@ def family(known: Iterable[Identity], mark: str) -> set[Identity]:
     Both ways are needed: an executor whose parent died has no known parent left, and a
     PostgreSQL backend overwrites the environment in which the mark stood.
     """
-    listed = [_read_row(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()]
+    listed = [
+        _read_row(int(folder.name)) for folder in Path("/proc").iterdir() if folder.name.isdigit()
+    ]
     rows = [row for row in listed if row and row.state not in "ZX"]
     running = {row.identity for row in rows}
     found = {identity for identity in known if identity in running}
@@ -135,7 +137,7 @@ def end(
     deadline = time.monotonic() + 10.0
     while left := family(members, mark):
         if time.monotonic() > deadline:
-            message = f"processes do not end: {sorted(one.pid for one in left)}"
+            message = f"processes do not end: {sorted(identity.pid for identity in left)}"
             raise RuntimeError(message)
         forced |= left
         for identity in left:

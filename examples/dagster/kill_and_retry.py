@@ -43,11 +43,11 @@ def play(instance: Any, lake: Path, root: str, daemon: subprocess.Popen[bytes]) 
 
     def ended() -> Any:  # noqa: ANN401 - Dagster is not installed where types are checked.
         runs = instance.get_runs()
-        return runs if any(one.is_success for one in runs) else None
+        return runs if any(dagster_run.is_success for dagster_run in runs) else None
 
-    for one in reversed(wait_for(ended, what="the end", timeout_s=TIMEOUT_S, program=daemon)):
-        print(f"run {one.run_id}: {one.status.value}, root {one.root_run_id}")
-        events = instance.all_logs(one.run_id, of_type=_event_type("ASSET_MATERIALIZATION"))
+    for ended_run in reversed(wait_for(ended, what="the end", timeout_s=TIMEOUT_S, program=daemon)):
+        print(f"run {ended_run.run_id}: {ended_run.status.value}, root {ended_run.root_run_id}")
+        events = instance.all_logs(ended_run.run_id, of_type=_event_type("ASSET_MATERIALIZATION"))
         for event in events:
             metadata = event.asset_materialization.metadata
             kept, outcome = metadata["kept_rows"].value, metadata["outcome"].value

@@ -66,8 +66,8 @@ class MiniLm:
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         tokens = self._tokenizer.encode_batch(list(texts))
-        ids = np.array([one.ids for one in tokens])
-        mask = np.array([one.attention_mask for one in tokens], np.float32)
+        ids = np.array([encoding.ids for encoding in tokens])
+        mask = np.array([encoding.attention_mask for encoding in tokens], np.float32)
         states = (
             self._weights["embeddings.word_embeddings.weight"][ids]
             + self._weights["embeddings.position_embeddings.weight"][: ids.shape[1]]

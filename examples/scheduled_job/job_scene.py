@@ -120,7 +120,9 @@ def kill_at(
     victim = status.process_id
     for _ in range(levels):
         victim = _parents().get(victim, (0, 0))[0]
-    if victim == program.pid or victim not in {one.process_id for one in _tree_of(program.pid)}:
+    if victim == program.pid or victim not in {
+        process.process_id for process in _tree_of(program.pid)
+    }:
         sys.exit(f"process {victim} is not the scheduler's: nothing is killed")
     tree = _tree_of(victim)
     for process in tree:
@@ -166,7 +168,7 @@ def _tree_of(process_id: int) -> list[Process]:
     found = [process_id] if process_id in parents else []
     for parent in found:  # It grows while it is read.
         found += [child for child, (its_parent, _) in parents.items() if its_parent == parent]
-    return [Process(one, parents[one][1]) for one in found]
+    return [Process(found_id, parents[found_id][1]) for found_id in found]
 
 
 def _parents() -> dict[int, tuple[int, int]]:

@@ -98,7 +98,9 @@ class IcebergTable(TableUnderTest):
         """Expire with PyIceberg whatever is not the head."""
         table = self._load()
         head = table.metadata.current_snapshot_id
-        old = [one.snapshot_id for one in table.snapshots() if one.snapshot_id != head]
+        old = [
+            snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != head
+        ]
         table.maintenance.expire_snapshots().by_ids(old).commit()
 
     def forget_marks(self) -> None:
@@ -158,7 +160,7 @@ class NessieTable(RestTable):
 
     def roll_back(self, snapshot_id: int) -> None:
         """Say that there is nothing to roll back to."""
-        assert snapshot_id not in [one.snapshot_id for one in self._load().snapshots()]
+        assert snapshot_id not in [snapshot.snapshot_id for snapshot in self._load().snapshots()]
         self.cannot("roll back: Nessie shows the newest snapshot only")
 
     def expire_history(self) -> None:

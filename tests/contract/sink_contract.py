@@ -85,8 +85,11 @@ class MarkCases(Cases):
         table = self.table()
         landed = table.attempt(IDS, run_id=_RUN_IDS[2])
         expect_landed(landed)
-        others = [one for one in _RUN_IDS if one != landed.run_id]
-        found = {one: table.attempt([], run_id=one, nonce=f"of {one}").find() for one in others}
+        others = [run_id for run_id in _RUN_IDS if run_id != landed.run_id]
+        found = {
+            run_id: table.attempt([], run_id=run_id, nonce=f"of {run_id}").find()
+            for run_id in others
+        }
         expect(found, dict.fromkeys(others), "marks under other ids")
         expect_found(landed.find(), "under its own id")
 
@@ -283,15 +286,17 @@ class PostCases(Cases):
         expect(our_rows(table), IDS, "rows after the next attempt")
 
     def test_of_two_rivals_with_the_same_view_one_lands(self) -> None:
-        """Two drivers of one run that have seen the same table do not both land."""
+        """Two drivers of first run that have seen the same table do not both land."""
         table = self.table()
-        one = table.attempt(IDS, number=1)
+        first = table.attempt(IDS, number=1)
         two = table.attempt(OTHER_IDS, number=2)
-        expect(one.post(), Outcome.LANDED, "the first of two rivals")
+        expect(first.post(), Outcome.LANDED, "the first of two rivals")
         expect_refused(two.post(), "the second of two rivals")
         expect(our_rows(table), IDS, "rows after two rivals")
         found = two.sink.find_mark(two.sink.load(), RUN_ID, two.mark.run_nonce, {2: two.intent})
-        expect(expect_found(found, "by the loser").mark, one.mark, "the mark that the loser finds")
+        expect(
+            expect_found(found, "by the loser").mark, first.mark, "the mark that the loser finds"
+        )
 
     def test_of_rivals_that_post_at_once_one_lands(self) -> None:
         """Posts that arrive at the same moment are decided by the table, not by luck."""
@@ -309,7 +314,7 @@ class PostCases(Cases):
         expect(len(landed), 1, f"how many rivals have rows in the table ({outcomes})")
         mark = expect_found(rivals[0].find(), "after a race").mark
         expect(mark, rivals[landed[0]].mark, "the mark after a race")
-        told = [number for number, one in enumerate(outcomes) if one is Outcome.LANDED]
+        told = [number for number, outcome in enumerate(outcomes) if outcome is Outcome.LANDED]
         # An answer may be unknown, but whoever is told that it has landed must be right.
         expect(told or landed, landed, f"who is told that it has landed ({outcomes})")
 
@@ -476,7 +481,11 @@ class _FileCases(Cases):
         sink, view, groups = attempt.sink, attempt.view, attempt.groups
         targets = [group.renamed(uuid.uuid4().hex) for group in groups]
         copies = sink.copy_groups(view, groups, targets)
-        expect([one.paths for one in copies], [one.paths for one in targets], "the copies' names")
+        expect(
+            [group.paths for group in copies],
+            [group.paths for group in targets],
+            "the copies' names",
+        )
         _expect_missing(attempt, [], "files that were copied")
         sink.delete_files(view, attempt.paths)
         sink.check(view, [view.schema], copies)

@@ -155,9 +155,9 @@ def _post_among(
     return {
         "outcome": outcome,
         "found": found,
-        "rows": sorted(one for one in table.rows() if one >= 0),
+        "rows": sorted(id_ for id_ in table.rows() if id_ >= 0),
         "version": view.parent_snapshot_id,
-        "columns": [(one["id"], one["name"], one["type"]) for one in view.schema["fields"]],
+        "columns": [(field["id"], field["name"], field["type"]) for field in view.schema["fields"]],
         "settled below": view.settled_below,
         "is the same": view.uuid == attempt.view.uuid,
     }

@@ -165,9 +165,9 @@ def _scan_cells(known: Sequence[Cell]) -> list[Cell]:
         for step in _OF_SCANS
         for fault in FAULTS
     ]
-    jobs = [one for one in known if one.story == "job" and one.step not in _OF_KEYS]
+    jobs = [cell for cell in known if cell.story == "job" and cell.step not in _OF_KEYS]
     some = random.Random(_SCANS_SEED).sample(jobs, _SAMPLED)
-    return new + [replace(one, is_scan=True) for one in some]
+    return new + [replace(cell, is_scan=True) for cell in some]
 
 
 def _lance_cells(known: Sequence[Cell]) -> list[Cell]:
@@ -177,11 +177,11 @@ def _lance_cells(known: Sequence[Cell]) -> list[Cell]:
         for step in _OF_LANCE
         for fault in FAULTS
     ]
-    both = [one for one in known if one.step not in _OF_ICEBERG]
+    both = [cell for cell in known if cell.step not in _OF_ICEBERG]
     rng = random.Random(_LANCE_SEED)
-    some = [rng.choice([one for one in both if one.story == story]) for story in _STORIES]
-    some += rng.sample([one for one in both if one not in some], _SAMPLED - len(some))
-    return new + [replace(one, is_lance=True) for one in some]
+    some = [rng.choice([cell for cell in both if cell.story == story]) for story in _STORIES]
+    some += rng.sample([cell for cell in both if cell not in some], _SAMPLED - len(some))
+    return new + [replace(cell, is_lance=True) for cell in some]
 
 
 _USUAL = _cells()

@@ -172,7 +172,7 @@ class _Game:
             again = self.start("append").wait()
             assert again["error"] == "RunAbortedError", again
             return
-        assert rows == [(one, 2 * one + 1) for one in range(ROWS) if one != POISON]
+        assert rows == [(id_, 2 * id_ + 1) for id_ in range(ROWS) if id_ != POISON]
         assert [run for _, run in landed] == [self.run_id]
         if act == "append":
             told = self.start(act).wait()
@@ -185,15 +185,23 @@ class _Game:
         name = f"lake.{self.table}"
         rows = sorted(tuple(row) for row in self.desk.lake.table(name).collect())
         snapshots = self.desk.lake.table(f"{name}.snapshots").collect()
-        data = [one for one in snapshots if one["summary"].get("added-records", "0") != "0"]
-        return rows, [(one["snapshot_id"], one["summary"].get("holdfast.run")) for one in data]
+        data = [
+            snapshot
+            for snapshot in snapshots
+            if snapshot["summary"].get("added-records", "0") != "0"
+        ]
+        return rows, [
+            (snapshot["snapshot_id"], snapshot["summary"].get("holdfast.run")) for snapshot in data
+        ]
 
     def _lance_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
         """Return all rows, and the versions that have added some."""
         options = self.desk.stack.s3.lance_options()
         dataset = lance.dataset(self.table, storage_options=options)
         rows = sorted((row["id"], row["y"]) for row in dataset.to_table().to_pylist())
-        return rows, [(one, run_of(dataset, one)) for one in versions_with_rows(dataset)]
+        return rows, [
+            (version, run_of(dataset, version)) for version in versions_with_rows(dataset)
+        ]
 
     def _start_with(self, step: str, fault: str) -> dict[str, Any]:
         self.desk.arm(step, fault)

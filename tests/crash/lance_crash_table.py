@@ -94,7 +94,7 @@ class LanceCrashTable:
 
     def rows_by_file(self) -> list[int]:
         """Return how many rows each fragment of the dataset has, the smallest first."""
-        return sorted(one.physical_rows for one in self.dataset().get_fragments())
+        return sorted(fragment.physical_rows for fragment in self.dataset().get_fragments())
 
     def referred_files(self) -> set[str]:
         """Return the data files that any version of the dataset refers to."""
@@ -134,7 +134,7 @@ AnyCrashTable = CrashTable | LanceCrashTable
 def versions_with_rows(newest: lance.LanceDataset) -> list[int]:
     """Return the versions of a dataset that have more rows than the one before."""
     found, before = [], 0
-    for version in sorted(one["version"] for one in newest.versions()):
+    for version in sorted(entry["version"] for entry in newest.versions()):
         rows = newest.checkout_version(version).count_rows()
         if rows > before:
             found.append(version)

@@ -74,7 +74,7 @@ class OwnCluster:
 
     def executors(self) -> list[int]:
         """Return the processes of the executors, which the workers have started."""
-        return [one for server in self.processes for one in executors_of(server.pid)]
+        return [process for server in self.processes for process in executors_of(server.pid)]
 
 
 @contextmanager

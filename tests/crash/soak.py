@@ -124,11 +124,15 @@ class Soak:
         table = _patiently(lambda: self.catalog.load_table(order["to"]))
         rows = _patiently(lambda: table.scan().to_arrow())
         ids = sorted(rows["id"].to_pylist())
-        if ids != [one for one in range(ROWS) if one != POISON]:
+        if ids != [id_ for id_ in range(ROWS) if id_ != POISON]:
             self.violations.append(f"{order['run_id']}: {len(ids)} rows, {len(set(ids))} ids")
-        wrong = [one for one in rows.to_pylist() if one["y"] != 2 * one["id"] + 1]
-        added = {one.snapshot_id: one.summary for one in table.snapshots()}
-        data = [one for one, facts in added.items() if facts and int(facts["added-records"] or 0)]
+        wrong = [row for row in rows.to_pylist() if row["y"] != 2 * row["id"] + 1]
+        added = {snapshot.snapshot_id: snapshot.summary for snapshot in table.snapshots()}
+        data = [
+            snapshot_id
+            for snapshot_id, facts in added.items()
+            if facts and int(facts["added-records"] or 0)
+        ]
         if wrong or data != [ended["snapshot_id"]]:
             self.violations.append(f"{order['run_id']}: {wrong[:3]}, {len(data)} data snapshots")
         self.counts["rows"] += len(ids)

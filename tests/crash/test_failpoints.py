@@ -50,7 +50,7 @@ def test_every_step_of_the_code_is_in_the_matrix() -> None:
     for path in SOURCE.rglob("*.py"):
         for step in re.findall(r'failpoint\(f?"([^"]+)"\)', path.read_text(encoding="utf-8")):
             pattern = re.compile(re.sub(r"\{.*?\}", "[a-z-]+", step))
-            found = {one for one in known if pattern.fullmatch(one)}
+            found = {cell_step for cell_step in known if pattern.fullmatch(cell_step)}
             assert found, (Path(path).name, step)
             tried |= found
     assert tried == known  # And the matrix tries no step that the code has no more.

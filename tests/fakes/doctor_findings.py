@@ -17,4 +17,4 @@ def found(
     assert lake.call("doctor", "--json", *words) == code
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] == (code == 0)
-    return {one["check"]: one for one in document["checks"]}
+    return {finding["check"]: finding for finding in document["checks"]}

@@ -40,7 +40,7 @@ class DriverDied(BaseException):
 
 def labelled(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows with a label: the costly step of every job here."""
-    labels = [f"l{one}" for one in batch["id"].to_pylist()]
+    labels = [f"l{id_}" for id_ in batch["id"].to_pylist()]
     return pa.record_batch({"id": batch["id"], "label": pa.array(labels)})
 
 
@@ -167,4 +167,4 @@ class LanceRig:
         assert self.ids() == sorted([*foreign, *IDS])
         rows = self.dataset().to_table(columns=["id", "label"]).to_pylist()
         labels = {row["id"]: row["label"] for row in rows if row["id"] >= 0}
-        assert labels == {one: f"l{one}" for one in IDS}
+        assert labels == {id_: f"l{id_}" for id_ in IDS}

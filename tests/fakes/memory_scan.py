@@ -25,9 +25,9 @@ class MemoryReader:
         self, slices: Sequence[FileSlice], passed_over: list[Span]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some slices, one by one; a row that is asked for by nobody is noted."""
-        for one in slices:
-            for number in range(one.base + one.start, one.base + one.stop):
-                if number in one.file.values["left_out"]:
+        for part in slices:
+            for number in range(part.base + part.start, part.base + part.stop):
+                if number in part.file.values["left_out"]:
                     passed_over.append((number, number + 1))
                     continue
                 yield partition([number]).append_column(TAG_COLUMN, pa.array([number], pa.int64()))
@@ -53,7 +53,7 @@ class MemoryScan:
             before_listing: Runs before the files are listed.
         """
         self._before_listing = before_listing
-        self._ids = [one for one in ids if one is not None]
+        self._ids = [id_ for id_ in ids if id_ is not None]
         self._left_out = left_out
 
     def pin(self) -> Pins:

@@ -125,7 +125,7 @@ class MemoryTable:
     @property
     def data_snapshots(self) -> list[MemorySnapshot]:
         """All snapshots that a run's post has made, in whatever branch of history."""
-        return [one for one in self.snapshots.values() if one.mark is not None]
+        return [snapshot for snapshot in self.snapshots.values() if snapshot.mark is not None]
 
     @property
     def ids(self) -> list[int]:
@@ -150,7 +150,7 @@ class MemoryTable:
 
     def rewind(self) -> None:
         """Restore the catalog from a backup older than every run's snapshot."""
-        first = next(one for one in self.snapshots.values() if one.mark is None)
+        first = next(snapshot for snapshot in self.snapshots.values() if snapshot.mark is None)
         self.snapshots = {first.snapshot_id: first}
         self.head, self.last_sequence_number = first.snapshot_id, first.sequence_number
         self.marks = {}
@@ -180,7 +180,9 @@ class MemoryTable:
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
         """Return the columns that the table has got since."""
-        return frozenset((one,) for one in view.schema["columns"] if one not in began["columns"])
+        return frozenset(
+            (column,) for column in view.schema["columns"] if column not in began["columns"]
+        )
 
     def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
@@ -193,7 +195,7 @@ class MemoryTable:
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
     ) -> MarkFound | None:
         """Look for the run's mark; a delayed post arrives right after."""
-        copied = (one for one in view.handle.marks.values() if one.run_nonce == run_nonce)
+        copied = (mark for mark in view.handle.marks.values() if mark.run_nonce == run_nonce)
         mark = view.handle.marks.get(run_id) or next(copied, None)
         while self._late:
             self._arrive(self._late.pop(0))
@@ -236,7 +238,7 @@ class MemoryTable:
         """Return the groups with a file that was written before a moment."""
         self._refuse_missing(view, groups)
         written_at = self.files.written_at
-        return [one for one in groups if any(written_at[f.path] < before for f in one.files)]
+        return [group for group in groups if any(written_at[f.path] < before for f in group.files)]
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -267,7 +269,7 @@ class MemoryTable:
         """Return the files that any snapshot of the table adds."""
         self.refuse_outside(paths)
         refuse_foreign(self.name, run_nonce, paths)
-        groups = [group for one in self.snapshots.values() for group in one.groups]
+        groups = [group for snapshot in self.snapshots.values() for group in snapshot.groups]
         return set(paths).intersection(path for group in groups for path in group.paths)
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:  # noqa: ARG002

@@ -52,7 +52,7 @@ def killed_twice() -> Rig:
 def with_usage(seen: Observation, usage: Callable[[int], Usage]) -> Observation:
     """Return the same run, with another usage for each of its records, by number."""
     records = seen.gathered.work.records
-    changed = tuple(replace(one, usage=usage(number)) for number, one in enumerate(records))
+    changed = tuple(replace(record, usage=usage(number)) for number, record in enumerate(records))
     return replace(seen, gathered=replace(seen.gathered, work=Work(records=changed)))
 
 
@@ -82,7 +82,7 @@ def large_run(tasks: int, records_per_task: int) -> Observation:
         for number in range(records_per_task)
     )
     log = (_record(1, claim),)
-    rows = sum(one.coverage.rows for one in records)
+    rows = sum(record.coverage.rows for record in records)
     return replace(
         small,
         log=log,

@@ -60,8 +60,8 @@ def read_slices(scan: PinnedScan, pins: Pins, slices: Sequence[FileSlice]) -> Re
     found = Read()
     for batch in scan.reader(pins).read(slices, found.passed_over):
         index = batch.schema.get_field_index(TAG_COLUMN)
-        for one in range(batch.num_rows):
-            found.tags += spans_of(batch.column(index).slice(one, 1))
+        for row in range(batch.num_rows):
+            found.tags += spans_of(batch.column(index).slice(row, 1))
         without = batch.remove_column(index)
         found.schema = without.schema
         found.rows += without.to_pylist()

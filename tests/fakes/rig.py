@@ -152,9 +152,9 @@ def durable_ids(rig: Rig) -> set[int]:
     """Return the ids that task records cover, whether sealed or not."""
     ledger, schema = job_ledger(rig.storage), partition([]).schema
     return {
-        one
+        id_
         for record in task_records(ledger)
         if record.coverage.rows
         for keys in read_keys(rig.storage, LAYOUT.keys(record.name), schema)
-        for one in keys["id"].to_pylist()
+        for id_ in keys["id"].to_pylist()
     }

@@ -89,14 +89,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     chosen = _chosen(given.words, given.sample, given.seed)
-    tests = {guard.test: [one for one in chosen if one.test == guard.test] for guard in chosen}
+    tests = {
+        guard.test: [other for other in chosen if other.test == guard.test] for guard in chosen
+    }
     sources: SimpleQueue[Path] = SimpleQueue()
     with ExitStack() as block:
         for _ in range(given.jobs):
             sources.put(block.enter_context(copied_product()))
         pool = block.enter_context(ThreadPoolExecutor(given.jobs))
-        shown = [pool.submit(_shown, sources, *one) for one in tests.items()]
-        missed = [name for one in shown for name in one.result()]
+        shown = [pool.submit(_shown, sources, *item) for item in tests.items()]
+        missed = [name for job in shown for name in job.result()]
     sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} guards are noticed missing\n")
     return 1 if missed else 0
 

@@ -22,8 +22,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if os.environ.get("HOLDFAST_CATALOGS") != "all":
         others = left_out(items, os.environ[SEED_VARIABLE])
-        config.hook.pytest_deselected(items=[one for one in items if one.nodeid in others])
-        items[:] = [one for one in items if one.nodeid not in others]
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
+        items[:] = [item for item in items if item.nodeid not in others]
 
 
 @pytest.fixture

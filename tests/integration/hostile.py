@@ -50,8 +50,8 @@ def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 def made(*columns: str) -> list[tuple[Any, ...]]:
     """Return the rows that our run makes, each once; all columns unless some are named."""
     rows = (
-        {"id": one, "label": f"l{one}", "n": one, "f": float(one), "d": Decimal(one)}
-        for one in range(ROWS)
+        {"id": number, "label": f"l{number}", "n": number, "f": float(number), "d": Decimal(number)}
+        for number in range(ROWS)
     )
     return [tuple(row[name] for name in ("id", *(columns or COLUMNS[1:]))) for row in rows]
 
@@ -155,7 +155,7 @@ class HostileTable:
             report = self.append()
         assert (report.outcome, report.snapshot_id) == ("already_committed", snapshot_id)
         assert report.still_in_table == ("yes" if is_told else "unknown")
-        assert any("does not tell" in str(one.message) for one in warned) is not is_told
+        assert any("does not tell" in str(warning.message) for warning in warned) is not is_told
 
     def append_unanswered(self, change: Callable[[], object]) -> hf.Report:
         """Start the script; its post lands, then the change is made, and no answer comes."""

@@ -71,9 +71,9 @@ def left_out(items: Iterable[pytest.Item], seed: str) -> set[str]:
         groups.setdefault(_thing(item), []).append(item)
     found: set[str] = set()
     for thing, group in groups.items():
-        able = [one for one in group if one.get_closest_marker("skip") is None] or group
+        able = [test for test in group if test.get_closest_marker("skip") is None] or group
         kept = random.Random(f"{seed} {thing}").choice(able)
-        found |= {one.nodeid for one in group} - {kept.nodeid}
+        found |= {test.nodeid for test in group} - {kept.nodeid}
     return found
 
 

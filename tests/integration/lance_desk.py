@@ -39,7 +39,7 @@ class Labelled:
         ids = batch["id"].to_pylist()
         if bad := set(self.fails_at).intersection(ids):
             raise LookupError(f"no answer for {sorted(bad)}")
-        return {"id": ids, "label": [f"row {one}" for one in ids]}
+        return {"id": ids, "label": [f"row {id_}" for id_ in ids]}
 
 
 class HeldLabelled(Labelled):
@@ -147,9 +147,12 @@ class LanceDesk:
     def versions(self, run_id: str = RUN) -> list[int]:
         """Return the versions that a run has made."""
         dataset = self.dataset()
-        numbers = [one["version"] for one in dataset.versions()]
-        made = {one: dataset.read_transaction(one).transaction_properties or {} for one in numbers}
-        return [one for one in numbers if made[one].get("holdfast.run") == run_id]
+        numbers = [version["version"] for version in dataset.versions()]
+        made = {
+            number: dataset.read_transaction(number).transaction_properties or {}
+            for number in numbers
+        }
+        return [number for number in numbers if made[number].get("holdfast.run") == run_id]
 
     def kinds(self, run_id: str = RUN) -> list[str]:
         """Return the kinds of the records in the run's log."""
@@ -162,7 +165,7 @@ class LanceDesk:
     def live_files(self) -> set[str]:
         """Return the data files that the newest version refers to."""
         fragments = self.dataset().get_fragments()
-        paths = [file.path for one in fragments for file in one.metadata.files]
+        paths = [file.path for fragment in fragments for file in fragment.metadata.files]
         return {f"{self.uri}/data/{path}" for path in paths}
 
 

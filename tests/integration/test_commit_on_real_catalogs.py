@@ -176,8 +176,10 @@ def test_a_lost_answer_is_found_by_its_mark_on_the_sql_catalog(
     assert report.posts == 1
     table = catalog.load_table(f"{namespace}.t")
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(ROWS))
-    summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary]
-    assert [one.get("holdfast.run") for one in summaries] == [None, "r"]
+    summaries = [
+        snapshot.summary.additional_properties for snapshot in table.snapshots() if snapshot.summary
+    ]
+    assert [summary.get("holdfast.run") for summary in summaries] == [None, "r"]
 
 
 @pytest.mark.rest

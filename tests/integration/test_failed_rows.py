@@ -36,7 +36,7 @@ def doubling(calls: Path, *, poison: frozenset[int]) -> Transform:
             notes.write(f"{len(ids)}\n")
         if found := poison.intersection(ids):
             raise ValueError(f"poison {min(found)}")
-        return {"id": ids, "y": [2 * one for one in ids]}
+        return {"id": ids, "y": [2 * id_ for id_ in ids]}
 
     return double
 

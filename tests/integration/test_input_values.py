@@ -249,14 +249,14 @@ def test_different_values_have_different_sums(lake: SparkSession, kind: str) -> 
 @pytest.mark.parametrize("kind", SAME)
 def test_the_same_value_in_another_form_has_the_same_sums(lake: SparkSession, kind: str) -> None:
     """A map has no order, and a time no zone; 0.0 and -0.0 are equal to Spark."""
-    one, other = (sums(lake.sql(f"select 1 as k, {value} as v")) for value in SAME[kind])
-    assert one.matches(other)
+    first, other = (sums(lake.sql(f"select 1 as k, {value} as v")) for value in SAME[kind])
+    assert first.matches(other)
 
 
 def test_which_column_a_value_is_in_matters_and_nullability_does_not(lake: SparkSession) -> None:
     """NULL and 1 are not 1 and NULL; how a column is declared says nothing about its values."""
-    one = sums(lake.sql("select 1 as k, 1 as a, cast(null as int) as b"))
-    assert not one.matches(sums(lake.sql("select 1 as k, cast(null as int) as a, 1 as b")))
+    first = sums(lake.sql("select 1 as k, 1 as a, cast(null as int) as b"))
+    assert not first.matches(sums(lake.sql("select 1 as k, cast(null as int) as a, 1 as b")))
     strict = lake.range(3).selectExpr("id as k", "id as v")
     loose = lake.createDataFrame(strict.collect(), "k bigint, v bigint")
     assert strict.schema != loose.schema
@@ -264,11 +264,11 @@ def test_which_column_a_value_is_in_matters_and_nullability_does_not(lake: Spark
 
 
 def test_names_that_spark_cannot_tell_apart_are_hashed_by_position(lake: SparkSession) -> None:
-    """Two columns of one name, or of one that differs in case, may swap their values."""
+    """Two columns of found name, or of found that differs in case, may swap their values."""
     for names in ("a, a", "a, A"):
         first, last = names.split(", ")
-        one = sums(lake.sql(f"select 1 as k, 1 as {first}, 2 as {last}"))
-        assert not one.matches(sums(lake.sql(f"select 1 as k, 2 as {first}, 1 as {last}")))
+        found = sums(lake.sql(f"select 1 as k, 1 as {first}, 2 as {last}"))
+        assert not found.matches(sums(lake.sql(f"select 1 as k, 2 as {first}, 1 as {last}")))
 
 
 def test_rows_of_every_type_land_and_are_known_again(

@@ -106,9 +106,9 @@ def race(table: LanceDatasetUnderTest, *others: Callable[[Race], object]) -> lis
     with ThreadPoolExecutor(2 + len(others)) as pool:
         drivers = [pool.submit(found.drive) for _ in range(2)]
         rest = [pool.submit(other, found) for other in others]
-        for one in rest:
-            one.result()
-        return [one.result() for one in drivers]
+        for job in rest:
+            job.result()
+        return [driver.result() for driver in drivers]
 
 
 @pytest.mark.timeout(1800)
@@ -155,7 +155,7 @@ def test_a_dataset_is_created_once(place: Place) -> None:
             return sink.load().uuid
 
         with ThreadPoolExecutor(2) as pool:
-            ids = {one.result() for one in [pool.submit(create, target, barrier) for _ in "ab"]}
+            ids = {job.result() for job in [pool.submit(create, target, barrier) for _ in "ab"]}
         assert len(ids) == 1, f"round {number}"
         options = LanceDatasetUnderTest.lance_options(place.options)
         dataset = lance.dataset(target.uri, storage_options=options)

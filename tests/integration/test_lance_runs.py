@@ -60,7 +60,7 @@ def test_a_dataset_with_the_schema_of_the_dataframe(desk: LanceDesk) -> None:
     """Without a transform and a schema the DataFrame's own is taken."""
     df = desk.ids().selectExpr("id", "concat('row ', id) AS label", "array(id, 1L) AS pair")
     desk.append(df, transform=None, create=hf.Create())
-    assert desk.rows() == [(one, f"row {one}", [one, 1]) for one in range(ROWS)]
+    assert desk.rows() == [(id_, f"row {id_}", [id_, 1]) for id_ in range(ROWS)]
 
 
 def test_a_second_start_goes_on_and_a_third_gives_the_receipt(desk: LanceDesk) -> None:
@@ -154,7 +154,7 @@ class Output:
         row = {"label": "a", "vector": np.array([0.0, 1.0, 2.0], np.float32), **self.changes}
         return {
             "id": batch["id"],
-            **{name: [one] * batch.num_rows for name, one in row.items() if one is not ...},
+            **{name: [value] * batch.num_rows for name, value in row.items() if value is not ...},
         }
 
 

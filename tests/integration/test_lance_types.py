@@ -66,13 +66,13 @@ def plain(ids: list[int]) -> dict[str, Any]:
     """Return vectors, bytes and a dictionary; a NULL in each."""
 
     def array(kind: pa.DataType, value: Callable[[int], Any]) -> pa.Array:
-        return pa.array([None if one == 5 else value(one) for one in ids], kind)
+        return pa.array([None if id_ == 5 else value(id_) for id_ in ids], kind)
 
     return {
-        "single": array(pa.list_(pa.float32(), 2), lambda one: [one, one + 0.5]),
-        "half": array(pa.list_(pa.float16(), 2), lambda one: np.array([one, 0.5], np.float16)),
-        "data": array(pa.large_binary(), lambda one: bytes([one]) * 1000),
-        "color": array(pa.string(), lambda one: ("red", "green")[one % 2]).dictionary_encode(),
+        "single": array(pa.list_(pa.float32(), 2), lambda id_: [id_, id_ + 0.5]),
+        "half": array(pa.list_(pa.float16(), 2), lambda id_: np.array([id_, 0.5], np.float16)),
+        "data": array(pa.large_binary(), lambda id_: bytes([id_]) * 1000),
+        "color": array(pa.string(), lambda id_: ("red", "green")[id_ % 2]).dictionary_encode(),
     }
 
 
@@ -102,7 +102,7 @@ def test_an_array_of_spark_becomes_a_vector(desk: LanceDesk) -> None:
     vector = "IF(id = 5, NULL, array(CAST(id AS FLOAT), 0.5F, CAST(-id AS FLOAT))) AS vector"
     desk.append(desk.ids().selectExpr("id", vector), transform=None)
     found = dict(desk.rows())
-    assert found == {one: None if one == 5 else [one, 0.5, -one] for one in range(ROWS)}
+    assert found == {id_: None if id_ == 5 else [id_, 0.5, -id_] for id_ in range(ROWS)}
     short = desk.ids().selectExpr("id", "array(1.0F, 2.0F) AS vector")
     with pytest.raises(SchemaMismatchError, match="2 elements instead of 3") as caught:
         desk.append(short, transform=None, run_id="short")
@@ -122,7 +122,7 @@ def blob_of(number: int) -> bytes | None:
 
 def blobs(ids: list[int]) -> dict[str, Any]:
     """Return plain bytes, as a user has them."""
-    return {"blob": [blob_of(one) for one in ids]}
+    return {"blob": [blob_of(id_) for id_ in ids]}
 
 
 def check_blobs(desk: LanceDesk) -> None:
@@ -179,7 +179,7 @@ def test_blobs_that_a_user_has_made_are_taken_too(desk: LanceDesk) -> None:
     create = hf.Create(schema=pa.schema([ID, lance.blob_field("blob")]))
 
     def own(ids: list[int]) -> dict[str, Any]:
-        return {"blob": lance.blob_array([blob_of(one) for one in ids])}
+        return {"blob": lance.blob_array([blob_of(id_) for id_ in ids])}
 
     def elsewhere(ids: list[int]) -> dict[str, Any]:
         return {"blob": lance.blob_array(["s3://elsewhere/file" for _ in ids])}

@@ -67,7 +67,7 @@ def test_a_transform_that_lacks_a_column_ends_after_one_small_batch(desk: Desk) 
     with pytest.raises(SchemaMismatchError, match='missing_columns="null"') as caught:
         desk.append(desk.ids(rows=1200, tasks=TASKS), transform=transform, run_id="large")
     assert (caught.value.table, caught.value.column) == (desk.table, "price")
-    paid = [int(one.name.split()[1]) for one in desk.folder.iterdir()]
+    paid = [int(file.name.split()[1]) for file in desk.folder.iterdir()]
     assert 0 < len(paid) <= desk.lake.sparkContext.defaultParallelism < TASKS
     assert max(paid) <= 8
     assert desk.snapshots() == 0

@@ -61,7 +61,9 @@ def test_only_the_newest_snapshot_is_shown(table: HostileTable) -> None:
     table.insert(-2)
     after = table.py_table()
     assert before is not None
-    assert [one.snapshot_id for one in after.snapshots()] == [after.metadata.current_snapshot_id]
+    assert [snapshot.snapshot_id for snapshot in after.snapshots()] == [
+        after.metadata.current_snapshot_id
+    ]
     with pytest.raises(Py4JJavaError, match="unknown snapshot"):
         table.sql(f"CALL {{c}}.system.set_current_snapshot('{{s}}', {before.snapshot_id})")
 

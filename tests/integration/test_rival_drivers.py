@@ -106,8 +106,14 @@ class Arena:
         rows = self.lake.table(name).collect()
         assert sorted(row["n"] for row in rows) == list(range(ROWS)), ends
         snapshots = self.lake.table(f"{name}.snapshots").collect()
-        data = [one for one in snapshots if one["summary"].get("added-records", "0") != "0"]
-        assert [one["summary"].get("holdfast.run") for one in data] == [f"round {number}"], ends
+        data = [
+            snapshot
+            for snapshot in snapshots
+            if snapshot["summary"].get("added-records", "0") != "0"
+        ]
+        assert [snapshot["summary"].get("holdfast.run") for snapshot in data] == [
+            f"round {number}"
+        ], ends
         told = {end["snapshot_id"] for end in ends if end["outcome"]}
         assert told == {data[0]["snapshot_id"]}, ends
         return tuple(sorted(end["outcome"] or end["error"] for end in ends))

@@ -116,7 +116,9 @@ def test_files_of_any_kind_are_rows(watched: WatchedTable, folder: str) -> None:
     """The table gets what the transform makes of their bytes."""
 
     def measured(batch: pa.RecordBatch) -> dict[str, Any]:
-        assert batch.column("size").to_pylist() == [len(one) for one in batch["bytes"].to_pylist()]
+        assert batch.column("size").to_pylist() == [
+            len(content) for content in batch["bytes"].to_pylist()
+        ]
         return {"n": [int(path.as_py().rsplit("/", 1)[-1][0]) for path in batch.column("path")]}
 
     create = hf.Create(schema=pa.schema([("n", pa.int64())]))

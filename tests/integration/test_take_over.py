@@ -87,7 +87,7 @@ def healthy(
 
 def waits(said: pytest.WarningsRecorder) -> list[str]:
     """Return the warnings that tell of a wait; another one tells that the code has changed."""
-    return [str(one.message) for one in said if "waiting" in str(one.message)]
+    return [str(warning.message) for warning in said if "waiting" in str(warning.message)]
 
 
 def wait_until(what: Callable[[], bool]) -> None:

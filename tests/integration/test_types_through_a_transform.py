@@ -91,7 +91,7 @@ def test_spark_reads_uuid_and_fixed_that_it_cannot_make(
     load_catalog("default", **properties).create_table(f"{namespace}.t", WITHOUT_TIME)
 
     def without_time(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        return {name: one for name, one in columns(batch, pa.uuid()).items() if name != "t"}
+        return {name: values for name, values in columns(batch, pa.uuid()).items() if name != "t"}
 
     hf.Run("r", **ledger).append(
         lake.range(30), to=f"lake.{namespace}.t", key="id", transform=without_time

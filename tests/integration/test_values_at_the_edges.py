@@ -80,7 +80,7 @@ def test_spark_finds_every_value_in_what_we_have_written(
         ]
         assert summaries[0] == summaries[1]
     columns = re.findall(r"\w+", LAYOUTS[layout] or DDL)
-    looked_up = [one for one in LITERALS if one.split()[-1] in columns]
+    looked_up = [literal for literal in LITERALS if literal.split()[-1] in columns]
     for row in lake.table(theirs).sort("id").selectExpr(*looked_up).collect():
         for column, literal in row.asDict().items():
             where = f"{column} IS NULL" if literal is None else f"{column} = {literal}"

@@ -85,48 +85,48 @@ def test_a_write_lands_whole_and_once_or_says_that_it_did_not(
     wire: Wire, kind: str, fault: str
 ) -> None:
     """A create-once record gets through; anything else does, or may be written again."""
-    one = KINDS[kind]
-    rule = wire.proxy.on(put_of(one.part), *WRITES[fault])
+    stored = KINDS[kind]
+    rule = wire.proxy.on(put_of(stored.part), *WRITES[fault])
     try:
-        name = one.write(wire.storage, wire.layout)
+        name = stored.write(wire.storage, wire.layout)
     except (StorageError, StoreUnavailableError):
-        assert not one.create_once
+        assert not stored.create_once
         rule.faults.clear()
-        name = one.write(wire.storage, wire.layout)
+        name = stored.write(wire.storage, wire.layout)
     assert rule.met
-    assert one.read(wire.direct, wire.layout, name) == one.content
+    assert stored.read(wire.direct, wire.layout, name) == stored.content
     objects = wire.direct.list(wire.layout.folder)
-    assert len([uri for uri in objects if one.part in uri]) == 1
+    assert len([uri for uri in objects if stored.part in uri]) == 1
 
 
-@pytest.mark.parametrize("kind", [name for name, one in KINDS.items() if one.create_once])
+@pytest.mark.parametrize("kind", [name for name, stored in KINDS.items() if stored.create_once])
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "not landed"])
 def test_a_create_without_an_answer_is_looked_up(
     impatient: Wire, kind: str, *, landed: bool
 ) -> None:
     """The connection stays open and silent: the client gives up, reads back, and knows."""
-    one, end = KINDS[kind], threading.Event()
+    stored, end = KINDS[kind], threading.Event()
     silent = Fault(forward=landed, after=hang(end), lose_answer=True)
-    rule = impatient.proxy.on(put_of(one.part), silent)
+    rule = impatient.proxy.on(put_of(stored.part), silent)
     try:
-        name = one.write(impatient.storage, impatient.layout)
+        name = stored.write(impatient.storage, impatient.layout)
     finally:
         end.set()
     assert rule.met == 1
-    assert one.read(impatient.direct, impatient.layout, name) == one.content
+    assert stored.read(impatient.direct, impatient.layout, name) == stored.content
 
 
-@pytest.mark.parametrize("kind", [name for name, one in KINDS.items() if one.create_once])
+@pytest.mark.parametrize("kind", [name for name, stored in KINDS.items() if stored.create_once])
 def test_a_create_that_arrives_after_our_look_changes_nothing(wire: Wire, kind: str) -> None:
-    """It was lost, looked for, and made again; then the first one arrives and is refused."""
-    one, late = KINDS[kind], threading.Event()
-    wire.proxy.on(put_of(one.part), Fault(later=late, status=412, content=EXISTS.content))
-    name = one.write(wire.storage, wire.layout)
+    """It was lost, looked for, and made again; then the first stored arrives and is refused."""
+    stored, late = KINDS[kind], threading.Event()
+    wire.proxy.on(put_of(stored.part), Fault(later=late, status=412, content=EXISTS.content))
+    name = stored.write(wire.storage, wire.layout)
     late.set()
     wire.proxy.settle()
-    answers = [status for seen, status in wire.proxy.seen if put_of(one.part)(seen)]
+    answers = [status for seen, status in wire.proxy.seen if put_of(stored.part)(seen)]
     assert answers == [200, 412]  # It did arrive, last.
-    assert one.read(wire.direct, wire.layout, name) == one.content
+    assert stored.read(wire.direct, wire.layout, name) == stored.content
 
 
 def test_a_create_that_lands_between_our_look_and_our_next_try_is_ours(wire: Wire) -> None:
@@ -165,10 +165,10 @@ def test_a_rival_at_our_number_is_seen_through_lost_answers(wire: Wire, fault: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_read_that_breaks_off_is_made_again(wire: Wire, kind: str, fault: str) -> None:
     """What arrives in the end is what was stored, byte for byte."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    rule = wire.proxy.on(get_of(one.part), *READS_THAT_END_WELL[fault])
-    assert one.read(wire.storage, wire.layout, name) == one.content
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    rule = wire.proxy.on(get_of(stored.part), *READS_THAT_END_WELL[fault])
+    assert stored.read(wire.storage, wire.layout, name) == stored.content
     assert rule.met
 
 
@@ -177,16 +177,16 @@ def test_a_read_that_breaks_off_is_made_again(wire: Wire, kind: str, fault: str)
 def test_bytes_that_do_not_fit_the_objects_tag_are_read_again(
     wire: Wire, kind: str, fault: str
 ) -> None:
-    """Without TLS the tag tells what the wire did; one more read, and nobody notices."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    rule = wire.proxy.on(get_of(one.part), *[spoiled(SPOILS[fault], tagged=True)] * 2)
+    """Without TLS the tag tells what the wire did; stored more read, and nobody notices."""
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    rule = wire.proxy.on(get_of(stored.part), *[spoiled(SPOILS[fault], tagged=True)] * 2)
     if fault in {"no bytes", "half the bytes", "flipped bit"}:
         # The same damage twice looks like an object whose tag is no digest; digests of ours tell.
         rule.faults.pop()
     else:
         rule.faults[1] = spoiled(half, tagged=True)
-    assert one.read(wire.storage, wire.layout, name) == one.content
+    assert stored.read(wire.storage, wire.layout, name) == stored.content
     assert not rule.faults
 
 
@@ -213,7 +213,7 @@ def test_an_object_that_arrives_otherwise_each_time_is_not_used(wire: Wire) -> N
     uri = f"{wire.layout.folder}/x"
     wire.direct.put(uri, bytes(100))
     spoils = [partial(flip, at=number / 10) for number in range(9)]
-    wire.proxy.on(get_of("/x"), *[spoiled(one, tagged=True) for one in spoils])
+    wire.proxy.on(get_of("/x"), *[spoiled(spoil, tagged=True) for spoil in spoils])
     with pytest.raises(StorageError, match="different objects"):
         wire.storage.get(uri)
 
@@ -224,33 +224,33 @@ def test_bytes_that_were_spoiled_on_the_way_are_never_used(
     wire: Wire, kind: str, fault: str
 ) -> None:
     """A digest or a checksum tells; the object itself is whole, and the next look finds it so."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    rule = wire.proxy.on(get_of(one.part), spoiled(SPOILS[fault]))
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    rule = wire.proxy.on(get_of(stored.part), spoiled(SPOILS[fault]))
     try:
-        found = one.read(wire.storage, wire.layout, name)
+        found = stored.read(wire.storage, wire.layout, name)
     except DAMAGE:
         pass
     else:
         # No digest of ours tells, so it was read again.
-        assert (kind, found) == ("key file", one.content)
+        assert (kind, found) == ("key file", stored.content)
     assert rule.met == 1
-    assert one.read(wire.storage, wire.layout, name) == one.content
+    assert stored.read(wire.storage, wire.layout, name) == stored.content
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_flipped_bit_of_an_object_goes_through(wire: Wire, kind: str) -> None:
     """One bit of each byte in turn: every read ends in damage, or in what was written."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    (uri,) = [uri for uri in wire.direct.list(wire.layout.folder) if one.part in uri]
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    (uri,) = [uri for uri in wire.direct.list(wire.layout.folder) if stored.part in uri]
     size = wire.direct.size(uri)
     wrong = []
     for place in range(size):
         spoil = partial(flip, at=(place + 0.5) / size, bit=1 << place % 8)
-        rule = wire.proxy.on(get_of(one.part), spoiled(spoil))
+        rule = wire.proxy.on(get_of(stored.part), spoiled(spoil))
         with suppress(*DAMAGE):
-            if one.read(wire.storage, wire.layout, name) != one.content:
+            if stored.read(wire.storage, wire.layout, name) != stored.content:
                 wrong.append(place)
         assert rule.met == 1
     assert wrong == []

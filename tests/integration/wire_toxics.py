@@ -53,7 +53,7 @@ class ToxicProxy:
 
     def toxics(self) -> list[str]:
         """Return the names of what it does."""
-        return [one["name"] for one in self._call("GET", "/toxics")]
+        return [toxic["name"] for toxic in self._call("GET", "/toxics")]
 
     def _call(self, method: str, path: str, body: Any = None, *, also: int = 200) -> Any:  # noqa: ANN401
         with requests.request(method, self.api + path, json=body, timeout=_TIMEOUT_S) as answer:

@@ -60,9 +60,9 @@ class History:
         standing: Counter[int] = Counter()
         for group in work.groups:
             standing.update(self.outputs[group.path.removeprefix("group of ")])
-        for one in work.waiting:
-            standing.update(self.outputs[one.name])
-        covered = [row for one in work.records for row in self.covered[one.name]]
+        for record in work.waiting:
+            standing.update(self.outputs[record.name])
+        covered = [row for record in work.records for row in self.covered[record.name]]
         assert len(set(covered)) == len(covered)
         assert standing == Counter(_outputs(covered))
         whole = _coverage(covered)
@@ -97,14 +97,14 @@ def _few(data: st.DataObject, names: list[str]) -> list[str]:
 
 
 def _step(data: st.DataObject, history: History) -> None:
-    """Do one thing that tasks or the driver may do."""
+    """Do record thing that tasks or the driver may do."""
     work = history.work
-    accepted = [one.name for one in work.records]
-    waiting = [one.name for one in work.waiting]
+    accepted = [record.name for record in work.records]
+    waiting = [record.name for record in work.waiting]
     superseded = sorted(work.superseded)
     kind = data.draw(st.sampled_from([*_TASKS, "drop", "lose", "rival", "again"]))
     if kind in {"drop", "lose"}:
-        # Of any record, or of one whose rows stand in the files of another.
+        # Of any record, or of record whose rows stand in the files of another.
         history.work = work.without(_few(data, accepted if kind == "drop" else superseded))
     elif kind == "again":
         history.work, refused = work.plus(work.records)
@@ -113,14 +113,14 @@ def _step(data: st.DataObject, history: History) -> None:
         # It names what is superseded already, what was dropped, or what nobody has seen.
         bad = [*superseded, *sorted(set(history.covered) - set(accepted)), _UNSEEN]
         named = (*_few(data, bad), *waiting[:1])
-        one = history.make(history.rows(2), chunk=False, supersedes=named)
-        history.work, refused = work.plus([one])
-        assert refused == (one.name,)
+        record = history.make(history.rows(2), chunk=False, supersedes=named)
+        history.work, refused = work.plus([record])
+        assert refused == (record.name,)
     else:
         rows = history.rows(0 if kind == "replay" else data.draw(st.integers(0, 4)))
         named = () if kind == "chunk" else _half(data, waiting)
-        one = history.make(rows, chunk=kind == "chunk", supersedes=named)
-        history.work, refused = work.plus([one])
+        record = history.make(rows, chunk=kind == "chunk", supersedes=named)
+        history.work, refused = work.plus([record])
         assert refused == ()
 
 
@@ -132,6 +132,6 @@ def test_every_covered_row_stands_exactly_once(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(5, 25))):
         _step(data, history)
         history.check()
-    texts = [json.dumps(one.to_json()) for one in history.work.records]
+    texts = [json.dumps(record.to_json()) for record in history.work.records]
     again = Work(records=tuple(TaskRecord.from_json(json.loads(text)) for text in texts))
     assert again == history.work

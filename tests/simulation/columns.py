@@ -47,28 +47,30 @@ def key_column(number: int) -> Columns:
 
 def renamed(columns: Columns, number: int, name: str) -> Columns:
     """Return the columns, one of them under another name."""
-    return tuple(replace(one, name=name) if one.number == number else one for one in columns)
+    return tuple(
+        replace(column, name=name) if column.number == number else column for column in columns
+    )
 
 
 def widened(columns: Columns, number: int, number_now: int) -> Columns:
     """Return the columns, one of them of a wider type and maybe under another number."""
     return tuple(
-        replace(one, kind="long", number=number_now) if one.number == number else one
-        for one in columns
+        replace(column, kind="long", number=number_now) if column.number == number else column
+        for column in columns
     )
 
 
 def dropped(columns: Columns, number: int) -> Columns:
     """Return the columns without one."""
-    return tuple(one for one in columns if one.number != number)
+    return tuple(column for column in columns if column.number != number)
 
 
 def filled(columns: Iterable[Column], ids: Sequence[int]) -> dict[str, pa.Array]:
     """Return what a job computes for each column but the key, by name."""
     return {
-        one.name: pa.array([_APART * one.origin + id_ for id_ in ids], _ARROW[one.kind])
-        for one in columns
-        if one.name != KEY
+        column.name: pa.array([_APART * column.origin + id_ for id_ in ids], _ARROW[column.kind])
+        for column in columns
+        if column.name != KEY
     }
 
 

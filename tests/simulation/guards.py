@@ -145,7 +145,7 @@ def _spoils_aborts(record: Record) -> bytes:
 
 def _schemas_of_files(book: Workbook) -> list[dict[str, Any]]:
     """Stand for a check that does not mind chunks which wait to be put into files."""
-    claims = {one.claim for one in book.work.records if one.groups}
+    claims = {record.claim for record in book.work.records if record.groups}
     return [book._log.plans[claim].schema for claim in claims]
 
 
@@ -180,7 +180,9 @@ def _refuses_new_rows(book: Workbook) -> None:
 
 def _oldest_schema(book: Workbook) -> list[dict[str, Any]]:
     """Stand for a check of the schema that the oldest accepted files were written for."""
-    claims = {one.claim for one in book.work.records if one.groups or one.chunk is not None}
+    claims = {
+        record.claim for record in book.work.records if record.groups or record.chunk is not None
+    }
     return [book._log.plans[min(claims)].schema] if claims else []
 
 

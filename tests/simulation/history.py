@@ -132,7 +132,7 @@ class History:
         """Draw the setting."""
         chance = Chance(self.seed, self.given)
         self.setting = Setting.drawn(
-            chance, {one: sorted(kinds) for one, kinds in self.others.items()}
+            chance, {table_format: sorted(kinds) for table_format, kinds in self.others.items()}
         )
         faults = Faults(deaths=chance.of(4), calls=chance.of(6))
         self.world = World(chance, faults, is_traced=self.is_traced)
@@ -248,7 +248,7 @@ class History:
 
         def claim(body: Claim | Abort) -> Record | None:
             record = try_claim(body)
-            earlier = [one for one in log.claims if record and one < record.number]
+            earlier = [number for number in log.claims if record and number < record.number]
             if earlier and self._is_at_work(log, max(earlier), driver):
                 self.wrong.append(f"record {max(earlier)}: its driver lives, and was stopped")
             return record
@@ -278,7 +278,7 @@ class History:
         start = Start(name=f"driver {next(self._names)}")
         self.starts.append(start)
         ids = self.setting.ids(len(self.starts))
-        self.inputs.append([one for one in ids if one not in self.setting.left_out])
+        self.inputs.append([id_ for id_ in ids if id_ not in self.setting.left_out])
         spark = SimSpark(self.world, ids, self.setting)
 
         def ended(driven: Report | None, error: BaseException | None) -> None:
@@ -365,7 +365,7 @@ class History:
 
     def _called(self, ledger: Ledger, batch: pa.RecordBatch, *, is_mended: bool) -> None:
         """A transform is called: count it, and let it fail if it is to."""
-        ids = tuple(int(one) for one in batch["id"].to_pylist())
+        ids = tuple(int(id_) for id_ in batch["id"].to_pylist())
         self.world.pause(f"transform {ids}{', mended' if is_mended else ''}")
         self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
         if is_mended:

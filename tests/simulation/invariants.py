@@ -69,7 +69,7 @@ def _values_where_they_belong(history: History) -> list[str]:
     Where the table's history is gone, a column that was dropped and added again looks the same.
     """
     is_blind = history.versions_removed or history.is_rewound
-    wrong = [one for one in history.table.misread if not (is_blind and one.looks_right)]
+    wrong = [value for value in history.table.misread if not (is_blind and value.looks_right)]
     return [str(wrong[0])] if wrong else []
 
 
@@ -87,14 +87,16 @@ def _at_most_one_snapshot(history: History) -> list[str]:
 
 def _honest_receipts(history: History, storage: SimStorage, log: RunLog) -> list[str]:
     receipts = [record.body for record in log.records if isinstance(record.body, Receipt)]
-    landed = {one.mark.intent_number for one in history.table.ever if one.mark is not None}
+    landed = {
+        snapshot.mark.intent_number for snapshot in history.table.ever if snapshot.mark is not None
+    }
 
     def is_honest(receipt: Receipt) -> bool:
         # Once old versions are cleaned away, only the mark tells, and not in which version.
         by_mark = history.versions_removed and receipt.intent_number in landed
         return receipt.snapshot_id in history.table.ids_ever or by_mark
 
-    if any(not is_honest(one) for one in receipts):
+    if any(not is_honest(receipt) for receipt in receipts):
         return ["a receipt for what never landed"]
     return _receipts_of_other_files(history, storage, receipts)
 
@@ -105,9 +107,9 @@ def _receipts_of_other_files(
     """A receipt lists the files of the snapshot that it names: a sweep keeps only those."""
     # A table that was made again counts its versions anew, so several may have one number.
     landed: dict[int, list[set[str]]] = {}
-    for one in history.table.ever:
-        paths = {path for group in one.groups for path in group.paths}
-        landed.setdefault(one.snapshot_id, []).append(paths)
+    for snapshot in history.table.ever:
+        paths = {path for group in snapshot.groups for path in group.paths}
+        landed.setdefault(snapshot.snapshot_id, []).append(paths)
     for receipt in receipts:
         is_there = LAYOUT.part(receipt.staged.name) in storage.objects
         if receipt.snapshot_id in landed and is_there and not history.is_damaged:
@@ -131,11 +133,15 @@ def _may_be_damaged(history: History) -> bool:
 
 def _true_refusals(history: History, log: RunLog) -> list[str]:
     """An intent that is recorded as refused has not landed, and does not."""
-    refused = {one.body.intent_number for one in log.records if isinstance(one.body, Refused)}
-    landed = {one.mark.intent_number for one in history.table.ever if one.mark is not None}
+    refused = {
+        record.body.intent_number for record in log.records if isinstance(record.body, Refused)
+    }
+    landed = {
+        snapshot.mark.intent_number for snapshot in history.table.ever if snapshot.mark is not None
+    }
     is_known = not history.is_ledger_moved and not history.is_rewound
     wrong = refused & landed if is_known else ()
-    return [f"intent {one} was refused, says the log, and it landed" for one in wrong]
+    return [f"intent {number} was refused, says the log, and it landed" for number in wrong]
 
 
 def _recorded_refusals(history: History, log: RunLog) -> list[str]:
@@ -173,7 +179,7 @@ def _ended_well(history: History, *, in_doubt: bool) -> list[str]:
     errors = [start.error for start in history.starts[-2:]]
     if "sweep" not in history.deeds:  # Else it may have taken what a driver was about to read.
         errors += [*(start.error for start in history.starts), *history.refusals]
-    damage = [one for one in errors if isinstance(one, LedgerDamagedError)]
+    damage = [error for error in errors if isinstance(error, LedgerDamagedError)]
     if damage and not _may_be_damaged(history):
         found.append(f"damage that nothing did: {damage[0]}")
     last = history.starts[-1]
@@ -201,7 +207,7 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
         live = table.live_files(cast("TableView", None), gone, "")
         is_undone |= history.is_ledger_moved and not live
         return [] if is_undone else [f"files of the snapshot are gone: {gone}"]
-    ids = sorted(one for path in paths for one in table.files[path]["id"].to_pylist())
+    ids = sorted(id_ for path in paths for id_ in table.files[path]["id"].to_pylist())
     # Without an input check, a source that gives other rows each time is the user's own risk.
     is_sure = history.setting.verify_input or not history.setting.is_risky
     if is_sure and len(set(ids)) < len(ids):
@@ -231,7 +237,9 @@ def _no_copies_left(history: History, log: RunLog) -> list[str]:
     is_in_doubt = log.receipt is None and bool(log.doubtful)
     if not history.is_swept or history.is_disturbed or "sweep" in history.deeds or is_in_doubt:
         return []
-    landed = {path for one in history.table.ever for group in one.groups for path in group.paths}
+    landed = {
+        path for snapshot in history.table.ever for group in snapshot.groups for path in group.paths
+    }
     left = [path for path in history.table.files if "-copy-" in path and path not in landed]
     useless = set(left) - history.table.live_files(cast("TableView", None), left, "")
     return [f"copies are left: {sorted(useless)}"] if useless else []
@@ -271,7 +279,7 @@ def _paid_once(history: History) -> list[str]:
     places = [name.rsplit("/", 1)[0] for name in logs]
     if len(set(places)) < len(places):
         return []
-    records = [record for one in logs.values() for record in one]
+    records = [record for log in logs.values() for record in log]
 
     def in_time(record: TaskRecord) -> bool:
         sealed = history.storage.listed_at.get(
@@ -281,10 +289,10 @@ def _paid_once(history: History) -> list[str]:
 
     covered = _covered(history, [record for record in records if in_time(record)])
     return [
-        f"row {one} was durable under claim {claim}, and was paid for again under {call.claim}"
+        f"row {id_} was durable under claim {claim}, and was paid for again under {call.claim}"
         for call in history.calls
-        for one in call.ids
-        for claim in covered.get(one, ())
+        for id_ in call.ids
+        for claim in covered.get(id_, ())
         if claim < call.claim
     ][:1]
 
@@ -295,13 +303,13 @@ def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[
     for record in records:
         if record.coverage.ranges is not None:
             for start, stop in record.coverage.ranges:
-                for one in range(start, stop):
-                    covered.setdefault(one, []).append(record.claim)
+                for id_ in range(start, stop):
+                    covered.setdefault(id_, []).append(record.claim)
         elif record.coverage.rows:
             uri = LAYOUT.keys(record.name)
             if "sweep" in history.deeds and uri not in history.before_sweep.objects:
                 continue  # It takes keys first, or leaves the records; a task may write after it.
             for batch in read_keys(history.before_sweep, uri, _KEYS):
-                for one in batch["id"].to_pylist():
-                    covered.setdefault(one, []).append(record.claim)
+                for id_ in batch["id"].to_pylist():
+                    covered.setdefault(id_, []).append(record.claim)
     return covered

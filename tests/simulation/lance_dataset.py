@@ -152,7 +152,9 @@ class SimFolder:
         """Make a version with other columns."""
         head, live = self.head, {column.number for column in columns}
         files = {
-            fragment: file._replace(beside=tuple(one for one in file.beside if one in live))
+            fragment: file._replace(
+                beside=tuple(column for column in file.beside if column in live)
+            )
             for fragment, file in head.fragments.items()
         }
         self.change(kind, schema=replace(head.schema, columns=columns), fragments=files)
@@ -163,7 +165,7 @@ class SimFolder:
         columns = widened(head.schema.columns, number, number_now)
         files = {
             fragment: file._replace(
-                beside=(*(one for one in file.beside if one != number), number_now)
+                beside=(*(column for column in file.beside if column != number), number_now)
             )
             for fragment, file in head.fragments.items()
         }
@@ -172,7 +174,9 @@ class SimFolder:
     def delete(self) -> None:
         """Make a version without one of other writers' files."""
         others = [number for number, file in self.head.fragments.items() if not file.path]
-        kept = {one: file for one, file in self.head.fragments.items() if one not in others[:1]}
+        kept = {
+            number: file for number, file in self.head.fragments.items() if number not in others[:1]
+        }
         self.change("Delete", fragments=kept)
 
     def create(self) -> None:
@@ -201,12 +205,12 @@ class SimFolder:
 
     def clean_up(self, below: int) -> None:
         """Remove old versions; the newest stays."""
-        for version in [one for one in self.there if one < min(below, self.newest)]:
+        for version in [number for number in self.there if number < min(below, self.newest)]:
             del self.there[version]
 
     def refuses(self, base: int) -> bool:
         """Whether somebody has been faster than a merge, as far as Lance can still see."""
-        return any(one.stops for version, one in self.there.items() if version > base)
+        return any(made.stops for version, made in self.there.items() if version > base)
 
     def lacks(self, fragments: Iterable[int]) -> bool:
         """Whether a merge does not name every fragment that is there, which Lance demands."""

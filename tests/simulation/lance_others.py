@@ -26,7 +26,9 @@ def _restore(history: History) -> None:
     """Go back to an older version, whichever is there."""
     table = _dataset(history)
     there, newest = table.folder.there, table.folder.newest
-    older = sorted((one for one in there if one < newest and not there[one].is_stray), reverse=True)
+    older = sorted(
+        (number for number in there if number < newest and not there[number].is_stray), reverse=True
+    )
     if older and not table.is_gone:
         history.is_disturbed = True
         version = older[history.world.chance.of(min(3, len(older)))]

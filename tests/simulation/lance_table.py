@@ -99,7 +99,7 @@ class LanceSimTable(SimTable):
         live: set[str] = set()
         for version in self.folder.there.values():
             files = {file.path for file in version.fragments.values()}
-            groups = [one for one in version.groups if files.intersection(one.paths)]
+            groups = [group for group in version.groups if files.intersection(group.paths)]
             live.update(path for group in groups for path in group.paths)
         return live.intersection(paths)
 
@@ -209,7 +209,7 @@ class LanceSimTable(SimTable):
         """The ids of all rows that a reader of the table sees, sorted."""
         groups = self.folder.head.groups
         paths = [file.path for group in groups for file in group.files]
-        return sorted(one for path in paths for one in self.files[path]["id"].to_pylist())
+        return sorted(id_ for path in paths for id_ in self.files[path]["id"].to_pylist())
 
     def foreign_append(self) -> None:
         """Let another writer add rows."""
@@ -271,16 +271,16 @@ class LanceSimTable(SimTable):
         folder, merge = self.folder, cast("Any", transaction.operation)
         mark, groups = posting or (None, ())
         below = {
-            one.id: SimFile(
-                one.files[0].path,
-                tuple(one.files[0].fields),
-                tuple(file.fields[0] for file in one.files[1:]),
+            fragment.id: SimFile(
+                fragment.files[0].path,
+                tuple(fragment.files[0].fields),
+                tuple(file.fields[0] for file in fragment.files[1:]),
             )
-            for one in merge.fragments
+            for fragment in merge.fragments
         }
         paths = [file.path for group in groups for file in group.files]
-        numbers = [tuple(one.number for one in self.written_for[path]) for path in paths]
-        files = [SimFile(*one) for one in zip(paths, numbers, strict=True)]
+        numbers = [tuple(column.number for column in self.written_for[path]) for path in paths]
+        files = [SimFile(*pair) for pair in zip(paths, numbers, strict=True)]
         version = SimVersion(
             operation=merge,
             properties=transaction.transaction_properties or {},

@@ -198,7 +198,9 @@ def _remove_old_orphans(history: History) -> None:
     table, world = history.table, history.world
     world.sleep(LONG_S / 2)
     before = world.clock - history.setting.old_after_s - _ORPHAN_SLACK_S
-    referred = {path for one in table.ever for group in one.groups for path in group.paths}
+    referred = {
+        path for snapshot in table.ever for group in snapshot.groups for path in group.paths
+    }
     old = {path for path in table.files if table.files.written_at[path] < before}
     world.sleep(LONG_S)
     for path in sorted((old - referred).intersection(table.files)):

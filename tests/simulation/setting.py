@@ -94,7 +94,7 @@ class Setting:
             is_derived=chance.of(2, 0.3) == 1,
             loses_a_row=chance.of(2, 0.1) == 1,
             rival=chance.of(2, 0.6) == 1,
-            others=tuple(one for one in others if one),
+            others=tuple(other for other in others if other),
             decimal_keys=chance.of(2, 0.4) == 1,
             input=_INPUTS[chance.of(len(_INPUTS), 0.2)],
             misfit=chance.of(2, 0.06) == 1,

@@ -97,13 +97,13 @@ class SimSpark(MemorySubmitter):
     def left(self, finished: KeyFiles) -> list[int | None]:
         """Return the ids that are not finished."""
         (left,) = self._left(self.partitions, finished)
-        return [one if one is None else int(one) for one in left["id"].to_pylist()]
+        return [id_ if id_ is None else int(id_) for id_ in left["id"].to_pylist()]
 
     def _dealt(self, ids: Sequence[int | None]) -> list[pa.RecordBatch]:
         shift = self._world.chance.of(self._places)
         dealt: list[list[int | None]] = [[] for _ in range(self._places)]
-        for number, one in enumerate(ids):
-            dealt[(number + shift) % self._places].append(one)
+        for number, id_ in enumerate(ids):
+            dealt[(number + shift) % self._places].append(id_)
         return [partition(some, self._kind) for some in dealt]
 
     def _run(self, plan: TaskPlan | ItemPlan, deal: Deal) -> list[TaskReport]:

@@ -235,7 +235,7 @@ class SimTable(MemoryTable):
         self.last_sequence_number = backup.last_sequence_number
         self._last_number = backup.last_number
         self.change_columns(backup.columns)
-        self.ever = [one for one in self.ever if one.snapshot_id in self.snapshots]
+        self.ever = [snapshot for snapshot in self.ever if snapshot.snapshot_id in self.snapshots]
         self.landed_in = self.landed_in[: len(self.ever)]
 
     @property

@@ -27,9 +27,9 @@ def changes_between(began: str, now: str) -> str:
 @functools.cache
 def _schema_text(columns: Columns) -> str:
     fields = [
-        {"id": one.number, "name": one.name, "type": one.kind, "required": False}
-        | {"doc": str(one.origin)}
-        for one in columns
+        {"id": column.number, "name": column.name, "type": column.kind, "required": False}
+        | {"doc": str(column.origin)}
+        for column in columns
     ]
     return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
 
@@ -42,8 +42,8 @@ def schema_of(columns: Columns) -> dict[str, Any]:
 def columns_of(schema: Mapping[str, Any]) -> Columns:
     """Return the columns of a schema from `schema_of`."""
     return tuple(
-        Column(number=one["id"], name=one["name"], kind=one["type"], origin=int(one["doc"]))
-        for one in schema["fields"]
+        Column(number=field["id"], name=field["name"], kind=field["type"], origin=int(field["doc"]))
+        for field in schema["fields"]
     )
 
 
@@ -93,8 +93,10 @@ class SimWriterSpec(MemoryWriterSpec):
 
 @functools.cache
 def _arrow_schema(columns: Columns, is_numbered: bool) -> pa.Schema:  # noqa: FBT001 - cached.
-    numbers = ({"PARQUET:field_id": str(one.number)} if is_numbered else None for one in columns)
-    fields = zip((one.arrow for one in columns), numbers, strict=True)
+    numbers = (
+        {"PARQUET:field_id": str(column.number)} if is_numbered else None for column in columns
+    )
+    fields = zip((column.arrow for column in columns), numbers, strict=True)
     return pa.schema([field.with_metadata(number) for field, number in fields])
 
 

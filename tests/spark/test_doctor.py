@@ -28,8 +28,8 @@ def doctor(store: str, **environment: str) -> dict[str, Mapping[str, str]]:
         text=True,
     )
     checks = json.loads(done.stdout)["checks"]
-    assert done.returncode == int(any(one["level"] == "failed" for one in checks))
-    return {one["check"]: one for one in checks}
+    assert done.returncode == int(any(check["level"] == "failed" for check in checks))
+    return {check["check"]: check for check in checks}
 
 
 def test_executors_say_what_they_are_and_reach_the_store(tmp_path: Path) -> None:

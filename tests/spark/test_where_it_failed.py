@@ -22,8 +22,8 @@ def parsed(value):
 
 
 def label(batch):
-    for one in batch["id"].to_pylist():
-        parsed(one)
+    for id_ in batch["id"].to_pylist():
+        parsed(id_)
 
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()

@@ -38,7 +38,7 @@ class Work:
         time.sleep(self.row_s)
         if self.fails or POISON in ids:
             raise ValueError("cannot be done")
-        return {"id": ids, "y": [2 * one + 1 for one in ids]}
+        return {"id": ids, "y": [2 * id_ + 1 for id_ in ids]}
 
 
 def target(order: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:

@@ -54,24 +54,24 @@ def drive(settings: dict[str, Any], driver: str) -> None:
     """Take part in all rounds."""
     session = new_session(settings)
     rows = session.range(0, settings["rows"], 1, settings["tasks"]).withColumnRenamed("id", "n")
-    for number, one in enumerate(settings["rounds"]):
+    for number, round_ in enumerate(settings["rounds"]):
         ended: dict[str, Any] = {"round": number, "driver": driver, "outcome": "", "error": ""}
         run = hf.Run(
-            one["run_id"],
+            round_["run_id"],
             store=settings["store"],
             store_options=settings["store_options"],
             takeover="now",
         )
         meet(settings, number, driver)
-        time.sleep(one["delays"][driver])
+        time.sleep(round_["delays"][driver])
         try:
             report = run.append(
                 rows,
-                to=hf.IcebergTable(one["to"], catalog=settings["catalog"]),
+                to=hf.IcebergTable(round_["to"], catalog=settings["catalog"]),
                 key="n",
                 transform=slowly,
                 batch_rows=2,
-                checkpoint_every=one["checkpoint_every"],
+                checkpoint_every=round_["checkpoint_every"],
                 create=hf.Create(),
             )
             ended |= {"outcome": report.outcome, "snapshot_id": report.snapshot_id}
