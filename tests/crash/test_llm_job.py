@@ -25,7 +25,7 @@ ERRORS, POISON, RATE, SEED = 0.05, 0.005, 220, 11
 
 
 @pytest.mark.timeout(1200)  # 20,000 calls of half a second, and four starts of Spark.
-def test_twenty_thousand_answers_outlive_three_kills(
+def test_twenty_thousand_answers_survive_three_kills(
     table: CrashTable,
     cluster: OwnCluster,
     lake: SparkSession,

@@ -1,4 +1,4 @@
-"""What the doctor says of a lake, for tests of each of its checks."""
+"""What the doctor says about a lake, for tests of each of its checks."""
 
 from __future__ import annotations
 

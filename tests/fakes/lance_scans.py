@@ -41,7 +41,7 @@ class Dataset:
         self.load().delete(where)
 
     def clean_up(self) -> None:
-        """Clean all versions away but the newest."""
+        """Clean up all versions but the newest."""
         self.load().cleanup_old_versions(older_than=dt.timedelta(0))
 
     def drop(self) -> None:

@@ -19,12 +19,12 @@ _GROUP_ROWS = 2
 
 
 class MemoryReader:
-    """Reads ids, which are also the numbers of their rows. Left out: what `where` would."""
+    """Reads ids, which are also their rows' numbers; leaves out what `where` would."""
 
     def read(
         self, slices: Sequence[FileSlice], passed_over: list[Span]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some slices, one by one; a row that is asked for by nobody is noted."""
+        """Yield the rows of some slices, one by one; note the rows that are left out."""
         for part in slices:
             for number in range(part.base + part.start, part.base + part.stop):
                 if number in part.file.values["left_out"]:
@@ -49,7 +49,7 @@ class MemoryScan:
 
         Args:
             ids: Their ids.
-            left_out: The ids that are not asked for.
+            left_out: The ids to leave out.
             before_listing: Runs before the files are listed.
         """
         self._before_listing = before_listing
@@ -104,7 +104,7 @@ class MemoryScan:
 
 
 class MemoryScanInput:
-    """A scan, and what says who reads what."""
+    """A scan, and the submitter that reads it."""
 
     def __init__(self, scan: PinnedScan, jobs: Jobs) -> None:
         """Keep both; nothing is pinned yet."""
@@ -114,7 +114,7 @@ class MemoryScanInput:
 
     @property
     def submitter(self) -> Submitter:
-        """What reads it, once it is settled."""
+        """The submitter that reads it, once it is settled."""
         assert self._rows is not None
         return self._rows
 

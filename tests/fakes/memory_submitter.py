@@ -1,4 +1,4 @@
-"""Stands in for Spark: runs plans over rows in memory, one task after another, in this process."""
+"""A stand-in for Spark: runs plans over rows in memory, one task after another, in this process."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class MemorySubmitter:
         ]
         self.plans: list[TaskPlan] = []
         self.replays: list[ReplayPlan] = []
-        # How often the keys of the input were read, for whatever question.
+        # How often the keys of the input were read, for any purpose.
         self.key_reads = 0
         # How often all its columns were read, to sum whole rows.
         self.row_reads = 0
-        # How many of these beside a job; and the ids that a sample of keys holds.
+        # How many of these ran beside a job; and the ids that a sample of keys holds.
         self.reads_beside = 0
         self.sampled: Collection[int] = ()
         # How often the finished keys were joined with each other.
         self.joins = 0
-        # What the next jobs read instead of the input: it gives other rows each time.
+        # What the next jobs read instead of the input, which then gives other rows each time.
         self.next_reads: deque[list[pa.RecordBatch]] = deque()
         # Answers to the next jobs, which then are not run.
         self.answers: deque[list[TaskReport] | Exception] = deque()
@@ -166,7 +166,7 @@ class MemorySubmitter:
         return found
 
     def _left(self, read: Sequence[pa.RecordBatch], finished: KeyFiles) -> list[pa.RecordBatch]:
-        # As in SQL, NULL is equal to nothing: a row without a key is never a finished one.
+        # As in SQL, NULL equals nothing: a row without a key is never finished.
         done = [id_ for id_ in self._finished(finished) if id_ is not None]
         known = pa.array(done, read[0]["id"].type) if read else None
         return [batch.filter(pc.invert(pc.is_in(batch["id"], known))) for batch in read]
@@ -194,7 +194,7 @@ class MemorySubmitter:
         place: int,
         left: int = _ATTEMPTS_MAX,
     ) -> TaskReport:
-        """Try again what fails for the moment, as Spark does."""
+        """Retry what fails temporarily, as Spark does."""
         try:
             return plan.run([rows], place=place, attempt=next(self._attempts))
         except Exception as error:
@@ -204,7 +204,7 @@ class MemorySubmitter:
 
 
 def _nothing() -> None:
-    """Stand for a hook that is not set."""
+    """Do nothing: the hook is not set."""
 
 
 def _examples(ids: Iterable[int | None]) -> KeyExamples:

@@ -43,7 +43,7 @@ class Read:
 
     @property
     def accounted(self) -> list[int]:
-        """The number of each row that a tag or the passed-over rows speak of."""
+        """The number of each row that a tag or the passed-over rows name."""
         spans = [*self.tags, *self.passed_over]
         return sorted(number for start, stop in spans for number in range(start, stop))
 
@@ -69,5 +69,5 @@ def read_slices(scan: PinnedScan, pins: Pins, slices: Sequence[FileSlice]) -> Re
 
 
 def whole_file(file: PinnedFile) -> FileSlice:
-    """Return all rows of a file that stands alone."""
+    """Return all rows of a file that is the whole input."""
     return FileSlice(file=file, base=0, start=0, stop=file.rows)

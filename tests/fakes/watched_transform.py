@@ -1,4 +1,4 @@
-"""A transform that remembers which rows it was paid for, and can be told to fail."""
+"""A transform that remembers the rows that it computed, and fails on request."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_an_array_of_spark_becomes_a_vector(desk: LanceDesk) -> None:
 
 
 def blob_of(number: int) -> bytes | None:
-    """Return what a row's blob is to hold; a NULL and an empty one are among them."""
+    """Return the content of a row's blob; a NULL and an empty one are among them."""
     if number in {5, 6}:
         return None if number == 5 else b""
     return bytes([number]) * BLOB_SIZES[number % len(BLOB_SIZES)]
@@ -154,7 +154,7 @@ def test_blobs_beside_the_rows_are_bytes_to_a_user(desk: LanceDesk) -> None:
 def test_blobs_that_have_waited_for_long_are_copied_with_their_rows(
     desk: LanceDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copies are read, whatever becomes of the files that they were made of."""
+    """The copies are read, whatever happens to the originals."""
     monkeypatch.setattr(resolve, "_OLD_AFTER_S", 0.0)
     schema = pa.schema([ID, lance.blob_field("blob")])
     report = append_in_two_starts(desk, blobs, create=hf.Create(schema=schema))

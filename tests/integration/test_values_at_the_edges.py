@@ -1,4 +1,4 @@
-"""Values at the edges of their types: Spark finds what we have written, as it finds its own."""
+"""Values at the edges of their types: Spark finds what we have written like its own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def edges(session: SparkSession) -> DataFrame:
 def test_spark_finds_every_value_in_what_we_have_written(
     lake: SparkSession, namespace: str, ledger: dict[str, Any], layout: str
 ) -> None:
-    """Same rows, partitions and bounds as in a table of Spark's own; each row by its value."""
+    """Rows, partitions and bounds equal those of Spark's own table; a filter finds each row."""
     ours, theirs = f"lake.{namespace}.ours", f"lake.{namespace}.theirs"
     for name in (ours, theirs):
         lake.sql(f"CREATE TABLE {name} ({DDL}) USING iceberg {LAYOUTS[layout]}")

@@ -97,14 +97,14 @@ def _few(data: st.DataObject, names: list[str]) -> list[str]:
 
 
 def _step(data: st.DataObject, history: History) -> None:
-    """Do record thing that tasks or the driver may do."""
+    """Do one thing that tasks or the driver may do."""
     work = history.work
     accepted = [record.name for record in work.records]
     waiting = [record.name for record in work.waiting]
     superseded = sorted(work.superseded)
     kind = data.draw(st.sampled_from([*_TASKS, "drop", "lose", "rival", "again"]))
     if kind in {"drop", "lose"}:
-        # Of any record, or of record whose rows stand in the files of another.
+        # Any record, or one whose rows are in the files of another.
         history.work = work.without(_few(data, accepted if kind == "drop" else superseded))
     elif kind == "again":
         history.work, refused = work.plus(work.records)
@@ -126,7 +126,7 @@ def _step(data: st.DataObject, history: History) -> None:
 
 @given(data=st.data())
 @settings(deadline=None)
-def test_every_covered_row_stands_exactly_once(data: st.DataObject) -> None:
+def test_every_covered_row_is_kept_exactly_once(data: st.DataObject) -> None:
     """After every step, the output of the covered rows is in files or waiting chunks, once."""
     history = History()
     for _ in range(data.draw(st.integers(5, 25))):

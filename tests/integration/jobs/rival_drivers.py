@@ -1,4 +1,4 @@
-"""Drivers of the same runs, all at once: threads with a Connect session each, or one process.
+"""Drivers of the same runs, at the same time: threads with a Connect session each, or one process.
 
 Settings are one JSON object in the environment's HOLDFAST_JOB. For each round and driver one line
 of JSON says how it ended.
@@ -40,7 +40,7 @@ def new_session(settings: dict[str, Any]) -> SparkSession:
 
 
 def meet(settings: dict[str, Any], number: int, driver: str) -> None:
-    """Wait until all drivers, of whatever process, are at the same round."""
+    """Wait until all drivers, in any process, are at the same round."""
     folder = Path(settings["meeting"])
     (folder / f"{number}-{driver}").touch()
     until = time.monotonic() + _MEET_S
