@@ -1,4 +1,4 @@
-"""Schemas as the tables tell them, and writers that note for which columns a file was written."""
+"""Schemas as the tables show them, and writers that note which columns a file was written for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulation.world import World
 
 @functools.cache
 def changes_between(began: str, now: str) -> str:
-    """Return which changes files for an Iceberg schema would not survive, as the sink has it."""
+    """Return the schema changes that files would not survive, as the Iceberg sink decides it."""
     return "; ".join(schema_changes(json.loads(began), json.loads(now)))
 
 
@@ -48,16 +48,16 @@ def columns_of(schema: Mapping[str, Any]) -> Columns:
 
 
 class Written(Protocol):
-    """What a writer needs of its table."""
+    """What a writer needs from its table."""
 
     files: TimedFiles
     file_rows: int | None
-    # For which columns each file was written.
+    # The columns that each file was written for.
     written_for: dict[str, Columns]
 
 
 class SimWriterSpec(MemoryWriterSpec):
-    """Opens writers that a kill can meet between two files."""
+    """Opens writers that can be killed between two files."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class SimWriterSpec(MemoryWriterSpec):
 
         Args:
             columns: The columns to write for.
-            world: Where the writers' tasks live.
+            world: The world that the writers' tasks run in.
             table: The table.
-            may_lack: Which columns the output need not have.
+            may_lack: The columns that the output may lack.
             is_numbered: Whether rows carry the numbers of their columns, as Iceberg's do.
         """
         super().__init__(
