@@ -314,9 +314,9 @@ class PostCases(Cases):
         expect(len(landed), 1, f"how many rivals have rows in the table ({outcomes})")
         mark = expect_found(rivals[0].find(), "after a race").mark
         expect(mark, rivals[landed[0]].mark, "the mark after a race")
-        told = [number for number, outcome in enumerate(outcomes) if outcome is Outcome.LANDED]
+        claimed = [number for number, outcome in enumerate(outcomes) if outcome is Outcome.LANDED]
         # An outcome may be unknown, but one that says LANDED must be right.
-        expect(told or landed, landed, f"who got the answer LANDED ({outcomes})")
+        expect(claimed or landed, landed, f"who got the answer LANDED ({outcomes})")
 
     def test_a_delayed_post_is_refused_once_its_number_is_used(self) -> None:
         """An empty snapshot uses up the number of an intent, which then never lands."""

@@ -1,4 +1,4 @@
-"""A standalone cluster of a test's own: a master and two workers of one core each.
+"""A standalone cluster for one test: a master and two workers of one core each.
 
 The workers have two loopback addresses: Spark starts no speculative attempt on the host that the
 first one runs on.

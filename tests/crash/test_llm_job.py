@@ -1,6 +1,6 @@
 """The LLM job of the examples, killed on the way: no answer is paid for twice, no row is lost.
 
-The server's own count is the witness: it knows for which rows it had answered before.
+The server's own count is the evidence: it knows which rows it had answered before.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class Arena:
         assert [snapshot["summary"].get("holdfast.run") for snapshot in data] == [
             f"round {number}"
         ], ends
-        told = {end["snapshot_id"] for end in ends if end["outcome"]}
-        assert told == {data[0]["snapshot_id"]}, ends
+        named = {end["snapshot_id"] for end in ends if end["outcome"]}
+        assert named == {data[0]["snapshot_id"]}, ends
         return tuple(sorted(end["outcome"] or end["error"] for end in ends))
 
 

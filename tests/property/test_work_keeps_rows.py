@@ -1,4 +1,4 @@
-"""Random histories of work: each covered row's output stands exactly once, whatever is dropped."""
+"""Random histories of work: each covered row's output exists exactly once, whatever is dropped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSEEN = "00000001/rows/000000/000000000001/9999"
 
 @dataclass
 class History:
-    """What tasks did and the driver accepted, and which rows stand in which object."""
+    """What tasks did and the driver accepted, and which rows are in which object."""
 
     work: Work = field(default_factory=Work)
     next_row: int = 0
@@ -55,7 +55,7 @@ class History:
         )
 
     def check(self) -> None:
-        """Compare what stands where with what is covered."""
+        """Compare the rows in objects with those that are covered."""
         work = self.work
         standing: Counter[int] = Counter()
         for group in work.groups:
@@ -77,7 +77,7 @@ class History:
 
 
 def _outputs(rows: list[int]) -> list[int]:
-    """Return the output of input rows: none, one or two rows each, told apart by number."""
+    """Return the output of input rows: none, one or two rows each, distinguished by number."""
     return [10 * row + i for row in rows for i in range(row % 3)]
 
 
@@ -110,7 +110,7 @@ def _step(data: st.DataObject, history: History) -> None:
         history.work, refused = work.plus(work.records)
         assert refused == tuple(accepted)
     elif kind == "rival":
-        # It names what is superseded already, what was dropped, or what nobody has seen.
+        # It names what is superseded already, what was dropped, or what was never seen.
         bad = [*superseded, *sorted(set(history.covered) - set(accepted)), _UNSEEN]
         named = (*_few(data, bad), *waiting[:1])
         record = history.make(history.rows(2), chunk=False, supersedes=named)

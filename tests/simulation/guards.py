@@ -154,8 +154,8 @@ _answered = SimTable._answered
 
 def _takes_conflict_for_unsent(table: SimTable, outcome: Outcome) -> Outcome:
     """Act as a commit that records a refusal without looking at the table."""
-    told = _answered(table, outcome)
-    return Outcome.UNSENT if told is Outcome.CONFLICT else told
+    answer = _answered(table, outcome)
+    return Outcome.UNSENT if answer is Outcome.CONFLICT else answer
 
 
 def _records_at_once(commit: Commit, tally: Any, _view: TableView) -> None:

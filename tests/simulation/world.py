@@ -274,7 +274,7 @@ class World:
                 result = actor.run()
         except DiedError as died:
             error = died
-        except Exception as raised:  # noqa: BLE001 - the actor that waits for it decides what it means.
+        except Exception as raised:  # noqa: BLE001 - the waiting actor decides what it means.
             error = raised
         actor.is_done = True
         actor.ended(result, error)

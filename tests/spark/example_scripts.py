@@ -12,7 +12,7 @@ from tests.conftest import PYTHON_PATH
 from tests.crash.started_jobs import kill_process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Where `make example-envs` puts what the development set lacks.
+# Where `make example-envs` puts packages that the development environment lacks.
 INSTALLED = (
     Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast") / "examples"
 )
@@ -40,7 +40,7 @@ def run_script(script: Path, *arguments: str, folder: Path) -> subprocess.Comple
         try:
             out, errors = started.communicate(timeout=START_TIMEOUT_S)
         finally:
-            # Not by session: the script that kills a job half way gives it one of its own.
+            # Not by session: the script that kills a job half way starts it in its own.
             for process_id in processes_in(folder):
                 kill_process(process_id)
     return subprocess.CompletedProcess(command, started.returncode, out, errors)
@@ -56,7 +56,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def working_folder(process: Path) -> str:
-    """Return where a process works; nothing once it is gone, or if it is somebody else's."""
+    """Return a process's working folder; nothing once it is gone, or if it is another user's."""
     try:
         return str((process / "cwd").readlink())
     except OSError:
@@ -64,14 +64,14 @@ def working_folder(process: Path) -> str:
 
 
 def output(script: Path, *arguments: str, folder: Path) -> str:
-    """Return what a script printed that ended well."""
+    """Return what a script that ended well printed."""
     done = run_script(script, *arguments, folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def killed_half_way(run_id: str, script: Path, *arguments: str, folder: Path) -> int:
-    """Start a job with the script that kills it, and return how many rows were done by then."""
+    """Start a job with the script that kills it, and return how many rows were done."""
     started = (run_id, "lake/ledger", sys.executable, str(script), *arguments)
     return number_in(
         r"killed: ([\d,]+) of", output(EXAMPLES / "kill_half_way.py", *started, folder=folder)

@@ -1,4 +1,4 @@
-"""The README's quickstart: killed half way, it goes on; and it needs nothing but pip packages."""
+"""The README's quickstart: killed half way, it resumes; and it needs only pip packages."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def output(script: Path) -> str:
 
 @pytest.mark.spark
 def test_the_quickstart_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """`kill -9` half way, then again: rows of the first start are kept, and each is there once.
+    """`kill -9` half way, then a second start: rows of the first are kept, and each is there once.
 
-    Method: the kill comes when task records stand in the ledger, so that there is work to keep.
+    Method: the kill comes when task records are in the ledger, so that there is work to keep.
     """
     script = tmp_path / "quickstart.py"
     script.write_text(quickstart())
@@ -63,7 +63,7 @@ def test_the_quickstart_goes_on_after_a_kill(tmp_path: Path) -> None:
         assert time.monotonic() < until
         time.sleep(0.1)
     first.send_signal(signal.SIGKILL)
-    assert first.wait(timeout=10.0) == -signal.SIGKILL  # It did die: the test is not vacuous.
+    assert first.wait(timeout=10.0) == -signal.SIGKILL  # It did die, so the test is not vacuous.
     first.communicate()
 
     second = output(script)
