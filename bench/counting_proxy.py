@@ -1,9 +1,9 @@
-"""A proxy on 127.0.0.1 that counts HTTP requests and changes not a byte of them.
+"""A proxy on 127.0.0.1 that counts HTTP requests and does not change a byte.
 
 Bytes go through as they come, so signatures hold (the Host header is part of them), and
-interim answers, HEAD and chunked bodies need no care. Only requests are followed closely, to
-know where the next one on a kept connection begins; of an answer only the status is read, and
-its bytes are counted.
+interim answers, HEAD and chunked bodies need no special care. Only requests are parsed, to know
+where the next one on a kept connection begins; for an answer, only the status is read, and its
+bytes are counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 
 
 class BrokenRequestError(Exception):
-    """A client sent something that cannot be followed; a count would be wrong from here on."""
+    """A client sent something that cannot be parsed; a count would be wrong from here on."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Exchange:
     method: str
     target: str
     status: int = 0
-    # Of the answer, its head included.
+    # Of the answer, including its head.
     answer_bytes: int = field(default=0, compare=False)
 
 
@@ -61,10 +61,10 @@ def count_requests(upstream: str) -> Iterator[CountingProxy]:
 
 
 class CountingProxy:
-    """What came through, and where clients and connections find their way."""
+    """What came through, and the addresses on both sides."""
 
     def __init__(self, upstream: str, port: int) -> None:
-        """Begin to count what comes in at a port for the server behind a URL."""
+        """Start to count what arrives at a port for the server behind a URL."""
         self._upstream = urlsplit(upstream)
         self._lock = threading.Lock()
         self._exchanges: list[Exchange] = []
@@ -91,7 +91,7 @@ class CountingProxy:
     def answer_bytes(self, method: str, path: str) -> int:
         """Return how many bytes came back for requests whose target begins with a path.
 
-        Waits for nothing: ask when the clients have ended.
+        Does not wait: call it when the clients have ended.
         """
         with self._lock:
             found = list(self._exchanges)
@@ -102,14 +102,14 @@ class CountingProxy:
         )
 
     def give_up(self, reason: str) -> None:
-        """Note that a request could not be followed; called by a connection."""
+        """Note that a request could not be parsed; called by a connection."""
         self._broken = reason
 
     def reset(self) -> None:
-        """Begin to count anew, once no request is under way.
+        """Start counting again, once no request is under way.
 
         Raises:
-            BrokenRequestError: A request could not be followed.
+            BrokenRequestError: A request could not be parsed.
         """
         self.settled()
         with self._lock:
@@ -121,7 +121,7 @@ class CountingProxy:
         Clients also send in the background, metrics for instance: these count too.
 
         Raises:
-            BrokenRequestError: A request could not be followed, or there is no end to them.
+            BrokenRequestError: A request could not be parsed, or requests do not end.
         """
         seen, quiet_since = -1, time.monotonic()
         deadline = quiet_since + _QUIET_MAX_S
@@ -142,7 +142,7 @@ class CountingProxy:
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
-    block_on_close = False  # Clients keep their connections for later; nobody waits for them.
+    block_on_close = False  # Clients keep their connections for later; do not wait for them.
     request_queue_size = 128
     proxy: CountingProxy
 
@@ -168,7 +168,7 @@ class _Connection(socketserver.BaseRequestHandler):
             except BrokenRequestError as error:
                 self.server.proxy.give_up(str(error))
             except OSError:
-                pass  # A side hung up; the other is told now.
+                pass  # One side hung up; now close the other.
             with contextlib.suppress(OSError):
                 upstream.shutdown(socket.SHUT_WR)
             back.join()
@@ -193,7 +193,7 @@ class _Connection(socketserver.BaseRequestHandler):
         """Pass one request on; return False when the client has closed.
 
         Raises:
-            BrokenRequestError: It is no request.
+            BrokenRequestError: It is not a request.
         """
         head = _read_head(client)
         if not head:
@@ -213,7 +213,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def final_status(begun: bytes) -> int:
-    """Return the status in an answer's first bytes, behind any interim answers; 0 if not there."""
+    """Return the status in an answer's first bytes, after any interim answers; 0 if not there."""
     while match := _STATUS_LINE.match(begun):
         if (status := int(match[1])) >= _FINAL_STATUS_MIN:
             return status

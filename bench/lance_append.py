@@ -1,9 +1,9 @@
 """Append vectors to Lance: Holdfast over Lance alone, in two processes without Spark.
 
 Both sides read the same Parquet files and write fragments of a new dataset on the local file
-system; then one commit. Holdfast checkpoints as it does by default, finds out that every row is
-there once, and could be killed at any moment; Lance alone does none of that. Its processes are
-warm, as our session is.
+system; then one commit. Holdfast checkpoints as it does by default, checks that every row is there
+once, and could be killed at any moment; Lance alone does none of that. Its processes are warm, as
+our session is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run() -> dict[str, Any]:
     session = open_session({})
     files, few = vector_files(), vector_files(_WARM_UP_ROWS)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-lance-"))
-    context = multiprocessing.get_context("spawn")  # Lance does not outlive a fork.
+    context = multiprocessing.get_context("spawn")  # Lance does not survive a fork.
     try:
         with ProcessPoolExecutor(_PROCESSES, mp_context=context) as pool:
 
@@ -77,7 +77,7 @@ def run() -> dict[str, Any]:
                     raise SystemExit(f"{found} rows arrived of {ROWS}")
                 shutil.rmtree(uri)
 
-            for number in range(_PROCESSES):  # Each of them has imported what it needs.
+            for number in range(_PROCESSES):  # Each process has imported what it needs.
                 alone(prepare(f"warm_{number}"), few)
             ours(prepare("warm_ours"), few)
             times = alternate({"ours": ours, "alone": alone}, prepare, check_and_drop, is_warm=True)

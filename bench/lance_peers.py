@@ -1,18 +1,18 @@
 """Ours against peers that write Lance: vectors appended to a new dataset, in two columns.
 
-The job: read the rows of `lance-append` from local Parquet files, hand each batch on in Python,
-append it to a Lance dataset without rows on the local file system. Columns: *plain*, and
-*checkpointed* where an engine has checkpoints for Lance. What they mean for each engine stands in
-`PEERS` and in the engines' own modules, there also why an engine has none.
+The job: read the rows of `lance-append` from local Parquet files, pass each batch on in Python,
+append it to an empty Lance dataset on the local file system. Columns: *plain*, and *checkpointed*
+where an engine has checkpoints for Lance. What they mean for each engine is in `PEERS` and in the
+engines' own modules, with the reason if an engine has no checkpoints.
 
-Each life is a process in the engine's own environment; the clock starts at the write call of
+Each start is a process in the engine's own environment; the clock starts at the write call of
 a warm engine. The engines take turns, so that noise hits them alike. What arrived is counted,
 by rows and by different ids. An engine that cannot be installed, or that fails, is recorded with
 its message.
 
-The ratio is ours, checkpointed, over the fastest column of any peer, be it plain or not.
+The ratio is ours, checkpointed, over the fastest column of any peer, plain or not.
 
-A small try-out, which is no measurement: `python -m bench.lance_peers 100000 1`.
+A small try-out, which is not a measurement: `python -m bench.lance_peers 100000 1`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the engines have shown, by column and round; and the rounds in which they take turns."""
+"""The engines' results, by column and round; and the rounds in which they take turns."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from bench.peer_environments import PEERS, PeerError, interpreter, jars
 from bench.peer_runs import Outcome
 
-# What is to be done for an engine, by the columns that its outcomes belong to.
+# The work for an engine, by the columns that its outcomes belong to.
 Stages = Mapping[tuple[str, ...], Callable[[str], list[Outcome]]]
 
 
 @dataclass
 class Cell:
-    """What one engine has shown in one column, by round; a round in which it failed is missing."""
+    """One engine's results in one column, by round; a round in which it failed is missing."""
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
-        """Return all that was seen, for the record."""
+        """Return all results, for the record."""
         found = list(self.outcomes.values())
         figures: dict[str, Any] = {"s": [round(outcome.seconds, 2) for outcome in found]}
         if found:
@@ -37,7 +37,7 @@ class Cell:
         return figures
 
     def text(self) -> str:
-        """Return the median for the table; a star stands for lost or doubled rows."""
+        """Return the median for the table; a star means lost or doubled rows."""
         figures = self.figures()
         star = "*" if "wrong" in figures else ""
         return f"{figures['median_s']:.2f}{star}" if "median_s" in figures else "failed"
@@ -57,7 +57,7 @@ class Board:
 
         Args:
             ours: The name of the engine that the others are compared with; one of `names`.
-            names: Of all engines.
+            names: The names of all engines.
             columns: All of them; only the first is for engines without checkpoints.
         """
         self.ours = ours
@@ -70,7 +70,7 @@ class Board:
         }
 
     def play(self, stages: Stages, rounds: int) -> None:
-        """Install the engines, and let those that are there do all stages in turns."""
+        """Install the engines, and let those that could be installed do all stages in turns."""
         able = [
             name
             for name, cells in self.cells.items()
@@ -87,7 +87,7 @@ class Board:
     def note(
         self, name: str, columns: tuple[str, ...], number: int, stage: Callable[[], list[Outcome]]
     ) -> bool:
-        """Run a stage of an engine and keep what came of it; return whether it worked."""
+        """Run a stage of an engine and keep its results; return whether it worked."""
         try:
             found = stage()
         except PeerError as error:
@@ -112,7 +112,7 @@ class Board:
         return found
 
     def check_ours(self) -> None:
-        """Check that ours has done every column as it should: else there is nothing to compare.
+        """Check that ours has done every column correctly: otherwise there is nothing to compare.
 
         Raises:
             SystemExit: It has not.
@@ -134,7 +134,7 @@ class Board:
             print("  * rows were lost or doubled; the figures say how many")
 
     def figures(self) -> dict[str, Any]:
-        """Return what each engine is, and what it has shown."""
+        """Return what each engine is, and its results."""
         return {
             name: {
                 "installed": PEERS[name].requirements,

@@ -36,7 +36,7 @@ _STORE = "s3://lake/_holdfast"
 _CASES = {"empty_table": 0, "one_snapshot": 1}
 _SIDES = ("bare", "holdfast")
 
-# The first that fits says what a request is about.
+# The first that matches says what a request is about.
 _S3_KINDS = {
     r"\?.*list-type=2": "listing",
     r"\?delete": "deletion",
@@ -100,7 +100,7 @@ class _Bench:
         """Make a table, append to it, check it and drop it.
 
         Raises:
-            SystemExit: The rows did not arrive, or went past the proxies.
+            SystemExit: The rows did not arrive, or requests bypassed the proxies.
         """
         table = f"lake.bench.small_{uuid.uuid4().hex[:12]}"
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -118,7 +118,7 @@ class _Bench:
         if rows != expected:
             raise SystemExit(f"{side}: {rows} rows are in the table, not {expected}")
         if not (found.s3 and found.catalog):
-            raise SystemExit(f"{side}: requests went past the proxies")
+            raise SystemExit(f"{side}: requests bypassed the proxies")
         # Without PURGE, which is a Spark job of 200 tasks and would heat up the next round.
         self.session.sql(f"DROP TABLE {table}")
         return found
@@ -160,14 +160,14 @@ def run() -> dict[str, Any]:
                     measured.append(result)
         tasks = bench.df.rdd.getNumPartitions()
         session.stop()
-    # Each task writes files of its own: a count of requests means little without theirs.
+    # Each task writes its own files: a count of requests means little without the number of tasks.
     return {**_figures(found), "rows": _ROWS, "tasks": tasks}
 
 
 def _figures(found: Mapping[tuple[str, str], list[_Measured]]) -> dict[str, Any]:
     cases = {case: _case_figures(*(found[case, side] for side in _SIDES)) for case in _CASES}
     return {
-        # Of each figure the worse case.
+        # The worse case of each figure.
         "ratio": max(case["ratio"] for case in cases.values()),
         "seconds_more": max(case["seconds_more"] for case in cases.values()),
         "goal_seconds_more": _GOAL_SECONDS_MORE,
@@ -204,7 +204,7 @@ def _counts(labels: Iterable[str]) -> dict[str, int]:
 
 
 def _label(exchange: Exchange, kinds: Mapping[str, str]) -> str:
-    """Return method, kind of path and, where it is no success, status."""
+    """Return method, kind of path and, unless it is a success, status."""
     target = unquote(exchange.target)
     named = (kind for pattern, kind in kinds.items() if re.search(pattern, target))
     label = f"{exchange.method} {next(named, urlsplit(target).path)}"

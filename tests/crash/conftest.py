@@ -79,7 +79,7 @@ def page(found: dict[Cell, str]) -> str:
         "",
         "Named steps in drivers and tasks. They are off, and cost nothing, unless",
         "`HOLDFAST_FAILPOINTS` names a folder when a process starts. A file in that folder, named",
-        "like the step and holding `kill`, `stop` or `error`, arms it for the first process that comes.",
+        "like the step and holding `kill`, `stop` or `error`, arms it for the first process there.",
         "",
         "Steps between two effects, where a process was killed, stopped or made to fail, in real",
         "processes: drivers are clients of a Spark Connect server, tasks run on its two executors,",
