@@ -61,10 +61,10 @@ def jars(folder: str) -> list[Path]:
 
 
 def java(version_min: int, version_max: int = 999) -> Path:
-    """Return a `java` of a fitting major version; the default one if it fits.
+    """Return a `java` of a suitable major version; the default one if it is suitable.
 
     Looks at JAVA_HOME, then PATH, then every JAVA_HOME_* variable (as CI images set), then at
-    the JDKs that stand beside those, since distributions keep them all in one folder.
+    the JDKs beside those, since distributions keep them all in one folder.
 
     Raises:
         NotInstalledError: None fits.
