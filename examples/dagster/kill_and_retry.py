@@ -1,6 +1,6 @@
-"""Start Dagster, launch the job, kill first its step and then its run, and see what comes of it.
+"""Start Dagster, launch the job, kill first its step and then its run, and see what happens.
 
-Takes some minutes, and ends all that it has started.
+Takes some minutes, and ends everything that it has started.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from job_scene import (  # noqa: E402 - found just above.
 )
 from product_job import run_of  # noqa: E402
 
-# Beside this interpreter, so that no environment need be active.
+# In this interpreter's folder, so that no environment need be active.
 BIN = Path(sys.executable).parent
-TIMEOUT_S = 900.0  # For each step. An idle machine needs far less.
+TIMEOUT_S = 900.0  # Per step. An idle machine needs far less.
 CODE = ("-f", str(HERE / "definitions.py"))
 
 
 def play(instance: Any, lake: Path, root: str, daemon: subprocess.Popen[bytes]) -> None:  # noqa: ANN401
-    """Kill the step, kill the run, wait for the run that follows it, and look."""
+    """Kill the step, kill the run, wait for the run that follows it, and check the table."""
     run = run_of(f"products-{root}", lake)
     print("the step is killed; the same run retries it")
     kill_at(run, 0.3, timeout_s=TIMEOUT_S, program=daemon)
@@ -61,7 +61,7 @@ def _event_type(name: str) -> Any:  # noqa: ANN401
 
 
 def main() -> None:
-    """Make the scene.
+    """Run the scenario.
 
     Raises:
         SystemExit: The job could not be launched.

@@ -44,5 +44,5 @@ def test_the_example_reads_each_file_once_over_a_kill(tmp_path: Path) -> None:
 
     asked = output(EXAMPLE / "query.py", "with tea", folder=tmp_path)
     assert f"{FILES - 1} rows, {FILES - 1} different files" in asked
-    assert number_in(r"(\d+) of them speak of 'with tea'", asked) == 16
+    assert number_in(r"(\d+) of them mention 'with tea'", asked) == 16
     assert "logbook-0000.pdf, 6 pages: Log of the Marigold, bound for Lisbon with tea." in asked
