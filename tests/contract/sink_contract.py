@@ -85,11 +85,8 @@ class MarkCases(Cases):
         table = self.table()
         landed = table.attempt(IDS, run_id=_RUN_IDS[2])
         expect_landed(landed)
-        others = [run_id for run_id in _RUN_IDS if run_id != landed.run_id]
-        found = {
-            run_id: table.attempt([], run_id=run_id, nonce=f"of {run_id}").find()
-            for run_id in others
-        }
+        others = [id_ for id_ in _RUN_IDS if id_ != landed.run_id]
+        found = {id_: table.attempt([], run_id=id_, nonce=f"of {id_}").find() for id_ in others}
         expect(found, dict.fromkeys(others), "marks under other ids")
         expect_found(landed.find(), "under its own id")
 
@@ -294,9 +291,7 @@ class PostCases(Cases):
         expect_refused(two.post(), "the second of two rivals")
         expect(our_rows(table), IDS, "rows after two rivals")
         found = two.sink.find_mark(two.sink.load(), RUN_ID, two.mark.run_nonce, {2: two.intent})
-        expect(
-            expect_found(found, "by the loser").mark, first.mark, "the mark that the loser finds"
-        )
+        expect(expect_found(found, "by the loser").mark, first.mark, "the mark the loser finds")
 
     def test_of_rivals_that_post_at_once_one_lands(self) -> None:
         """The table decides between posts that arrive at the same moment."""
@@ -481,11 +476,7 @@ class _FileCases(Cases):
         sink, view, groups = attempt.sink, attempt.view, attempt.groups
         targets = [group.renamed(uuid.uuid4().hex) for group in groups]
         copies = sink.copy_groups(view, groups, targets)
-        expect(
-            [group.paths for group in copies],
-            [group.paths for group in targets],
-            "the copies' names",
-        )
+        expect([copy.paths for copy in copies], [group.paths for group in targets], "copies' names")
         _expect_missing(attempt, [], "files that were copied")
         sink.delete_files(view, attempt.paths)
         sink.check(view, [view.schema], copies)
