@@ -4,8 +4,8 @@ S3 is behind toxiproxy, which delays each direction and limits each connection; 
 own traffic goes that way: input, ledger, table files. The catalog is reached directly. First the
 transform is given as much to compute as IO alone takes; then all sides alternate in one session.
 The events are there three times: in a job of seconds, requests that wait for each other at its
-start and its end would be a good part of it. With the IO runtime switched off in the workers the
-events are written once, beside the same job with it: it takes minutes.
+start and its end would be a good part of it. With the IO runtime switched off in the workers, which
+takes minutes, the events are written once, next to the same job with it on.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Board:
         """Check that ours has done every column correctly: otherwise there is nothing to compare.
 
         Raises:
-            SystemExit: It has not.
+            SystemExit: Ours failed or was wrong in some column.
         """
         for column, cell in self.cells[self.ours].items():
             faults = cell.failures + [

@@ -25,7 +25,7 @@ from bench.peer_job import NAMESPACE, TABLE, Foreign, PeerJob, count_ids, create
 
 class _Daft:
     def __init__(self, job: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has neither.
+        # Imported by name: this project's environment, where types are checked, has neither.
         self._daft: Foreign = importlib.import_module("daft")
         if job.is_checkpointed:
             ray: Foreign = importlib.import_module("ray")

@@ -21,7 +21,7 @@ from bench.peer_job import BATCH_ROWS, NAMESPACE, TABLE, Foreign, PeerJob, count
 
 class _Dlt:
     def __init__(self, _: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has no dlt.
+        # Imported by name: this project's environment, where types are checked, has no dlt.
         self._dlt: Foreign = importlib.import_module("dlt")
         self._files: Foreign = importlib.import_module("dlt.sources.filesystem").filesystem
 

@@ -119,7 +119,7 @@ def interpreter(name: str) -> str:
     """Return the Python of an engine's environment; create it first, unless it is up to date.
 
     Raises:
-        PeerError: It cannot be made.
+        PeerError: The environment cannot be created.
     """
     peer = PEERS[name]
     if not peer.requirements:
@@ -144,7 +144,7 @@ def jars(name: str) -> tuple[str, ...]:
     """Return the jars that an engine's session needs.
 
     Raises:
-        PeerError: They are not there.
+        PeerError: The jars are not in the cache.
     """
     peer = PEERS[name]
     if not peer.jars:

@@ -98,7 +98,7 @@ def create_iceberg(catalog: Foreign, schema: pa.Schema) -> None:
 
     Args:
         catalog: PyIceberg's catalog.
-        schema: Of the table.
+        schema: The table's schema.
     """
     catalog.create_namespace_if_not_exists(NAMESPACE)
     catalog.create_table_if_not_exists(f"{NAMESPACE}.{TABLE}", schema)

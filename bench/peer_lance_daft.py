@@ -20,7 +20,7 @@ from bench.peer_job import Foreign, PeerJob, serve
 
 class _DaftOnLance:
     def __init__(self, _: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has neither.
+        # Imported by name: this project's environment, where types are checked, has neither.
         self._daft: Foreign = importlib.import_module("daft")
         self._daft_lance: Foreign = importlib.import_module("daft_lance")
         self._daft.set_runner_native(num_threads=2)

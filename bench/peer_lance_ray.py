@@ -19,7 +19,7 @@ from bench.peer_job import BATCH_ROWS, Foreign, PeerJob, serve
 
 class _RayOnLance:
     def __init__(self, job: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has no Ray.
+        # Imported by name: this project's environment, where types are checked, has no Ray.
         ray: Foreign = importlib.import_module("ray")
         self._data: Foreign = importlib.import_module("ray.data")
         self._lance_ray: Foreign = importlib.import_module("lance_ray")

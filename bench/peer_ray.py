@@ -23,7 +23,7 @@ from bench.peer_job import BATCH_ROWS, Foreign, PeerJob, count_ids, serve
 
 class _RayData:
     def __init__(self, job: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has no Ray.
+        # Imported by name: this project's environment, where types are checked, has no Ray.
         self._ray: Foreign = importlib.import_module("ray")
         self._data: Foreign = importlib.import_module("ray.data")
         temporary = str(Path(job.folder) / "ray")

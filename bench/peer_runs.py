@@ -121,7 +121,7 @@ def _life(name: str, job: PeerJob) -> dict[str, Any]:
     """Run a child to its end, and return its answer.
 
     Raises:
-        PeerError: It failed.
+        PeerError: The child failed.
     """
     child = _start(name, job)
     try:

@@ -32,7 +32,7 @@ def answer(child: subprocess.Popen[str]) -> dict[str, Any]:
     """Wait for a child, and return what its last line says; no process of it is left afterwards.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: The child failed.
     """
     try:
         output, _ = child.communicate(timeout=_WAIT_S)

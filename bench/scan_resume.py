@@ -113,7 +113,7 @@ def _check(found: dict[str, Any]) -> None:
     """Check that each row is in the table once.
 
     Raises:
-        SystemExit: It is not.
+        SystemExit: Rows are missing or doubled.
     """
     if {found["rows"], found["rows_there"], found["ids_there"]} != {ROWS}:
         raise SystemExit(f"not every row is there once: {found}")

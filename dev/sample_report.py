@@ -96,7 +96,7 @@ def start_and_kill(lake: Path, share: float) -> None:
     """Start the job, and kill it once this part of the rows is durable.
 
     Raises:
-        SystemExit: It ended by itself.
+        SystemExit: The job ended before it could be killed.
     """
     run = hf.Run(RUN_ID, store=f"file://{lake}/ledger")
     # In a process group of its own, which Spark's JVM joins.

@@ -105,7 +105,7 @@ def start_and_kill(run_id: str, row: int) -> None:
     """Start a run in a process of its own, which ends at a row.
 
     Raises:
-        SystemExit: It did not.
+        SystemExit: The process did not end at the row.
     """
     command = [sys.executable, "-m", "dev.screenshots", run_id, str(row)]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != _KILLED:

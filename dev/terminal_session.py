@@ -1,6 +1,6 @@
 """A shell on a pseudo terminal, and what its screen shows at each moment.
 
-Only what our own output needs is understood: lines, carriage returns, colours, an erased line, and
+It understands only what our own output needs: lines, carriage returns, colours, an erased line, and
 the cursor going up.
 """
 
@@ -103,7 +103,7 @@ class Session:
         """Read until the screen shows the expected text.
 
         Raises:
-            TimeoutError: It does not.
+            TimeoutError: The text does not appear in time.
         """
         until = time.monotonic() + timeout_s
         while not seen("\n".join(self.screen.lines)):

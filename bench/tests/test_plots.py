@@ -46,7 +46,7 @@ def test_a_result_is_kept_as_it_is_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["", "see ", "file:", "file://", "'"])
 def test_a_kept_result_names_no_folder_of_the_machine(tmp_path: Path, start: str) -> None:
-    """Of a path in an engine's last message only the file's name is left; addresses stay."""
+    """Only the file's name is kept of a path in an engine's last message; addresses stay."""
     words = f"{start}/srv/peers/x.py: no s3://lake/a/b"
     kept = json.loads(keep("made-up", {"failed": [words]}, tmp_path))
     left = "" if start.startswith("file:") else start

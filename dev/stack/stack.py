@@ -27,7 +27,7 @@ def _locked() -> Iterator[None]:
     """Lock the state folder, so that two commands do not start or stop at the same time.
 
     Raises:
-        SystemExit: The folder holds something else.
+        SystemExit: The folder is not empty and not the stack's.
     """
     folder = locate.state_dir()
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _OWNED_FILE).exists():

@@ -15,7 +15,7 @@ def products(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
 
     Raises:
         Failure: A retry would fail the same way, so none is made.
-        HoldfastError: A retry may succeed.
+        HoldfastError: The job failed, but a retry may succeed.
     """
     # A step retry stays in the same run. A run retry is another run with the same root.
     launched = context.run.root_run_id or context.run.run_id

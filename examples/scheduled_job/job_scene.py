@@ -136,7 +136,7 @@ def check_table(lake: Path) -> None:
     """Read the table, and check that each row is there once.
 
     Raises:
-        SystemExit: It is not.
+        SystemExit: Rows are missing or doubled.
     """
     ids = load_catalog(**catalog_of(lake)).load_table(TABLE).scan().to_arrow()["id"].to_pylist()
     print(f"{len(ids):,} rows in the table, {len(set(ids)):,} different ids")

@@ -77,7 +77,7 @@ class TableUnderTest(ABC):
         """Drop the table for good.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("drop a table")
 
@@ -85,7 +85,7 @@ class TableUnderTest(ABC):
         """Make an older snapshot the newest one that readers see.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot(f"roll back to a snapshot ({snapshot_id})")
 
@@ -93,7 +93,7 @@ class TableUnderTest(ABC):
         """Replace the table's content, so that a new history starts; its UUID stays.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("replace a table's content")
 
@@ -101,7 +101,7 @@ class TableUnderTest(ABC):
         """Forget every snapshot but the newest; rows stay.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("expire snapshots")
 
@@ -109,7 +109,7 @@ class TableUnderTest(ABC):
         """Drop all marks, as a table does after too many later runs.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("forget marks")
 
@@ -120,7 +120,7 @@ class TableUnderTest(ABC):
             landed: Whether the post itself arrives.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot(f"lose the answer to a post that has {'' if landed else 'not '}arrived")
 
@@ -253,8 +253,8 @@ class Cases(ABC):
         """Return a new table without any snapshot.
 
         Raises:
-            unittest.SkipTest: The format has none.
-            AssertionError: The format is said to have none, but this table is one.
+            unittest.SkipTest: The format has no table without a version.
+            AssertionError: The format counts versions, but this table has none.
         """
         table = self.table(empty=True)
         if table.counts_versions:
@@ -272,7 +272,7 @@ def expect(actual: object, wanted: object, why: str) -> None:
     """Compare a result with what the engine relies on.
 
     Raises:
-        AssertionError: They differ.
+        AssertionError: The values differ.
     """
     __tracebackhide__ = True
     if actual != wanted:
@@ -283,7 +283,7 @@ def expect_not(actual: object, unwanted: object, why: str) -> None:
     """Check that a result is not one that would mislead the engine.
 
     Raises:
-        AssertionError: It is.
+        AssertionError: The values are equal.
     """
     __tracebackhide__ = True
     if actual == unwanted:
@@ -294,7 +294,7 @@ def expect_error(kind: type[_Error], action: Callable[[], object], why: str) -> 
     """Return the error that an action must raise.
 
     Raises:
-        AssertionError: It raises no such error.
+        AssertionError: The action raises no such error.
     """
     __tracebackhide__ = True
     try:
@@ -308,7 +308,7 @@ def expect_used_up(view: TableView, attempt: Attempt, why: str) -> None:
     """Check that an attempt's sequence number is not given out again.
 
     Raises:
-        AssertionError: It is the next one, or will be.
+        AssertionError: The number is the next one, or will be.
     """
     __tracebackhide__ = True
     number, used = view.next_sequence_number, attempt.mark.sequence_number
@@ -320,7 +320,7 @@ def expect_landed(attempt: Attempt) -> None:
     """Post an attempt that nothing prevents from landing.
 
     Raises:
-        AssertionError: It does not land.
+        AssertionError: The post does not land.
     """
     __tracebackhide__ = True
     expect(attempt.post(), Outcome.LANDED, "a post that nothing prevents from landing")
@@ -330,7 +330,7 @@ def expect_refused(outcome: Outcome, why: str) -> None:
     """Check that a post was refused: by the table, or before it was sent.
 
     Raises:
-        AssertionError: It has landed, or that is unknown.
+        AssertionError: The post has landed, or that is unknown.
     """
     __tracebackhide__ = True
     if outcome not in {Outcome.CONFLICT, Outcome.UNSENT}:
@@ -358,7 +358,7 @@ def expect_found(found: MarkFound | None, why: str) -> MarkFound:
     """Return a mark that must be there.
 
     Raises:
-        AssertionError: It is not.
+        AssertionError: There is no mark.
     """
     __tracebackhide__ = True
     if found is None:

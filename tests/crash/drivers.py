@@ -85,7 +85,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until a condition holds.
 
     Raises:
-        AssertionError: Time ran out.
+        AssertionError: The condition does not hold in time.
     """
     end = time.monotonic() + _END_S
     while not condition():

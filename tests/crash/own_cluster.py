@@ -134,7 +134,7 @@ def wait_for_port(host: str, port: int) -> None:
     """Wait until something listens on a port.
 
     Raises:
-        AssertionError: Time ran out.
+        AssertionError: Nothing listens in time.
     """
     until = time.monotonic() + _READY_TIMEOUT_S
     while not _listens(host, port):

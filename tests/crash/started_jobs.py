@@ -55,7 +55,7 @@ class StartedJob:
         """Wait for something to happen while the job runs.
 
         Raises:
-            AssertionError: It ended, or time ran out.
+            AssertionError: The job ended, or time ran out.
         """
         until = time.monotonic() + timeout_s
         while not what():

@@ -151,7 +151,7 @@ class MemorySubmitter:
         return [id_ for batch in self.partitions for id_ in batch["id"].to_pylist()]
 
     def _finished(self, finished: KeyFiles) -> dict[int | None, list[str]]:
-        """Return each finished id with the records that cover it, as often as they do."""
+        """Return each finished id with the records that cover it, with repetitions."""
         if not finished:
             return {}
         schema = self.partitions[0].select(["id"]).schema

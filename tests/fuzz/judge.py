@@ -36,7 +36,7 @@ class Judge:
     lake: Lake
     job: Job
     truth: Truth
-    # Of the lake right after the damage.
+    # The lake right after the damage.
     damaged: Picture
     mutations: Sequence[Mutation]
     # Whether the run may be swept: it had ended, or a call has ended it.

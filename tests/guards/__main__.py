@@ -24,7 +24,7 @@ def _passes(source: Path, test: str) -> bool:
     """Run a test on the product in a folder; return whether it passed.
 
     Raises:
-        RuntimeError: It gave no result.
+        RuntimeError: The test gave no result.
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *test.split()]
     done = subprocess.run(

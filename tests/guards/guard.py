@@ -45,7 +45,7 @@ class Guard:
             source: The folder of the copy.
 
         Raises:
-            RuntimeError: It is not where the list says.
+            RuntimeError: `before` does not occur exactly once in the file.
         """
         path = source / "holdfast" / self.file
         text = path.read_text(encoding="utf-8")

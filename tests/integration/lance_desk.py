@@ -159,7 +159,7 @@ class LanceDesk:
         return ledger_kinds(self.store, run_id, self.store_options)
 
     def files(self) -> set[str]:
-        """Return all data files, whoever wrote them."""
+        """Return all data files, of any writer."""
         return set(self.storage.list(f"{self.uri}/data"))
 
     def live_files(self) -> set[str]:

@@ -31,7 +31,7 @@ def half_done(watched: WatchedTable, run_id: str = RUN) -> None:
 
 
 def data_files(watched: WatchedTable) -> set[str]:
-    """Return all data files in the table's folder, whoever wrote them."""
+    """Return all data files in the table's folder, of any writer."""
     found = watched.storage.list(watched.location())
     return {uri for uri in found if uri.endswith(".parquet")}
 

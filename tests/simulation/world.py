@@ -100,7 +100,7 @@ class World:
         """Let actors take turns until all have ended.
 
         Raises:
-            EndlessError: They do not end.
+            EndlessError: The actors do not end.
         """
         self._hub = getcurrent()
         current: Actor | None = None
@@ -132,7 +132,7 @@ class World:
         """Let others act before this actor's next call; it may die before it makes it.
 
         Raises:
-            DiedError: It dies before its call.
+            DiedError: The actor dies before its call.
         """
         actor = self._current
         if actor is None:
@@ -185,7 +185,7 @@ class World:
         """Let the current actor rest until a condition holds.
 
         Raises:
-            DiedError: It dies first.
+            DiedError: The actor dies first.
         """
         actor = self._current
         if actor is None:
@@ -205,7 +205,7 @@ class World:
         """Let the current actor rest for a while.
 
         Raises:
-            DiedError: It dies first.
+            DiedError: The actor dies first.
         """
         actor = self._current
         if actor is None:

@@ -55,7 +55,7 @@ assert left == [], left
 
 @pytest.mark.spark
 def test_progress_of_a_real_job_leaves_stdout_alone(tmp_path: Path) -> None:
-    """Not a terminal: plain lines on stderr, the last one says that it has landed."""
+    """Without a terminal there are plain lines on stderr; the last one says that it has landed."""
     script = tmp_path / "job.py"
     script.write_text(JOB)
     done = subprocess.run(

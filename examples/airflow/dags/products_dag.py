@@ -19,7 +19,7 @@ def describe(holdfast_run: str) -> dict[str, Any]:
 
     Raises:
         AirflowFailException: A retry would fail the same way, so none is made.
-        HoldfastError: A retry may succeed.
+        HoldfastError: The job failed, but a retry may succeed.
     """
     # Imported here, because Airflow reads this file repeatedly, and PySpark is slow to import.
     from product_job import describe_products  # noqa: PLC0415
