@@ -131,7 +131,7 @@ class Judge:
         if self.has_landed and not ours:
             yield self._unless_forged("the rows had landed and are gone")
         if said.says_committed and not ours:
-            yield self._unless_forged("it reports the run as landed, but no row is in the table")
+            yield self._unless_forged("it says that the run has landed, and no row is in the table")
         self.has_landed |= ours == wanted
 
     def _read(self, table: str) -> tuple[Counter[Row], list[str]]:
