@@ -1,7 +1,7 @@
 """Take pictures of the documentation's pages as a reader sees them, wide and on a phone.
 
-Needs Chromium. Run it from the root of the repository: `python -m dev.page_pictures FOLDER
-[PAGE…]`; by default it takes all pages. The pictures are for looking at, not for keeping.
+Needs Chromium. Run it from the root of the repository, by default for all pages:
+`python -m dev.page_pictures FOLDER [PAGE…]`. The pictures are for looking at, not for keeping.
 """
 
 from __future__ import annotations

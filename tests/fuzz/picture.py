@@ -54,7 +54,7 @@ class Picture:
         """Read all files.
 
         Args:
-            folder: The folder.
+            folder: The folder to read.
             before: An earlier picture: unchanged files are taken from it.
         """
         found = cls(folder)
