@@ -6,27 +6,27 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Only used to make the environment; everything after that runs the environment's own Python.
+# Only used to create the environment; everything after that runs the environment's own Python.
 PYTHON ?= python3
-# Asked for its version, because a version manager may leave a command that only complains.
+# Run with --version, because a version manager may leave a command that only complains.
 UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 
-# A folder that does not exist yet is left out, so that no tool stumbles over it.
+# A folder that does not exist yet is left out, so that no tool fails on it.
 CODE := $(wildcard src tests bench dev examples)
 UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property bench/tests)
-# Whatever needs a server, Java, or more than ten seconds: `make test`, and not `make check`.
+# Tests that need a server, Java, or more than ten seconds: `make test`, not `make check`.
 NOT_QUICK := spark or connect or stack or slow_unit
 # What neither runs: each has a target of its own.
 NOT_TEST := crash or slow or bench
 NOT_UNIT := $(NOT_QUICK) or $(NOT_TEST)
-# How many tests run beside each other, in processes of their own. A file's tests stay together:
+# How many tests run in parallel, each in its own process. A file's tests stay together:
 # they share servers and tables. tests/conftest.py puts the files in order, the longest first.
 LANES := 2
 IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
 
 # Spark starts its Python workers by this name; any other interpreter lacks our packages. The
 # workers load test helpers by import, so the repository's root must be on their path. Nothing
-# listens on an address that others can reach.
+# listens on an address that other machines can reach.
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
@@ -38,9 +38,9 @@ help: ## List the targets
 		| awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 # ---- the environment --------------------------------------------------------------------------
-setup: $(VENV)/.setup-done ## Make .venv, or bring it up to date
+setup: $(VENV)/.setup-done ## Create .venv, or bring it up to date
 
-# The stamp is younger than what it was made from as long as nothing changed: then this is free.
+# The stamp is newer than its sources as long as nothing changed: then this is free.
 $(VENV)/.setup-done: requirements/dev.txt pyproject.toml
 ifneq ($(UV),)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
@@ -80,7 +80,7 @@ check-types:
 check-imports:
 	$(BIN)/lint-imports
 
-# Beside the others: whichever ends first, both cores stay busy.
+# In parallel with the others, so that both cores stay busy.
 check-unit:
 	$(BIN)/python -m pytest -q -p no:cacheprovider -n $(LANES) --dist worksteal \
 		-m "not ($(NOT_UNIT))" $(UNIT_TESTS)
@@ -90,7 +90,7 @@ format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix $(CODE)
 
 # ---- tests ------------------------------------------------------------------------------------
-stack: setup ## Install and start the test servers; WITH="nessie minio" adds to the usual ones
+stack: setup ## Install and start the test servers; WITH="nessie minio" adds these two
 	dev/stack/install.sh $(WITH)
 	$(BIN)/python dev/stack/stack.py start $(foreach part,$(WITH),--with $(part))
 
@@ -100,7 +100,7 @@ example-envs: setup ## Install what the tests of some examples need: Airflow, Da
 stack-stop: ## Stop the test servers
 	$(BIN)/python dev/stack/stack.py stop
 
-test: setup ## What `make check` leaves out, but no test that crashes processes or takes over a minute
+test: setup ## What `make check` leaves out, except tests that crash processes or take over a minute
 	$(PYSPARK) $(BIN)/python -m pytest --durations=25 $(IN_LANES) \
 		-m "($(NOT_QUICK)) and not ($(NOT_TEST))" $(ARGS)
 
@@ -108,20 +108,20 @@ crash: setup ## Kill drivers and workers at named points, run again, compare
 	@if compgen -G 'tests/crash/test_*.py' >/dev/null; then \
 		$(PYSPARK) $(BIN)/python -m pytest -n $(LANES) --dist worksteal -m crash tests/crash $(ARGS); \
 	else \
-		echo "crash: nothing was run: tests/crash holds no test yet"; \
+		echo "crash: nothing was run: tests/crash has no tests yet"; \
 	fi
 
 slow: setup ## Tests that take over a minute each (need the stack and `make example-envs`)
 	$(PYSPARK) $(BIN)/python -m pytest -m "slow and not (crash or bench)" $(ARGS)
 
-hostile: setup ## What others can do to a table, on every catalog; CI draws one for each
+hostile: setup ## What other writers can do to a table, on every catalog; CI draws one for each
 	HOLDFAST_CATALOGS=all $(PYSPARK) $(BIN)/python -m pytest $(IN_LANES) \
 		-m hostile $(ARGS)
 
 nightly: ## What CI samples, in full: guards, crashes, models, histories, versions, hostile tables
 	dev/nightly.sh $(STEPS)
 
-guards: setup ## Take each guard of the protocol away, and show that its test fails
+guards: setup ## Remove each guard of the protocol, and show that its test fails
 	$(BIN)/python -m tests.guards $(ARGS)
 
 soak: setup ## Run jobs for MINUTES while drivers, executors and servers are killed (needs the stack)
@@ -130,7 +130,7 @@ soak: setup ## Run jobs for MINUTES while drivers, executors and servers are kil
 simulate: setup ## Search N histories of the protocol for a violation: make simulate N=20000
 	$(BIN)/python -m tests.simulation $(or $(N),20000) $(ARGS)
 
-fuzz: setup ## Damage ledgers for MINUTES, call every command and a start on them, judge: SEED=…
+fuzz: setup ## Damage ledgers for MINUTES, run every command and a start on them, check the results: SEED=…
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-matrix: setup ## Spark tests on each PySpark version of SPARK_VERSIONS, each in its own venv
@@ -142,7 +142,7 @@ test-lowest: setup ## Unit tests and some with Spark on the lowest versions that
 bench: setup ## Run one benchmark: make bench NAME=…
 	$(PYSPARK) $(BIN)/python -m bench $(NAME) $(ARGS)
 
-plots: setup ## Draw the kept results of the benchmarks for the documentation
+plots: setup ## Draw the stored benchmark results for the documentation
 	$(BIN)/python -m bench.plots
 
 # ---- what is shipped --------------------------------------------------------------------------

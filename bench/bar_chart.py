@@ -1,4 +1,4 @@
-"""Draw bars as an SVG that reads on a light and on a dark page.
+"""Draw bars as an SVG that is readable on a light and on a dark page.
 
 The same figures give the same bytes, so a plot that is made again changes only if a figure has.
 Text stays text: the file is small, and the browser's own font is used.
@@ -28,13 +28,13 @@ _FRAME_INCHES = 1.15
 _BAR_HEIGHT = 0.66
 # A group's heading and the gap above it, in rows.
 _HEADING_ROWS = 1.0
-# Room for the text behind the longest bar, as a share of it: a number, or a sentence.
+# Room for the text after the longest bar, as a share of it: a number, or a sentence.
 _NUMBER_SHARE = 0.2
 _NOTE_SHARE = 0.55
 
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
-    # Names inside the file are made from it; by default it is another one each time.
+    # Names inside the file are made from it; by default it differs each time.
     "svg.hashsalt": "holdfast",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "sans-serif"],
@@ -54,12 +54,12 @@ class Bar:
     """The median of some figures, with a dot for each of them."""
 
     label: str
-    # Of each round. Empty if there is none: then the note says why.
+    # One value per round. Empty if there is none: then the note says why.
     values: tuple[float, ...]
     is_ours: bool = False
-    # Stands behind the median.
+    # Printed after the median.
     note: str = ""
-    # At most so much was wished for.
+    # The goal: the figure should be at most this.
     goal: float | None = None
 
 
@@ -71,7 +71,7 @@ class Group:
     heading: str = ""
 
     def rows(self) -> float:
-        """Return how much room it takes."""
+        """Return how many rows it takes."""
         return len(self.bars) + (_HEADING_ROWS if self.heading else 0.0)
 
 
@@ -148,12 +148,12 @@ def _reach(bar: Bar) -> float:
 
 
 def _number(value: float) -> str:
-    """Return three digits: more would claim more than three rounds can tell."""
+    """Return three digits: more would claim more than three rounds can show."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"  # noqa: PLR2004 - three digits.
 
 
 def _legend(chart: Chart) -> str:
-    """Say what the marks mean that are there."""
+    """Explain the marks that are there."""
     bars = chart.bars()
     has_rounds = any(len(bar.values) > 1 for bar in bars)
     parts = [

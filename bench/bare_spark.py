@@ -12,12 +12,12 @@ from bench.data import COLUMNS
 
 
 def same_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Hand batches on, as `mapInArrow` wants it."""
+    """Pass batches on, as `mapInArrow` wants it."""
     yield from batches
 
 
 def same_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Hand a batch on, as Holdfast wants it."""
+    """Pass a batch on, as Holdfast wants it."""
     return batch
 
 

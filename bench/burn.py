@@ -1,4 +1,4 @@
-"""Burn: a transform that costs CPU and sleeps nowhere, and can note the rows it has paid for."""
+"""Burn: a transform that uses CPU and never sleeps, and can count the rows that it has done."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Burn:
         """Keep how much to compute.
 
         Args:
-            repeats: How often; what a row costs. None at all with 0.
-            notes: A local folder, where each process writes down how many rows it has done.
+            repeats: How often, which is what a row costs; nothing with 0.
+            notes: A local folder, where each process notes how many rows it has done.
         """
         self._repeats = repeats
         self._notes = notes
@@ -47,11 +47,11 @@ def noted_rows(notes: Path) -> int:
 
 
 def repeats_for(seconds_per_row: float) -> int:
-    """Return how often a row must be computed with, so that it costs as much as wanted."""
+    """Return how often to compute with a row, so that it costs as much as wanted."""
     batch = pa.record_batch({"id": pa.array(np.arange(_SAMPLE_ROWS))})
     tries = []
     for _ in range(3):
-        started = time.process_time()  # Of this process alone: others may be at work.
+        started = time.process_time()  # Of this process only: others may be at work.
         Burn(_SAMPLE_REPEATS)(batch)
         tries.append(time.process_time() - started)
     return max(1, round(seconds_per_row / (min(tries) / _SAMPLE_ROWS / _SAMPLE_REPEATS)))

@@ -28,13 +28,13 @@ _SIDES = {"off": None, "30s": "30s"}
 
 
 class Embed:
-    """Multiplies each row's vector by a matrix, again and again: work that sleeps nowhere."""
+    """Multiplies each row's vector by a matrix repeatedly: work that never sleeps."""
 
     def __init__(self, repeats: int) -> None:
         """Make the matrix.
 
         Args:
-            repeats: How often; what the work costs.
+            repeats: How often, which is what the work costs.
         """
         self._repeats = repeats
         self._matrix = np.random.default_rng(0).random((_WIDTH, _WIDTH), dtype=np.float32)
@@ -56,7 +56,7 @@ def _repeats() -> int:
     batch = pa.record_batch({"id": pa.array(np.arange(rows))})
     tries = []
     for _ in range(3):
-        started = time.process_time()  # Of this process alone: others may be at work.
+        started = time.process_time()  # Of this process only: others may be at work.
         Embed(times)(batch)
         tries.append(time.process_time() - started)
     seconds_per_row = min(tries) / rows / times
@@ -101,8 +101,8 @@ def run() -> dict[str, Any]:
     ratios = [on / off for on, off in zip(times["30s"], times["off"], strict=True)]
     return {
         "ratio": round(statistics.median(ratios), 3),
-        "ratios": [round(one, 3) for one in ratios],
+        "ratios": [round(ratio, 3) for ratio in ratios],
         "rows": _ROWS,
-        "checkpoints_30s_s": [round(one, 2) for one in times["30s"]],
-        "checkpoints_off_s": [round(one, 2) for one in times["off"]],
+        "checkpoints_30s_s": [round(seconds, 2) for seconds in times["30s"]],
+        "checkpoints_off_s": [round(seconds, 2) for seconds in times["off"]],
     }

@@ -1,9 +1,9 @@
-"""A proxy on 127.0.0.1 that counts HTTP requests and changes not a byte of them.
+"""A proxy on 127.0.0.1 that counts HTTP requests and does not change a byte.
 
 Bytes go through as they come, so signatures hold (the Host header is part of them), and
-interim answers, HEAD and chunked bodies need no care. Only requests are followed closely, to
-know where the next one on a kept connection begins; of an answer only the status is read, and
-its bytes are counted.
+interim answers, HEAD and chunked bodies need no special care. Only requests are parsed, to know
+where the next one on a kept connection begins; for an answer, only the status is read, and its
+bytes are counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 
 
 class BrokenRequestError(Exception):
-    """A client sent something that cannot be followed; a count would be wrong from here on."""
+    """A client sent something that cannot be parsed; a count would be wrong from here on."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Exchange:
     method: str
     target: str
     status: int = 0
-    # Of the answer, its head included.
+    # Of the answer, including its head.
     answer_bytes: int = field(default=0, compare=False)
 
 
@@ -61,10 +61,10 @@ def count_requests(upstream: str) -> Iterator[CountingProxy]:
 
 
 class CountingProxy:
-    """What came through, and where clients and connections find their way."""
+    """What came through, and the addresses on both sides."""
 
     def __init__(self, upstream: str, port: int) -> None:
-        """Begin to count what comes in at a port for the server behind a URL."""
+        """Start to count what arrives at a port for the server behind a URL."""
         self._upstream = urlsplit(upstream)
         self._lock = threading.Lock()
         self._exchanges: list[Exchange] = []
@@ -91,25 +91,25 @@ class CountingProxy:
     def answer_bytes(self, method: str, path: str) -> int:
         """Return how many bytes came back for requests whose target begins with a path.
 
-        Waits for nothing: ask when the clients have ended.
+        Does not wait: call it when the clients have ended.
         """
         with self._lock:
             found = list(self._exchanges)
         return sum(
-            one.answer_bytes
-            for one in found
-            if one.method == method and one.target.startswith(path)
+            exchange.answer_bytes
+            for exchange in found
+            if exchange.method == method and exchange.target.startswith(path)
         )
 
     def give_up(self, reason: str) -> None:
-        """Note that a request could not be followed; called by a connection."""
+        """Note that a request could not be parsed; called by a connection."""
         self._broken = reason
 
     def reset(self) -> None:
-        """Begin to count anew, once no request is under way.
+        """Start counting again, once no request is under way.
 
         Raises:
-            BrokenRequestError: A request could not be followed.
+            BrokenRequestError: A request could not be parsed.
         """
         self.settled()
         with self._lock:
@@ -121,7 +121,7 @@ class CountingProxy:
         Clients also send in the background, metrics for instance: these count too.
 
         Raises:
-            BrokenRequestError: A request could not be followed, or there is no end to them.
+            BrokenRequestError: A request could not be parsed, or requests do not end.
         """
         seen, quiet_since = -1, time.monotonic()
         deadline = quiet_since + _QUIET_MAX_S
@@ -131,7 +131,7 @@ class CountingProxy:
             with self._lock:
                 found = list(self._exchanges)
             now = time.monotonic()
-            if len(found) != seen or not all(one.status for one in found):
+            if len(found) != seen or not all(exchange.status for exchange in found):
                 seen, quiet_since = len(found), now
             if now - quiet_since >= _QUIET_S:
                 return found
@@ -142,7 +142,7 @@ class CountingProxy:
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
-    block_on_close = False  # Clients keep their connections for later; nobody waits for them.
+    block_on_close = False  # Clients keep their connections for later; do not wait for them.
     request_queue_size = 128
     proxy: CountingProxy
 
@@ -157,8 +157,8 @@ class _Connection(socketserver.BaseRequestHandler):
         """Pass requests on until either side closes."""
         self._exchange: Exchange | None = None
         with socket.create_connection(self.server.proxy.upstream_address) as upstream:
-            for one in (self.request, upstream):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for connection in (self.request, upstream):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             back = threading.Thread(target=self._answers, args=(upstream,), daemon=True)
             back.start()
             try:
@@ -168,7 +168,7 @@ class _Connection(socketserver.BaseRequestHandler):
             except BrokenRequestError as error:
                 self.server.proxy.give_up(str(error))
             except OSError:
-                pass  # A side hung up; the other is told now.
+                pass  # One side hung up; now close the other.
             with contextlib.suppress(OSError):
                 upstream.shutdown(socket.SHUT_WR)
             back.join()
@@ -193,7 +193,7 @@ class _Connection(socketserver.BaseRequestHandler):
         """Pass one request on; return False when the client has closed.
 
         Raises:
-            BrokenRequestError: It is no request.
+            BrokenRequestError: It is not a request.
         """
         head = _read_head(client)
         if not head:
@@ -213,7 +213,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def final_status(begun: bytes) -> int:
-    """Return the status in an answer's first bytes, behind any interim answers; 0 if not there."""
+    """Return the status in an answer's first bytes, after any interim answers; 0 if not there."""
     while match := _STATUS_LINE.match(begun):
         if (status := int(match[1])) >= _FINAL_STATUS_MIN:
             return status

@@ -32,7 +32,7 @@ def cache_folder() -> Path:
 
 
 def events_folder(rows: int = ROWS) -> Path:
-    """Return where the files of `events` stand."""
+    """Return the folder with the files of `events`."""
     return cache_folder() / f"events-{rows}"
 
 

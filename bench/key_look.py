@@ -1,8 +1,8 @@
-"""What the look for doubled keys costs, before a job: twelve million keys, integers and texts.
+"""What looking for doubled keys before a job costs: twelve million keys, integers and texts.
 
 The pass that sums the keys, with and without the sample, and the comparison of all keys alternate
-in one session. Then: how many sets of 10, 100 and 10,000 doubled keys the sample sees, of a hundred
-sets each. Whether it does depends on their hashes alone, which Spark is asked for.
+in one session. Then: how many sets of 10, 100 and 10,000 doubled keys the sample sees, out of a
+hundred sets each. That depends only on their hashes, which Spark computes.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def run() -> dict[str, Any]:
 
         def all_keys(_name: str, input_: DataFrameSubmitter = input_) -> None:
             if input_.duplicates().keys:
-                raise SystemExit("keys are doubled that are not")
+                raise SystemExit("keys are reported as doubled that are not")
 
         def look(_name: str, input_: DataFrameSubmitter = input_) -> None:
             if input_.look()[1]:
-                raise SystemExit("the sample shows a double that is none")
+                raise SystemExit("the sample shows a doubled key that is not one")
 
         def sums(_name: str, input_: DataFrameSubmitter = input_) -> None:
             input_.measure(nothing)
@@ -63,8 +63,8 @@ def run() -> dict[str, Any]:
         sides: dict[str, Callable[[str], None]] = {"sums": sums, "look": look, "all": all_keys}
         times = alternate(sides, lambda name: name, lambda _name: None)
         more = [
-            round(one - other, 2)
-            for one, other in zip(times.seconds["look"], times.seconds["sums"], strict=True)
+            round(look_s - other, 2)
+            for look_s, other in zip(times.seconds["look"], times.seconds["sums"], strict=True)
         ]
         found[kind] = {
             "look_over_sums": times.ratio("look", "sums"),

@@ -1,9 +1,9 @@
 """Append vectors to Lance: Holdfast over Lance alone, in two processes without Spark.
 
 Both sides read the same Parquet files and write fragments of a new dataset on the local file
-system; then one commit. Holdfast checkpoints as it does by default, finds out that every row is
-there once, and could be killed at any moment; Lance alone does none of that. Its processes are
-warm, as our session is.
+system; then one commit. Holdfast checkpoints as it does by default, checks that every row is there
+once, and could be killed at any moment; Lance alone does none of that. Its processes are warm, as
+our session is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def lance_alone(uri: str, files: list[str]) -> list[str]:
     pa.set_cpu_count(1)
     reader = pa.RecordBatchReader.from_batches(SCHEMA, _batches(files))
     fragments = write_fragments(reader, uri, schema=SCHEMA, mode="append")
-    return [json.dumps(one.to_json()) for one in fragments]
+    return [json.dumps(fragment.to_json()) for fragment in fragments]
 
 
 def _batches(files: list[str]) -> Iterator[pa.RecordBatch]:
@@ -51,14 +51,14 @@ def run() -> dict[str, Any]:
     session = open_session({})
     files, few = vector_files(), vector_files(_WARM_UP_ROWS)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-lance-"))
-    context = multiprocessing.get_context("spawn")  # Lance does not outlive a fork.
+    context = multiprocessing.get_context("spawn")  # Lance does not survive a fork.
     try:
         with ProcessPoolExecutor(_PROCESSES, mp_context=context) as pool:
 
             def alone(uri: str, given: list[str] = files) -> None:
                 halves = [given[::2], given[1::2]]
                 parts = pool.map(lance_alone, [uri] * _PROCESSES, halves)
-                fragments = [FragmentMetadata.from_json(one) for part in parts for one in part]
+                fragments = [FragmentMetadata.from_json(text) for part in parts for text in part]
                 operation = lance.LanceOperation.Append(fragments)
                 lance.LanceDataset.commit(uri, operation, read_version=1)
 
@@ -77,7 +77,7 @@ def run() -> dict[str, Any]:
                     raise SystemExit(f"{found} rows arrived of {ROWS}")
                 shutil.rmtree(uri)
 
-            for number in range(_PROCESSES):  # Each of them has imported what it needs.
+            for number in range(_PROCESSES):  # Each process has imported what it needs.
                 alone(prepare(f"warm_{number}"), few)
             ours(prepare("warm_ours"), few)
             times = alternate({"ours": ours, "alone": alone}, prepare, check_and_drop, is_warm=True)
@@ -87,6 +87,6 @@ def run() -> dict[str, Any]:
     return {
         "ratio": times.ratio("ours", "alone"),
         "rows": ROWS,
-        "input_mb": round(sum(Path(one).stat().st_size for one in files) / 1e6),
+        "input_mb": round(sum(Path(file).stat().st_size for file in files) / 1e6),
         **times.figures(),
     }

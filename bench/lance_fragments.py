@@ -1,8 +1,8 @@
 """A commit of very many fragments to Lance: how long it takes, and what the driver holds.
 
-The fragments are copies of one small file. The steps are the driver's own, after
-the last task has ended: the list of what is staged is written and read back, each file is looked
-for, and one post goes out. Bare Lance commits the same fragments by its own append.
+The fragments are copies of one small file. The steps are the driver's own, after the last task has
+ended: it writes the list of what is staged and reads it back, looks for each file, and sends one
+post. Bare Lance commits the same fragments by its own append.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ def _work(groups: list[StagedGroup]) -> Work:
 
 def _bare(path: Path) -> float:
     groups = _staged(path, _FRAGMENTS)
-    fragments = [FragmentMetadata.from_json(json.dumps(one.detail["fragment"])) for one in groups]
+    fragments = [
+        FragmentMetadata.from_json(json.dumps(group.detail["fragment"])) for group in groups
+    ]
     started = time.monotonic()
     operation = lance.LanceOperation.Append(fragments)
     lance.LanceDataset.commit(str(path), operation, read_version=1)
@@ -132,6 +134,6 @@ def _bare(path: Path) -> float:
 
 
 def _peak_mb() -> float:
-    """Return the most that this process has held so far: the kernel's own figure."""
+    """Return this process's peak memory so far, from the kernel."""
     (found,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found) / 1000

@@ -1,18 +1,18 @@
 """Ours against peers that write Lance: vectors appended to a new dataset, in two columns.
 
-The job: read the rows of `lance-append` from local Parquet files, hand each batch on in Python,
-append it to a Lance dataset without rows on the local file system. Columns: *plain*, and
-*checkpointed* where an engine has checkpoints for Lance. What they mean for each engine stands in
-`PEERS` and in the engines' own modules, there also why an engine has none.
+The job: read the rows of `lance-append` from local Parquet files, pass each batch on in Python,
+append it to an empty Lance dataset on the local file system. Columns: *plain*, and *checkpointed*
+where an engine has checkpoints for Lance. What they mean for each engine is in `PEERS` and in the
+engines' own modules, with the reason if an engine has no checkpoints.
 
-Each life is a process in the engine's own environment; the clock starts at the write call of
+Each start is a process in the engine's own environment; the clock starts at the write call of
 a warm engine. The engines take turns, so that noise hits them alike. What arrived is counted,
 by rows and by different ids. An engine that cannot be installed, or that fails, is recorded with
 its message.
 
-The ratio is ours, checkpointed, over the fastest column of any peer, be it plain or not.
+The ratio is ours, checkpointed, over the fastest column of any peer, plain or not.
 
-A small try-out, which is no measurement: `python -m bench.lance_peers 100000 1`.
+A small try-out, which is not a measurement: `python -m bench.lance_peers 100000 1`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def over_the_fastest(board: Board) -> dict[str, Any]:
     A column in which rows were lost or doubled does not count: that was another job.
     """
     medians = {
-        (name, column): statistics.median(one.seconds for one in cell.outcomes.values())
+        (name, column): statistics.median(outcome.seconds for outcome in cell.outcomes.values())
         for name, cells in board.cells.items()
         for column, cell in cells.items()
         if name != board.ours
         and cell.outcomes
-        and not any(one.wrong for one in cell.outcomes.values())
+        and not any(outcome.wrong for outcome in cell.outcomes.values())
     }
     if not medians:
         return {"ratio": None, "fastest_peer": None}
@@ -60,7 +60,7 @@ def over_the_fastest(board: Board) -> dict[str, Any]:
 
 def _measure(rows: int, rounds: int, names: list[str]) -> dict[str, Any]:
     board = Board(OURS_LANCE, names, COLUMNS)
-    files = [Path(one) for one in vector_files(rows)]
+    files = [Path(file) for file in vector_files(rows)]
     warm_up = Path(vector_files(_WARM_UP_ROWS)[0]).parent
     runs = Runs(rows=rows, source=files[0].parent, warm_up=warm_up)
     board.play({("plain",): runs.plain, ("checkpointed",): runs.checkpointed}, rounds)
@@ -70,7 +70,7 @@ def _measure(rows: int, rounds: int, names: list[str]) -> dict[str, Any]:
         **over_the_fastest(board),
         "figures": {
             "rows": rows,
-            "input_mb": round(sum(one.stat().st_size for one in files) / 1e6, 1),
+            "input_mb": round(sum(file.stat().st_size for file in files) / 1e6, 1),
             "output": "a Lance dataset in local files",
             "ratios": board.ratios(),
             **board.figures(),

@@ -1,11 +1,11 @@
-"""A slow store: does a job take as long as the slower of compute and IO, or as long as both?
+"""A slow store: does a job take as long as the slower of compute and IO, or as long as their sum?
 
-S3 stands behind toxiproxy, which delays each way and limits each connection; all of Holdfast's
+S3 is behind toxiproxy, which delays each direction and limits each connection; all of Holdfast's
 own traffic goes that way: input, ledger, table files. The catalog is reached directly. First the
 transform is given as much to compute as IO alone takes; then all sides alternate in one session.
 The events are there three times: in a job of seconds, requests that wait for each other at its
-start and its end are a good part of it. With the IO runtime switched off in the workers the events
-are written once, beside the same job with it: it takes minutes.
+start and its end would be a good part of it. With the IO runtime switched off in the workers, which
+takes minutes, the events are written once, next to the same job with it on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP_ROWS = 128 * 1024
 _TASKS = 2
 _COPIES = 3
 _DELAY_MS = 50
-# Of each connection, each way.
+# Per connection, in each direction.
 _KILOBYTES_PER_S = 2_500
 _TOXICS = [
     Toxic(kind, attributes, stream)
@@ -52,7 +52,7 @@ class _Bench:
     stack: Stack
     input: S3Input
     once: S3Input
-    # So small that only the time of requests is left.
+    # So small that only the time of requests matters.
     small: S3Input
     slow_endpoint: str
     mark: str
@@ -64,7 +64,7 @@ class _Bench:
         return f"bench.{name}_{self.mark}"
 
     def drop_table(self, name: str) -> None:
-        """Take a table away."""
+        """Drop a table."""
         self.session.sql(f"DROP TABLE lake.{name} PURGE")
 
     def append(
@@ -150,7 +150,7 @@ def run() -> dict[str, Any]:
         "inline_over_runtime": round(inline_s / once_s, 3),
         "once_s": round(once_s, 2),
         "once_inline_s": round(inline_s, 2),
-        # Of requests that wait for each other: nothing to overlap.
+        # Time of requests that wait for each other: nothing to overlap.
         "floor_s": round(floor_s, 2),
         "rows": bench.input.rows,
         "input_mb": round(bench.input.size_bytes / 1e6, 1),
@@ -161,6 +161,6 @@ def run() -> dict[str, Any]:
 
 
 def _over_the_slower(times: Times, both: str, *alone: str) -> float:
-    """Return how long both take for each second of the slower one, round by round."""
-    rounds = zip(times.seconds[both], *(times.seconds[one] for one in alone), strict=True)
-    return round(float(statistics.median(one[0] / max(one[1:]) for one in rounds)), 3)
+    """Return how long both together take per second of the slower one, round by round."""
+    rounds = zip(times.seconds[both], *(times.seconds[side] for side in alone), strict=True)
+    return round(float(statistics.median(seconds[0] / max(seconds[1:]) for seconds in rounds)), 3)

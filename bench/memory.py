@@ -1,10 +1,10 @@
-"""Memory: does a scan need more of it when there is more data?
+"""Memory: does a scan need more of it for more data?
 
 Each size is a job in a process of its own with a fresh session. The peak of each Python worker
 and of the driver's Python is the kernel's own (VmHWM). A size of 1 fills every bounded buffer: a
 task reads several row groups, whose next one is fetched while the current one is at work, and
-writes several. Larger sizes read copies of the same files. The largest is twenty times a memory
-limit of a worker, as decoded rows; it is watched, not enforced.
+writes several. Larger sizes read copies of the same files. The largest is, as decoded rows, twenty
+times a worker's memory limit, which is watched, not enforced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _measure(name: str, data: S3Input, warm_up: S3Input, *, parted: bool) -> dic
         raise SystemExit(f"{found['rows']} rows arrived of {data.rows}")
     figures = {
         "worker_mb": round(peaks.worker_mb, 1),
-        "workers_mb": sorted(round(one, 1) for one in peaks.workers_mb.values()),
+        "workers_mb": sorted(round(peak_mb, 1) for peak_mb in peaks.workers_mb.values()),
         "driver_mb": round(peaks.driver_mb, 1),
         "seconds": round(found["seconds"], 1),
         "tasks": found["tasks"],

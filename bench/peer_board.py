@@ -1,4 +1,4 @@
-"""What the engines have shown, by column and round; and the rounds in which they take turns."""
+"""The engines' results, by column and round; and the rounds in which they take turns."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 from bench.peer_environments import PEERS, PeerError, interpreter, jars
 from bench.peer_runs import Outcome
 
-# What is to be done for an engine, by the columns that its outcomes belong to.
+# The work for an engine, by the columns that its outcomes belong to.
 Stages = Mapping[tuple[str, ...], Callable[[str], list[Outcome]]]
 
 
 @dataclass
 class Cell:
-    """What one engine has shown in one column, by round; a round in which it failed is missing."""
+    """One engine's results in one column, by round; a round in which it failed is missing."""
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
-        """Return all that was seen, for the record."""
+        """Return all results, for the record."""
         found = list(self.outcomes.values())
-        figures: dict[str, Any] = {"s": [round(one.seconds, 2) for one in found]}
+        figures: dict[str, Any] = {"s": [round(outcome.seconds, 2) for outcome in found]}
         if found:
-            figures["median_s"] = round(statistics.median(one.seconds for one in found), 2)
-        if killed_at := [one.killed_at for one in found if one.killed_at is not None]:
+            figures["median_s"] = round(statistics.median(outcome.seconds for outcome in found), 2)
+        if killed_at := [outcome.killed_at for outcome in found if outcome.killed_at is not None]:
             figures["killed_at"] = killed_at
-        if wrong := [one.wrong for one in found if one.wrong]:
+        if wrong := [outcome.wrong for outcome in found if outcome.wrong]:
             figures["wrong"] = wrong
         if self.failures:
             figures["failed"] = self.failures
         return figures
 
     def text(self) -> str:
-        """Return the median for the table; a star stands for lost or doubled rows."""
+        """Return the median for the table; a star means lost or doubled rows."""
         figures = self.figures()
         star = "*" if "wrong" in figures else ""
         return f"{figures['median_s']:.2f}{star}" if "median_s" in figures else "failed"
@@ -45,7 +45,7 @@ class Cell:
     def ratio(self, over: Cell) -> float | None:
         """Return the seconds over another cell's: the median over the rounds that both have."""
         both = self.outcomes.keys() & over.outcomes.keys()
-        each = [self.outcomes[one].seconds / over.outcomes[one].seconds for one in both]
+        each = [self.outcomes[number].seconds / over.outcomes[number].seconds for number in both]
         return round(statistics.median(each), 3) if each else None
 
 
@@ -57,18 +57,20 @@ class Board:
 
         Args:
             ours: The name of the engine that the others are compared with; one of `names`.
-            names: Of all engines.
+            names: The names of all engines.
             columns: All of them; only the first is for engines without checkpoints.
         """
         self.ours = ours
         self.columns = columns
         self.cells = {
-            name: {one: Cell() for one in (columns if PEERS[name].checkpointed else columns[:1])}
+            name: {
+                column: Cell() for column in (columns if PEERS[name].checkpointed else columns[:1])
+            }
             for name in names
         }
 
     def play(self, stages: Stages, rounds: int) -> None:
-        """Install the engines, and let those that are there do all stages in turns."""
+        """Install the engines, and let those that could be installed do all stages in turns."""
         able = [
             name
             for name, cells in self.cells.items()
@@ -85,7 +87,7 @@ class Board:
     def note(
         self, name: str, columns: tuple[str, ...], number: int, stage: Callable[[], list[Outcome]]
     ) -> bool:
-        """Run a stage of an engine and keep what came of it; return whether it worked."""
+        """Run a stage of an engine and keep its results; return whether it worked."""
         try:
             found = stage()
         except PeerError as error:
@@ -106,17 +108,19 @@ class Board:
         for name, cells in self.cells.items():
             if name != self.ours:
                 each = {column: ours[column].ratio(cell) for column, cell in cells.items()}
-                found[name] = {column: one for column, one in each.items() if one is not None}
+                found[name] = {column: ratio for column, ratio in each.items() if ratio is not None}
         return found
 
     def check_ours(self) -> None:
-        """Check that ours has done every column as it should: else there is nothing to compare.
+        """Check that ours has done every column correctly: otherwise there is nothing to compare.
 
         Raises:
-            SystemExit: It has not.
+            SystemExit: Ours failed or was wrong in some column.
         """
         for column, cell in self.cells[self.ours].items():
-            faults = cell.failures + [one.wrong for one in cell.outcomes.values() if one.wrong]
+            faults = cell.failures + [
+                outcome.wrong for outcome in cell.outcomes.values() if outcome.wrong
+            ]
             if faults:
                 raise SystemExit(f"ours, {column}: {'; '.join(faults)}")
 
@@ -124,13 +128,13 @@ class Board:
         """Print the medians."""
         print(f"  {'median s':<15}" + "".join(f"{column:>14}" for column in self.columns))
         for name, cells in self.cells.items():
-            texts = (cells[one].text() if one in cells else "none" for one in self.columns)
+            texts = (cells[column].text() if column in cells else "none" for column in self.columns)
             print(f"  {name:<15}" + "".join(f"{text:>14}" for text in texts))
         if any("*" in cell.text() for cells in self.cells.values() for cell in cells.values()):
             print("  * rows were lost or doubled; the figures say how many")
 
     def figures(self) -> dict[str, Any]:
-        """Return what each engine is, and what it has shown."""
+        """Return what each engine is, and its results."""
         return {
             name: {
                 "installed": PEERS[name].requirements,

@@ -2,8 +2,8 @@
 
 Plain runs on its native runner, which is its fastest; that runner refuses checkpoints ("not
 supported on the native runner"), so checkpointed runs on its Ray runner. There the source's keys
-and the data files of finished tasks are put into a checkpoint store; a later life filters the
-input by all stored keys (an anti-join in actors), and commits the files of all lives in one
+and the data files of finished tasks are put into a checkpoint store; a later start filters the
+input by all stored keys (an anti-join in actors), and commits the files of all starts in one
 snapshot, tagged with a key of the user's. A re-run finds the tag and does nothing. Read in
 `daft/checkpoint.py`, `daft/io/_checkpoint.py` and `DataFrame._write_iceberg_with_checkpoint`.
 
@@ -25,7 +25,7 @@ from bench.peer_job import NAMESPACE, TABLE, Foreign, PeerJob, count_ids, create
 
 class _Daft:
     def __init__(self, job: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has neither.
+        # Imported by name: this project's environment, where types are checked, has neither.
         self._daft: Foreign = importlib.import_module("daft")
         if job.is_checkpointed:
             ray: Foreign = importlib.import_module("ray")

@@ -2,10 +2,10 @@
 
 `pipeline.run` extracts into a local load package, normalizes it, and loads it; state is committed
 with the load. Plain reads all files. Checkpointed keeps dlt's own cursor over the files' times,
-so that a re-run finds no new file. A life that ends while it extracts leaves no package that
-counts, and the next one extracts from the start; one that ends later loads the pending package.
-The second half is read in `Pipeline.run`; the first is what a killed try-out showed: a second
-life as long as a whole one, and each row once.
+so that a re-run finds no new file. If a start ends while it extracts, it leaves no package that
+counts, and the next one extracts from the beginning; if it ends later, the next one loads the
+pending package. The second half is from the code of `Pipeline.run`; the first is what a killed
+try-out showed: a second start that took as long as a whole one, and each row once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.peer_job import BATCH_ROWS, NAMESPACE, TABLE, Foreign, PeerJob, count
 
 class _Dlt:
     def __init__(self, _: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has no dlt.
+        # Imported by name: this project's environment, where types are checked, has no dlt.
         self._dlt: Foreign = importlib.import_module("dlt")
         self._files: Foreign = importlib.import_module("dlt.sources.filesystem").filesystem
 

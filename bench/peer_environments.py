@@ -23,7 +23,7 @@ class Peer:
     table: str = "Iceberg"
     # Exact versions; none for an engine that is run in this project's own environment.
     requirements: tuple[str, ...] = ()
-    # Which jars of the stack's cache its session needs, and what brings them there.
+    # The jars of the stack's cache that its session needs, and the command that puts them there.
     jars: str = ""
     jars_from: str = "dev/stack/install.sh"
     # What its plain and its checkpointed job are; an empty text: it has no checkpoints.
@@ -107,7 +107,7 @@ PEERS = {
 
 
 class PeerError(Exception):
-    """An engine could not be installed, or did not do its job; the message says why."""
+    """An engine could not be installed, or failed; the message says why."""
 
 
 def names_of(table: str) -> list[str]:
@@ -116,10 +116,10 @@ def names_of(table: str) -> list[str]:
 
 
 def interpreter(name: str) -> str:
-    """Return the Python of an engine's environment; make it first, unless it is as wanted.
+    """Return the Python of an engine's environment; create it first, unless it is up to date.
 
     Raises:
-        PeerError: It cannot be made.
+        PeerError: The environment cannot be created.
     """
     peer = PEERS[name]
     if not peer.requirements:
@@ -136,7 +136,7 @@ def interpreter(name: str) -> str:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _call(uv, "venv", "--quiet", "--python", sys.executable, str(folder))
     _call(uv, "pip", "install", "--quiet", "--python", python, *peer.requirements)
-    stamp.write_text(wanted)  # Last: an installation that broke off is begun again.
+    stamp.write_text(wanted)  # Written last, so that an installation that broke off is repeated.
     return python
 
 
@@ -144,7 +144,7 @@ def jars(name: str) -> tuple[str, ...]:
     """Return the jars that an engine's session needs.
 
     Raises:
-        PeerError: They are not there.
+        PeerError: The jars are not in the cache.
     """
     peer = PEERS[name]
     if not peer.jars:

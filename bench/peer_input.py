@@ -1,8 +1,8 @@
-"""The peers' input: the events once more, in a layout that no engine has to stumble over.
+"""The peers' input: the same events, in a layout that every engine can read.
 
 Spark wrote them in four files of one row group each, with times as INT96, which Iceberg's other
-writers do not take. Here they stand in sixteen files of small row groups, with times in
-microseconds: so an engine whose unit of progress is a file can keep half of its work, too.
+writers do not take. Here they are in sixteen files of small row groups, with times in microseconds,
+so that an engine whose unit of progress is a file can keep half of its work too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DONE = "_SUCCESS"
 def local_input(rows: int) -> Path:
     """Return the folder with the rows; a child makes it first if it is missing.
 
-    In a child, because a JVM that stayed here would take memory from all that is measured.
+    A child makes it, because a JVM that stayed here would take memory from the measured engines.
     """
     folder = cache_folder() / f"peers-{rows}"
     if not (folder / _DONE).exists():

@@ -1,6 +1,6 @@
 """What every peer's child shares: the job on the command line, the map, and the answer.
 
-It is imported in the peers' own environments, so it needs the standard library and pyarrow only.
+It is imported in the peers' own environments, so it needs only the standard library and pyarrow.
 A child opens its engine, does a small job that does not count, and then the one that does. The
 clock starts at the write call of a warm engine. The child's last line is one JSON object.
 """
@@ -22,7 +22,7 @@ NAMESPACE = "bench"
 TABLE = "events"
 # How many rows the map sees at a time, where the engine would otherwise hand it a whole block.
 BATCH_ROWS = 32 * 1024
-# What belongs to an engine that the environment in which types are checked does not have.
+# Objects of an engine that is not installed where types are checked.
 Foreign: TypeAlias = Any
 
 
@@ -35,9 +35,9 @@ class PeerJob:
     # Folders of Parquet files: the input, and a small one for the warm-up.
     source: str
     warm_up: str
-    # Where the table, the checkpoints and whatever else the engine needs are kept.
+    # Where the table, the checkpoints and everything else that the engine needs are kept.
     folder: str
-    # A folder where each process writes down how many rows it has mapped; empty: nowhere.
+    # A folder where each process notes how many rows it has mapped; empty: it does not.
     notes: str = ""
     # How long the map sleeps for each row: only for small inputs that are to be killed halfway.
     sleep_s: float = 0.0
@@ -45,7 +45,7 @@ class PeerJob:
     jars: tuple[str, ...] = ()
 
     def passed(self, rows: int) -> None:
-        """Do what the map costs beside handing the rows on; runs in the engine's workers."""
+        """Do the map's work besides passing rows on; runs in the engine's workers."""
         if self.sleep_s:
             time.sleep(self.sleep_s * rows)
         if self.notes:
@@ -98,7 +98,7 @@ def create_iceberg(catalog: Foreign, schema: pa.Schema) -> None:
 
     Args:
         catalog: PyIceberg's catalog.
-        schema: Of the table.
+        schema: The table's schema.
     """
     catalog.create_namespace_if_not_exists(NAMESPACE)
     catalog.create_table_if_not_exists(f"{NAMESPACE}.{TABLE}", schema)

@@ -1,10 +1,10 @@
 """Daft into Lance: `read_parquet`, a batch UDF, `daft_lance.write_lance`; on its native runner.
 
 It has no checkpointed column. daft-lance 0.6.0 takes `checkpoint=IdempotentCommit(...)`, and its
-sink tells by `checkpoint_file_format` that fragments are to be put into the checkpoint store. But
-Daft 0.7.26, the newest release, never asks for that: the formats that it stores are Parquet,
-Iceberg and Delta Lake. For a store in which nothing is found, the sink raises "did not stage any
-Lance write_results". Read in `daft_lance/lance_data_sink.py` and in the names that
+sink says through `checkpoint_file_format` that fragments are to be put into the checkpoint store.
+But Daft 0.7.26, the newest release, never asks for that: the formats that it stores are Parquet,
+Iceberg and Delta Lake. For an empty store, the sink raises "did not stage any Lance write_results".
+This was read in `daft_lance/lance_data_sink.py` and in the names that
 `daft.daft.CheckpointFileFormat` has; it was not run.
 
 The UDF sees the vectors only, as a user of Daft would write it. That is less than our map sees.
@@ -20,7 +20,7 @@ from bench.peer_job import Foreign, PeerJob, serve
 
 class _DaftOnLance:
     def __init__(self, _: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has neither.
+        # Imported by name: this project's environment, where types are checked, has neither.
         self._daft: Foreign = importlib.import_module("daft")
         self._daft_lance: Foreign = importlib.import_module("daft_lance")
         self._daft.set_runner_native(num_threads=2)

@@ -1,9 +1,9 @@
 """Ray Data into Lance: `read_parquet`, `map_batches`, `lance_ray.write_lance`.
 
-It has no checkpointed column: nothing in lance-ray 0.5.0 speaks of checkpoints. Its tasks write
+It has no checkpointed column: nothing in lance-ray 0.5.0 mentions checkpoints. Its tasks write
 fragments, and the driver commits them at the end, from memory. With `stream=True` it commits batch
-after batch instead, and a later life is told by its user how many rows to skip; it is not
-measured here.
+after batch instead, and its user passes a later start how many rows to skip; that is not measured
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.peer_job import BATCH_ROWS, Foreign, PeerJob, serve
 
 class _RayOnLance:
     def __init__(self, job: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has no Ray.
+        # Imported by name: this project's environment, where types are checked, has no Ray.
         ray: Foreign = importlib.import_module("ray")
         self._data: Foreign = importlib.import_module("ray.data")
         self._lance_ray: Foreign = importlib.import_module("lance_ray")

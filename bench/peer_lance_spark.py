@@ -1,7 +1,7 @@
 """lance-spark: `read`, `mapInArrow`, `writeTo(...).append()`; in an environment of its own.
 
 It has no checkpointed column: lance-spark 0.4.0 has a batch write and no streaming one, so Spark's
-own checkpoints do not reach it. It runs on Spark 3.5, which is older than the Spark of ours.
+own checkpoints do not apply. It runs on Spark 3.5, which is older than the Spark of ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ours: a Parquet scan appended to an Iceberg table; run in this project's own environment.
 
 Plain is `checkpoint_every=None`: the run's log and the one commit stay, only the records within a
-task are gone. Checkpointed is a record at least every two seconds.
+task are left out. Checkpointed is a record at least every two seconds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CHECKPOINT_EVERY = "2s"
 
 
 class Pass:
-    """Hands rows on."""
+    """Passes rows on."""
 
     def __init__(self, job: PeerJob) -> None:
-        """Keep what the map is to cost."""
+        """Keep what the map should cost."""
         self._job = job
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,13 +1,13 @@
 """Ray Data: `read_parquet`, `map_batches`, `write_parquet`; run in an environment of its own.
 
 Plain has no checkpoint config. With one, each write task puts the ids of its rows beside its data
-file: first as pending, after the data file under the final name. A later life deletes the files
-of pending ids, loads the ids of all others into memory, and filters the input by them. They
-are deleted after a success unless told otherwise; then a re-run would write all rows again, so
-here they are kept. Read in `ray/data/checkpoint` and `ray/data/_internal/planner/checkpoint`.
+file: first as pending, after the data file under the final name. A later start deletes the files of
+pending ids, loads the ids of all others into memory, and filters the input by them. By default they
+are deleted after a success, and a re-run would write all rows again, so here they are kept. This
+was read in `ray/data/checkpoint` and `ray/data/_internal/planner/checkpoint`.
 
-Its own Iceberg sink is no file sink, for which it promises at-least-once only ("may be written
-again on retry"); its Parquet sink is its best, so the output is a folder of Parquet files.
+Its own Iceberg sink is not a file sink, so it promises only at-least-once ("may be written again on
+retry"); its Parquet sink is its best, so the output is a folder of Parquet files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.peer_job import BATCH_ROWS, Foreign, PeerJob, count_ids, serve
 
 class _RayData:
     def __init__(self, job: PeerJob) -> None:
-        # By name: this project's environment, where types are checked, has no Ray.
+        # Imported by name: this project's environment, where types are checked, has no Ray.
         self._ray: Foreign = importlib.import_module("ray")
         self._data: Foreign = importlib.import_module("ray.data")
         temporary = str(Path(job.folder) / "ray")

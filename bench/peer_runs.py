@@ -1,4 +1,4 @@
-"""Run one engine's columns: each life is a child process in the engine's own environment."""
+"""Run one engine's columns: each start is a child process in the engine's own environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_S = 0.02
 _WAIT_S = 900.0
 _HALF = 0.5
 _ROOT = Path(__file__).parent.parent
-# No engine asks its makers' servers for anything while it is measured.
+# No engine contacts its vendor's servers while it is measured.
 _QUIET = {
     "DAFT_ANALYTICS_ENABLED": "0",
     "DO_NOT_TRACK": "true",
@@ -41,7 +41,7 @@ class Outcome:
     seconds: float
     # Empty if each row is there once.
     wrong: str = ""
-    # Which part of the rows the first life had mapped when it was killed.
+    # The part of the rows that the first start had mapped when it was killed.
     killed_at: float | None = None
 
 
@@ -52,7 +52,7 @@ class Runs:
     rows: int
     source: Path
     warm_up: Path
-    # For a small input: how long a first life sleeps for each row, so that it can be killed.
+    # For a small input: how long the first start sleeps for each row, so that it can be killed.
     sleep_s: float = 0.0
 
     def plain(self, name: str) -> list[Outcome]:
@@ -75,7 +75,7 @@ class Runs:
         """Kill the job's whole process tree when half of the rows are mapped; do it again.
 
         Raises:
-            PeerError: The first life ended before it could be killed.
+            PeerError: The first start ended before it could be killed.
         """
         with self._folder(name, is_checkpointed=True) as job:
             notes = Path(job.folder) / "notes"
@@ -84,7 +84,7 @@ class Runs:
             try:
                 while noted_rows(notes) < _HALF * self.rows:
                     if child.poll() is not None:
-                        raise PeerError(f"the first life ended early: {_last_words(job)}")
+                        raise PeerError(f"the first start ended early: {_last_words(job)}")
                     time.sleep(_POLL_S)
             finally:
                 if child.poll() is None:
@@ -121,7 +121,7 @@ def _life(name: str, job: PeerJob) -> dict[str, Any]:
     """Run a child to its end, and return its answer.
 
     Raises:
-        PeerError: It failed.
+        PeerError: The child failed.
     """
     child = _start(name, job)
     try:

@@ -1,4 +1,4 @@
-"""What engines on Spark share: a session, a map that hands rows on, and a count.
+"""What engines on Spark share: a session, a map that passes rows on, and a count.
 
 It is imported in the peers' own environments, as `bench.peer_job` is.
 """
@@ -24,7 +24,7 @@ _SETTINGS = {
 
 
 def open_session(settings: Mapping[str, str]) -> Foreign:
-    """Return a session of the PySpark at hand: a peer's is not the one types are checked with."""
+    """Return a session of the installed PySpark: a peer's is not the one types are checked with."""
     builder: Foreign = importlib.import_module("pyspark.sql").SparkSession.builder
     for name, value in {**_SETTINGS, **settings}.items():
         builder = builder.config(name, value)
@@ -47,11 +47,11 @@ def handing_on(job: PeerJob) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa
 def columns_of(session: Foreign, source: str) -> str:
     """Return the columns of Parquet files, as a table is made with them."""
     columns = session.read.parquet(source).schema
-    return ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in columns)
+    return ", ".join(f"{column.name} {column.dataType.simpleString()}" for column in columns)
 
 
 def catalog_of(job: PeerJob) -> str:
-    """Return a name of the folder's own: a session keeps the catalogs that it has seen."""
+    """Return a name that only this folder has: a session keeps the catalogs that it has seen."""
     return Path(job.folder).name.replace("-", "_")
 
 

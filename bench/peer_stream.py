@@ -1,10 +1,10 @@
 """Structured Streaming with AvailableNow into an Iceberg table; in an environment of its own.
 
 Plain is the same plan as one batch: `read`, `mapInArrow`, `writeTo(...).append()`. Checkpointed
-is a stream over the files, four at a time, hence four commits of the table. A later life repeats
-the batch that was under way, which Iceberg's sink recognizes by its query and epoch. Until
-the last batch readers see a part of the result. A re-run lists the files and finds none new.
-Seen in Spark's SPARK-36533 (AvailableNow in several batches) and in the texts of Iceberg's class
+is a stream over the files, four at a time, hence four commits of the table. A later start repeats
+the batch that was under way, which Iceberg's sink recognizes by its query and epoch. Until the last
+batch readers see a part of the result. A re-run lists the files and finds none new. Seen in Spark's
+SPARK-36533 (AvailableNow in several batches) and in the texts of Iceberg's class
 `SparkWrite$BaseStreamingWrite` ("Skipping epoch {} for query {} as it was already committed").
 """
 

@@ -1,16 +1,16 @@
 """Ours against peers that install from PyPI: the same input, an equal job, four columns.
 
-The job: read the events from local Parquet files, hand each batch on in Python, write a table of
+The job: read the events from local Parquet files, pass each batch on in Python, write a table of
 Parquet files on the local file system, which all of them can do. Columns: *plain*, without the
-engine's checkpoints; *checkpointed*; *rerun*, the same again when all is done; and *resumed*,
-the second life after the first one's process tree was killed at half of the rows. What plain
-and checkpointed mean for each engine stands in `PEERS` and in the engines' own modules.
+engine's checkpoints; *checkpointed*; *rerun*, the same again when all is done; and *resumed*, the
+second start after the first one's process tree was killed at half of the rows. What plain and
+checkpointed mean for each engine is in `PEERS` and in the engines' own modules.
 
-Each life is a process in the engine's own environment; the clock starts at the write call of
+Each start is a process in the engine's own environment; the clock starts at the write call of
 a warm engine. The engines take turns within each column, so that noise hits them alike.
 A column in which an engine fails is recorded with its message.
 
-A small try-out, which is no measurement: `python -m bench.peers 200000 1`.
+A small try-out, which is not a measurement: `python -m bench.peers 200000 1`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _measure(rows: int, rounds: int, names: list[str], sleep_s: float = 0.0) -> 
     board.print_table()
     board.check_ours()
     ratios = board.ratios()
-    size_bytes = sum(one.stat().st_size for one in source.glob("*.parquet"))
+    size_bytes = sum(file.stat().st_size for file in source.glob("*.parquet"))
     return {
-        "ratio": max((one for each in ratios.values() for one in each.values()), default=None),
+        "ratio": max((ratio for each in ratios.values() for ratio in each.values()), default=None),
         "figures": {
             "rows": rows,
             "input_mb": round(size_bytes / 1e6, 1),
@@ -64,7 +64,7 @@ def _measure(rows: int, rounds: int, names: list[str], sleep_s: float = 0.0) -> 
 def _try_out() -> None:
     """Run with the rows, the rounds and perhaps the engines of the command line."""
     rows, rounds = int(sys.argv[1]), int(sys.argv[2])
-    # A small job would be over before it could be killed, so its first life goes slowly.
+    # A small job would be over before it could be killed, so its first start is slowed down.
     known = names_of("Iceberg")
     names = [name for name in known if name in {OURS, *(sys.argv[3:] or known)}]
     found = _measure(rows, rounds, names, sleep_s=_TRY_OUT_S / rows)

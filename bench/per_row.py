@@ -1,6 +1,6 @@
 """Calls per second over what the server's latency and the concurrency allow, with checkpoints.
 
-The limit is the time that the server itself has spent on the calls, shared out over all slots:
+The limit is the time that the server itself has spent on the calls, divided by all slots:
 no client can be faster. Beside it the same job in bare Spark, written as it is usually written:
 a batch at a time, with as many calls at once, and no checkpoint.
 """

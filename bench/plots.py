@@ -1,7 +1,7 @@
 """Draw the kept results of the benchmarks: `make plots`.
 
-A result that is not there is not drawn. A part that is missing in a result, such as a column in
-which an engine has failed, is named in its plot and takes nothing else away.
+A missing result is not drawn. A part that is missing in a result, such as a column in which an
+engine has failed, is named in its plot; the rest is drawn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS = {
     "plain": "Without checkpoints",
     "checkpointed": "With checkpoints",
     "rerun": "Run again when all is done",
-    "resumed": "Second life, after a kill at half of the rows",
+    "resumed": "Second start, after a kill at half of the rows",
 }
 _SIZES = {
     "plain_1x": "Once the data",
@@ -43,7 +43,7 @@ _SIZES = {
 
 
 def scan_append(result: dict[str, Any]) -> Chart:
-    """Draw the seconds of each side; the bare ones say what Holdfast takes of them."""
+    """Draw the seconds of each side; the bare ones show Holdfast's time relative to theirs."""
     return Chart(
         title="Append a scan, identity transform",
         groups=_one_group(
@@ -89,20 +89,20 @@ def append_dataframe(result: dict[str, Any]) -> Chart:
 
 
 def scan_resume(result: dict[str, Any]) -> Chart:
-    """Draw the second life by the part of the rows at which the first one was killed."""
+    """Draw the second start by the part of the rows at which the first one was killed."""
     whole = Bar(label="never killed", values=numbers(result, "whole_s"))
-    lives = []
+    killed = []
     for percent in (25, 50, 75, 99):
-        life = part(result, f"killed_at_{percent}")
-        lives.append(
+        second = part(result, f"killed_at_{percent}")
+        killed.append(
             Bar(
                 label=f"killed at {percent} %",
-                values=numbers(life, "second_life_s"),
+                values=numbers(second, "second_life_s"),
                 is_ours=True,
-                goal=next(iter(numbers(life, "goal_s")), None),
+                goal=next(iter(numbers(second, "goal_s")), None),
             )
         )
-    return Chart(title="The second life of a killed scan", groups=_one_group(whole, *lives))
+    return Chart(title="The second start of a killed scan", groups=_one_group(whole, *killed))
 
 
 def latency(result: dict[str, Any]) -> Chart:
@@ -155,7 +155,7 @@ def memory(result: dict[str, Any]) -> Chart:
 
 
 def peers(result: dict[str, Any]) -> Chart:
-    """Draw each engine in each column; one that failed keeps its place."""
+    """Draw each engine in each column, including those that failed."""
     figures = part(result, "figures")
     engines = {name: cells for name in _ENGINES if (cells := part(figures, name))}
     return Chart(
@@ -213,13 +213,13 @@ def _one_group(*bars: Bar) -> tuple[Group, ...]:
 
 
 def _share(result: dict[str, Any], key: str, goal: float | None = None) -> str:
-    """Say which share of a side's time Holdfast takes, and which it should at most."""
+    """Say how Holdfast's time compares with a side's, and what the goal is."""
     wished = "" if goal is None else f" (goal {goal})"
     return "".join(f"Holdfast takes {ratio:.2f}{wished}" for ratio in numbers(result, key))
 
 
 def _footer(result: dict[str, Any]) -> str:
-    """Say what was measured on which machine, as far as it is known."""
+    """Say what was measured and on which machine, as far as it is known."""
     rows = numbers(result, "rows") or numbers(part(result, "figures"), "rows")
     forms = {
         "cores": "{} cores",
@@ -238,7 +238,7 @@ def _footer(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Draw what is there, and say what was drawn."""
+    """Draw the results that are there, and print what was drawn."""
     written = write_plots(RESULTS, IMAGES)
     if not written:
         print("no result to draw: run a benchmark first, make bench NAME=…", file=sys.stderr)

@@ -29,10 +29,10 @@ def start(module: str, argument: Mapping[str, Any]) -> subprocess.Popen[str]:
 
 
 def answer(child: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for a child, and return what its last line says; nothing of it outlives the wait.
+    """Wait for a child, and return what its last line says; no process of it is left afterwards.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: The child failed.
     """
     try:
         output, _ = child.communicate(timeout=_WAIT_S)
@@ -76,7 +76,7 @@ def kill_whole(child: subprocess.Popen[str]) -> None:
 
 @dataclass
 class Peaks:
-    """The most memory that each process of a job has had, in megabytes, by process id."""
+    """The peak memory of each process of a job, in megabytes, by process id."""
 
     driver_mb: float = 0.0
     workers_mb: dict[int, float] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Peaks:
 
 @contextlib.contextmanager
 def watched(child: subprocess.Popen[str]) -> Iterator[Peaks]:
-    """Watch how much memory a driver's Python and its Python workers have had."""
+    """Watch the peak memory of a driver's Python and of its Python workers."""
     peaks, end = Peaks(), threading.Event()
 
     def watch() -> None:
@@ -111,7 +111,7 @@ def watched(child: subprocess.Popen[str]) -> Iterator[Peaks]:
 def _workers(process_id: int) -> list[int]:
     """Return the processes that PySpark's daemons have forked."""
     below = descendants(process_id)
-    daemons = [one for one in below if _is_daemon(one)]
+    daemons = [process for process in below if _is_daemon(process)]
     return [worker for daemon in daemons for worker in descendants(daemon)]
 
 
@@ -127,7 +127,7 @@ def _is_daemon(process_id: int) -> bool:
 
 
 def _peak_mb(process_id: int) -> float:
-    """Return the most memory that a process has had so far; 0 if it has ended."""
+    """Return a process's peak memory so far; 0 if it has ended."""
     try:
         status = Path(f"/proc/{process_id}/status").read_text()
     except OSError:

@@ -1,6 +1,6 @@
-"""What the progress display costs: `append-dataframe`'s job with it and without, in turns.
+"""What the progress display costs: the job of `append-dataframe` with and without it, in turns.
 
-The display is the one of a terminal, which looks and draws most often: stderr is a pseudo terminal
+The display is that of a terminal, which looks and draws most often: stderr is a pseudo terminal
 while it is on, and a thread reads it as a terminal would. Rounds differ by more than the display
 costs, so the time that its thread was on a core is counted too.
 """
@@ -34,7 +34,7 @@ def terminal(drawn: list[int]) -> Iterator[None]:
 
     def read() -> None:
         nonlocal size
-        with contextlib.suppress(OSError):  # How Linux says that nobody writes any more.
+        with contextlib.suppress(OSError):  # How Linux says that no writer is left.
             while data := os.read(ours, 65536):
                 size += len(data)
 
@@ -108,6 +108,6 @@ def run() -> dict[str, Any]:
         "ratio": times.ratio("on", "off"),
         "rows": ROWS,
         "drawn_bytes": drawn,
-        "on_core_s": [round(one, 3) for one in on_core_s],
+        "on_core_s": [round(seconds, 3) for seconds in on_core_s],
         **times.figures(),
     }

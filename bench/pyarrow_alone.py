@@ -13,7 +13,7 @@ from holdfast.storage.upload import ArrowFile
 
 
 def main(folder: str, files: list[str]) -> None:
-    """Copy the files' rows, decoded and encoded again as the sink encodes them."""
+    """Copy the files' rows: decode them, and encode them as the sink does."""
     pa.set_cpu_count(1)
     storage = ObjectStorage(open_stack().s3.store_options())
     for number, name in enumerate(files):

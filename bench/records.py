@@ -1,11 +1,11 @@
-"""A run of 10,000 task records: what it costs to seal, to look at and to sweep them.
+"""A run of 10,000 task records: what it costs to seal, read and sweep them.
 
-Tasks write them, two rows in each, in this process: only what a driver does with them is measured.
-Their driver dies before it seals any. A new start takes them over and commits, with the status
-asked before and after, and a sweep comes last. Everything goes to the S3 server and the catalog,
-the store's requests through a proxy that counts them. The other side is the same
-records, listed and fetched by the store's client alone, as many at a time as Holdfast fetches:
-the ratio is that of the first status, which reads and checks every record, over that.
+Tasks in this process write them, two rows in each; only what a driver does with them is measured.
+Their driver dies before it seals any. A new start takes them over and commits; the status is read
+before and after, and a sweep comes last. Everything goes to the S3 server and the catalog, the
+store's requests through a proxy that counts them. The other side is the same records, listed and
+fetched by the store's client alone, as many at a time as Holdfast fetches: the ratio is that of the
+first status, which reads and checks every record, over that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ROUNDS = 3
 
 
 class _DriverEndedError(Exception):
-    """The first driver goes no further."""
+    """Ends the first driver."""
 
 
 class _Meter:
@@ -95,10 +95,10 @@ class _Meter:
 
 
 def _memory_mb(field: str) -> float:
-    """Return what the kernel says of this process's memory.
+    """Return a figure of this process's memory from the kernel.
 
     Raises:
-        SystemExit: It says nothing.
+        SystemExit: The kernel does not report it.
     """
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
@@ -108,7 +108,7 @@ def _memory_mb(field: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """One run, whose tasks take place in this process."""
+    """One run, whose tasks run in this process."""
 
     stack: Stack
     store: str
@@ -126,7 +126,7 @@ class _Job:
 
     def start(self) -> Report:
         """Start a driver."""
-        # Far apart, so that the records' spans alone do not prove that no key is there twice.
+        # Far apart, so that the records' ranges alone do not prove that no key is there twice.
         tasks = (range(number, _ROWS, _RECORDS) for number in range(_RECORDS))
         rows = MemorySubmitter(*tasks)
         sink = self.sink()

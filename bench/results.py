@@ -1,4 +1,4 @@
-"""The last result of each benchmark, kept in the repository with the machine that gave it."""
+"""The last result of each benchmark, kept in the repository with the machine that it is from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FOLDERS = re.compile(r"(?:\bfile:/{0,2}|(?<![\w.:/]))/(?:[\w.+@-]+/)+")
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on, and nothing that tells one machine from its twin."""
+    """Return what the figures depend on, and nothing that identifies the machine."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count(),
@@ -45,13 +45,13 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
 
 
 def part(result: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a part of a result; an empty one if it is not there."""
+    """Return a part of a result; empty if it is missing."""
     found = result.get(key)
     return found if isinstance(found, dict) else {}
 
 
 def numbers(result: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    """Return a figure, or one of each round; nothing if there is none."""
+    """Return a figure, or one per round; nothing if there is none."""
     found = result.get(key)
     each = found if isinstance(found, list) else [found]
-    return tuple(float(one) for one in each if isinstance(one, int | float))
+    return tuple(float(number) for number in each if isinstance(number, int | float))

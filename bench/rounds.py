@@ -18,18 +18,19 @@ class Times:
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def ratio(self, side: str, over: str) -> float:
-        """Return how long one side takes for each second of another.
+        """Return how long one side takes per second of another.
 
-        Both sides of a round stand beside each other in time, so their ratio outlives the noise
-        of a shared machine better than a ratio of medians.
+        Both sides of a round run close together in time, so their ratio is less affected by the
+        noise of a shared machine than a ratio of medians.
         """
         pairs = zip(self.seconds[side], self.seconds[over], strict=True)
-        return round(statistics.median(one / other for one, other in pairs), 3)
+        return round(statistics.median(seconds / other for seconds, other in pairs), 3)
 
     def figures(self) -> dict[str, Any]:
         """Return all times, for the record."""
         return {
-            f"{side}_s": [round(one, 2) for one in found] for side, found in self.seconds.items()
+            f"{side}_s": [round(seconds, 2) for seconds in found]
+            for side, found in self.seconds.items()
         }
 
 
@@ -45,8 +46,8 @@ def alternate(
 
     Args:
         sides: What to measure. Each is given what `prepare` returned.
-        prepare: Makes what a side needs, by a name of its own, outside of the measured time.
-        clean_up: Takes it away again.
+        prepare: Makes what a side needs, under a unique name, outside the measured time.
+        clean_up: Removes it again.
         is_warm: Whether the session has done such work before: then every round counts.
         rounds: How many rounds count.
     """

@@ -1,8 +1,8 @@
 """Append a scan with an identity transform: Holdfast over bare Spark, with and without a map.
 
 All sides read the same Parquet files and write the same Iceberg table layout to the same store.
-Holdfast checkpoints as it does by default; bare Spark does not at all. The distance to what the
-machine can do is told by two processes of pyarrow alone, without Spark, catalog or commit.
+Holdfast checkpoints as it does by default; bare Spark does not at all. Two processes of pyarrow
+alone, without Spark, catalog or commit, show what the machine can do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run() -> dict[str, Any]:
         command = [sys.executable, "-m", "bench.pyarrow_alone", f"s3://lake/alone/{name}"]
         halves = [files[::2], files[1::2]]
         both = [subprocess.Popen([*command, *half]) for half in halves]
-        codes = [one.wait(600) for one in both]  # Of both, also if the first has failed.
+        codes = [process.wait(600) for process in both]  # Both, even if the first has failed.
         if any(codes):
             raise SystemExit("pyarrow alone failed")
 

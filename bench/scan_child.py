@@ -27,14 +27,14 @@ _STORE = "s3://lake/_holdfast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanJob:
-    """What to read, what to make of it, and where it goes."""
+    """What to read, how to transform it, and where to write it."""
 
     # The run's id, and the table's name.
     name: str
     paths: tuple[str, ...]
     # A small input for a first job, which does not count: it warms the session up.
     warm_up: tuple[str, ...]
-    # Where the input is read; by default at the stack's own S3 server.
+    # Where the input is read from; by default the stack's own S3 server.
     endpoint: str = ""
     repeats: int = 0
     notes: str = ""
@@ -60,7 +60,7 @@ class Spread:
 
 
 def main() -> None:
-    """Warm the session up, do the job, look at the table and drop it."""
+    """Warm the session up, do the job, check the table and drop it."""
     given = json.loads(sys.argv[1])
     job = ScanJob(**{**given, "paths": tuple(given["paths"]), "warm_up": tuple(given["warm_up"])})
     session = open_session(open_stack().spark_catalog_conf("lake"))

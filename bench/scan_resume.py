@@ -1,8 +1,8 @@
-"""What a second life costs: kill a scan when a part of its rows is computed, and start it again.
+"""What a second start costs: kill a scan when a part of its rows is computed, and start it again.
 
-Both lives are processes with a session of their own. The transform burns CPU, so that the whole
-takes about a minute. The first life is killed with all its processes; the second one's `append`
-is timed in a warm session. A proxy counts the bytes of the input that it reads.
+Both starts are processes with a session of their own. The transform burns CPU, so that the whole
+takes about a minute. The first start is killed with all its processes; the second one's `append` is
+timed in a warm session. A proxy counts the bytes of the input that it reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GOAL_READ_SHARE_AT_99 = 0.05
 
 
 class _Bench:
-    """What all lives share."""
+    """What all starts share."""
 
     def __init__(self) -> None:
         stack = open_stack()
@@ -56,21 +56,21 @@ class _Bench:
         return float(seconds)
 
     def killed(self, part: float) -> dict[str, Any]:
-        """Kill the job when a part of its rows is computed; return what its second life cost.
+        """Kill the job when a part of its rows is computed; return what its second start cost.
 
         Raises:
-            SystemExit: The first life was over before it could be killed.
+            SystemExit: The first start ended before it could be killed.
         """
         with tempfile.TemporaryDirectory() as folder:
-            notes = [Path(folder) / life for life in ("first", "second")]
-            for one in notes:
-                one.mkdir()
+            notes = [Path(folder) / start_name for start_name in ("first", "second")]
+            for note in notes:
+                note.mkdir()
             name = f"killed_{round(part * 100)}"
             with count_requests(self._upstream) as proxy:
                 child = start("bench.scan_child", self._job(name, proxy, str(notes[0])).arguments())
                 while noted_rows(notes[0]) < part * ROWS:
                     if child.poll() is not None:
-                        raise SystemExit("the first life ended before it was killed")
+                        raise SystemExit("the first start ended before it was killed")
                     time.sleep(_POLL_S)
                 kill_whole(child)
             computed = noted_rows(notes[0])
@@ -81,7 +81,7 @@ class _Bench:
             _check(found)
             again = computed + noted_rows(notes[1]) - ROWS
         print(
-            f"  killed at {computed / ROWS:.3f} second life {found['seconds']:6.2f} s, "
+            f"  killed at {computed / ROWS:.3f} second start {found['seconds']:6.2f} s, "
             f"{again} rows again, read {read:.3f} of the input",
             flush=True,
         )
@@ -113,7 +113,7 @@ def _check(found: dict[str, Any]) -> None:
     """Check that each row is in the table once.
 
     Raises:
-        SystemExit: It is not.
+        SystemExit: Rows are missing or doubled.
     """
     if {found["rows"], found["rows_there"], found["ids_there"]} != {ROWS}:
         raise SystemExit(f"not every row is there once: {found}")
@@ -123,16 +123,16 @@ def run() -> dict[str, Any]:
     """Measure and return the figures."""
     bench = _Bench()
     whole = [bench.whole(number) for number in range(_WHOLE_ROUNDS)]
-    lives = {part: bench.killed(part) for part in _PARTS}
+    killed = {part: bench.killed(part) for part in _PARTS}
     # Again at the end, so that a machine that has become slower or faster shows.
     whole.append(bench.whole(_WHOLE_ROUNDS))
     whole_s = statistics.median(whole)
     goals = {part: (1 - part) * whole_s * _GOAL_SHARE + _GOAL_MORE_S for part in _PARTS}
-    ratios = {part: lives[part]["second_life_s"] / goals[part] for part in _PARTS}
+    ratios = {part: killed[part]["second_life_s"] / goals[part] for part in _PARTS}
     return {
         "ratio": round(max(ratios.values()), 3),
-        "reads_little_at_99": lives[0.99]["read_share"] <= _GOAL_READ_SHARE_AT_99,
-        "whole_s": [round(one, 2) for one in whole],
+        "reads_little_at_99": killed[0.99]["read_share"] <= _GOAL_READ_SHARE_AT_99,
+        "whole_s": [round(seconds, 2) for seconds in whole],
         "checkpoint_every": _CHECKPOINT_EVERY,
         "rows": ROWS,
         "input_mb": round(bench.input.size_bytes / 1e6, 1),
@@ -140,7 +140,7 @@ def run() -> dict[str, Any]:
             f"killed_at_{round(part * 100)}": {
                 "ratio": round(ratios[part], 3),
                 "goal_s": round(goals[part], 2),
-                **lives[part],
+                **killed[part],
             }
             for part in _PARTS
         },

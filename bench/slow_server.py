@@ -1,4 +1,4 @@
-"""A server that answers slowly, and knows how long it has been asked to wait in all."""
+"""A server that answers slowly, and sums up how long its answers took."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import math
 import random
 import sys
 
-# As a model's answers come: most soon, a few late.
+# Like a model's answers: most come soon, a few late.
 LATENCY_MIN_S, LATENCY_MAX_S = 0.05, 2.0
 
 
 class SlowServer:
-    """Answers each request after a while of its own."""
+    """Answers each request after a delay of its own."""
 
     def __init__(self) -> None:
-        """Start with nothing asked."""
+        """Start without any requests."""
         self._random = random.Random(7)
         self.calls = 0
         self.seconds = 0.0
@@ -46,7 +46,7 @@ class SlowServer:
 
 
 async def main() -> None:
-    """Serve on a free port of this machine, and say which."""
+    """Serve on a free port of this machine, and print it."""
     served = await asyncio.start_server(SlowServer().serve, "127.0.0.1", 0, backlog=1024)
     print(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}", flush=True)
     async with served:

@@ -36,7 +36,7 @@ _STORE = "s3://lake/_holdfast"
 _CASES = {"empty_table": 0, "one_snapshot": 1}
 _SIDES = ("bare", "holdfast")
 
-# The first that fits says what a request is about.
+# The first that matches says what a request is about.
 _S3_KINDS = {
     r"\?.*list-type=2": "listing",
     r"\?delete": "deletion",
@@ -79,9 +79,9 @@ class _Measured:
 
     def breakdown(self) -> dict[str, dict[str, int]]:
         return {
-            "methods": _counts(one.method for one in (*self.s3, *self.catalog)),
-            "s3": _counts(_label(one, _S3_KINDS) for one in self.s3),
-            "catalog": _counts(_label(one, _CATALOG_KINDS) for one in self.catalog),
+            "methods": _counts(exchange.method for exchange in (*self.s3, *self.catalog)),
+            "s3": _counts(_label(exchange, _S3_KINDS) for exchange in self.s3),
+            "catalog": _counts(_label(exchange, _CATALOG_KINDS) for exchange in self.catalog),
         }
 
 
@@ -100,7 +100,7 @@ class _Bench:
         """Make a table, append to it, check it and drop it.
 
         Raises:
-            SystemExit: The rows did not arrive, or went past the proxies.
+            SystemExit: The rows did not arrive, or requests bypassed the proxies.
         """
         table = f"lake.bench.small_{uuid.uuid4().hex[:12]}"
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
@@ -118,7 +118,7 @@ class _Bench:
         if rows != expected:
             raise SystemExit(f"{side}: {rows} rows are in the table, not {expected}")
         if not (found.s3 and found.catalog):
-            raise SystemExit(f"{side}: requests went past the proxies")
+            raise SystemExit(f"{side}: requests bypassed the proxies")
         # Without PURGE, which is a Spark job of 200 tasks and would heat up the next round.
         self.session.sql(f"DROP TABLE {table}")
         return found
@@ -154,20 +154,20 @@ def run() -> dict[str, Any]:
         }
         for round_number in range(_ROUNDS + 1):
             for (case, side), measured in found.items():
-                one = bench.measure(side, case)
-                _print_round(round_number, case, side, one)
+                result = bench.measure(side, case)
+                _print_round(round_number, case, side, result)
                 if round_number:  # The first round warms the session up.
-                    measured.append(one)
+                    measured.append(result)
         tasks = bench.df.rdd.getNumPartitions()
         session.stop()
-    # Each task writes files of its own: a count of requests means little without theirs.
+    # Each task writes its own files: a count of requests means little without the number of tasks.
     return {**_figures(found), "rows": _ROWS, "tasks": tasks}
 
 
 def _figures(found: Mapping[tuple[str, str], list[_Measured]]) -> dict[str, Any]:
     cases = {case: _case_figures(*(found[case, side] for side in _SIDES)) for case in _CASES}
     return {
-        # Of each figure the worse case.
+        # The worse case of each figure.
         "ratio": max(case["ratio"] for case in cases.values()),
         "seconds_more": max(case["seconds_more"] for case in cases.values()),
         "goal_seconds_more": _GOAL_SECONDS_MORE,
@@ -178,8 +178,8 @@ def _figures(found: Mapping[tuple[str, str], list[_Measured]]) -> dict[str, Any]
 
 
 def _case_figures(bare: list[_Measured], ours: list[_Measured]) -> dict[str, Any]:
-    seconds = [statistics.median(one.seconds for one in side) for side in (bare, ours)]
-    requests = [statistics.median(one.requests() for one in side) for side in (bare, ours)]
+    seconds = [statistics.median(result.seconds for result in side) for side in (bare, ours)]
+    requests = [statistics.median(result.requests() for result in side) for side in (bare, ours)]
     return {
         "ratio": round(seconds[1] / seconds[0], 3),
         "seconds_more": round(seconds[1] - seconds[0], 3),
@@ -191,10 +191,10 @@ def _case_figures(bare: list[_Measured], ours: list[_Measured]) -> dict[str, Any
 
 def _side_figures(measured: list[_Measured]) -> dict[str, Any]:
     return {
-        "seconds": [round(one.seconds, 3) for one in measured],
-        "s3_requests": [len(one.s3) for one in measured],
-        "catalog_requests": [len(one.catalog) for one in measured],
-        "requests": [one.requests() for one in measured],
+        "seconds": [round(result.seconds, 3) for result in measured],
+        "s3_requests": [len(result.s3) for result in measured],
+        "catalog_requests": [len(result.catalog) for result in measured],
+        "requests": [result.requests() for result in measured],
         "last_round": measured[-1].breakdown(),
     }
 
@@ -204,7 +204,7 @@ def _counts(labels: Iterable[str]) -> dict[str, int]:
 
 
 def _label(exchange: Exchange, kinds: Mapping[str, str]) -> str:
-    """Return method, kind of path and, where it is no success, status."""
+    """Return method, kind of path and, unless it is a success, status."""
     target = unquote(exchange.target)
     named = (kind for pattern, kind in kinds.items() if re.search(pattern, target))
     label = f"{exchange.method} {next(named, urlsplit(target).path)}"

@@ -42,6 +42,6 @@ def _write(path: Path, first: int, rows: int) -> None:
             ids = np.arange(start, min(start + _GROUP_ROWS, first + rows))
             values = chance.random(len(ids) * DIMENSIONS, dtype=np.float32)
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(values), DIMENSIONS)
-            texts = pa.array([f"a short text, number {one}" for one in ids])
+            texts = pa.array([f"a short text, number {id_}" for id_ in ids])
             batch = pa.record_batch([pa.array(ids), texts, vectors], schema=SCHEMA)
             writer.write_batch(batch, row_group_size=_GROUP_ROWS)

@@ -1,8 +1,8 @@
 """What each kind of input check costs: keys, whole rows, or none.
 
-Twelve million narrow rows, handed on as they are; and a hundred thousand rows of 100 kB, of which
-only the size is written, as with documents. All three sides alternate in one session. Beside the
-seconds stand those that processors have worked for it: a busy machine changes them less.
+Twelve million narrow rows, passed on as they are; and a hundred thousand rows of 100 kB, of which
+only the size is written, as with documents. All three sides alternate in one session. Besides
+wall-clock seconds, CPU seconds are recorded: a busy machine changes them less.
 """
 
 from __future__ import annotations
@@ -120,15 +120,15 @@ def run() -> dict[str, Any]:
 def _figures(times: Times, worked: Times) -> dict[str, Any]:
     pairs = (("rows", "keys"), ("keys", "unchecked"), ("rows", "unchecked"))
     return {
-        **{f"{one}_over_{other}": times.ratio(one, other) for one, other in pairs},
-        **{f"{one}_over_{other}_worked": worked.ratio(one, other) for one, other in pairs},
+        **{f"{side}_over_{other}": times.ratio(side, other) for side, other in pairs},
+        **{f"{side}_over_{other}_worked": worked.ratio(side, other) for side, other in pairs},
         **times.figures(),
         **{f"worked_{side}": found for side, found in worked.figures().items()},
     }
 
 
 def _worked_s() -> float:
-    """Return how long processors have worked for this process and all that it has started."""
+    """Return the CPU seconds of this process and of all that it has started."""
     ticks = 0
     for process_id in (os.getpid(), *descendants(os.getpid())):
         with contextlib.suppress(OSError):  # It has ended.

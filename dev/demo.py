@@ -1,7 +1,7 @@
-"""Make the pictures of the documentation from a real job that is killed, and goes on.
+"""Make the documentation's pictures from a real job that is killed and resumes.
 
 A shell on a pseudo terminal starts `demo_job.py`; half way its process gets a SIGKILL; the same
-command is typed again. What stood on the screen becomes `docs/img/demo.svg`, a film of about twenty
+command is typed again. What the screen showed becomes `docs/img/demo.svg`, a film of about twenty
 seconds, and one moment of it becomes `docs/img/progress.svg`. Run it as `python -m dev.demo`.
 """
 
@@ -37,7 +37,7 @@ DONE = re.compile(r" (\d+)%")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 CLOCK = re.compile(r"(?:\d+ min )?\d+ s$")
 KILL_AT = 30
-# Nobody wants to wait while Spark starts, or to read a screen that stands for a tenth of a second.
+# A viewer should not wait while Spark starts, or see a screen for only a tenth of a second.
 PAUSE_MAX_S, PAUSE_MIN_S, LAST_S = 0.7, 0.12, 5.0
 START_TIMEOUT_S = 600.0
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def play(folder: Path) -> Frames:
-    """Start the job, kill it half way, start it again; return what stood on the screen."""
+    """Start the job, kill it half way, start it again; return what the screen showed."""
     shutil.copy(HERE / "demo_job.py", folder / "describe.py")
     (folder / "conf").mkdir()
     (folder / "conf" / "log4j2.properties").write_text(QUIET)
@@ -84,7 +84,7 @@ def play(folder: Path) -> Frames:
 
 
 def still(frames: Frames) -> Sequence[str]:
-    """Return the picture of a resume that is at work, as the middle of its screens shows it."""
+    """Return the picture of a resume at work, from the middle of its screens."""
     at_work = [screen for _, screen in frames if percent(screen) and "kept" in "".join(screen)]
     at_work = [screen for screen in at_work if " left" in "".join(screen[-8:])]
     screen = at_work[len(at_work) // 2]
@@ -100,7 +100,7 @@ def job_of(session: Session) -> int:
 
 
 def percent(screen: Sequence[str]) -> int:
-    """Return how far the bar on the screen has come; 0 if there is none at work."""
+    """Return the percentage of the bar on the screen; 0 if there is none at work."""
     for line in reversed(screen):
         plain = COLOURS.sub("", line)
         if "committed" in plain or "Killed" in plain:
@@ -111,7 +111,7 @@ def percent(screen: Sequence[str]) -> int:
 
 
 def paced(frames: Frames) -> Frames:
-    """Return how long each screen is shown, without those that nobody would see."""
+    """Return how long each screen is shown, without those that are too short to see."""
     shown: Frames = []
     for (at, screen), (after, _) in pairwise(frames):
         if after - at < PAUSE_MIN_S and shown:
@@ -122,12 +122,12 @@ def paced(frames: Frames) -> Frames:
 
 
 def without_chatter(screen: Sequence[str]) -> tuple[str, ...]:
-    """Return the screen without the lines that Spark begins with."""
+    """Return the screen without the lines that Spark starts with."""
     return tuple(line for line in screen if not CHATTER.match(line))
 
 
 def content(screen: Sequence[str]) -> list[str]:
-    """Return what is on the screen apart from the clock: that alone is no news."""
+    """Return what is on the screen apart from the clock, whose changes do not count."""
     plain = [COLOURS.sub("", line).rstrip() for line in without_chatter(screen)]
     return [CLOCK.sub("", line) if line.startswith("describe-") else line for line in plain]
 

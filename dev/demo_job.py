@@ -1,4 +1,4 @@
-"""The job of the demonstration: a slow, costly transform, on nothing but local files."""
+"""The job of the demonstration: a slow, costly transform on local files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CATALOG = {
 
 
 def describe(batch: pa.RecordBatch) -> pa.Table:
-    """Stand for a model, or for an API that costs."""
+    """Act as a model, or as an API that costs money."""
     time.sleep(0.006 * batch.num_rows)
     text = pc.binary_join_element_wise("product", batch["id"].cast(pa.string()), " ")
     return pa.table({"id": batch["id"], "text": text})

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Install what some examples need beside the development set into a cache outside the repository,
-# where their tests look for it. Safe to run again: what is there in the right version is left alone.
+# Install what some examples need besides the development environment into a cache outside the
+# repository, where their tests look for it. Safe to run again: what is there in the right version
+# is left alone.
 #
 #   dev/example_envs.sh                      all of them
 #   dev/example_envs.sh airflow model        these two
@@ -16,14 +17,14 @@ parts=("$@")
 
 say() { printf '%-8s %s\n' "$1" "$2"; }
 
-# The pip command of a README, behind "pip install": the one place where its versions are named.
+# The pip command of a README, after "pip install": the only place where its versions are named.
 asked_for() { grep -oP "pip install \K.*$2.*" "examples/$1/README.md" | head -n 1; }
 
-# A stamp holds what was asked for; another text there means that it is to be made again.
+# A stamp holds what was asked for; if it differs, the environment is made again.
 is_there() { [[ -f $cache/$1/installed && $(<"$cache/$1/installed") == "$2" ]]; }
 
-# A scheduler gets an environment of its own, with the dependencies of this checkout. Its tests put
-# the checkout itself before what is installed.
+# A scheduler gets its own environment, with the dependencies of this checkout. Its tests put the
+# checkout itself in front of what is installed.
 scheduler() {
     local name=$1 wanted words
     wanted=$(asked_for "$name" "$name==")
@@ -36,7 +37,7 @@ scheduler() {
     printf '%s' "$wanted" >"$cache/$name/installed"
 }
 
-# The model goes to a folder that is put on the path: the rest is in the development set.
+# The model goes to a folder that is put on the path: the rest is in the development environment.
 model() {
     local wanted words
     wanted="$(asked_for embed_to_lance gt-all) $(grep -v '^#\|^numpy' examples/embed_to_lance/requirements.txt | xargs)"
@@ -52,6 +53,6 @@ for part in "${parts[@]}"; do
     case $part in
     airflow | dagster) scheduler "$part" ;;
     model) model ;;
-    *) echo "example_envs.sh: $part is none of airflow, dagster and model" >&2; exit 2 ;;
+    *) echo "example_envs.sh: $part is not one of airflow, dagster, model" >&2; exit 2 ;;
     esac
 done

@@ -5,10 +5,10 @@
 #   dev/nightly.sh [STEP…]     all steps, or some: models lowest matrix guards simulate fuzz hostile
 #                              slow crash
 #
-# HISTORIES, FUZZ_MINUTES and SEED set how much is tried, and from which seed; ARGS_CRASH goes to
+# HISTORIES and FUZZ_MINUTES set how much is tried, SEED the seed; ARGS_CRASH goes to
 # `make crash`, ARGS_GUARDS to `make guards`, ARGS_MODELS to spec/check.sh. Each step's output goes
-# to a file in a folder that is named first. A step that fails stops no other. The exit code is not
-# zero if any step failed.
+# to a file in a folder that is printed first. A step that fails does not stop the others. The exit
+# code is not zero if any step failed.
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
@@ -36,7 +36,7 @@ run_step() {
     hostile) make hostile ARGS="${ARGS_HOSTILE:-}" ;;
     slow) make slow ARGS="${ARGS_SLOW:-}" ;;
     crash) make crash ARGS="${ARGS_CRASH:-}" ;;
-    *) echo "there is no step $1, but: ${known[*]}"; return 2 ;;
+    *) echo "unknown step $1; the steps are: ${known[*]}"; return 2 ;;
     esac
 }
 

@@ -1,7 +1,7 @@
 """Take pictures of the documentation's pages as a reader sees them, wide and on a phone.
 
-Needs Chromium. Run it from the root of the repository: `python -m dev.page_pictures FOLDER`, and
-names of pages behind it if these are all. The pictures are to be looked at, not to be kept.
+Needs Chromium. Run it from the root of the repository, by default for all pages:
+`python -m dev.page_pictures FOLDER [PAGE…]`. The pictures are for looking at, not for keeping.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Where a new reader comes by.
+# The pages that a new reader visits.
 PAGES = (
     "",
     "tutorial/first-run",

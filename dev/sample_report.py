@@ -2,8 +2,8 @@
 
     python dev/sample_report.py --lake /tmp/sample --out report.html
 
-A slow row function on local Spark; each of the first two starts is killed with all that it has
-started, and the third one ends. A few rows fail and are set aside.
+A slow row function on local Spark; each of the first two starts is killed with all its processes,
+and the third one ends. A few rows fail and are set aside.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.cli.main import main as command_line
 
 RUN_ID = "describe-products-2026-11-15"
 TABLE = "shop.descriptions"
-# Rows of each partition: some have more than others, as in life.
+# Rows of each partition: some have more than others, as in real jobs.
 PARTITIONS = (2_400, 1_500, 900, 600, 400, 200)
 ROWS = sum(PARTITIONS)
 CONCURRENCY = 16
@@ -36,7 +36,7 @@ POLL_S = 0.2
 
 
 async def describe(row: dict[str, Any]) -> dict[str, Any]:
-    """Stand for a call of a model: slow, and sometimes it fails.
+    """Act as a call of a model: slow, and sometimes it fails.
 
     Raises:
         ValueError: There was no answer.
@@ -45,7 +45,7 @@ async def describe(row: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(SECONDS_PER_ROW)
     number = row["id"]
     if number % 997 == 0:
-        raise ValueError(f"product {number}: the answer is no JSON")
+        raise ValueError(f"product {number}: the answer is not JSON")
     if number % 1_999 == 1:
         raise KeyError("category")
     return {"id": number, "text": f"Product {number} is one of {number % 7 + 2} that we like."}
@@ -53,11 +53,11 @@ async def describe(row: dict[str, Any]) -> dict[str, Any]:
 
 def job(lake: Path) -> None:
     """Start the job, as a user's script does."""
-    # Only here: the process that kills needs neither.
+    # Imported here: the process that kills needs neither.
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    # Otherwise Spark starts its workers with whatever python3 comes first.
+    # Otherwise Spark starts its workers with the first python3 on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("sample-report").master("local[2]")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
@@ -96,7 +96,7 @@ def start_and_kill(lake: Path, share: float) -> None:
     """Start the job, and kill it once this part of the rows is durable.
 
     Raises:
-        SystemExit: It ended by itself.
+        SystemExit: The job ended before it could be killed.
     """
     run = hf.Run(RUN_ID, store=f"file://{lake}/ledger")
     # In a process group of its own, which Spark's JVM joins.
@@ -112,7 +112,7 @@ def start_and_kill(lake: Path, share: float) -> None:
 
 
 def job_command(lake: Path) -> list[str]:
-    """Return how a process of its own starts the job."""
+    """Return the command that starts the job in its own process."""
     return [sys.executable, str(Path(__file__).resolve()), "--lake", str(lake), "--job"]
 
 

@@ -14,7 +14,7 @@ _CUT = "<!-- cut -->"
 _PARTS = _CUT.join(["{styles}", "{backgrounds}{matrix}"])
 # How large rich draws a letter.
 _COLUMN, _LINE = 12.2, 24.4
-# Nothing has to be cut off, and a line's end needs no text of its own.
+# Nothing has to be clipped, and a line's end needs no text element.
 _NEEDLESS = re.compile(r' clip-path="[^"]*"|<text [^>]*>\n</text>')
 _PAGE = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -36,10 +36,10 @@ def picture(screen: Sequence[str], columns: int) -> str:
 
 
 def film(frames: Sequence[tuple[float, Sequence[str]]], columns: int, rows: int) -> str:
-    """Return screens as an SVG that shows one after the other, again and again.
+    """Return screens as an SVG that shows one after the other in a loop.
 
     Args:
-        frames: How long each screen is shown, in seconds, and what stands on it.
+        frames: How long each screen is shown, in seconds, and what is on it.
         columns: How wide the terminal is.
         rows: How high it is.
     """
@@ -49,7 +49,7 @@ def film(frames: Sequence[tuple[float, Sequence[str]]], columns: int, rows: int)
         name = f"f{number}"
         style, body = _draw(screen, columns, name)
         begin, end = 100 * began / total, 100 * (began + seconds) / total
-        # A step to each side: nothing fades, and exactly one screen is there at a time.
+        # Steps instead of transitions: nothing fades, and exactly one screen is visible at a time.
         styles.append(
             f"{style}\n@keyframes {name} {{ 0% {{ visibility: hidden }} "
             f"{begin:.3f}% {{ visibility: visible }} {end:.3f}% {{ visibility: hidden }} }}\n"

@@ -29,8 +29,8 @@ from tests.fakes.memory_submitter import MemorySubmitter
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "cli.md"
 PICTURES = ROOT / "docs" / "img"
-# A fixed place: it is seen in the pictures.
-FOLDER = Path("/tmp/holdfast-demo")  # noqa: S108 - nothing secret stands there.
+# A fixed folder: its name is visible in the pictures.
+FOLDER = Path("/tmp/holdfast-demo")  # noqa: S108 - nothing secret is there.
 LAKE = CliLake(FOLDER, "ml.embeddings")
 COLUMNS = 100
 _KILLED = 137
@@ -39,10 +39,10 @@ _BLOCK = re.compile(r"(<!-- output: ([\w-]+) -->\n```text\n).*?(^```$)", re.MULT
 
 
 class Slow:
-    """A transform that takes its time, and may fail at a row or die there."""
+    """A slow transform that may fail or die at a row."""
 
     def __init__(self, *, fails_at: int = -1, dies_at: int = -1) -> None:
-        """Say at which row something happens."""
+        """Take the rows at which it fails or dies."""
         self._fails_at = fails_at
         self._dies_at = dies_at
 
@@ -57,7 +57,7 @@ class Slow:
         if self._fails_at in ids:
             raise ValueError(f"row {self._fails_at} is bad")
         if self._dies_at in ids:
-            os._exit(_KILLED)  # As a kill: nothing of ours runs after it.
+            os._exit(_KILLED)  # Like a kill: nothing of ours runs after it.
         return batch
 
 
@@ -75,7 +75,7 @@ def main() -> None:
         shown = shlex.join(["holdfast", *words])
         coloured = call(words, FORCE_COLOR="1", TERM="xterm-256color")
         draw(name, shown, coloured)
-        # Not called again without colours: what was deleted cannot be deleted again.
+        # Not called again for the text without colours: what was deleted cannot be deleted again.
         plain = "\n".join(line.rstrip() for line in Text.from_ansi(coloured).plain.splitlines())
         texts[name] = f"$ {shown}\n{plain}"
     page = PAGE.read_text()
@@ -95,7 +95,7 @@ def make_runs() -> None:
 
 
 def start(run_id: str, transform: Slow) -> None:
-    """Start a run of 12,000 rows in six tasks, of which each row has its price."""
+    """Start a run of 12,000 rows in six tasks, with a price per row."""
     rows = MemorySubmitter(*(range(first, first + 2000) for first in range(0, 12_000, 2000)))
     options: dict[str, Any] = {"batch_rows": 250, "checkpoint_every": 0.05, "retries": 0}
     LAKE.start(run_id, rows, transform=transform, cost=0.0004, **options)
@@ -105,7 +105,7 @@ def start_and_kill(run_id: str, row: int) -> None:
     """Start a run in a process of its own, which ends at a row.
 
     Raises:
-        SystemExit: It did not.
+        SystemExit: The process did not end at the row.
     """
     command = [sys.executable, "-m", "dev.screenshots", run_id, str(row)]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != _KILLED:
@@ -113,7 +113,7 @@ def start_and_kill(run_id: str, row: int) -> None:
 
 
 def calls() -> dict[str, list[str]]:
-    """Return the command lines to show, by the name of the picture."""
+    """Return the command lines to show, by the picture's name."""
     return {
         "runs": ["runs"],
         "status": ["status", "embed-2026-11-15"],
@@ -152,7 +152,7 @@ def draw(name: str, shown: str, printed: str) -> None:
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.assemble(("$ ", "dim"), (shown, "bold")))
     console.print(Text.from_ansi(printed))
-    # An id of our own: the picture is the same as long as the output is.
+    # A fixed id: the picture changes only if the output does.
     picture = console.export_svg(title="holdfast", unique_id=f"cli-{name}")
     # The reader's own font: nothing is fetched from elsewhere.
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)

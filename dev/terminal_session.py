@@ -1,6 +1,6 @@
-"""A shell on a pseudo terminal, and what stands on its screen at each moment.
+"""A shell on a pseudo terminal, and what its screen shows at each moment.
 
-Only what our own output needs is understood: lines, carriage returns, colours, an erased line, and
+It understands only what our own output needs: lines, carriage returns, colours, an erased line, and
 the cursor going up.
 """
 
@@ -27,13 +27,13 @@ class Screen:
     """The lines of a terminal, with the codes of their colours."""
 
     def __init__(self) -> None:
-        """Begin with one empty line."""
+        """Start with one empty line."""
         self.lines = [""]
         self._row = 0
         self._is_at_start = True
 
     def write(self, text: str) -> None:
-        """Do what a terminal does with the text."""
+        """Process the text as a terminal does."""
         for piece in _PIECE.findall(text):
             self._take(piece)
 
@@ -50,13 +50,13 @@ class Screen:
             self._row = max(0, self._row - int(up[1] or 1))
         elif not piece.startswith("\x1b") or piece.endswith("m"):
             if self._is_at_start and piece != "\x08":
-                self.lines[self._row] = ""  # Whoever writes from the start writes the whole line.
+                self.lines[self._row] = ""  # Output from the start of a line replaces the line.
             self._is_at_start = False
             self.lines[self._row] += piece
 
 
 class Session:
-    """A shell, as somebody sits in front of it; every change of the screen is kept."""
+    """A shell as a user sees it; every change of the screen is kept."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str], columns: int, rows: int) -> None:
         """Start the shell.
@@ -68,7 +68,7 @@ class Session:
             rows: How high it is.
         """
         self.screen = Screen()
-        # When the screen changed, and what stood on it then.
+        # When the screen changed, and what it showed then.
         self.frames: list[tuple[float, tuple[str, ...]]] = []
         self._rows = rows
         self.process_id, self._terminal = pty.fork()
@@ -100,10 +100,10 @@ class Session:
                 self.frames.append((time.monotonic(), tuple(self.screen.lines[-self._rows :])))
 
     def read_until(self, seen: Callable[[str], bool], timeout_s: float) -> None:
-        """Read until the screen shows what is waited for.
+        """Read until the screen shows the expected text.
 
         Raises:
-            TimeoutError: It does not.
+            TimeoutError: The text does not appear in time.
         """
         until = time.monotonic() + timeout_s
         while not seen("\n".join(self.screen.lines)):

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs tests on other versions than the pinned ones, each set in an environment of its own, kept
-# outside the repository. Needs uv, and Java for Spark.
+# Runs tests on versions other than the pinned ones, each set in its own environment, kept outside
+# the repository. Needs uv, and Java for Spark.
 #
 #   dev/test_matrix.sh [VERSION…]   the tests that need Spark and no other server, on each of these
 #                                   PySpark versions: among them the quickstart, which is killed
-#                                   and goes on
+#                                   and resumed
 #   dev/test_matrix.sh lowest       what `make check` tests, and some tests with Spark, on the
 #                                   lowest versions that pyproject.toml allows, of Python too
 #
@@ -43,7 +43,7 @@ install_lowest() {
     local venv=$1 python
     if ! python=$(find_python 3.10); then
         python=.venv/bin/python
-        echo "Python 3.10, the lowest that is allowed, is not here: $($python --version) instead"
+        echo "Python 3.10, the lowest that is allowed, is missing: $($python --version) instead"
     fi
     mkdir -p "$venv" || return
     uv venv --quiet --allow-existing --python "$python" "$venv" || return
@@ -76,7 +76,7 @@ test_lowest() {
             tests/spark/test_quickstart.py tests/spark/test_doctor.py tests/spark/test_progress.py \
             || failed=1
     else
-        echo "lowest: no Java here, so nothing was run with PySpark"
+        echo "lowest: no Java found, so nothing was run with PySpark"
     fi
     return "$failed"
 }

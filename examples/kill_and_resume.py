@@ -1,7 +1,7 @@
 """Describe products on a cluster: S3 holds the rows and the ledger, a REST catalog the table.
 
 Start it, kill its driver or an executor anywhere, and start it again. All names come from the
-environment, so the same script runs on `make stack` and on a cluster of yours; see README.md.
+environment, so the same script runs on `make stack` and on your own cluster; see README.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS_PER_ROW = 0.02
 
 
 class Describe:
-    """Stands for a model: built once in each worker process, and slow."""
+    """In place of a model: built once in each worker process, and slow."""
 
     def __init__(self, greeting: str) -> None:
         """Load what the model needs."""

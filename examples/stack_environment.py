@@ -1,4 +1,4 @@
-"""Print the environment of kill_and_resume.py for the running stack, and make its namespace."""
+"""Print the environment of kill_and_resume.py for the running stack, and create its namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stack_access import HOW_TO_START, load_stack
 
 
 def main() -> None:
-    """Print one assignment a line.
+    """Print one assignment per line.
 
     Raises:
         SystemExit: The stack is not running.
@@ -32,7 +32,7 @@ def main() -> None:
         "AWS_SECRET_ACCESS_KEY": stack.s3.secret_key,
         "AWS_REGION": stack.s3.region,
         "PYSPARK_PYTHON": sys.executable,
-        # Executors are processes of their own, on the stack's standalone master.
+        # Executors are separate processes, on the stack's standalone master.
         "PYSPARK_SUBMIT_ARGS": f"--master {stack.spark.master} pyspark-shell",
     }
     for name, value in environment.items():

@@ -2,9 +2,9 @@
 # Check the models with spin: as they are, and with each guard removed.
 #
 #   spec/check.sh            everything
-#   spec/check.sh commit     only what has "commit" in its line; also a guard's name
+#   spec/check.sh commit     only lines with "commit"; a guard's name works too
 #
-# Exit: 0 as it should be; 1 a full model has an error, or a removed guard does no harm; 3 no spin.
+# Exit: 0 all as expected; 1 a full model has an error, or a removed guard does no harm; 3 no spin.
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -41,7 +41,7 @@ full() { # model, name, switches
     "$(number ' *\([0-9.e+]*\) states, stored.*')" "$(number ' *\([0-9.e+]*\) transitions.*')" \
     "$(number ' *\([0-9.]*\).*total actual memory usage')" \
     "$(number 'pan: elapsed time \([0-9.e+-]*\) seconds')" "$errors"
-  # What no configuration comes to; each leaves out some of what others have. Processes that never
+  # What no configuration reaches; each leaves out some of what others have. Processes that never
   # end have an end that is never reached.
   grep -E '^\s+[a-z_]+\.pml:[0-9]+, state' "$out" | grep -v -e '"-end-"' \
     | sed 's/^\s*//; s/, state [0-9]*//' | sort -u >"$work/new"

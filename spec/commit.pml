@@ -1,10 +1,10 @@
 /* The commit: claim, intent, post, refusal, receipt, abort, resolve and sweep against one table.
  *
- * Two starts of the run, one abort and one sweep work at the same time, beside a catalog that
- * delivers each post whenever it likes, or never, and others who use the same table. A process that
- * is killed is one that is never scheduled again, so every kill between two steps is covered.
+ * Two starts of the run, one abort and one sweep run at the same time, with a catalog that delivers
+ * each post at any time, or never, and others that use the same table. A killed process is one that
+ * is never scheduled again, so every kill between two steps is covered.
  *
- * Each guard stands under a switch, NO_<NAME>. With a guard removed spin must find a violation.
+ * Each guard has a switch, NO_<NAME>. With a guard removed spin must find a violation.
  * HOLE_<NAME> switches add what the protocol is known not to survive; see README.md.
  */
 
@@ -15,18 +15,18 @@
 #define TRIES 2     /* How often one start posts its data. */
 #endif
 #ifndef LOOKS
-#define LOOKS 1     /* How many empty snapshots are posted by all who resolve; then they give up. */
+#define LOOKS 1     /* How many empty snapshots all resolvers post; then they give up. */
 #endif
 #define SLOTS 9    /* Snapshots that exist, or are about to. Slot 0 is "none". */
 #define LOG 11      /* Records of the run log. Number 0 is "none". */
 
-/* What a look at the table tells. */
+/* What a look at the table shows. */
 #define NOTHING 0
 #define PRESENT 1   /* Landed, and in the branch's history. */
 #define REMOVED 2   /* Landed, and rolled back or replaced. */
-#define UNSURE  3   /* Landed; history no longer tells whether it is still there. */
+#define UNSURE  3   /* Landed; history no longer shows whether it is still there. */
 #define RAISES  4   /* Rewound, beyond the horizon, or another table: stop with an error. */
-#define OUT     5   /* In resolve: the table is not provably the run's. RAISES: it does not tell. */
+#define OUT     5   /* In resolve: the table is not provably the run's. RAISES: its state is unknown. */
 
 /* Kinds of records. */
 #define CLAIM 1
@@ -35,14 +35,14 @@
 #define ABORT 4
 #define REFUSED 5
 
-/* ---- The run log. A reader knows a prefix of it; what stands there never changes. ---- */
+/* ---- The run log. A reader knows a prefix of it; a record never changes. ---- */
 byte loglen;
 byte kind[LOG];
 byte claim_at;          /* Number of the last claim. */
 byte receipt_at;        /* Number of the first receipt, and the snapshot that it names. */
 byte receipt_slot;
 byte abort_at;
-bool abort_word;        /* It says that the table is gone for good: the user's own word. */
+bool abort_word;        /* It says that the table is gone for good: the user's statement. */
 byte intent_at[SLOTS];  /* Number of a data snapshot's intent. */
 byte refused_at[SLOTS]; /* Number of the record that says that it was refused. */
 
@@ -52,23 +52,23 @@ byte head;              /* The branch's snapshot; 0: the branch has none. */
 byte last_seq;          /* last-sequence-number. */
 byte mark;              /* The snapshot that the run's mark names. */
 byte horizon;
-bool expired;           /* Somebody has expired history. */
+bool expired;           /* History was expired. */
 
-bool sent[SLOTS];       /* A post that has not landed, and may. */
+bool sent[SLOTS];       /* A post that has not landed, but may. */
 byte parent[SLOTS];
 byte seq[SLOTS];
-byte files[SLOTS];      /* 0: an empty or foreign snapshot; else which set of staged files. */
+byte files[SLOTS];      /* 0: an empty or foreign snapshot; else its set of staged files. */
 bool listed[SLOTS];     /* The table's metadata lists it. */
 bool traced[SLOTS];     /* Its manifest list holds a manifest that our data snapshot added. */
 bool holds[SLOTS];      /* Ghost: our data snapshot is in its true history. */
 
 /* ---- Ghosts, for the assertions. ---- */
 byte landed;            /* The run's data snapshot that landed. */
-bool given_up;          /* "Aborted" was said, without doubt. */
-bool deleted[3];        /* Which sets of staged files a sweep has deleted. */
+bool given_up;          /* "Aborted" was reported, without doubt. */
+bool deleted[3];        /* The sets of staged files that a sweep has deleted. */
 byte looks;             /* Empty snapshots that were posted to resolve. */
 
-/* Scratch, used inside single steps only, and no part of a state. */
+/* Scratch, used only inside single steps, and not part of a state. */
 hidden byte i, j, ended;
 
 #define KNOWS_RECEIPT (receipt_at != 0 && receipt_at <= known)
@@ -83,7 +83,7 @@ hidden byte i, j, ended;
 #define FENCED (claim_at > own && claim_at <= known || KNOWS_ABORT)
 #endif
 
-/* Posts that may have landed, or may still land, as far as the log tells (doubtful_intents). */
+/* Posts that may have landed, or may still land, as far as the log shows (doubtful_intents). */
 #define ANSWERED(slot) (refused_at[slot] != 0 && refused_at[slot] <= known)
 #ifdef NO_REFUSED
 #define DOUBTED(slot) (intent_at[slot] != 0 && intent_at[slot] <= known)
@@ -91,7 +91,7 @@ hidden byte i, j, ended;
 #define DOUBTED(slot) (intent_at[slot] != 0 && intent_at[slot] <= known && !ANSWERED(slot))
 #endif
 
-/* ---- One look: load the table afresh, and find the mark (commit.py look, marks.py). ---- */
+/* ---- One look: load the table again, and find the mark (commit.py look, marks.py). ---- */
 inline look() {
   d_step {
     found = 0; state = NOTHING; v_head = head; v_next = last_seq + 1; i = 0; ended = 0;
@@ -171,7 +171,7 @@ inline look() {
 #endif
           ;
           assert(found == landed);
-          /* A look never says what is not so, and is unsure only when history was taken away. */
+          /* A look is never wrong, and is unsure only when history was removed. */
           assert(state != PRESENT || (head != 0 && holds[head]));
           assert(state != REMOVED || head == 0 || !holds[head]);
           assert(state != UNSURE || expired)
@@ -188,7 +188,7 @@ inline look() {
  */
 inline append(what, slot) {
 #ifdef NO_FENCE
-    known = loglen;                     /* Goes on behind whatever stands there. */
+    known = loglen;                     /* Appends after the log's last record. */
 #endif
 #ifdef NO_ABORT_FENCE
     if
@@ -197,13 +197,13 @@ inline append(what, slot) {
     fi;
 #endif
     if
-    :: FENCED ->                        /* It may have read the later claim before. */
+    :: FENCED ->                        /* It may have read the later claim already. */
        if
        :: KNOWS_ABORT -> goto aborted
        :: !KNOWS_ABORT -> goto stop
        fi
     :: !FENCED && loglen > known ->
-       /* Only a claim or an abort may stand where a driver wants to append. */
+       /* Only a claim or an abort may be where a driver wants to append. */
        assert(kind[known + 1] == CLAIM || kind[known + 1] == ABORT);
        known++;
        if
@@ -212,7 +212,7 @@ inline append(what, slot) {
        fi
     :: !FENCED && loglen == known && loglen < LOG - 1 ->
        assert(claim_at == own);         /* A fenced driver does not append. */
-       assert(abort_at == 0);           /* Behind an abort: nothing but a late receipt. */
+       assert(abort_at == 0);           /* After an abort: only a late receipt. */
        write(what, slot)
     fi
 }
@@ -221,7 +221,7 @@ inline write(what, slot) {
     printf("%d appends kind %d, snapshot %d\n", _pid, what, slot);
 #ifdef NO_REFUSED
     if
-    :: what == REFUSED                  /* A ghost then: it would have been written here. */
+    :: what == REFUSED                  /* Then a ghost: it would have been written here. */
     :: else -> loglen++; known = loglen; kind[loglen] = what
     fi;
 #else
@@ -233,7 +233,7 @@ inline write(what, slot) {
        assert(landed != slot);          /* It says: not in the table. Catalog checks "and never". */
        refused_at[slot] = loglen
     :: what == RECEIPT ->
-       /* A receipt names the snapshot that landed, and each the same. */
+       /* A receipt names the snapshot that landed, and all receipts the same. */
        assert(slot == landed);
        receipt_slot = slot;
        if
@@ -244,8 +244,8 @@ inline write(what, slot) {
     }
 }
 
-/* A run that was given up has landed all the same (run_log.py append_late_receipt): who finds it
- * first says so. Used inside `atomic`.
+/* A run that was aborted has landed after all (run_log.py append_late_receipt): the first process
+ * that finds it records that. Used inside `atomic`.
  */
 inline late_receipt(slot) {
     assert(intent_at[slot] <= known);
@@ -253,13 +253,13 @@ inline late_receipt(slot) {
     :: KNOWS_RECEIPT
     :: !KNOWS_RECEIPT && loglen > known ->
        known++;
-       assert(kind[known] == RECEIPT)   /* Nothing else may be behind an abort. */
+       assert(kind[known] == RECEIPT)   /* Nothing else may follow an abort. */
     :: !KNOWS_RECEIPT && loglen == known && loglen < LOG - 1 -> write(RECEIPT, slot)
     fi
 }
 
 /* A new post: its snapshot builds on what the last look saw. A driver that is paused before it
- * sends cannot be told from a request that is late, so writing the intent and sending is one step;
+ * sends cannot be distinguished from a late request, so writing the intent and sending is one step;
  * the step that counts is Catalog's. Used inside `atomic`.
  */
 #define FREE(slot) (!sent[slot] && !listed[slot] && seq[slot] == 0)
@@ -271,9 +271,9 @@ inline new_slot() {
       :: else -> break
       od
     };
-    FREE(s)                             /* Out of bounds: this process goes no further. */
+    FREE(s)                             /* Out of bounds: this process stops. */
 }
-/* A post whose number is taken can never land: forget it, so that equal states are one. */
+/* A post whose number is taken can never land: forget it, to merge equal states. */
 inline bury() {
 #ifndef NO_SEQ_CONDITION
 #ifndef HOLE_REWIND
@@ -308,7 +308,7 @@ inline post(set) {
     }
 }
 
-/* ---- resolve.py: has a post landed that is in doubt, or can one still land? ----
+/* ---- resolve.py: has a post in doubt landed, or can one still land? ----
  * Result: `found`; or else `state`: NOTHING none has and none can, RAISES doubt, OUT doubt, since
  * the table is not provably the run's.
  */
@@ -332,7 +332,7 @@ inline highest_doubted() {
 }
 inline doubt_remains() {
   d_step {
-    /* No run is stuck: what is in doubt has a post without an answer. */
+    /* No run is stuck: whatever is in doubt has a post without an answer. */
     i = 1;
     do
     :: i < SLOTS && !(intent_at[i] != 0 && intent_at[i] <= known && !ANSWERED(i)) -> i++
@@ -372,7 +372,7 @@ inline resolve() {
        :: highest != 0
        fi
      };
-     /* Its answer, if any, does not matter: the next look tells. */
+     /* Its answer, if any, does not matter: the next look shows the outcome. */
      atomic { looks++; new_slot(); post(0); s = 0 }
   od
 }
@@ -391,7 +391,7 @@ inline resolve() {
 #ifdef NO_SEQ_CONDITION
 #define NEW_SEQ(s) 1
 #else
-/* Catalogs do not compare the sequence number of a snapshot without a parent, and take it as the
+/* Catalogs do not compare the sequence number of a snapshot without a parent, and use it as the
  * table's last. For empty snapshots the model leaves that out: see HOLE_REWIND in README.md.
  */
 #ifdef HOLE_REWIND
@@ -402,7 +402,7 @@ inline resolve() {
 #endif
 #define CAN_LAND(s) (sent[s] && SAME_TABLE && SAME_HEAD(s) && NEW_SEQ(s))
 
-/* A conflict is recorded once a look has shown no mark, and that the table has moved past it. */
+/* A conflict is recorded once a look shows no mark, and that the table has moved past the post. */
 #ifdef NO_REFUSED_LOOK
 #define CONFLICT goto unsent
 #else
@@ -424,11 +424,11 @@ inline resolve() {
 proctype Start(byte set) {
   byte known, own, tries, s, refused, v_head, v_next, found, state, highest;
 
-  /* Ledger.claim. A number that is lost to a rival is followed by a refresh, so the claim stands
-   * behind whatever is there; a receipt that came after the first refresh is not asked for.
+  /* Ledger.claim. A number lost to a rival is followed by a refresh, so the claim comes after the
+   * last record; a receipt that came after the first refresh is not looked for.
    */
   atomic {
-    set == 1 || claim_at != 0 || abort_at != 0;             /* They are alike: one comes first. */
+    set == 1 || claim_at != 0 || abort_at != 0;             /* By symmetry, one comes first. */
     known = loglen;
     if
     :: KNOWS_ABORT && !KNOWS_RECEIPT -> goto aborted
@@ -440,10 +440,10 @@ proctype Start(byte set) {
   };
 
 again:
-  if                                            /* The answer, if any. Else: a look. */
+  if                                            /* The answer, if any; otherwise a look. */
   :: atomic { s != 0 && landed == s -> found = s; s = 0; goto landed_already }
-  /* "Conflict". Something on the way may have sent it twice: one copy was refused, the other has
-   * landed, or may yet. A post that never lands is one that Catalog never comes to.
+  /* "Conflict". A proxy may have sent it twice: one copy was refused, the other has landed, or
+   * still may. A post that never lands is one that Catalog never delivers.
    */
   :: atomic { s != 0 -> refused = s; s = 0; CONFLICT }
   :: atomic {                                   /* Before any work, and before each post. */
@@ -459,7 +459,7 @@ again:
     :: state == RAISES || state == REMOVED -> goto stop      /* An error that says why. */
     :: found != 0 && state != RAISES && state != REMOVED ->
        v_head = 0; v_next = 0; state = NOTHING; refused = 0;
-       assert(landed != 0);                     /* "Committed" is never said unless it is so. */
+       assert(landed != 0);                     /* "Committed" is reported only if it is true. */
        if
        :: KNOWS_RECEIPT -> goto stop
        :: !KNOWS_RECEIPT -> goto landed_already
@@ -507,7 +507,7 @@ build:
     new_slot();
 #ifdef NO_FRESH_INTENT
     if
-    :: tries == 1 -> append(INTENT, s)          /* Later posts go out under the first intent. */
+    :: tries == 1 -> append(INTENT, s)          /* Later posts use the first intent. */
     :: else
     fi;
 #else
@@ -521,11 +521,11 @@ build:
 #endif
     fi
   };
-unsent:                                         /* Recorded at once: nothing can land of it. */
+unsent:                                         /* Recorded at once: it cannot land. */
   atomic { append(REFUSED, refused); refused = 0; goto again };
 
 landed_already:
-  /* The receipt copies the intent that the mark names. One that this driver has not read is
+  /* The receipt copies the intent that the mark names. An intent that this driver has not read is
    * another driver's: a refresh shows that, and the append is fenced.
    */
 #ifdef NO_MARK_RECEIPT
@@ -552,7 +552,7 @@ landed_already:
   goto stop;
 
 aborted:
-  /* resolve.py refuse_doubt: who is told "aborted" starts over under another id. */
+  /* resolve.py refuse_doubt: a user who gets "aborted" starts over under another id. */
   atomic {
     s = 0; refused = 0; found = 0; v_head = 0; v_next = 0; state = NOTHING;
 #ifndef NO_TOLD_ABORTED
@@ -567,7 +567,7 @@ aborted:
     if
     :: found != 0 -> late_receipt(found)        /* RunCommittedError. */
     :: found == 0 && state == NOTHING -> TOLD_ABORTED
-    :: found == 0 && state != NOTHING           /* An error; "aborted" only on the user's word. */
+    :: found == 0 && state != NOTHING           /* An error; "aborted" only if the user says so. */
     fi
   };
 stop:
@@ -577,12 +577,12 @@ stop:
   } }
 }
 
-/* ---- abort.py: the record fences like a claim; then no post may land any more. ---- */
+/* ---- abort.py: the record fences like a claim; after it no post may land. ---- */
 proctype Abort() {
   byte known, s, v_head, v_next, found, state, highest;
 
   atomic {
-    receipt_at == 0;                            /* Else RunCommittedError. */
+    receipt_at == 0;                            /* Otherwise RunCommittedError. */
     known = loglen; highest_doubted()
   };
   if
@@ -607,12 +607,12 @@ proctype Abort() {
        v_head = 0; v_next = 0; state = NOTHING
      }
   fi;
-  atomic {                                      /* Like a claim: behind whatever stands there. */
+  atomic {                                      /* Like a claim: after the last record. */
     loglen < LOG - 1;
     loglen++; known = loglen; abort_at = loglen; kind[loglen] = ABORT;
     printf("%d appends the abort, word %d\n", _pid, abort_word);
     if
-    :: receipt_at != 0 -> goto stop             /* RunCommittedError: the log tells. */
+    :: receipt_at != 0 -> goto stop             /* RunCommittedError: the log says so. */
     :: else
     fi;
     highest_doubted()
@@ -638,7 +638,7 @@ proctype Sweep() {
 
   atomic {
 #ifndef NO_SWEEP_WAITS
-    receipt_at != 0 || abort_at != 0;           /* Else RunUnfinishedError. */
+    receipt_at != 0 || abort_at != 0;           /* Otherwise RunUnfinishedError. */
 #endif
     known = loglen;
     if
@@ -658,14 +658,14 @@ proctype Sweep() {
 #endif
   atomic {
     if
-    :: ours                                     /* Else everything is left as it is. */
+    :: ours                                     /* Otherwise everything is left as it is. */
     :: !ours -> goto stop
     fi;
     d_step {
     s = 1;
     do
     :: s <= 2 ->
-       i = 1;                                   /* Is it a set that has landed, or may? */
+       i = 1;                                   /* Has the set landed, or may it? */
        do
        :: i < SLOTS && !(files[i] == s && (found == i || KEPT_IN_DOUBT(i))) -> i++
        :: else -> break
@@ -690,7 +690,7 @@ stop:
   } }
 }
 
-/* ---- The catalog: lets what was sent land, in any order, at any time, or never. ---- */
+/* ---- The catalog: lets posts land in any order, at any time, or never. ---- */
 active proctype Catalog() {
   byte s;
 
@@ -709,14 +709,14 @@ active proctype Catalog() {
        d_step {
        sent[s] = 0;
        printf("%d lands on %d, sequence %d (last was %d)\n", s, head, seq[s], last_seq);
-       assert(head == parent[s]);               /* Nobody's change is undone unseen. */
+       assert(head == parent[s]);               /* No change is undone unseen. */
        holds[s] = holds[parent[s]]; traced[s] = traced[parent[s]];
        if
        :: files[s] != 0 ->
           assert(landed == 0);                  /* At most one data snapshot, ever. */
           assert(ours);                         /* Only in the run's own table. */
           assert(!given_up);                    /* After an abort without doubt nothing lands. */
-          assert(refused_at[s] == 0);           /* Nor does what is recorded as refused. */
+          assert(refused_at[s] == 0);           /* Nor does a post recorded as refused. */
           assert(!deleted[files[s]]);           /* Its files are all there. */
           landed = s; holds[s] = 1; traced[s] = 1;
 #ifndef NO_ATOMIC_MARK
@@ -759,7 +759,7 @@ active proctype Others() {
        printf("others append %d; horizon %d\n", s, horizon);
        s = 0
      }
-  :: atomic {                                   /* Roll the branch back, or forth. */
+  :: atomic {                                   /* Roll the branch back, or forward. */
        acts < ACTS && ours && !rolled && head != 0 -> acts++;
        rolled = 1; s = 1;
        do
@@ -797,7 +797,7 @@ active proctype Others() {
        s = 0
      }
 #ifndef RENAMED
-  :: d_step {                                   /* Drop the table, and make it again. */
+  :: d_step {                                   /* Drop the table, and create it again. */
        acts < ACTS && ours -> acts = ACTS;
        printf("others drop the table and make it again\n");
        ours = 0;

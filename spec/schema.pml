@@ -3,8 +3,8 @@
  * Each start writes files for the schema that it finds; what earlier starts have written counts, in
  * files or as chunks that wait to be put into files. Others add a column, drop it, and add one of the
  * same name again: Iceberg gives that another id, and values under the old id are read as NULL.
- * Claims and the fence are the subject of commit.pml: here a start begins when the one before it has
- * ended, and one of the posts may land, at any time.
+ * Claims and the fence are modelled in commit.pml: here a start begins when the one before it has
+ * ended, and one of the posts may land at any time.
  *
  * Each guard has a switch, NO_<NAME>. With a guard removed spin must find a violation.
  */
@@ -15,24 +15,25 @@
 #ifndef CHANGES
 #define CHANGES 5       /* How often others change the schema. */
 #endif
-#define SETS 4          /* What is staged, by the start that has made it: 1 and up. */
+#define SETS 4          /* What is staged, by the start that made it: 1 and up. */
 #define NOTHING 9
 
-/* ---- The table. A schema is told by the one column that comes and goes: its id, or 0 while there
- * is none. Equal schemas have one id (Iceberg looks for an equal one first), so this is its id, too.
+/* ---- The table. A schema is identified by the one column that comes and goes: its id, or 0 while
+ * there is none. Equal schemas have one id (Iceberg looks for an equal one first), so this is also
+ * the schema's id.
  */
 byte column;
 bool needed;            /* The column must be filled. */
-byte columns;           /* How many there have been: an id is never used again. */
+byte columns;           /* How many there have been: an id is never reused. */
 
 /* ---- What is staged: the column that files or a chunk are written for, 0 for a schema without it.
- * `made`, a ghost: for which column the values were computed.
+ * `made`, a ghost: the column that the values were computed for.
  */
 byte written[SETS] = NOTHING;
 byte made[SETS] = NOTHING;
 bool waits[SETS];       /* A chunk, which a later start puts into files. */
 
-/* ---- Posts under way, by start, and their schema. One publishes all that was staged before. ---- */
+/* ---- Posts under way, by start, and their schema. Each publishes all that was staged before. ---- */
 bool sent[SETS];
 byte sent_column[SETS];
 bool landed;            /* At most one does: commit.pml. */
@@ -71,7 +72,7 @@ proctype Start(byte me) {
   byte v_column;
   bool v_needed, fits;
 
-  /* A look, and the check before any work. It writes for the schema of this look. */
+  /* A look, and the check before any work. The start writes for the schema of this look. */
   atomic {
     ended == me - 1;
     v_column = column; v_needed = needed;
@@ -95,7 +96,7 @@ proctype Start(byte me) {
        if
        :: waits[i] ->
 #ifdef NO_REPLAY_BY_ID
-          if                                    /* By name: the column of that name takes it. */
+          if                                    /* By name: into the column of that name. */
           :: made[i] != 0 && v_column == 0 -> fits = 0
           :: else -> waits[i] = 0; written[i] = v_column
           fi
@@ -135,7 +136,7 @@ proctype Start(byte me) {
     v_column = column; v_needed = needed;
     check(me);
     if
-    :: !fits || landed                          /* TableChangedError, or it was landed already. */
+    :: !fits || landed                          /* TableChangedError, or it has landed already. */
     :: fits && !landed ->
        printf("%d posts for schema %d\n", me, v_column);
        sent[me] = 1; sent_column[me] = v_column
@@ -145,7 +146,7 @@ stop:
   atomic { ended = me; v_column = 0; v_needed = 0; fits = 0 }
 }
 
-/* ---- The catalog lets the post land at any time, if the schema is the one that it names. ---- */
+/* ---- The catalog lets a post land at any time, if the schema is the one that the post names. ---- */
 #ifdef NO_SCHEMA_ASSERT
 #define CAN_LAND(start) sent[start]
 #else
@@ -166,9 +167,9 @@ active proctype Catalog() {
     i = 1;
     do
     :: i <= upto ->
-       /* Written for columns that are in the table, and none is empty that must be filled. */
+       /* Written for columns that are in the table; no required column is left empty. */
        assert(FITS(i, column, needed));
-       /* Each value is in the column for which it was computed. */
+       /* Each value is in the column that it was computed for. */
        assert(written[i] == NOTHING || made[i] == 0 || made[i] == written[i]);
        i++
     :: else -> break
@@ -186,7 +187,7 @@ active proctype Others() {
   :: atomic { changes < CHANGES && column == 0 ->
        changes++; columns++; column = columns;
        if
-       :: needed = 1                            /* As one that must be filled. */
+       :: needed = 1                            /* As a required one. */
        :: needed = 0
        fi;
        printf("others add the column as %d, needed %d\n", column, needed) }

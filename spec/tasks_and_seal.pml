@@ -2,10 +2,10 @@
  *
  * Two starts of a run drive passes; each pass has a job with a task at each place, and Spark may
  * start a second attempt anywhere, at any time. An attempt, a start or a whole Spark application
- * that is killed is one that is never scheduled again; one that goes on after its driver is gone is
- * a zombie. So every kill between two steps is covered.
+ * that is killed is never scheduled again; one that continues after its driver is gone is a zombie.
+ * So every kill between two steps is covered.
  *
- * Each guard stands under a switch, NO_<NAME>. With a guard removed spin must find a violation.
+ * Each guard has a switch, NO_<NAME>. With a guard removed spin must find a violation.
  */
 
 #ifndef CLAIMS
@@ -18,7 +18,7 @@
 #define MOVES 1         /* How often the input gives a second attempt other rows. */
 #endif
 #ifndef LOSSES
-#define LOSSES 1        /* How many staged objects somebody deletes. */
+#define LOSSES 1        /* How many staged objects are deleted. */
 #endif
 #ifndef ROWS_0
 #define ROWS_0 3        /* The rows of each place, as bits. */
@@ -28,8 +28,8 @@
 #endif
 #define ALL (ROWS_0 | ROWS_1)
 #define RECORDS (CLAIMS * 8)
-/* A record's slot is its name: claim, place, attempt, number. So slots sort as names do, and a state
- * does not remember in which order tasks wrote. The bit of record r is 1 << r.
+/* A record's slot is its name: claim, place, attempt, number. So slots sort like names, and a state
+ * does not remember the order in which tasks wrote. The bit of record r is 1 << r.
  */
 #define SLOT(e, place, attempt, number) ((e - 1) * 8 + place * 4 + attempt * 2 + number)
 
@@ -37,11 +37,11 @@
 byte loglen;
 byte claims;                    /* A claim's number is also its epoch. */
 bool planned[CLAIMS + 1];
-bool replays[CLAIMS + 1];       /* The job replays chunks; else it transforms rows. */
-byte plan_at[CLAIMS + 1];       /* The log's length with the plan: a task looks one further. */
-byte rows_left[CLAIMS + 1];     /* What the job is to do: rows, or else chunks. */
+bool replays[CLAIMS + 1];       /* The job replays chunks; otherwise it transforms rows. */
+byte plan_at[CLAIMS + 1];       /* The log's length with the plan: a task looks at the next record. */
+byte rows_left[CLAIMS + 1];     /* What the job has to do: rows, or else chunks. */
 int chunks_left[CLAIMS + 1];
-int sealed;                   /* The last seal: accepted records, and through which claim. */
+int sealed;                   /* The last seal: the accepted records, and the last claim that it covers. */
 byte sealed_through;
 bool sealed_complete;
 
@@ -52,11 +52,11 @@ byte filed[RECORDS];            /* Rows whose output is in its table files; 0: n
 bool chunk[RECORDS];            /* The output of the rows that it covers is a chunk. */
 int supersedes[RECORDS];
 bool ends[RECORDS];             /* The task's whole input is covered. */
-int lost;                     /* Records whose file or chunk somebody has deleted. */
+int lost;                     /* Records whose file or chunk was deleted. */
 int late;                     /* Ghost: records written after their claim was sealed. */
 
 /* ---- Spark. ---- */
-byte reported[CLAIMS + 1];      /* Places of which an attempt has reported. */
+byte reported[CLAIMS + 1];      /* Places where an attempt has reported. */
 byte moves;
 byte twin_epoch, twin_place;    /* Where a second attempt was started. */
 byte losses;
@@ -64,14 +64,14 @@ byte losses;
 int ever;
 #endif
 
-/* Scratch, used inside single steps only, and no part of a state. */
+/* Scratch, used only inside single steps, and not part of a state. */
 hidden byte i, j, p, a, n, rows, best, worth, best_worth;
 hidden int more, set;
 
 #define PLACE(at) (at == 0 -> ROWS_0 : ROWS_1)
 #define IN(r, records_) (((records_) >> (r)) & 1)
 
-/* Each place has rows of its own; of waiting chunks the first is one item, the others are one. */
+/* Each place has its own rows; the first waiting chunk is one item, the others are another. */
 #define FIRST(set_) ((set_) & (-(set_)))
 #define HAS_WORK(e, place) (planned[e] && ((rows_left[e] & PLACE(place)) || \
     (place == 0 -> FIRST(chunks_left[e]) : chunks_left[e] & ~FIRST(chunks_left[e]))))
@@ -103,8 +103,8 @@ inline look_for_twin(only_earlier) {
   i = 0
 }
 
-/* Create the next record of this attempt's log; the objects that it names are there already, and
- * nobody knows of them before. Used inside `atomic`.
+/* Create the next record of this attempt's log; the objects that it names exist already, and were
+ * unknown until now. Used inside `atomic`.
  */
 inline write(covers_, filed_, chunk_, supersedes_, ends_) {
   assert(number < 2);
@@ -122,7 +122,7 @@ inline write(covers_, filed_, chunk_, supersedes_, ends_) {
 }
 
 /* Pay for the next row. What an accepted record covers is not computed again while the job is the
- * run's own; and nothing is paid for after a checkpoint at which the run had gone on.
+ * run's current one; and nothing is paid for after a checkpoint at which the run had moved on.
  */
 inline pay() {
   covered_rows(sealed);
@@ -147,8 +147,8 @@ inline covered_rows(accepted_) {
   i = 0
 }
 
-/* Somebody's orphan removal takes an object. A loss shows only when somebody looks for the object, so
- * it happens just before a look. Used inside `atomic`.
+/* An orphan removal deletes an object. A loss shows only when the object is looked for, so it
+ * happens just before a look. Used inside `atomic`.
  */
 inline steal(among) {
   do
@@ -194,12 +194,12 @@ proctype Attempt(byte e; byte place; byte attempt) {
   int own_chunks;     /* Records whose chunks the next cut supersedes. */
   byte number, which;
   bool twin;            /* Another attempt has durable work here. */
-  bool stood;           /* Ghost: at the last checkpoint the log had gone on. */
+  bool stood;           /* Ghost: at the last checkpoint the log had moved on. */
 
   atomic {
     if                                          /* Its job has begun. */
     :: attempt == 0 && HAS_WORK(e, place) && sealed_through < e
-    :: attempt == 1 && TWIN_AT(1, 0) -> e = 1   /* A second one: in any job, at any place. */
+    :: attempt == 1 && TWIN_AT(1, 0) -> e = 1   /* A second attempt: in any job, at any place. */
     :: attempt == 1 && TWIN_AT(1, 1) -> e = 1; place = 1
     :: attempt == 1 && TWIN_AT(2, 0) -> e = 2
     :: attempt == 1 && TWIN_AT(2, 1) -> e = 2; place = 1
@@ -238,10 +238,10 @@ proctype Attempt(byte e; byte place; byte attempt) {
   };
 rows_to_come:
   do
-  :: sealed_through >= e -> break               /* Whatever it does now is late: do it at once. */
+  :: sealed_through >= e -> break               /* Anything it does now is late: do it at once. */
   :: d_step { sealed_through < e && todo != 0 -> pay() }    /* No checkpoint is due. */
   :: sealed_through < e && todo == 0 -> break
-  :: sealed_through < e && number == 0 ->                             /* One checkpoint, after any row. */
+  :: sealed_through < e && number == 0 ->                             /* A checkpoint, after any row. */
      atomic {                                   /* Look at the next number of the run log. */
        stood = (loglen > plan_at[e]);
 #ifndef NO_WORKER_LOOK
@@ -299,13 +299,13 @@ rows_to_come:
   };
 
 replay:
-  atomic {                                      /* The first chunk is one item, the others are one. */
+  atomic {                                      /* The first chunk is one item, the others are another. */
     own_chunks = chunks_left[e] & (-chunks_left[e]);
     if
     :: place == 1 -> own_chunks = chunks_left[e] & ~own_chunks
     :: else
     fi;
-    if                                          /* A second attempt may be dealt other items. */
+    if                                          /* A second attempt may get other items. */
     :: attempt == 1 && moves < MOVES -> moves++; own_chunks = chunks_left[e] & ~own_chunks
     :: true
     fi;
@@ -362,7 +362,7 @@ inline waiting(accepted_) {
   i = 0
 }
 
-/* work.without: drop the records in `set` from `accepted`, and whoever holds their rows. */
+/* work.without: drop the records in `set` from `accepted`, and those that hold their rows. */
 inline without() {
   do
   :: true ->
@@ -424,7 +424,7 @@ inline withdraw() {
   i = 0; more = 0
 }
 
-/* seal.py gather: per place the log that is complete, else the one that covers most. */
+/* seal.py gather: per place the complete log, or else the one that covers most. */
 inline gather(e, seen_) {
   p = 0;
   do
@@ -519,7 +519,7 @@ inline accept(r) {
   fi
 }
 
-/* Each row is covered by one accepted record, and its output is in one file of one. */
+/* Each row is covered by one accepted record, and its output is in one file of one record. */
 inline check_exactly_once() {
   i = 0;
   do
@@ -558,15 +558,15 @@ inline append() {
   known = loglen;
 #endif
   if
-  :: loglen != known -> goto stop               /* A later claim stands there: fenced. */
+  :: loglen != known -> goto stop               /* A later claim is there: fenced. */
   :: loglen == known ->
      assert(claims == own);                     /* A fenced driver does not append. */
      loglen++; known = loglen
   fi
 }
 
-/* To save states: nobody reads the plan of a sealed claim again, nor records of its tasks that the
- * seal has not accepted. What such tasks write from now on stays, and must not count.
+/* To save states: the plan of a sealed claim is never read again, nor are records of its tasks that
+ * the seal has not accepted. What such tasks write from now on stays, and must not count.
  */
 inline forget() {
   i = 0;
@@ -626,8 +626,8 @@ proctype Start(byte which) {
   int accepted, seen, before_waiting;
   bool changed, complete, passed;
 
-  atomic {                                      /* Claim; what stands before it is fixed. */
-    claims < CLAIMS && (which == 0 || claims > 0);          /* They are alike: one comes first. */
+  atomic {                                      /* Claim; the records before it are fixed. */
+    claims < CLAIMS && (which == 0 || claims > 0);          /* By symmetry, one comes first. */
     which = 0;
     claims++; loglen++; known = loglen; own = claims;
     printf("%d claims: %d\n", _pid, own);
@@ -705,7 +705,7 @@ next:
        od;
        if
        :: set != 0 ->
-          /* It happens only when the input gave other rows. */
+          /* This happens only if the input gave other rows. */
           assert(moves > 0);
           changed = 1;
           without()

@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: the stack, and one Spark session on it."""
+"""Fixtures that all tests share: the stack and one Spark session on it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["stack"]
 ROOT = Path(__file__).parents[1]
 # So that a clone tests its own code, whatever is installed.
 PYTHON_PATH = f"{ROOT}/src{os.pathsep}{ROOT}"
-# versitygw 1.8.0 leaves the checksum after a body of Arrow's S3 client unread, now and then, and
-# takes it for the next request: one to five writes in a hundred of PyIceberg's end with 400.
+# versitygw 1.8.0 sometimes leaves the checksum after a body from Arrow's S3 client unread and takes
+# it for the next request: one to five in a hundred of PyIceberg's writes end with 400.
 os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 # For every Java that a test starts, also in scripts and examples: queries are many and small, and
 # Java's second compiler would take two thirds of all processor time.
@@ -65,8 +65,8 @@ LONGEST_FIRST = (
 )
 # What crash tests and the sample of the crash matrix draw from.
 SEED_VARIABLE = "HOLDFAST_CRASH_SEED"
-# When the time for tests ends, in seconds since 1970. CI sets it: a run that is cut off says
-# nothing, and one that leaves tests out says which.
+# When the time for tests ends, in seconds since 1970. CI sets it: a run that is cut off reports
+# nothing, but one that leaves out tests lists them.
 UNTIL_VARIABLE = "HOLDFAST_TESTS_UNTIL"
 
 
@@ -77,21 +77,21 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where files run beside each other, put the longest first: none is left alone at the end."""
+    """Where files run in parallel, put the longest first, so that none is left alone at the end."""
     if hasattr(config, "workerinput"):
         rank = {name: place for place, name in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 def pytest_runtest_setup() -> None:
-    """Leave out the tests for which no time is left."""
+    """Skip the tests for which no time is left."""
     until = float(os.environ.get(UNTIL_VARIABLE, "inf"))
     if time.time() > until:
         pytest.skip(f"not run: the time for tests ended before it began ({UNTIL_VARIABLE})")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Name a failed test at once: whatever ends the run early, the name is in its output."""
+    """Name a failed test at once, so that the name is in the output even if the run ends early."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\n{report.when} failed: {report.nodeid}", flush=True)
 
@@ -105,7 +105,7 @@ def pytest_report_header() -> str:
 def lake(stack: Stack) -> Iterator[SparkSession]:
     """Start a local session with Iceberg's own runtime, on the stack's catalogs.
 
-    `lake` is the reference REST catalog, read afresh at each query; `cached` is the same with
+    `lake` is the reference REST catalog, read anew at each query; `cached` is the same with
     Iceberg's default cache; `nessie` is there when Nessie runs. Workers import the tests'
     helpers, so the repository's root must be on their path.
     """
@@ -157,5 +157,5 @@ def ledger(stack: Stack) -> dict[str, Any]:
 
 @pytest.fixture
 def many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every input be one whose keys are too many to compare them all at first."""
+    """Make every input one whose keys are too many to be compared all at first."""
     monkeypatch.setattr(input_check, "_COMPARED_ROWS_MAX", 0)

@@ -1,8 +1,8 @@
 """An HTTP proxy on 127.0.0.1 that loses, forges, spoils or delays what goes over the wire.
 
-Faults are made between the real client and the real server: what the server did is real, only
-what the other side is told is not. Requests go on as they came, Host header and all, so that
-signatures hold: the server checks them against the address that the client was given.
+Faults are injected between the real client and the real server: what the server did is real, only
+the answers are not. Requests are passed on as they came, with the Host header, so that signatures
+hold: the server checks them against the address that the client was given.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Seen:
 
     @property
     def path(self) -> str:
-        """The path alone, as a name of the server's."""
+        """The path without the query, as the server names it."""
         return unquote(self.target.partition("?")[0])
 
 
@@ -56,7 +56,7 @@ class Fault:
     forward: bool = True
     # The server gets it only when this is set, after the client has got its (forged) answer.
     later: threading.Event | None = None
-    # What the server gets instead of the body; signed and counted as the client had sent it.
+    # What the server gets instead of the body; signature and length are the client's.
     spoil_request: Callable[[bytes], bytes] = same
     # The server gets half of the body, and then the connection is closed.
     cut_request: bool = False
@@ -77,7 +77,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Rule:
-    """Faults for the requests that it matches, used up one per request; `met` counts them."""
+    """Faults for the requests that it matches, one per request; `met` counts them."""
 
     matches: Callable[[Seen], bool]
     faults: list[Fault]
@@ -101,7 +101,7 @@ def is_commit(seen: Seen) -> bool:
 
 @dataclass
 class FaultProxy:
-    """A running proxy: `uri` is what a client is given; `faults` are used up one per commit."""
+    """A running proxy: `uri` is for the client; `faults` are used up, one per commit."""
 
     uri: str = ""
     upstream: str = ""
@@ -113,11 +113,11 @@ class FaultProxy:
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _late: list[threading.Thread] = field(default_factory=list)
-    # What went wrong in the steps of faults: a server's thread would only print it.
+    # Errors in the steps of faults: a server's thread would only print them.
     broken: list[BaseException] = field(default_factory=list)
 
     def take(self, step: Callable[[], None]) -> None:
-        """Run a step of a fault, and keep what goes wrong in it for the test's end."""
+        """Run a step of a fault, and keep its error for the end of the test."""
         try:
             step()
         except BaseException as error:
@@ -125,7 +125,7 @@ class FaultProxy:
             raise OSError("a step of a fault has failed") from error
 
     def on(self, matches: Callable[[Seen], bool], *faults: Fault) -> Rule:
-        """Let the next requests that match meet these faults, one each."""
+        """Inject these faults into the next matching requests, one each."""
         rule = Rule(matches, list(faults))
         with self._lock:
             self._rules.append(rule)
@@ -159,7 +159,7 @@ class FaultProxy:
         thread.start()
 
     def settle(self) -> None:
-        """Wait until whatever was put off has reached the server."""
+        """Wait until every delayed request has reached the server."""
         for thread in self._late:
             thread.join(_LATE_MAX_S)
             assert not thread.is_alive()
@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Stay silent."""
 
     def handle_any(self) -> None:
-        """Pass one request on, with whatever fault is due."""
+        """Pass one request on, with the fault that is due, if any."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         proxy, seen = self.server.proxy, Seen(method=self.command, target=self.path)
         fault = proxy.next_fault(seen)
@@ -203,11 +203,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.lose_answer or (fault.status is None and not answer.status):
             self.close_connection = True
             return
-        with contextlib.suppress(OSError):  # A client that has given up reads no answer.
+        with contextlib.suppress(OSError):  # A client that has given up does not read the answer.
             self.reply(fault, answer)
 
     def reply(self, fault: Fault, answer: _Answer) -> None:
-        """Give the client the server's answer, or what the fault makes of it."""
+        """Give the client the server's answer, or what the fault turns it into."""
         content = answer.content if fault.status is None else fault.content
         content = fault.spoil_answer(content)
         length = str(len(content))
@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
                 is_tag = name.lower() == "etag" and fault.tag is not None
                 self.send_header(name, str(fault.tag) if is_tag else value)
             elif name.lower() == "content-length" and self.command == "HEAD":
-                length = value  # It speaks of the object, and nothing is sent of it.
+                length = value  # The headers describe the object, but no body is sent.
         self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":
@@ -235,7 +235,7 @@ def void(_: object) -> None:
 def _forward(
     upstream: SplitResult, seen: Seen, headers: list[tuple[str, str]], body: bytes, fault: Fault
 ) -> _Answer:
-    """Send a request to the server, to the letter; no answer has the status 0."""
+    """Send a request to the server unchanged; status 0 means no answer."""
     address = upstream.hostname or "", upstream.port or 80
     with contextlib.closing(http.client.HTTPConnection(*address, _UPSTREAM_TIMEOUT_S)) as server:
         server.putrequest(seen.method, seen.target, skip_host=True, skip_accept_encoding=True)

@@ -1,4 +1,4 @@
-"""The repository's Markdown pages, as tests look at them: blocks of code, links, headings."""
+"""The repository's Markdown pages, as tests see them: blocks of code, links, headings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Block:
     """A fenced block of code."""
 
     page: str
-    # Where its first line of code stands.
+    # The line number of its first line of code.
     line: int
     language: str
     code: str
 
     @property
     def place(self) -> str:
-        """Where a reader finds it."""
+        """Its page and line, for a reader."""
         return f"{self.page}:{self.line}"
 
 
@@ -64,12 +64,12 @@ def prose(text: str) -> str:
 
 
 def code_spans(text: str) -> list[str]:
-    """Return what stands in backticks within the prose, each on one line."""
+    """Return the text in backticks within the prose, each on one line."""
     return [" ".join(found[2].split()) for found in _CODE_SPAN.finditer(prose(text))]
 
 
 def link_targets(text: str) -> list[str]:
-    """Return where links and pictures of the prose lead; code is no prose."""
+    """Return the targets of links and pictures in the prose, without code."""
     return _LINK.findall(_CODE_SPAN.sub("``", prose(text)))
 
 
@@ -91,7 +91,7 @@ def _slugs(heading: str) -> set[str]:
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Yield the relative links of a page that lead to no file, or to no heading of it."""
+    """Yield the relative links of a page whose file or heading does not exist."""
     for target in link_targets(page.read_text()):
         if re.match(r"[a-z]+:", target):
             continue

@@ -1,4 +1,4 @@
-"""Which of the options that a test passes belong to `hf.Run`, and which to the write."""
+"""Split the options that a test passes into those of `hf.Run` and those of the write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask an S3 server itself for uploads that were begun and not ended; obstore cannot."""
+"""Ask an S3 server for unfinished uploads, which obstore cannot do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 
 
 def unfinished_uploads(server: S3Endpoint, prefix: str) -> list[str]:
-    """Return the keys below a prefix whose uploads were begun and not ended."""
+    """Return the keys below a prefix whose uploads were started but not finished."""
     host = urlsplit(server.endpoint).netloc
     query = f"prefix={quote(prefix, safe='')}&uploads="
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

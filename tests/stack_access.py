@@ -1,7 +1,7 @@
-"""The real servers, as tests see them: endpoints from stack.json, and settings made of them.
+"""The real servers, as tests see them: endpoints from stack.json, and settings made from them.
 
-`make stack` starts the servers (dev/stack/). The fixture `stack` skips a test when they do not
-run, and fails it in CI or when HOLDFAST_REQUIRE_STACK is set, so that no run passes by skipping.
+`make stack` starts the servers (dev/stack/). The fixture `stack` skips a test when they do not run.
+In CI, or when HOLDFAST_REQUIRE_STACK is set, it fails the test, so that no run passes by skipping.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def load_stack() -> Stack | None:
 
 
 def _urls(stack: Stack) -> list[str]:
-    """Return the address of each server, without the proxies: a test may have cut those."""
+    """Return the address of each server, without the proxies, which a test may have cut."""
     urls = [stack.s3.endpoint, stack.s3_nometa.endpoint, stack.toxiproxy_api, stack.rest.uri]
     urls += [stack.spark.master, stack.connect_remote]
     urls.append(f"postgresql://{stack.postgres.host}:{stack.postgres.port}")
@@ -219,7 +219,7 @@ def _urls(stack: Stack) -> list[str]:
 
 
 def _listens(url: str) -> bool:
-    """Tell whether something accepts connections at an address."""
+    """Return whether something accepts connections at an address."""
     address = urlsplit(url)
     try:
         with socket.create_connection((address.hostname or "", address.port or 0), timeout=2.0):
@@ -229,7 +229,7 @@ def _listens(url: str) -> bool:
 
 
 def missing(reason: str) -> NoReturn:
-    """Skip the test for want of a server; fail it where the servers must be there.
+    """Skip the test because a server is missing; fail it where the servers must run.
 
     Raises:
         pytest.fail.Exception: CI or HOLDFAST_REQUIRE_STACK is set.

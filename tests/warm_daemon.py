@@ -1,8 +1,8 @@
-"""Spark's daemon of Python workers, made cheap: workers are forked from it, and fork often.
+"""Spark's daemon of Python workers, made cheap: its workers are forked often.
 
 A job that fails costs Spark its workers, and a new one imports PyIceberg, pandas and pyarrow, a
-second or two of processor time. Forked from here it has them already. Not Lance: it must not be
-forked.
+second or two of processor time. Forked from here it has them already. Lance is not imported: it
+must not be forked.
 
 Before each task PySpark calls `importlib.invalidate_caches`, and before Python 3.12 each zip file
 on the path is then read again: pyspark.zip takes three quarters of a small task's time. No zip

@@ -1,4 +1,4 @@
-"""The proxy of the benchmarks counts each request once and changes not a byte."""
+"""The proxy of the benchmarks counts each request once and does not change a byte."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Echo(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def do_HEAD(self) -> None:
-        """Tell a size, and send nothing of it."""
+        """Send a size, but no body."""
         self.send_response(404)
         self.send_header("Content-Length", "1000")
         self.end_headers()
@@ -59,7 +59,7 @@ class _Echo(BaseHTTPRequestHandler):
 
 
 class _EchoServer(ThreadingHTTPServer):
-    request_queue_size = 128  # Of its own five places Linux resets what does not fit.
+    request_queue_size = 128  # With the default backlog of five, Linux resets what does not fit.
     block_on_close = False
 
 
@@ -108,11 +108,11 @@ def test_a_chunked_body_is_one_request(proxy: CountingProxy) -> None:
         connection.request("PUT", "/chunks", body=iter(pieces), encode_chunked=True)
         assert connection.getresponse().read().endswith(b"".join(pieces))
         _put(connection, "/next", b"z")
-    assert [one.target for one in proxy.settled()] == ["/chunks", "/next"]
+    assert [exchange.target for exchange in proxy.settled()] == ["/chunks", "/next"]
 
 
 def test_a_client_that_expects_100_continue_gets_it_before_it_sends(proxy: CountingProxy) -> None:
-    """The head goes on at once; the interim answer is not taken for the answer."""
+    """The head is passed on at once; the interim answer is not taken for the answer."""
     address = urlsplit(proxy.url)
     with socket.create_connection((address.hostname or "", address.port or 0), 10) as client:
         client.sendall(
@@ -136,16 +136,18 @@ def test_requests_at_the_same_time_are_all_counted(proxy: CountingProxy) -> None
     with ThreadPoolExecutor(max_workers=16) as pool:
         answers = list(pool.map(send, range(64)))
     assert answers == [b"signed.example " + b"x" * number for number in range(64)]
-    assert {one.target for one in proxy.settled()} == {f"/{number}" for number in range(64)}
+    assert {exchange.target for exchange in proxy.settled()} == {
+        f"/{number}" for number in range(64)
+    }
 
 
 def test_a_reset_begins_anew_on_the_same_connection(proxy: CountingProxy) -> None:
-    """What came before does not count, and a kept connection goes on being counted."""
+    """What came before does not count, and a kept connection is still counted."""
     with closing(_connect(proxy)) as connection:
         _put(connection, "/before", b"")
         proxy.reset()
         _put(connection, "/after", b"")
-        assert [one.target for one in proxy.settled()] == ["/after"]
+        assert [exchange.target for exchange in proxy.settled()] == ["/after"]
 
 
 def test_a_server_that_is_gone_closes_the_connection() -> None:

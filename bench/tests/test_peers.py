@@ -19,20 +19,20 @@ def board_of(seconds: dict[str, dict[str, list[float]]]) -> Board:
     board = Board(OURS_LANCE, NAMES, COLUMNS)
     for name, columns in seconds.items():
         for column, found in columns.items():
-            for number, one in enumerate(found):
-                board.cells[name][column].outcomes[number] = Outcome(seconds=one)
+            for number, taken_s in enumerate(found):
+                board.cells[name][column].outcomes[number] = Outcome(seconds=taken_s)
     return board
 
 
 def test_each_engine_belongs_to_one_comparison() -> None:
-    """Ours stands in both, each time first; nothing else stands twice."""
+    """Ours is in both, each time first; nothing else is in both."""
     iceberg, lance = names_of("Iceberg"), names_of("Lance")
     assert sorted(iceberg + lance) == sorted(PEERS)
     assert (iceberg[0], lance[0]) == (OURS, OURS_LANCE)
 
 
 def test_the_ratio_is_over_the_fastest_peer_in_any_column() -> None:
-    """Ours with checkpoints is held against the best of all, with checkpoints or without."""
+    """Ours with checkpoints is compared with the best of all, with checkpoints or without."""
     board = board_of(
         {
             OURS_LANCE: {"plain": [1.0] * 3, "checkpointed": [5.0, 6.0, 7.0]},
@@ -45,7 +45,7 @@ def test_the_ratio_is_over_the_fastest_peer_in_any_column() -> None:
 
 
 def test_a_peer_that_lost_rows_is_not_the_fastest() -> None:
-    """Who does a part of the job is not compared with; it stays in the figures."""
+    """An engine that does only part of the job is not compared; it stays in the figures."""
     board = board_of(
         {OURS_LANCE: {"checkpointed": [5.0]}, "daft-lance": {"plain": [10.0]}, "lance-ray": {}}
     )
@@ -72,7 +72,7 @@ def test_only_rounds_that_both_have_done_are_compared() -> None:
 def test_an_engine_that_cannot_be_installed_is_named_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It takes no turn, keeps its place in the table, and its message is in the figures."""
+    """It takes no turn, stays in the table, and its message is in the figures."""
 
     def install(name: str) -> str:
         if name == "lance-ray":

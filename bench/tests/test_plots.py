@@ -1,4 +1,4 @@
-"""The kept results of the benchmarks, and the plots that are made of them."""
+"""The kept results of the benchmarks, and the plots that are made from them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_result_is_kept_as_it_is_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["", "see ", "file:", "file://", "'"])
 def test_a_kept_result_names_no_folder_of_the_machine(tmp_path: Path, start: str) -> None:
-    """Of a path in an engine's last words the file's name is left; addresses stay."""
+    """Only the file's name is kept of a path in an engine's last message; addresses stay."""
     words = f"{start}/srv/peers/x.py: no s3://lake/a/b"
     kept = json.loads(keep("made-up", {"failed": [words]}, tmp_path))
     left = "" if start.startswith("file:") else start
@@ -64,7 +64,7 @@ def test_each_result_that_is_there_gives_a_plot(results: Path, tmp_path: Path) -
 
 
 def test_the_same_figures_give_the_same_bytes(results: Path, tmp_path: Path) -> None:
-    """A plot that is made again is no change to commit."""
+    """A plot that is drawn again is not a change to commit."""
     first, second = (write_plots(results, tmp_path / name) for name in ("first", "second"))
     assert len(first) == len(CHARTS)
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
@@ -81,7 +81,7 @@ def test_a_plot_says_the_median_and_the_goal(tmp_path: Path) -> None:
 
 
 def test_a_column_in_which_an_engine_failed_keeps_its_place(tmp_path: Path) -> None:
-    """A failure, a wrong table and a column that is missing are told, and the rest is drawn."""
+    """A failure, a wrong table and a missing column are named, and the rest is drawn."""
     cells = {
         "plain": {"s": [], "failed": ["no such file"]},
         "checkpointed": {"s": ROUNDS, "median_s": 5.0, "wrong": ["3 rows doubled"]},

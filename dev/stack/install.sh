@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Install the real servers that the tests use into a cache outside the repo. Safe to run again:
-# what is there in the right version is left alone.
+# Install the real servers that the tests use into a cache outside the repository. Safe to run
+# again: what is there in the right version is left alone.
 #
 #   dev/stack/install.sh                     the servers that every test run needs
-#   dev/stack/install.sh nessie minio        these two as well (or WITH="nessie minio")
-#   dev/stack/install.sh lance-spark         no server: the jars that bench/lance_peers.py needs
+#   dev/stack/install.sh nessie minio        also these two (or WITH="nessie minio")
+#   dev/stack/install.sh lance-spark         not a server: the jars that bench/lance_peers.py needs
 #
 # HOLDFAST_CACHE moves the cache. Packages come from the registries that apt, go and mvn are
 # set up to use on this machine.
@@ -70,7 +70,7 @@ install_packages() {
   say packages "ready"
 }
 
-# go_tool NAME MODULE VERSION: build a Go program as bin/NAME, by way of bin/NAME-VERSION.
+# go_tool NAME MODULE VERSION: build a Go program as bin/NAME, via bin/NAME-VERSION.
 go_tool() {
   local name=$1 module=$2 version=$3 started=$SECONDS target="$cache/bin/$1-$3"
   if [[ ! -x $target ]]; then
@@ -96,7 +96,7 @@ maven_folder() {
     retry mvn --quiet --batch-mode --no-transfer-progress \
       --file "$here/$name/pom.xml" \
       "$MAVEN_DEPENDENCY_PLUGIN:copy-dependencies" -DoutputDirectory="$fresh" "$@"
-    # Not every registry tells the sums of what it keeps.
+    # Not every registry publishes checksums.
     if [[ -f $here/$name/SHA256SUMS ]]; then
       (cd -- "$fresh" && sha256sum --check --quiet --strict -- "$here/$name/SHA256SUMS")
     fi

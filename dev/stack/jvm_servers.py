@@ -116,7 +116,7 @@ def _spark_env() -> dict[str, str]:
 def master(plan: Plan) -> Server:
     """Return the standalone master."""
     env = _spark_env()
-    # Its second way to submit jobs listens on a fixed port, which nothing here uses.
+    # Its REST submission server listens on a fixed port, and nothing here uses it.
     env["SPARK_MASTER_OPTS"] = "-Dspark.master.rest.enabled=false"
     ports = plan.ports
     return Server(
@@ -143,7 +143,7 @@ def worker(plan: Plan, number: int) -> Server:
 
     def registered() -> bool:
         workers = _master_json(plan)["workers"]
-        return any(one["port"] == port and one["state"] == "ALIVE" for one in workers)
+        return any(worker["port"] == port and worker["state"] == "ALIVE" for worker in workers)
 
     return Server(
         name=name,
@@ -156,7 +156,7 @@ def worker(plan: Plan, number: int) -> Server:
         ],
         env=env,
         ready=registered,
-        # A worker that finds no master tries again only after seconds.
+        # A worker that finds no master retries only after seconds.
         after=("master",),
     )
 

@@ -24,7 +24,7 @@ class ServerFailedError(Exception):
 
 
 def all_servers(plan: Plan) -> list[Server]:
-    """Return every server of a plan, those first that take longest to start."""
+    """Return every server of a plan, the slowest to start first."""
     servers = [
         connect(plan),
         master(plan),
@@ -57,12 +57,13 @@ class Launcher:
         """Start every server and return when all are ready.
 
         Raises:
-            ServerFailedError: One ended or was late. The others may still run: call `stop`.
+            ServerFailedError: A server ended or was not ready in time. The others may still run:
+                call `stop`.
         """
         servers = all_servers(self._plan)
         self._ready = {server.name: threading.Event() for server in servers}
         with ThreadPoolExecutor(max_workers=len(servers)) as pool:
-            jobs: list[Future[None]] = [pool.submit(self._start_one, one) for one in servers]
+            jobs: list[Future[None]] = [pool.submit(self._start_one, server) for server in servers]
             try:
                 done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
                 errors = [error for job in done if (error := job.exception())]
@@ -78,14 +79,14 @@ class Launcher:
         Raises:
             ServerFailedError: There is no such server, or it did not come back.
         """
-        server = next((one for one in all_servers(self._plan) if one.name == name), None)
+        server = next((listed for listed in all_servers(self._plan) if listed.name == name), None)
         if server is None:
             message = f"the stack has no server {name!r}"
             raise ServerFailedError(message)
         records = [record for record in self._plan.processes if record[0] == name]
         known = {processes.Identity(pid, ticks): signal.SIGKILL for _, pid, ticks, _ in records}
         processes.end(known, "", patience_s=0.0)
-        # PostgreSQL takes a dead process that nobody has waited for yet for a living one.
+        # PostgreSQL takes a zombie process for a living one.
         processes.wait_until_gone(known, _GONE_S)
         for record in records:
             self._plan.processes.remove(record)
@@ -113,7 +114,7 @@ class Launcher:
             self._check(server, process, time.monotonic() - started)
             time.sleep(pause_s)
             pause_s = min(0.4, pause_s * 1.5)
-        # Something else could answer on the port of a server that could not have it.
+        # Another program could answer on the port of a server that could not bind it.
         self._check(server, process, 0.0)
         self._ready[server.name].set()
         took_s = time.monotonic() - started
@@ -157,7 +158,7 @@ class Launcher:
 
 
 def is_ready(server: Server) -> bool:
-    """Tell whether a server answers its probe."""
+    """Return whether a server answers its probe."""
     try:
         return server.ready()
     except (OSError, ValueError):
@@ -165,7 +166,7 @@ def is_ready(server: Server) -> bool:
 
 
 def leaders(plan: Plan) -> dict[processes.Identity, signal.Signals]:
-    """Return the recorded processes of a plan, each with the signal that ends it well."""
+    """Return the recorded processes of a plan, each with the signal that ends it cleanly."""
     return {
         processes.Identity(pid, start_ticks): signal.Signals(number)
         for _, pid, start_ticks, number in plan.processes

@@ -36,7 +36,7 @@ def binary(name: str) -> Path:
     """Return a server that install.sh built into the cache.
 
     Raises:
-        NotInstalledError: It is not there.
+        NotInstalledError: The binary is not in the cache.
     """
     path = cache_dir() / "bin" / name
     if not path.exists():
@@ -61,13 +61,13 @@ def jars(folder: str) -> list[Path]:
 
 
 def java(version_min: int, version_max: int = 999) -> Path:
-    """Return a `java` of a fitting major version; the default one if it fits.
+    """Return a `java` of a suitable major version; the default one if it is suitable.
 
     Looks at JAVA_HOME, then PATH, then every JAVA_HOME_* variable (as CI images set), then at
-    the JDKs that stand beside those, since distributions keep them all in one folder.
+    the JDKs beside those, since distributions keep them all in one folder.
 
     Raises:
-        NotInstalledError: None fits.
+        NotInstalledError: No Java is new enough.
     """
     homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
     if on_path := shutil.which("java"):
@@ -126,7 +126,7 @@ def spark_home(python: Path) -> Path:
     """Return the folder of the pyspark package that an interpreter imports.
 
     Raises:
-        NotInstalledError: It cannot import pyspark.
+        NotInstalledError: The interpreter cannot import pyspark.
     """
     code = "import importlib.util as u; s = u.find_spec('pyspark'); print(s.origin if s else '')"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)

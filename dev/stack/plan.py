@@ -36,7 +36,7 @@ _PORT_RANGE = range(20000, 30000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that one start decides once."""
+    """The decisions of one start."""
 
     mark: str
     extras: list[str]

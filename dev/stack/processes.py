@@ -1,6 +1,6 @@
-"""Start detached processes, know them again, and end them with all their children.
+"""Start detached processes, recognize them later, and end them with all their children.
 
-A process is known by its id and its start time, so that a recycled id is never signalled.
+A process is identified by its id and its start time, so that a recycled id is never signalled.
 Linux only (/proc and pidfd).
 """
 
@@ -20,7 +20,7 @@ MARK_VARIABLE = "HOLDFAST_STACK_MARK"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process for good: the kernel may give the id out again, but not with this start."""
+    """A unique process: the kernel may reuse the id, but not with this start time."""
 
     pid: int
     start_ticks: int
@@ -53,7 +53,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def alive(identity: Identity) -> bool:
-    """Tell whether this very process still runs; a zombie counts as ended."""
+    """Return whether this very process still runs; a zombie counts as ended."""
     return identify(identity.pid) == identity
 
 
@@ -77,9 +77,11 @@ def family(known: Iterable[Identity], mark: str) -> set[Identity]:
     """Return the known processes that still run, all that carry the mark, and their children.
 
     Both ways are needed: an executor whose parent died has no known parent left, and a
-    PostgreSQL backend overwrites the environment in which the mark stood.
+    PostgreSQL backend overwrites the environment that held the mark.
     """
-    listed = [_read_row(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()]
+    listed = [
+        _read_row(int(folder.name)) for folder in Path("/proc").iterdir() if folder.name.isdigit()
+    ]
     rows = [row for row in listed if row and row.state not in "ZX"]
     running = {row.identity for row in rows}
     found = {identity for identity in known if identity in running}
@@ -94,7 +96,7 @@ def family(known: Iterable[Identity], mark: str) -> set[Identity]:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    """Tell whether a process was started with the stack's mark in its environment."""
+    """Return whether a process was started with the stack's mark in its environment."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -109,8 +111,8 @@ def send(identity: Identity, number: signal.Signals) -> None:
     except ProcessLookupError:
         return
     try:
-        # The handle is bound to whatever had the id when it was opened, so a check after
-        # that is safe against an id that is recycled in between.
+        # The handle is bound to the process that had the id when it was opened, so a check after
+        # that is safe against a recycled id.
         if alive(identity):
             signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
@@ -125,7 +127,7 @@ def end(
     """End the leaders and all that belongs to them; return how many ended, how many by force.
 
     Raises:
-        RuntimeError: Some processes outlived SIGKILL for several seconds.
+        RuntimeError: Some processes survived SIGKILL for several seconds.
     """
     members = family(leaders, mark)
     for identity in members & leaders.keys():
@@ -135,7 +137,7 @@ def end(
     deadline = time.monotonic() + 10.0
     while left := family(members, mark):
         if time.monotonic() > deadline:
-            message = f"processes do not end: {sorted(one.pid for one in left)}"
+            message = f"processes do not end: {sorted(identity.pid for identity in left)}"
             raise RuntimeError(message)
         forced |= left
         for identity in left:

@@ -1,4 +1,4 @@
-"""Ask an S3 server whether a bucket is there, and make it: just enough of signature v4."""
+"""Ask an S3 server for a bucket, and create it if it is missing: just enough of signature v4."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who signs, and for which region."""
+    """The keys to sign with, and the region."""
 
     access_key: str
     secret_key: str

@@ -41,14 +41,14 @@ class Server:
 
 
 def data_dir(name: str) -> Path:
-    """Return the data folder of one server; it is made new at each start."""
+    """Return the data folder of one server; each start creates it again."""
     folder = locate.state_dir() / "data" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def http_ok(url: str) -> bool:
-    """Tell whether a GET is answered with 200."""
+    """Return whether a GET is answered with 200."""
     with urllib.request.urlopen(url, timeout=5.0) as response:
         return bool(response.status == HTTPStatus.OK)
 
@@ -133,9 +133,9 @@ def toxiproxy(plan: Plan) -> Server:
 def postgres_data(plan: Plan) -> Path:
     """Return PostgreSQL's data folder.
 
-    PostgreSQL refuses to run as root. When root starts the stack, another user runs it, who
-    may not reach the state folder (a home of root is closed): then the data is in a
-    temporary folder, which `stop` removes.
+    PostgreSQL refuses to run as root. When root starts the stack, another user runs it, who may not
+    be able to read the state folder (root's home is closed): then the data is in a temporary
+    folder, which `stop` removes.
     """
     if os.geteuid() == 0:
         return Path(tempfile.gettempdir()) / f"holdfast-postgres-{plan.mark}"
@@ -148,7 +148,7 @@ def remove_postgres_data(plan: Plan) -> None:
 
 
 def postgres(plan: Plan) -> Server:
-    """Return PostgreSQL with the database `cat`, on loopback only, password wanted."""
+    """Return PostgreSQL with the database `cat`, on loopback only, with a password."""
     tools = locate.postgres_bin()
     folder = postgres_data(plan)
     as_user: list[str] = []
@@ -173,7 +173,7 @@ def postgres(plan: Plan) -> Server:
     settings = [
         *("-c", f"listen_addresses={LOOPBACK}", "-c", f"port={port}"),
         *("-c", "unix_socket_directories=", "-c", "max_connections=200"),
-        # Data of a test run need not outlive the machine.
+        # Data of a test run need not survive a crash of the machine.
         *("-c", "fsync=off", "-c", "full_page_writes=off"),
     ]
     probe = [str(tools / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(port), "-d", "cat"]
@@ -189,7 +189,7 @@ def postgres(plan: Plan) -> Server:
 
 
 def _initialise(as_user: list[str], tools: Path, folder: Path, password_file: Path) -> None:
-    """Make the cluster and the database `cat`.
+    """Create the cluster and the database `cat`.
 
     Raises:
         RuntimeError: PostgreSQL refused, in its own words.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Start, stop and show the real servers that the tests use. See README.md beside this file."""
+"""Start, stop and show the real servers that the tests use. See README.md in this folder."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _OWNED_FILE = ".holdfast-stack"
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Hold the state folder, so that two commands do not start or stop at the same time.
+    """Lock the state folder, so that two commands do not start or stop at the same time.
 
     Raises:
-        SystemExit: The folder holds something else.
+        SystemExit: The folder is not empty and not the stack's.
     """
     folder = locate.state_dir()
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _OWNED_FILE).exists():

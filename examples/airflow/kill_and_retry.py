@@ -1,7 +1,7 @@
-"""Start Airflow, trigger the DAG, kill its task half way, and see what the retry makes of it.
+"""Start Airflow, trigger the DAG, kill its task half way, and see what the retry does.
 
-Takes some minutes, and ends all that it has started. The parts of Airflow are started one by one:
-`airflow standalone` would also start a server of log files, which listens to the whole network.
+Takes some minutes, and ends everything that it has started. The parts of Airflow are started one by
+one: `airflow standalone` would also start a log server that listens on all network interfaces.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from job_scene import (  # noqa: E402 - found just above.
 )
 from product_job import run_of  # noqa: E402
 
-# Beside this interpreter, so that no environment need be active.
+# In this interpreter's folder, so that no environment need be active.
 AIRFLOW = str(Path(sys.executable).parent / "airflow")
 DAG = "products"
-TIMEOUT_S = 900.0  # For each step. An idle machine needs far less.
+TIMEOUT_S = 900.0  # Per step. An idle machine needs far less.
 
 
 def settings(folder: Path, port: int) -> dict[str, str]:
-    """Return an environment in which Airflow keeps to itself."""
+    """Return an environment that isolates Airflow."""
     server = f"http://127.0.0.1:{port}"
     given = {
         "CORE__DAGS_FOLDER": str(HERE / "dags"),
@@ -43,14 +43,14 @@ def settings(folder: Path, port: int) -> dict[str, str]:
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": "1",
         "CORE__EXECUTION_API_SERVER_URL": f"{server}/execution/",
-        # No password: nobody but this machine reaches the server, and it soon ends.
+        # No password: only this machine can reach the server, and it soon ends.
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "API__HOST": "127.0.0.1",
         "API__PORT": str(port),
         "API__BASE_URL": server,
         "API__WORKERS": "1",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-        # On a busy machine everything takes its time.
+        # On a busy machine everything takes longer.
         "WORKERS__EXECUTION_API_TIMEOUT": "60",
         "CORE__DAGBAG_IMPORT_TIMEOUT": "120",
         "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
@@ -65,12 +65,12 @@ class Api:
     """Airflow's REST API."""
 
     def __init__(self, port: int) -> None:
-        """Keep the address; nobody need answer yet."""
+        """Keep the address; the server need not answer yet."""
         self._server = f"http://127.0.0.1:{port}"
         self._token = ""
 
     def get(self, path: str) -> dict[str, Any] | None:
-        """Return the answer; None while there is none, or there is no such thing yet."""
+        """Return the answer; None while there is none, or while the object does not exist."""
         # A broken connection, a refused one and a status code are all errors of this kind.
         with contextlib.suppress(OSError):
             if not self._token:
@@ -82,7 +82,7 @@ class Api:
         """Send something, once, and return the answer.
 
         Raises:
-            OSError: There was none, or it was no.
+            OSError: There was no answer, or it was an error.
         """
         return self._send(f"/api/v2{path}", json.dumps(body).encode())
 
@@ -98,7 +98,7 @@ class Api:
 
 
 def play(api: Api, lake: Path, scheduler: subprocess.Popen[bytes]) -> None:
-    """Trigger the DAG, kill its task, wait for the retry, and look."""
+    """Trigger the DAG, kill its task, wait for the retry, and check the table."""
     wait_for(
         lambda: api.get(f"/dags/{DAG}"), what="the DAG", timeout_s=TIMEOUT_S, program=scheduler
     )
@@ -122,10 +122,10 @@ def play(api: Api, lake: Path, scheduler: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """Make the scene.
+    """Run the scenario.
 
     Raises:
-        SystemExit: Airflow could not make its database.
+        SystemExit: Airflow could not create its database.
     """
     with scene_folder() as folder, contextlib.ExitStack() as stack:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -141,7 +141,7 @@ def main() -> None:
             sys.exit((folder / "db.log").read_text())
         start("api-server", "--host", "127.0.0.1")
         start("dag-processor")
-        # Its tasks, and what they start, are processes of its own.
+        # Its tasks, and what they start, are its child processes.
         scheduler = start("scheduler", "--skip-serve-logs")
         play(Api(port), folder / "lake", scheduler)
 

@@ -1,6 +1,6 @@
-"""Start run_daily.sh as cron would, kill its job half way, and see what the next attempt makes.
+"""Start run_daily.sh as cron would, kill its job half way, and see what the next attempt does.
 
-Takes some minutes, and ends all that it has started.
+Takes some minutes, and ends everything that it has started.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from job_scene import check_table, kill_at, scene_folder, started  # noqa: E402 
 from product_job import run_of  # noqa: E402
 
 DAY = "2026-11-14"
-TIMEOUT_S = 900.0  # For each step. An idle machine needs far less.
+TIMEOUT_S = 900.0  # Per step. An idle machine needs far less.
 COMMAND = [str(HERE / "run_daily.sh"), DAY]
 SPARKS_OWN = ("WARNING:", "Using Spark", "Setting default log level", "To adjust logging")
 
 
 def show(log: Path) -> None:
-    """Print a log without the lines of Spark's own."""
+    """Print a log without Spark's own lines."""
     for line in log.read_text().splitlines():
         if not line.startswith(SPARKS_OWN) and " WARN " not in line:
             print(line)
 
 
 def main() -> None:
-    """Make the scene."""
+    """Run the scenario."""
     with scene_folder() as folder, contextlib.ExitStack() as stack:
         lake = folder / "lake"
         environment = {"PYTHON": sys.executable, "LAKE": str(lake), "PAUSE_S": "5"}

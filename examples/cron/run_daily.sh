@@ -3,12 +3,12 @@
 #
 # usage: run_daily.sh [DAY]      by default today, in UTC
 # Environment: PYTHON, LAKE, ATTEMPTS, PAUSE_S.
-# Exit codes: 0 landed, or another start is at work; 75 not yet, the next start goes on;
+# Exit codes: 0 landed, or another start is at work; 75 not yet, the next start resumes;
 # 143 stopped by a signal; any other: a further start would fail the same way.
 
-set -u # Not -e: exit codes are looked at below.
+set -u # Not -e: exit codes are checked below.
 
-# Taken once: an attempt after midnight must not become another run.
+# Set once: an attempt after midnight must not become another run.
 day="${1:-$(date -u +%F)}"
 python="${PYTHON:-python3}"
 lake="${LAKE:-lake}"
@@ -19,7 +19,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 say() { echo "$(date -u +%FT%TZ) products-$day: $*"; }
 
 mkdir -p "$lake"
-# The job inherits the lock: it holds for as long as either of them lives.
+# The job inherits the lock, so it is held as long as either process runs.
 exec 9>> "$lake/products.lock"
 if ! flock --nonblock 9; then
     say "another start is at work"
@@ -40,7 +40,7 @@ for ((attempt = 1; attempt <= attempts; attempt++)); do
     job=$!
     wait "$job"
     code=$?
-    # A signal ends the wait, not the job, which then stops in good order.
+    # A signal ends the wait, not the job, which then stops cleanly.
     while kill -0 "$job" 2> /dev/null; do
         wait "$job"
         code=$?
@@ -53,7 +53,7 @@ for ((attempt = 1; attempt <= attempts; attempt++)); do
     if ((code == 0)); then
         exit 0
     fi
-    # 75 is the job's word for "start me again"; above 128 a signal has ended it.
+    # 75 means "start me again"; above 128, a signal has ended the job.
     if ((code != 75 && code <= 128)); then
         say "failed with $code, for good"
         exit "$code"

@@ -1,4 +1,4 @@
-"""A Holdfast job as an asset of Dagster: each retry goes on where the last one stopped."""
+"""A Holdfast job as a Dagster asset: each retry resumes where the last one stopped."""
 
 import os
 from pathlib import Path
@@ -15,9 +15,9 @@ def products(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
 
     Raises:
         Failure: A retry would fail the same way, so none is made.
-        HoldfastError: A retry may end well.
+        HoldfastError: The job failed, but a retry may succeed.
     """
-    # A retry of the step has the same run. A retry of the run is another run with the same root.
+    # A step retry stays in the same run. A run retry is another run with the same root.
     launched = context.run.root_run_id or context.run.run_id
     try:
         report = describe_products(f"products-{launched}", Path(os.environ["EXAMPLE_LAKE"]))

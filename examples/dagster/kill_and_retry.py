@@ -1,6 +1,6 @@
-"""Start Dagster, launch the job, kill first its step and then its run, and see what comes of it.
+"""Start Dagster, launch the job, kill first its step and then its run, and see what happens.
 
-Takes some minutes, and ends all that it has started.
+Takes some minutes, and ends everything that it has started.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from job_scene import (  # noqa: E402 - found just above.
 )
 from product_job import run_of  # noqa: E402
 
-# Beside this interpreter, so that no environment need be active.
+# In this interpreter's folder, so that no environment need be active.
 BIN = Path(sys.executable).parent
-TIMEOUT_S = 900.0  # For each step. An idle machine needs far less.
+TIMEOUT_S = 900.0  # Per step. An idle machine needs far less.
 CODE = ("-f", str(HERE / "definitions.py"))
 
 
 def play(instance: Any, lake: Path, root: str, daemon: subprocess.Popen[bytes]) -> None:  # noqa: ANN401
-    """Kill the step, kill the run, wait for the run that follows it, and look."""
+    """Kill the step, kill the run, wait for the run that follows it, and check the table."""
     run = run_of(f"products-{root}", lake)
     print("the step is killed; the same run retries it")
     kill_at(run, 0.3, timeout_s=TIMEOUT_S, program=daemon)
@@ -43,11 +43,11 @@ def play(instance: Any, lake: Path, root: str, daemon: subprocess.Popen[bytes]) 
 
     def ended() -> Any:  # noqa: ANN401 - Dagster is not installed where types are checked.
         runs = instance.get_runs()
-        return runs if any(one.is_success for one in runs) else None
+        return runs if any(dagster_run.is_success for dagster_run in runs) else None
 
-    for one in reversed(wait_for(ended, what="the end", timeout_s=TIMEOUT_S, program=daemon)):
-        print(f"run {one.run_id}: {one.status.value}, root {one.root_run_id}")
-        events = instance.all_logs(one.run_id, of_type=_event_type("ASSET_MATERIALIZATION"))
+    for ended_run in reversed(wait_for(ended, what="the end", timeout_s=TIMEOUT_S, program=daemon)):
+        print(f"run {ended_run.run_id}: {ended_run.status.value}, root {ended_run.root_run_id}")
+        events = instance.all_logs(ended_run.run_id, of_type=_event_type("ASSET_MATERIALIZATION"))
         for event in events:
             metadata = event.asset_materialization.metadata
             kept, outcome = metadata["kept_rows"].value, metadata["outcome"].value
@@ -61,7 +61,7 @@ def _event_type(name: str) -> Any:  # noqa: ANN401
 
 
 def main() -> None:
-    """Make the scene.
+    """Run the scenario.
 
     Raises:
         SystemExit: The job could not be launched.

@@ -27,7 +27,7 @@ OUTPUT = pa.schema(
         ("vector", pa.list_(pa.float32(), SIZE)),
     ]
 )
-# Their numbers have no common divisor: the first 10,080 texts all differ.
+# The lists' lengths have no common divisor, so the first 10,080 texts all differ.
 THINGS = (
     *("tea kettle", "two-person tent", "crime novel", "acoustic guitar", "garden spade"),
     *("rain jacket", "football", "cordless drill", "wooden puzzle", "espresso machine"),
@@ -45,7 +45,7 @@ CITIES = ("Utrecht", "Lisbon", "Osaka", "Montreal", "Nairobi")
 
 
 class Embed:
-    """The costly step. Built once in each worker process: the model is loaded there only."""
+    """The costly step. Built once in each worker process: only there is the model loaded."""
 
     def __init__(self, model: str) -> None:
         """Load the model."""
@@ -75,18 +75,18 @@ def make_texts(folder: Path, first: int, rows: int) -> None:
         ids = list(range(first + part, first + rows, INPUT_FILES))
         texts = pa.table({"id": ids, "text": [text_of(row_id) for row_id in ids]})
         pq.write_table(texts, unfinished / f"{part}.parquet")
-    # In one step: a kill before it must not leave half an input behind.
+    # In one step: a kill before it must not leave half an input.
     unfinished.rename(folder)
 
 
 def open_session() -> None:
     """Start Spark on this machine, with two workers."""
-    # Otherwise Spark starts its workers with whatever python3 comes first.
+    # Otherwise Spark starts its workers with the first python3 on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers import text_models.py. On a cluster: spark-submit --py-files text_models.py.
     paths = [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    # A worker has one core: a model that starts threads for all of them only gets in the way.
+    # A worker has one core: a model that starts a thread for every core only gets in the way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     builder = SparkSession.builder.appName("embed-to-lance").master("local[2]")
@@ -112,7 +112,7 @@ def main() -> None:
     texts = lake / f"texts-{given.first}-{given.rows}"
     make_texts(texts, given.first, given.rows)
     open_session()
-    # A version, because vectors of two models must not meet in one run.
+    # A version, because one run must not mix vectors of two models.
     run = hf.Run(given.run, store=f"file://{lake}/ledger", version=given.model)
     report = run.append(
         hf.scan_parquet(f"file://{texts}"),
@@ -122,7 +122,7 @@ def main() -> None:
         create=hf.Create(schema=OUTPUT),
     )
     print(report)
-    # Not above: Lance warns of forks, and PySpark makes one when it starts its JVM.
+    # Not imported above: Lance warns about forks, and PySpark forks when it starts its JVM.
     import lance  # noqa: PLC0415
 
     ids = lance.dataset(f"{lake}/texts.lance").to_table(columns=["id"])["id"]

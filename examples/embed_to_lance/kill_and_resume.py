@@ -1,6 +1,6 @@
-"""Start embed.py, kill it half way with all that it has started, and start it again.
+"""Start embed.py, kill it half way with all its processes, and start it again.
 
-Takes the arguments of embed.py and hands them on.
+Takes the arguments of embed.py and passes them on.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def main() -> None:
     """Kill and resume.
 
     Raises:
-        SystemExit: There was nothing to kill, or the second start has failed.
+        SystemExit: There was nothing to kill, or the second start failed.
     """
     given = arguments()
     run = hf.Run(given.run, store=f"file://{given.lake.resolve()}/ledger")
     if run.status().state == "committed":
-        sys.exit(f"run {given.run} has landed, and nothing is left to kill: take another --lake")
-    # In a process group of its own, which Spark's JVM joins.
+        sys.exit(f"run {given.run} has landed, and nothing is left to kill: use another --lake")
+    # In its own process group, which Spark's JVM joins.
     job = subprocess.Popen(COMMAND, start_new_session=True)  # noqa: S603 - our own script.
     try:
         while (done := run.status().done_rows) < given.rows / 2:

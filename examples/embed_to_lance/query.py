@@ -13,7 +13,7 @@ METRIC = "cosine"
 
 
 def bring_index_up_to_date(dataset: Any) -> None:  # noqa: ANN401 - Lance ships no types.
-    """Make an index, or add the rows to it that came since."""
+    """Create an index, or add the rows that came since."""
     if dataset.describe_indices():
         dataset.optimize.optimize_indices()
     else:
@@ -21,11 +21,11 @@ def bring_index_up_to_date(dataset: Any) -> None:  # noqa: ANN401 - Lance ships 
 
 
 def main() -> None:
-    """Embed the question, and ask the dataset."""
+    """Embed the question, and query the dataset."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question")
-    parser.add_argument("--index", action="store_true", help="make an index, or bring it up first")
-    parser.add_argument("--model", default="minilm", help="the one that the rows were made with")
+    parser.add_argument("--index", action="store_true", help="first create or update the index")
+    parser.add_argument("--model", default="minilm", help="the model that the rows were made with")
     parser.add_argument("--lake", type=Path, default=Path("lake"), help="folder of all files")
     given = parser.parse_args()
     place = str(given.lake.resolve() / "texts.lance")

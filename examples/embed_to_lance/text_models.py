@@ -1,6 +1,6 @@
 """Models that turn texts into vectors. Workers load one of them, and so does a query.
 
-A model of yours needs no more than what these have: built once, then called with a list of texts.
+Your own model needs the same interface: built once, then called with a list of texts.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ def load(name: str) -> Encode:
 
 
 class MiniLm:
-    """all-MiniLM-L6-v2 on a CPU, with numpy alone: six layers need no framework of 2 GB.
+    """all-MiniLM-L6-v2 on a CPU, with only numpy: six layers do not need a 2 GB framework.
 
-    With sentence-transformers installed all of it is `SentenceTransformer(folder).encode(texts)`.
+    With sentence-transformers installed, this is `SentenceTransformer(folder).encode(texts)`.
     """
 
     def __init__(self, folder: Path) -> None:
         """Read the weights and the tokenizer."""
-        # Here, because the stand-in below needs neither.
+        # Imported here, because the stand-in below needs neither.
         from safetensors.numpy import load_file  # noqa: PLC0415
         from tokenizers import Tokenizer  # noqa: PLC0415
 
         self._weights: dict[str, Vectors] = load_file(folder / "model.safetensors")
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(_TOKENS_MAX)
-        self._tokenizer.enable_padding()  # To the longest of a batch.
+        self._tokenizer.enable_padding()  # Pads to the longest text of a batch.
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         """Return a vector of length 1 for each text."""
@@ -66,8 +66,8 @@ class MiniLm:
 
     def _encode(self, texts: Sequence[str]) -> Vectors:
         tokens = self._tokenizer.encode_batch(list(texts))
-        ids = np.array([one.ids for one in tokens])
-        mask = np.array([one.attention_mask for one in tokens], np.float32)
+        ids = np.array([encoding.ids for encoding in tokens])
+        mask = np.array([encoding.attention_mask for encoding in tokens], np.float32)
         states = (
             self._weights["embeddings.word_embeddings.weight"][ids]
             + self._weights["embeddings.position_embeddings.weight"][: ids.shape[1]]
@@ -98,7 +98,7 @@ class MiniLm:
             for part in ("query", "key", "value")
         )
         scores = query @ key.transpose(0, 1, 3, 2) / np.float32((size // _HEADS) ** 0.5)
-        scores += (mask[:, None, None, :] - 1) * np.float32(1e9)  # Padding is not looked at.
+        scores += (mask[:, None, None, :] - 1) * np.float32(1e9)  # Padding is masked out.
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
         attended: Vectors = (shares @ value).transpose(0, 2, 1, 3).reshape(texts, tokens, size)
@@ -115,7 +115,7 @@ class MiniLm:
 
 
 def _gelu(given: Vectors) -> Vectors:
-    """Return `x * Phi(x)`; off by 1e-7 at most, as numpy has no error function of its own."""
+    """Return `x * Phi(x)`, off by at most 1e-7, as numpy has no error function."""
     size = np.abs(given) * np.float32(0.5**0.5)
     part = 1 / (1 + np.float32(0.3275911) * size)
     series = np.zeros_like(part)
@@ -127,7 +127,7 @@ def _gelu(given: Vectors) -> Vectors:
 
 
 class Hashing:
-    """Stands for a model where none is installed: texts with the same words are near."""
+    """A stand-in where no model is installed: texts with the same words are near."""
 
     seconds_per_text = 0.005
 

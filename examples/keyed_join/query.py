@@ -1,4 +1,4 @@
-"""Count what is in the table, and sum it up by country. Needs no Spark."""
+"""Count what is in the table, and sum it up by country. Does not need Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Join order lines with customers in Spark, rate each line with a slow service, once each.
 
 Start it, kill it anywhere, and start it again: lines that were rated are not rated again. The
-service counts its calls, so that it can be seen. README.md walks through it.
+service counts its calls, so that this is visible. README.md walks through it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Row = dict[str, Any]
 
 
 class Rate:
-    """Stands for a service that is slow, and paid by the call. Built once in a worker process."""
+    """In place of a slow service that is paid per call. Built once in each worker process."""
 
     def __init__(self, calls: Path) -> None:
-        """Open a list of calls. Each process has its own, so that none waits for another."""
+        """Open a list of calls. Each process has its own, so that none waits for the others."""
         self._calls = (calls / f"{uuid.uuid4().hex}.txt").open("a", buffering=1)
 
     async def __call__(self, row: Row) -> Row:
@@ -82,7 +82,7 @@ def make_input(folder: Path, rows: int) -> None:
         "credit": [n * 13 % 50 * 100 + 100 for n in ids],
     }
     pq.write_table(pa.table(customers), unfinished / "customers.parquet")
-    # In one step: a kill before it must not leave half an input behind.
+    # In one step: a kill before it must not leave half an input.
     unfinished.rename(folder)
 
 
@@ -90,7 +90,7 @@ def joined(spark: SparkSession, folder: Path, *, doubled: bool) -> DataFrame:
     """Return order lines with their customers. Spark joins; Holdfast only needs the key."""
     lines = spark.read.parquet(f"file://{folder}/lines")
     customers = spark.read.parquet(f"file://{folder}/customers.parquet")
-    if doubled:  # The usual accident: a customer stands twice in the table that is joined.
+    if doubled:  # The usual accident: a customer appears twice in the joined table.
         customers = customers.unionAll(customers.where("customer_id = 7"))
     return lines.join(customers, "customer_id")
 
@@ -101,7 +101,7 @@ def calls_in(folder: Path) -> Counter[str]:
 
 
 def print_calls(before: Counter[str], calls: Counter[str]) -> None:
-    """Say what was paid for, and what of it twice."""
+    """Print how many calls were paid for, and how many lines twice."""
     twice = sum(number > 1 for number in calls.values())
     print(f"calls of earlier starts: {before.total():,}; of this one: {(calls - before).total():,}")
     print(f"{len(calls):,} order lines were rated, {twice:,} of them more than once")
@@ -109,7 +109,7 @@ def print_calls(before: Counter[str], calls: Counter[str]) -> None:
 
 def open_session() -> SparkSession:
     """Start Spark on this machine, with two workers."""
-    # Otherwise Spark starts its workers with whatever python3 comes first.
+    # Otherwise Spark starts its workers with the first python3 on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("keyed-join").master("local[2]")
     # Otherwise Spark puts several small files into one task.
@@ -121,7 +121,7 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=3000, help="order lines")
-    parser.add_argument("--doubled", action="store_true", help="a customer stands there twice")
+    parser.add_argument("--doubled", action="store_true", help="a customer appears twice")
     parser.add_argument("--checkpoint-every", default="1s", help="work a kill may cost, per task")
     parser.add_argument("--run", default="join-1", help="the run's id: another input, another id")
     parser.add_argument("--lake", type=Path, default=Path("lake"), help="folder of all files")
@@ -157,7 +157,7 @@ def main() -> None:
     """Run the job.
 
     Raises:
-        SystemExit: The key does not tell the rows apart.
+        SystemExit: The key does not identify the rows.
     """
     given = arguments()
     lake = given.lake.resolve()

@@ -1,7 +1,7 @@
 """Ask a model about each of many products, once, and write the answers to an Iceberg table.
 
 Start it, kill it anywhere, and start it again: answers that were paid for are kept. README.md
-walks through it. Without --stack it needs nothing but pip packages and model_server.py.
+walks through it. Without --stack it needs only pip packages and model_server.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 
 def _client(url: str, concurrency: int, headers: dict[str, str] | None = None) -> httpx.AsyncClient:
-    """Return a client with a connection for every row that is worked on at a time."""
+    """Return a client with a connection for every row in flight."""
     return httpx.AsyncClient(
         base_url=url,
         headers=headers,
@@ -61,7 +61,7 @@ class Enrich:
         """Return the output row for one product.
 
         Raises:
-            httpx.HTTPError: There was no answer, or it was a refusal.
+            httpx.HTTPError: There was no answer, or it was an error.
         """
         asked = {"id": row["id"], "text": row["text"]}
         response = await self._client.post("/enrich", json=asked)
@@ -75,7 +75,7 @@ class OpenAiEnrich:
     def __init__(self, url: str, concurrency: int, model: str) -> None:
         """Make the client.
 
-        The key is read here, on the worker. It is no argument: arguments travel with the job.
+        The key is read here, on the worker. It is not an argument: arguments are sent with the job.
         """
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else None
@@ -86,7 +86,7 @@ class OpenAiEnrich:
         """Return the output row for one product.
 
         Raises:
-            httpx.HTTPError: There was no answer, or it was a refusal.
+            httpx.HTTPError: There was no answer, or it was an error.
             ValueError: The model did not answer in JSON.
             KeyError: Its answer lacks a field.
         """
@@ -128,13 +128,13 @@ def make_products(folder: Path, rows: int) -> None:
         ids = list(range(part, rows, INPUT_FILES))
         products = pa.table({"id": ids, "text": [product_text(row_id) for row_id in ids]})
         pq.write_table(products, unfinished / f"{part}.parquet")
-    # In one step: a kill before it must not leave half an input behind.
+    # In one step: a kill before it must not leave half an input.
     unfinished.rename(folder)
 
 
 def open_session(master: str | None) -> SparkSession:
-    """Return a session; without a master, on the one that the environment names."""
-    # Otherwise Spark starts its workers with whatever python3 comes first.
+    """Return a session; without a master, on the environment's."""
+    # Otherwise Spark starts its workers with the first python3 on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("llm-enrich")
     if master is not None:
@@ -173,7 +173,7 @@ def costly_step(given: argparse.Namespace) -> Any:  # noqa: ANN401 - its class h
     return hf.per_row(
         asker,
         concurrency=given.concurrency,
-        # Passing errors only: 422 is not among them, so such a row fails at its first call.
+        # Only temporary errors: 422 is not among them, so such a row fails at its first call.
         retry=hf.Retry(attempts=6, first_wait="200ms", longest_wait="10s"),
         timeout=TIMEOUT_S,
     )
@@ -221,7 +221,7 @@ def main() -> None:
         "cost": lambda answer: answer["tokens"] * PRICE_PER_TOKEN,
     }
     if given.retry_failed:
-        # None may fail: a retry that lands without some of them is over, and leaves them behind.
+        # None may fail: a retry that lands without some rows is over, and leaves them behind.
         report = run.retry_quarantined(max_errors=0, **options)
         run = hf.Run(report.run_id, store=store, store_options=store_options)
     else:

@@ -1,7 +1,7 @@
-"""A model server on this machine, for the job in enrich.py: slow, limited, and not reliable.
+"""A model server on this machine, for the job in enrich.py: slow, rate-limited and unreliable.
 
-It answers as a model provider does, with latency, passing errors, rate limits and rows that it
-never takes. All of it is drawn from a seed, so a run can be repeated. It also counts what it has
+It answers as a model provider does, with latency, temporary errors, rate limits and rows that it
+always refuses. All of it is drawn from a seed, so a run can be repeated. It also counts what it has
 answered: that is what a provider would have been paid for.
 """
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 CATEGORIES = ("books", "clothing", "garden", "kitchen", "music", "sport", "tools", "toys")
 PATHS = ("/enrich", "/v1/chat/completions")
 SUMMARY_WORDS = 8
-# What a call costs whatever its text: the instructions and the form of the answer.
+# What a call costs regardless of its text: the instructions and the form of the answer.
 TOKENS_PER_CALL = 40
 # A caller may use up a second's worth of calls at once.
 BURST_S = 1.0
@@ -61,7 +61,7 @@ class Counts:
     poison_ids: set[int] = field(default_factory=set)
 
     def as_json(self) -> Json:
-        """Return the counts as they are shown."""
+        """Return the counts as JSON shows them."""
         return {
             "calls": self.calls,
             "answered_calls": self.answered_calls,
@@ -91,7 +91,7 @@ class Reply:
     status: HTTPStatus
     content: Json
     headers: Mapping[str, str] = field(default_factory=dict)
-    # The id that counts as answered once the response is with the socket.
+    # The id that counts as answered once the response is written to the socket.
     answers: int | None = None
 
     def as_bytes(self) -> bytes:
@@ -140,7 +140,7 @@ class ModelServer:
         self.counts = Counts()
 
     async def listen(self, port: int) -> asyncio.Server:
-        """Bind to a port of this machine and begin to serve; 0 takes a free port."""
+        """Bind to a port of this machine and start serving; 0 takes a free port."""
         return await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=1024)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,7 +162,7 @@ class ModelServer:
         writer.close()
 
     async def _reply(self, request: Request) -> Reply | None:
-        """Return the response; None for a connection that is to be dropped."""
+        """Return the response; None to drop the connection."""
         if (request.method, request.path) == ("GET", "/counts"):
             return Reply(status=HTTPStatus.OK, content=self.counts.as_json())
         if request.method != "POST" or request.path not in PATHS:
@@ -175,7 +175,7 @@ class ModelServer:
         return await self._model(row_id, text, is_chat=is_chat)
 
     async def _model(self, row_id: int, text: str, *, is_chat: bool) -> Reply | None:
-        """Answer a call as the behaviour says; None for a connection that is to be dropped."""
+        """Answer a call as the behaviour says; None to drop the connection."""
         behaviour, counts = self._behaviour, self.counts
         counts.calls += 1
         counts.answered_again += row_id in counts.answered_ids
@@ -183,7 +183,7 @@ class ModelServer:
             counts.rate_limited += 1
             headers = {"Retry-After": str(math.ceil(wait_s))}
             return _refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many calls", headers)
-        # Refused calls have no number: how many there are hangs on the clock, and what is drawn
+        # Refused calls have no number: how many there are depends on the clock, and what is drawn
         # from the number must not.
         self._calls_of[row_id] += 1
         number = self._calls_of[row_id]
@@ -207,7 +207,7 @@ def is_poison(seed: int, share: float, row_id: int) -> bool:
 
 
 def enriched(row_id: int, text: str) -> Json:
-    """Return the model's answer, which hangs on the id and the text alone."""
+    """Return the model's answer, which depends only on the id and the text."""
     words = text.split()
     category = CATEGORIES[int(_draw("category", row_id, text) * len(CATEGORIES))]
     summary = " ".join(words[:SUMMARY_WORDS])
@@ -219,7 +219,7 @@ def enriched(row_id: int, text: str) -> Json:
 
 
 def _draw(*parts: object) -> float:
-    """Return a number from 0 up to 1 that looks random, and is always the same for the parts."""
+    """Return a pseudo-random number from 0 up to 1, always the same for the same parts."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -234,7 +234,7 @@ def _latency_s(behaviour: Behaviour, row_id: int, number: int) -> float:
 
 
 def _error(kind: float) -> Reply | None:
-    """Return one of the passing errors, each as often; None for a dropped connection."""
+    """Return one of the temporary errors, equally often; None for a dropped connection."""
     if kind < 1 / 3:
         return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the model has failed")
     if kind < 2 / 3:
@@ -255,7 +255,7 @@ def _asked(asked: Json) -> tuple[int, str]:
 def _asked_in_chat(asked: Json) -> tuple[int, str]:
     """Return the id and the text of a chat.
 
-    A chat carries no id. The first number in the last message stands for it; every text of this
+    A chat carries no id. The first number in the last message is used instead; every text of this
     example's input begins with its own.
 
     Raises:
@@ -280,7 +280,7 @@ def _chat(answer: Json) -> Json:
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:
-    """Return the connection's next request; None when there is none that can be read."""
+    """Return the connection's next request; None if there is no readable one."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.split("\r\n")
     headers = {}

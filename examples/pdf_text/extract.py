@@ -1,4 +1,4 @@
-"""Take the text out of many PDFs, once each, and write it to an Iceberg table.
+"""Extract the text of many PDFs, once each, and write it to an Iceberg table.
 
 Start it, kill it anywhere, and start it again: files that were read are not read again.
 README.md walks through it.
@@ -33,7 +33,7 @@ def extract(row: dict[str, Any]) -> dict[str, Any]:
 
 def open_session() -> None:
     """Start Spark on this machine, with two workers."""
-    # Otherwise Spark starts its workers with whatever python3 comes first.
+    # Otherwise Spark starts its workers with the first python3 on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("pdf-text").master("local[2]")
     builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -63,12 +63,12 @@ def main() -> None:
     report = run.append(
         hf.scan_files(f"file://{lake}/pdfs/**/*.pdf"),
         to=hf.IcebergTable(TABLE, catalog=catalog),
-        # One at a time in each task: this is work for the processor, and threads share one core.
+        # One at a time in each task: this is CPU work, and threads share one core.
         transform=hf.per_row(extract, concurrency=1),
         checkpoint_every=given.checkpoint_every,
         create=hf.Create(schema=OUTPUT),
         on_error="quarantine",
-        max_errors=5,  # More broken files than that are a mistake of ours, and nothing is written.
+        max_errors=5,  # More broken files than that mean a bug of ours, and nothing is written.
     )
     print(report)
     if report.quarantined_rows:

@@ -26,7 +26,7 @@ EVENTS = (
 
 
 def name_of(number: int) -> str:
-    """Return the path of a logbook below the folder: a folder for each year."""
+    """Return the path of a logbook in the folder, which has a subfolder for each year."""
     return f"{FIRST_YEAR + number % YEARS}/logbook-{number:04d}.pdf"
 
 

@@ -1,4 +1,4 @@
-"""Count what was read, and find the logbooks that speak of something. Needs no Spark."""
+"""Count what was read, and find the logbooks that mention something. Does not need Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = 5
 
 
 def main() -> None:
-    """Read the table with pyiceberg, and look into it."""
+    """Read the table with pyiceberg, and search it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", help="what to look for")
     parser.add_argument("--lake", type=Path, default=Path("lake"), help="folder of all files")
@@ -24,7 +24,7 @@ def main() -> None:
     pages = pc.sum(logbooks["pages"]).as_py()
     print(f"{len(logbooks):,} rows, {different:,} different files, {pages:,} pages")
     found = logbooks.filter(pc.match_substring(logbooks["text"], given.words)).sort_by("path")
-    print(f"{len(found):,} of them speak of {given.words!r}:")
+    print(f"{len(found):,} of them mention {given.words!r}:")
     for row in found.slice(0, SHOWN).to_pylist():
         print(f"  {Path(row['path']).name}, {row['pages']} pages: {row['text'].splitlines()[0]}")
 

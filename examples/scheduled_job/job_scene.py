@@ -1,6 +1,6 @@
-"""What the scenes have in common: start processes, kill a job half way, look at the table.
+"""What the scenarios share: start processes, kill a job half way, check the table.
 
-Only processes that a scene has started, and what these have started in their turn, are ended.
+Only processes that a scenario has started, and their descendants, are ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Process(NamedTuple):
-    """A process, told apart from a later one that gets the same id."""
+    """A process, distinguished from a later one with the same id."""
 
     process_id: int
     started_at: int
@@ -36,7 +36,7 @@ class Process(NamedTuple):
 
 @contextlib.contextmanager
 def scene_folder() -> Iterator[Path]:
-    """Give the folder that the command line names, else one that is removed afterwards."""
+    """Give the folder that the command line names, or one that is removed afterwards."""
     if sys.argv[1:]:
         folder = Path(sys.argv[1]).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def scene_folder() -> Iterator[Path]:
 def started(
     command: Sequence[str], *, environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program, and end it afterwards with all that it has started."""
+    """Start a program, and end it afterwards with all its descendants."""
     print("start:", *command, flush=True)
     paths = [str(HERE), os.environ.get("PYTHONPATH", "")]  # Schedulers import the job.
     environment = {
@@ -65,7 +65,7 @@ def started(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for this script, which then ends it in order.
+            start_new_session=True,  # Ctrl-C goes to this script, which ends the program.
         )
     try:
         yield program
@@ -99,7 +99,7 @@ def kill_at(
     program: subprocess.Popen[bytes],
     levels: int = 0,
 ) -> int:
-    """Kill a run's driver with all that it has started, once so much of its input is done.
+    """Kill a run's driver with all its descendants, once so much of its input is done.
 
     Args:
         run: The run.
@@ -109,7 +109,7 @@ def kill_at(
         levels: Kill the driver's parent (1) instead, or the parent of that (2).
 
     Raises:
-        SystemExit: It did not come to that, or the driver is not the scheduler's.
+        SystemExit: That share was not reached, or the driver is not the scheduler's.
     """
 
     def far_enough() -> hf.RunStatus | None:
@@ -120,7 +120,9 @@ def kill_at(
     victim = status.process_id
     for _ in range(levels):
         victim = _parents().get(victim, (0, 0))[0]
-    if victim == program.pid or victim not in {one.process_id for one in _tree_of(program.pid)}:
+    if victim == program.pid or victim not in {
+        process.process_id for process in _tree_of(program.pid)
+    }:
         sys.exit(f"process {victim} is not the scheduler's: nothing is killed")
     tree = _tree_of(victim)
     for process in tree:
@@ -131,10 +133,10 @@ def kill_at(
 
 
 def check_table(lake: Path) -> None:
-    """Read the table, and say whether each row is there once.
+    """Read the table, and check that each row is there once.
 
     Raises:
-        SystemExit: It is not.
+        SystemExit: Rows are missing or doubled.
     """
     ids = load_catalog(**catalog_of(lake)).load_table(TABLE).scan().to_arrow()["id"].to_pylist()
     print(f"{len(ids):,} rows in the table, {len(set(ids)):,} different ids")
@@ -143,7 +145,7 @@ def check_table(lake: Path) -> None:
 
 
 def _end(program: subprocess.Popen[bytes]) -> None:
-    """Ask a program to end, then kill what is left of it."""
+    """Ask a program to end, then kill what is left."""
     tree = _tree_of(program.pid)
     if program.poll() is None:
         program.send_signal(signal.SIGTERM)
@@ -161,16 +163,16 @@ def _send(process: Process, number: signal.Signals) -> None:
 
 
 def _tree_of(process_id: int) -> list[Process]:
-    """Return a process and all that it has started, directly or not."""
+    """Return a process and all its descendants."""
     parents = _parents()
     found = [process_id] if process_id in parents else []
-    for parent in found:  # It grows while it is read.
+    for parent in found:  # The list grows during the loop.
         found += [child for child, (its_parent, _) in parents.items() if its_parent == parent]
-    return [Process(one, parents[one][1]) for one in found]
+    return [Process(found_id, parents[found_id][1]) for found_id in found]
 
 
 def _parents() -> dict[int, tuple[int, int]]:
-    """Return the parent and the time of start of each process of this machine."""
+    """Return the parent and the start time of each process of this machine."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

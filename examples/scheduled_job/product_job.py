@@ -1,7 +1,7 @@
 """Describe products, once each, in an Iceberg table: the job that the schedulers here start.
 
-Nothing in it knows of a scheduler. It is given a run id, which must be the same whenever it is
-started again, and a folder for all its files.
+It does not depend on a scheduler. It takes a run id, which must be the same whenever it is started
+again, and a folder for all its files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OUTPUT = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
 def describe(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Stand for a model, or for an API that costs: return a text for each product."""
+    """Act as a model, or as an API that costs money: return a text for each product."""
     time.sleep(SECONDS_PER_ROW * batch.num_rows)
     return {"id": batch["id"], "text": pc.utf8_upper(batch["name"])}
 
@@ -47,8 +47,8 @@ def run_of(run_id: str, lake: Path) -> hf.Run:
 
 
 def open_session() -> SparkSession:
-    """Start Spark on this machine, with two workers, for nobody else to reach."""
-    # Otherwise Spark starts its workers with whatever python3 comes first.
+    """Start Spark with two workers, reachable only from this machine."""
+    # Otherwise Spark starts its workers with the first python3 on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers import this module. On a cluster: spark-submit --py-files product_job.py.
     paths = [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
@@ -61,7 +61,7 @@ def open_session() -> SparkSession:
 
 
 def describe_products(run_id: str, lake: Path) -> hf.Report:
-    """Run the job, or go on with it.
+    """Run the job, or resume it.
 
     Raises:
         HoldfastError: It did not land; `retry_safe` says whether to start it again.
@@ -85,14 +85,14 @@ def main() -> None:
     """Run the job from the command line; the exit code says whether to start it again.
 
     Raises:
-        SystemExit: With 75 when a further start may end well, with 70 when it would not.
+        SystemExit: With 75 if another start may succeed, with 70 if it would fail the same way.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", required=True, help="the same id when it is started again")
     parser.add_argument("--lake", type=Path, default=Path("lake"), help="folder of all files")
     given = parser.parse_args()
     status = run_of(given.run, given.lake.resolve()).status()
-    if status.state == "committed":  # Asked of the ledger alone: Spark need not even start.
+    if status.state == "committed":  # Read from the ledger alone: Spark need not even start.
         print(f"run {given.run} has landed: nothing to do")
         return
     try:

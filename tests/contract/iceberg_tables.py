@@ -1,4 +1,4 @@
-"""Iceberg tables behind the kit of the sink contract; all others work with PyIceberg or Spark."""
+"""Iceberg tables for the sink contract; other writers use PyIceberg or Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCHEMA = Schema(NestedField(1, "id", LongType()))
 
 
 class IcebergTable(TableUnderTest):
-    """A table in a namespace of its own. Others reach it by a catalog object of their own."""
+    """A table in a namespace of its own. Other writers use their own catalog object."""
 
     def __init__(self, catalog_name: str, properties: Mapping[str, str], *, empty: bool) -> None:
         """Create the table.
@@ -34,7 +34,7 @@ class IcebergTable(TableUnderTest):
         Args:
             catalog_name: The catalog's name.
             properties: PyIceberg's properties for it.
-            empty: Without any snapshot; otherwise with one row of somebody else's.
+            empty: Without any snapshot; otherwise with one row of another writer's.
         """
         self.catalog_name, self.properties = catalog_name, dict(properties)
         self.name = f"c{uuid.uuid4().hex[:10]}.t"
@@ -47,7 +47,7 @@ class IcebergTable(TableUnderTest):
 
     @abstractmethod
     def open_catalog(self) -> Catalog:
-        """Open the catalog as a driver does, so that answers can be lost."""
+        """Open the catalog as a driver does, in a way that lets a test lose answers."""
 
     def sink(self) -> IcebergSink:
         """Return a sink with a connection of its own."""
@@ -79,11 +79,11 @@ class IcebergTable(TableUnderTest):
         self._create()
 
     def remove_file(self, path: str) -> None:
-        """Delete a file past every table."""
+        """Delete a file without going through the table."""
         self._load().io.delete(path)
 
     def path_outside(self) -> str:
-        """Return a path in a folder whose name begins as the table's."""
+        """Return a path in a folder whose name begins with the table's."""
         return f"{self._load().location().rstrip('/')}-other/data/x.parquet"
 
     def drop(self) -> None:
@@ -95,17 +95,19 @@ class IcebergTable(TableUnderTest):
         self._load().manage_snapshots().rollback_to_snapshot(snapshot_id).commit()
 
     def expire_history(self) -> None:
-        """Expire with PyIceberg whatever is not the head."""
+        """Expire every snapshot but the head, with PyIceberg."""
         table = self._load()
         head = table.metadata.current_snapshot_id
-        old = [one.snapshot_id for one in table.snapshots() if one.snapshot_id != head]
+        old = [
+            snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != head
+        ]
         table.maintenance.expire_snapshots().by_ids(old).commit()
 
     def forget_marks(self) -> None:
         """Remove the marks, and raise the horizon to the newest snapshot."""
         table = self._load()
         marks = [name for name in table.properties if name.startswith(MARK_PREFIX)]
-        assert marks  # There were some: the case is not vacuous.
+        assert marks  # The case is not empty.
         with table.transaction() as change:
             change.remove_properties(*marks)
             change.set_properties({HORIZON: str(table.metadata.next_sequence_number() - 1)})
@@ -118,7 +120,7 @@ class IcebergTable(TableUnderTest):
 
 
 class RestTable(IcebergTable):
-    """A table in a REST catalog, which the sinks reach by a proxy and all others directly."""
+    """A table in a REST catalog; sinks reach it through a proxy, other writers directly."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class RestTable(IcebergTable):
         super().__init__(catalog_name, properties, empty=empty)
 
     def open_catalog(self) -> Catalog:
-        """Open the catalog by way of the proxy."""
+        """Open the catalog through the proxy."""
         return open_catalog(self.catalog_name, {**self.properties, "uri": self._proxy.uri})
 
     def replace(self) -> None:
@@ -145,7 +147,7 @@ class RestTable(IcebergTable):
         )
 
     def lose_next_answer(self, *, landed: bool) -> None:
-        """Cut the connection before or after the catalog has got the post."""
+        """Cut the connection before or after the catalog gets the post."""
         self._proxy.faults = [Fault(forward=landed, lose_answer=True)]
 
 
@@ -157,12 +159,12 @@ class NessieTable(RestTable):
         self._session.sql(f"ALTER TABLE {self.catalog_name}.{self.name} RENAME COLUMN id TO number")
 
     def roll_back(self, snapshot_id: int) -> None:
-        """Say that there is nothing to roll back to."""
-        assert snapshot_id not in [one.snapshot_id for one in self._load().snapshots()]
+        """Skip the case: there is nothing to roll back to."""
+        assert snapshot_id not in [snapshot.snapshot_id for snapshot in self._load().snapshots()]
         self.cannot("roll back: Nessie shows the newest snapshot only")
 
     def expire_history(self) -> None:
-        """Make sure that it is hidden already."""
+        """Check that the history is hidden already."""
         assert len(self._load().snapshots()) == 1
 
 
@@ -172,7 +174,7 @@ class SqlTable(IcebergTable):
     def open_catalog(self) -> Catalog:
         """Open the catalog, with a commit that can fail.
 
-        A cut of the wire between the database's commit and its answer cannot be timed, so the
+        A connection cannot be cut exactly between the database's commit and its answer, so the
         commit runs to its end and then raises.
         """
         catalog = open_catalog(self.catalog_name, self.properties)
@@ -189,7 +191,7 @@ class SqlTable(IcebergTable):
         return catalog
 
     def replace(self) -> None:
-        """Begin the history anew, as Iceberg's own replacement does: without a parent."""
+        """Start a new history without a parent, as Iceberg's own replacement does."""
         table = self._load()
         required = (AssertTableUUID(uuid=table.metadata.table_uuid),)
         self.others.commit_table(table, required, (RemoveSnapshotRefUpdate(ref_name="main"),))
@@ -199,5 +201,5 @@ class SqlTable(IcebergTable):
         """Let the next commit of a sink raise."""
         self._next_landed = landed
 
-    # Whether the next commit that fails has landed; None: it does not fail.
+    # Whether the next commit lands before it fails; None: it does not fail.
     _next_landed: bool | None = None

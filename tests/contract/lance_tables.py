@@ -1,4 +1,4 @@
-"""Lance datasets behind the kit of the sink contract; all others work with Lance itself."""
+"""Lance datasets for the sink contract; other writers use Lance itself."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class LanceDatasetUnderTest(TableUnderTest):
 
         Args:
             uri: Where.
-            options: Storage options, in anybody's names.
-            patch: Takes back what `lose_next_answer` does.
-            empty: Without rows; otherwise with one of somebody else's.
+            options: Storage options, under any of the names that they have.
+            patch: Undoes what `lose_next_answer` does.
+            empty: Without rows; otherwise with one of another writer's.
         """
         self.uri, self._patch = uri, patch
         self.place = DatasetPlace(uri=uri, options=dict(options))
@@ -70,11 +70,11 @@ class LanceDatasetUnderTest(TableUnderTest):
         self._create()
 
     def remove_file(self, path: str) -> None:
-        """Delete a file past every dataset."""
+        """Delete a file without going through the dataset."""
         self.place.storage.delete([path])
 
     def path_outside(self) -> str:
-        """Return a path in a folder whose name begins as the dataset's."""
+        """Return a path in a folder whose name begins with the dataset's."""
         return f"{self.place.data}-other/x.lance"
 
     def drop(self) -> None:
@@ -91,12 +91,12 @@ class LanceDatasetUnderTest(TableUnderTest):
         self._write([-2], mode="overwrite")
 
     def expire_history(self) -> None:
-        """Clean all versions away but the newest."""
+        """Clean up all versions but the newest."""
         self.load().cleanup_old_versions(older_than=dt.timedelta(0))
 
     def forget_marks(self) -> None:
         """Remove the schema's metadata."""
-        assert self.load().schema.metadata  # There is some: the case is not vacuous.
+        assert self.load().schema.metadata  # The case is not empty.
         self.load().update_schema_metadata({}, replace=True)
 
     def lose_next_answer(self, *, landed: bool) -> None:
@@ -104,7 +104,7 @@ class LanceDatasetUnderTest(TableUnderTest):
         true_commit = lance.LanceDataset.commit
 
         class Losing:
-            """Stands for Lance's class within the sink, for one commit."""
+            """Replaces Lance's class in the sink for one commit."""
 
             @staticmethod
             def commit(*args: Any, **options: Any) -> lance.LanceDataset:  # noqa: ANN401
@@ -116,7 +116,7 @@ class LanceDatasetUnderTest(TableUnderTest):
         self._patch.setattr(lance_post, "LanceDataset", Losing)
 
     def load(self) -> lance.LanceDataset:
-        """Return the newest version, as others see it."""
+        """Return the newest version, as other clients see it."""
         return lance.dataset(self.uri, storage_options=self.options)
 
     def _create(self) -> None:

@@ -1,4 +1,4 @@
-"""The simulated Lance dataset behind the kit of the sink contract."""
+"""The simulated Lance dataset for the sink contract."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.simulation.world import World
 
 
 class SharedLanceSimTable(LanceSimTable):
-    """A simulated dataset that threads may post to: in the simulation nothing runs at once."""
+    """A simulated dataset that threads may post to; the simulation itself has no threads."""
 
     def __init__(self, world: World, *, empty: bool) -> None:
-        """Start with a version of somebody else's rows, or with one without rows."""
+        """Start with a version of another writer's rows, or with one without rows."""
         super().__init__(world, empty=empty, file_rows=None)
         self._lock = threading.Lock()
 
@@ -31,9 +31,9 @@ class SimulatedLance(TableUnderTest):
     counts_versions = True
 
     def __init__(self, *, empty: bool) -> None:
-        """Start with a version of somebody else's rows, or with one without rows."""
+        """Start with a version of another writer's rows, or with one without rows."""
         self._chance = ChosenFault(0)
-        self._world = World(self._chance)  # Without faults; calls from outside do not pause.
+        self._world = World(self._chance)  # No faults; outside calls do not pause.
         self.table = SharedLanceSimTable(self._world, empty=empty)
 
     def sink(self) -> SharedLanceSimTable:
@@ -45,7 +45,7 @@ class SimulatedLance(TableUnderTest):
         return self.table.ids
 
     def foreign_append(self) -> None:
-        """Add a version; its rows are of no interest."""
+        """Add a version; its rows do not matter."""
         self.table.foreign_append()
 
     def change_schema(self) -> None:
@@ -53,7 +53,7 @@ class SimulatedLance(TableUnderTest):
         self.table.rename_column(0, "number")
 
     def drop_and_create(self) -> None:
-        """Make it again, and without the version that the simulation puts on top."""
+        """Create it again, without the version that the simulation puts on top."""
         self.table.make_again()
         self.table.folder.create()
 
@@ -62,7 +62,7 @@ class SimulatedLance(TableUnderTest):
         self.table.is_gone = True
 
     def remove_file(self, path: str) -> None:
-        """Take a file away."""
+        """Remove a file."""
         self.table.lost_files.append(path)
 
     def path_outside(self) -> str:
@@ -78,7 +78,7 @@ class SimulatedLance(TableUnderTest):
         self.table.replace()
 
     def expire_history(self) -> None:
-        """Clean all versions away but the newest."""
+        """Clean up all versions but the newest."""
         self.table.folder.clean_up(self.table.folder.newest)
 
     def forget_marks(self) -> None:
@@ -86,6 +86,6 @@ class SimulatedLance(TableUnderTest):
         self.table.drop_marks()
 
     def lose_next_answer(self, *, landed: bool) -> None:
-        """Let the world decide against the next post."""
+        """Make the simulated world fail the next post."""
         self._chance.post_fault = ANSWER_LOST if landed else NEVER_ARRIVES
         self._world.faults.calls = 1

@@ -1,4 +1,4 @@
-"""The simulated table behind the kit of the sink contract."""
+"""The simulated table for the sink contract."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ANSWER_LOST = 3
 
 
 class ChosenFault(Chance):
-    """Lets nothing happen by chance, and to a post what was chosen for it."""
+    """Injects no random fault, and into a post the fault that was chosen for it."""
 
     post_fault = 0
 
     def of(self, options: int, special: float = 1.0) -> int:  # noqa: ARG002 - nothing is drawn.
-        """Decide: only a post has six ways to go."""
+        """Decide: only a post has six outcomes."""
         return self.post_fault if options == _WAYS_OF_A_POST else 0
 
 
 class SharedSimTable(SimTable):
-    """A simulated table that threads may post to: in the simulation nothing runs at once."""
+    """A simulated table that threads may post to; the simulation itself has no threads."""
 
     def __init__(self, world: World, *, empty: bool) -> None:
-        """Start with a snapshot of somebody else's, or with none."""
+        """Start with a snapshot of another writer's, or with none."""
         super().__init__(world, empty=empty, file_rows=None)
         self._lock = threading.Lock()
 
@@ -44,14 +44,14 @@ class SimulatedTable(TableUnderTest):
     """The table of the simulation, whose one object is every driver's handle."""
 
     def __init__(self, *, empty: bool, kind: type[SharedSimTable] = SharedSimTable) -> None:
-        """Start with a snapshot of somebody else's, or with none.
+        """Start with a snapshot of another writer's, or with none.
 
         Args:
             empty: With none.
-            kind: The table's class, for one that breaks a promise.
+            kind: The table's class; a subclass may break a promise.
         """
         self._chance = ChosenFault(0)
-        self._world = World(self._chance)  # Without faults; calls from outside do not pause.
+        self._world = World(self._chance)  # No faults; outside calls do not pause.
         self._table = kind(self._world, empty=empty)
 
     def sink(self) -> SharedSimTable:
@@ -71,7 +71,7 @@ class SimulatedTable(TableUnderTest):
         self._table.rename_column(1, "number")
 
     def drop_and_create(self) -> None:
-        """Make it again, and without the snapshot that the simulation puts into it."""
+        """Create it again, without the snapshot that the simulation puts into it."""
         table = self._table
         table.make_again()
         table.snapshots, table.head, table.last_sequence_number = {}, None, 0
@@ -81,7 +81,7 @@ class SimulatedTable(TableUnderTest):
         self._table.is_gone = True
 
     def remove_file(self, path: str) -> None:
-        """Take a file away."""
+        """Remove a file."""
         self._table.lost_files.append(path)
 
     def path_outside(self) -> str:
@@ -93,7 +93,7 @@ class SimulatedTable(TableUnderTest):
         self._table.roll_back(snapshot_id)
 
     def replace(self) -> None:
-        """Begin the history anew."""
+        """Start a new history."""
         self._table.replace()
 
     def expire_history(self) -> None:
@@ -105,6 +105,6 @@ class SimulatedTable(TableUnderTest):
         self._table.drop_marks()
 
     def lose_next_answer(self, *, landed: bool) -> None:
-        """Let the world decide against the next post."""
+        """Make the simulated world fail the next post."""
         self._chance.post_fault = ANSWER_LOST if landed else NEVER_ARRIVES
         self._world.faults.calls = 1

@@ -1,4 +1,4 @@
-"""The sink contract: what the engine's promises rest on, as tests for any table format.
+"""The sink contract: what the engine relies on, as tests for any table format.
 
 Derive a class whose name begins with `Test`, give it `table`, and let pytest collect it. Each
 case is a promise of `holdfast.sinks.base.Sink`; its docstring says which, and a failure says
@@ -42,16 +42,16 @@ from tests.contract.table_under_test import (
     our_rows,
 )
 
-# ---- The mark: how a run that has landed is found again, whatever happens to its table since
+# ---- The mark: how a run that has landed is found again, whatever happens to the table later
 _INTENT = 7
-# Ids that a careless encoding would take for one another.
+# Ids that a careless encoding would confuse.
 _RUN_IDS = ("r", "R", "r/1", "r=2F1", "r 1", "r.1", "r%2F1", "r\u00e9")
 
 
 class MarkCases(Cases):
-    """What `find_mark` must tell, and what it must not make up."""
+    """What `find_mark` must find, and what it must not invent."""
 
-    # ---- whose it is ------------------------------------------------------------------------
+    # ---- whose mark it is -------------------------------------------------------------------
     def test_the_mark_names_the_intent(self) -> None:
         """Nonce, intent number, snapshot id and sequence number come back as they were posted."""
         table = self.table()
@@ -74,24 +74,24 @@ class MarkCases(Cases):
         expect(found, wanted, "the mark and presence after a foreign append")
 
     def test_the_same_run_id_of_another_ledger_is_a_mismatch(self) -> None:
-        """A run of the same id but another nonce is somebody else's, and is not taken for ours."""
+        """A run with the same id but another nonce is another run, and is not taken for ours."""
         table = self.table()
         expect_landed(table.attempt(IDS, nonce="nonce-of-another-ledger"))
         attempt = table.attempt(OTHER_IDS)
         expect_error(RunMismatchError, attempt.find, "another ledger's run of the same id")
 
     def test_run_ids_do_not_share_a_mark(self) -> None:
-        """The mark of one run is not found under another id, however alike they are."""
+        """The mark of one run is not found under another id, however similar."""
         table = self.table()
         landed = table.attempt(IDS, run_id=_RUN_IDS[2])
         expect_landed(landed)
-        others = [one for one in _RUN_IDS if one != landed.run_id]
-        found = {one: table.attempt([], run_id=one, nonce=f"of {one}").find() for one in others}
+        others = [id_ for id_ in _RUN_IDS if id_ != landed.run_id]
+        found = {id_: table.attempt([], run_id=id_, nonce=f"of {id_}").find() for id_ in others}
         expect(found, dict.fromkeys(others), "marks under other ids")
         expect_found(landed.find(), "under its own id")
 
     def test_a_run_that_was_copied_to_another_id_is_found_by_its_nonce(self) -> None:
-        """The rows are there, whatever the folder of the ledger is called by now."""
+        """The rows are there, whatever the ledger's folder is called now."""
         table = self.table()
         landed = table.attempt(IDS)
         expect_landed(landed)
@@ -101,7 +101,7 @@ class MarkCases(Cases):
         expect(expect_found(found, "under another id").mark, landed.mark, "the mark")
 
     def test_a_view_stays_as_it_was_loaded(self) -> None:
-        """What happens after a look does not reach it: the engine decides on one state."""
+        """Later changes do not reach a loaded view: the engine decides on one state."""
         table = self.table()
         attempt = table.attempt(IDS)
         view = table.sink().load()
@@ -114,7 +114,7 @@ class MarkCases(Cases):
 
     # ---- lost answers -----------------------------------------------------------------------
     def test_a_post_whose_answer_is_lost_is_found_by_its_mark(self) -> None:
-        """No answer is no refusal: the outcome is unknown, and the mark tells."""
+        """No answer is not a refusal: the outcome is unknown until the mark is looked for."""
         table = self.table()
         attempt = table.attempt(IDS)
         table.lose_next_answer(landed=True)
@@ -124,7 +124,7 @@ class MarkCases(Cases):
         expect(our_rows(table), IDS, "rows of a post that has arrived")
 
     def test_a_post_that_never_arrives_is_not_found_and_the_next_lands(self) -> None:
-        """A post that was lost on the way leaves nothing behind, and the next attempt is free."""
+        """A post that was lost on the way leaves nothing behind; the next attempt can land."""
         table = self.table()
         attempt = table.attempt(IDS)
         table.lose_next_answer(landed=False)
@@ -136,7 +136,7 @@ class MarkCases(Cases):
         expect(our_rows(table), IDS, "rows after the second post")
 
     def test_a_first_snapshot_whose_answer_is_lost_is_seen(self) -> None:
-        """An empty snapshot without an answer is unknown too; the next look shows it or not."""
+        """An empty snapshot without an answer is unknown too, until the next look."""
         for landed in (True, False):
             table = self.table_without_snapshot()
             sink = table.sink()
@@ -147,8 +147,8 @@ class MarkCases(Cases):
             expect(shown, landed, "whether an empty snapshot is shown")
 
     # ---- what others do to the table --------------------------------------------------------
-    def test_a_run_that_was_rolled_back_is_said_to_be_gone(self) -> None:
-        """The mark outlives a roll-back, which has removed the rows on purpose."""
+    def test_a_run_that_was_rolled_back_is_reported_as_gone(self) -> None:
+        """The mark survives a roll-back, which removed the rows on purpose."""
         table = self.table()
         attempt = table.attempt(IDS)
         expect_landed(attempt)
@@ -160,8 +160,8 @@ class MarkCases(Cases):
             expect_used_up(attempt.sink.load(), attempt, f"after {moment}")
             table.foreign_append()
 
-    def test_a_run_that_was_replaced_is_not_said_to_be_there(self) -> None:
-        """The mark outlives a replaced content; its rows are gone, or nobody can tell."""
+    def test_a_run_that_was_replaced_is_not_reported_as_there(self) -> None:
+        """The mark survives a replaced content; its rows are gone, or that is unknown."""
         table = self.table()
         attempt = table.attempt(IDS)
         expect_landed(attempt)
@@ -175,8 +175,8 @@ class MarkCases(Cases):
         expect_not(found, still, "a run whose rows were replaced")
         expect_used_up(view, attempt, "after a replace")
 
-    def test_a_run_whose_history_is_expired_is_not_said_to_be_gone(self) -> None:
-        """The mark outlives its snapshot; its rows are there, provably or not."""
+    def test_a_run_whose_history_is_expired_is_not_reported_as_gone(self) -> None:
+        """The mark survives its snapshot; its rows are there, provably or not."""
         table = self.table()
         attempt = table.attempt(IDS)
         expect_landed(attempt)
@@ -190,7 +190,7 @@ class MarkCases(Cases):
         expect_not(found, removed, "a run whose rows are there")
 
     def test_a_missing_mark_proves_nothing_once_marks_were_forgotten(self) -> None:
-        """A table may drop old marks, but a run that has landed is never said not to have."""
+        """A table may drop old marks, but a landed run is never reported as not landed."""
         table = self.table()
         attempt = table.attempt(IDS)
         expect_landed(attempt)
@@ -202,7 +202,7 @@ class MarkCases(Cases):
         expect(expect_found(found, "after marks were forgotten").mark, attempt.mark, "the mark")
 
     def test_a_table_that_was_made_again_takes_no_post_of_the_old_one(self) -> None:
-        """The same name is not the same table: its UUID tells, and the post asserts it."""
+        """The same name is not the same table: the post asserts the UUID."""
         for empty in (False, True):
             table = self.table(empty=empty)
             attempt = table.attempt(IDS)
@@ -219,8 +219,8 @@ class MarkCases(Cases):
             expect(table.sink().load().parent_snapshot_id, parent, "the parent in the new table")
             expect(table.attempt(IDS).find(), None, "the mark in the new table")
 
-    def test_a_dropped_table_is_said_to_be_missing(self) -> None:
-        """A look at a table that is no more is an error of its own, and a post does not land."""
+    def test_a_dropped_table_is_reported_as_missing(self) -> None:
+        """Loading a dropped table raises its own error, and a post does not land."""
         table = self.table()
         attempt = table.attempt(IDS)
         table.drop()
@@ -253,7 +253,7 @@ class PostCases(Cases):
         expect_used_up(view, attempt, "after a post")
 
     def test_a_mark_is_not_found_before_the_post(self) -> None:
-        """Neither an intent nor staged files make a mark, with or without a look at intents."""
+        """Neither an intent nor staged files make a mark, whether intents are given or not."""
         table = self.table()
         attempt = table.attempt(IDS)
         expect(attempt.find(), None, "the mark of a run that has not posted")
@@ -261,7 +261,7 @@ class PostCases(Cases):
         expect(none, None, "the mark of a run without intents")
 
     def test_a_second_post_from_the_same_view_is_a_conflict(self) -> None:
-        """A view is good for one post: neither the same intent nor another one lands on it."""
+        """A view is good for one post: neither the same intent nor another lands on it again."""
         table = self.table()
         first = table.attempt(IDS)
         second = table.attempt(OTHER_IDS, number=2, sink=first.sink, view=first.view)
@@ -272,7 +272,7 @@ class PostCases(Cases):
         expect(expect_found(first.find(), "after a conflict").mark, first.mark, "the mark")
 
     def test_a_post_from_a_stale_view_is_a_conflict(self) -> None:
-        """Whatever others have added since the look wins; nothing of ours lands."""
+        """Whatever other writers have added since the look wins; nothing of ours lands."""
         table = self.table()
         attempt = table.attempt(IDS)
         table.foreign_append()
@@ -285,16 +285,16 @@ class PostCases(Cases):
     def test_of_two_rivals_with_the_same_view_one_lands(self) -> None:
         """Two drivers of one run that have seen the same table do not both land."""
         table = self.table()
-        one = table.attempt(IDS, number=1)
+        first = table.attempt(IDS, number=1)
         two = table.attempt(OTHER_IDS, number=2)
-        expect(one.post(), Outcome.LANDED, "the first of two rivals")
+        expect(first.post(), Outcome.LANDED, "the first of two rivals")
         expect_refused(two.post(), "the second of two rivals")
         expect(our_rows(table), IDS, "rows after two rivals")
         found = two.sink.find_mark(two.sink.load(), RUN_ID, two.mark.run_nonce, {2: two.intent})
-        expect(expect_found(found, "by the loser").mark, one.mark, "the mark that the loser finds")
+        expect(expect_found(found, "by the loser").mark, first.mark, "the mark the loser finds")
 
     def test_of_rivals_that_post_at_once_one_lands(self) -> None:
-        """Posts that arrive at the same moment are decided by the table, not by luck."""
+        """The table decides between posts that arrive at the same moment."""
         table = self.table()
         rivals = [table.attempt([number], number=number) for number in range(_RIVALS)]
         start = threading.Barrier(_RIVALS)
@@ -309,9 +309,9 @@ class PostCases(Cases):
         expect(len(landed), 1, f"how many rivals have rows in the table ({outcomes})")
         mark = expect_found(rivals[0].find(), "after a race").mark
         expect(mark, rivals[landed[0]].mark, "the mark after a race")
-        told = [number for number, one in enumerate(outcomes) if one is Outcome.LANDED]
-        # An answer may be unknown, but whoever is told that it has landed must be right.
-        expect(told or landed, landed, f"who is told that it has landed ({outcomes})")
+        claimed = [number for number, outcome in enumerate(outcomes) if outcome is Outcome.LANDED]
+        # An outcome may be unknown, but one that says LANDED must be right.
+        expect(claimed or landed, landed, f"who got the answer LANDED ({outcomes})")
 
     def test_a_delayed_post_is_refused_once_its_number_is_used(self) -> None:
         """An empty snapshot uses up the number of an intent, which then never lands."""
@@ -347,7 +347,7 @@ class PostCases(Cases):
         expect((our_rows(table), attempt.find()), ([], None), "rows and mark after a conflict")
 
     def test_new_snapshot_ids_are_fresh(self) -> None:
-        """No two drivers draw the same id, nor one that the table has."""
+        """No two drivers draw the same id, or one that the table has."""
         table = self.table()
         if table.counts_versions:
             sink, view = table.sink(), table.sink().load()
@@ -363,7 +363,7 @@ class PostCases(Cases):
 
     # ---- the first snapshot -----------------------------------------------------------------
     def test_an_empty_table_gets_its_first_snapshot_once(self) -> None:
-        """The data's post has a parent even in a new table, and rivals do not both make one."""
+        """The post of the data has a parent even in a new table; two rivals do not both make it."""
         table = self.table_without_snapshot()
         sink, rival = table.sink(), table.sink()
         view, same = sink.load(), rival.load()
@@ -378,7 +378,7 @@ class PostCases(Cases):
         expect(our_rows(table), IDS, "rows after the first post")
 
     def test_a_late_first_snapshot_hides_no_rows(self) -> None:
-        """A first snapshot that arrives late does not push aside what has landed meanwhile."""
+        """A first snapshot that arrives late does not replace what has landed meanwhile."""
         table = self.table_without_snapshot()
         late = table.sink()
         view = late.load()
@@ -402,8 +402,8 @@ class PostCases(Cases):
         expect(attempt.find(), MarkFound(mark=attempt.mark, present=True), "the mark")
 
 
-# ---- The sink contract: what the engine's promises rest on, as tests for any table format
-# What a path can have between folder and name that a file system or a server resolves.
+# ---- The sink contract: what the engine relies on, as tests for any table format
+# Parts of a path, between folder and name, that a file system or a server resolves.
 _WAYS_OUT = ("../", "../../", "./", "/", "%2e%2e/", "%252E%252e/", "..%2f", "x/../../", "..\\")
 
 
@@ -446,7 +446,7 @@ class _FileCases(Cases):
             expect((error.path, error.count), (attempt.paths[index], 1), "what the error names")
 
     def test_a_file_of_another_size_counts_as_missing(self) -> None:
-        """A file that somebody has overwritten or cut short is not the one that was staged."""
+        """A file that was overwritten or cut short is not the one that was staged."""
         table = self.table()
         attempt = table.attempt(IDS)
         group = attempt.groups[0]
@@ -469,14 +469,14 @@ class _FileCases(Cases):
             "a check after the schema has changed",
         )
 
-    def test_a_copy_lands_in_the_place_of_what_was_copied(self) -> None:
+    def test_a_copy_lands_in_place_of_its_original(self) -> None:
         """Copies have other names, and need nothing of the originals once they are made."""
         table = self.table()
         attempt = table.attempt(IDS)
         sink, view, groups = attempt.sink, attempt.view, attempt.groups
         targets = [group.renamed(uuid.uuid4().hex) for group in groups]
         copies = sink.copy_groups(view, groups, targets)
-        expect([one.paths for one in copies], [one.paths for one in targets], "the copies' names")
+        expect([copy.paths for copy in copies], [group.paths for group in targets], "copies' names")
         _expect_missing(attempt, [], "files that were copied")
         sink.delete_files(view, attempt.paths)
         sink.check(view, [view.schema], copies)
@@ -484,7 +484,7 @@ class _FileCases(Cases):
         expect(our_rows(table), IDS, "rows of copies")
 
     def test_a_copy_of_what_is_gone_is_refused(self) -> None:
-        """Each staged object counts: rows would be left out without a word."""
+        """Every staged object is needed: without it, rows would be dropped silently."""
         table = self.table()
         for index in range(len(table.attempt(IDS).paths)):
             attempt = table.attempt(IDS)
@@ -503,14 +503,14 @@ class _FileCases(Cases):
             )
 
     def test_what_was_just_written_is_old_only_from_later_on(self) -> None:
-        """Between two moments that are hours away, any clock will do."""
+        """The two moments are hours apart, so any clock will do."""
         attempt = self.table().attempt(IDS)
         sink, view, groups = attempt.sink, attempt.view, attempt.groups
         expect(sink.old_groups(view, groups, sys.float_info.min), [], "what is as old as time")
         expect(sink.old_groups(view, groups, sys.float_info.max), groups, "what is older than ever")
 
     def test_deleting_staged_files_is_safe_to_repeat(self) -> None:
-        """A sweep that was cut short begins again; what has landed is left alone."""
+        """A sweep that was interrupted starts again; what has landed is left alone."""
         table = self.table()
         landed = table.attempt(IDS)
         expect_landed(landed)
@@ -531,14 +531,14 @@ class _FileCases(Cases):
         expect(found, set(landed.paths), "the files that the table reaches")
 
     def test_deleted_files_are_missing(self) -> None:
-        """What was swept cannot be posted any more: the check names every file of it."""
+        """What was swept can no longer be posted: the check names every file."""
         table = self.table()
         doomed = table.attempt(IDS)
         doomed.sink.delete_files(doomed.sink.load(), doomed.paths)
         _expect_missing(doomed, doomed.paths, "files that were deleted")
 
     def test_a_path_outside_the_table_is_refused(self) -> None:
-        """A ledger that names somebody else's file is damaged, and no file goes on its word."""
+        """A ledger that names a file outside the table is damaged; nothing is deleted."""
         table = self.table()
         attempt = table.attempt(IDS)
         outside = table.path_outside()
@@ -564,10 +564,10 @@ class _FileCases(Cases):
                     ),
                     f"a list with a path that has {way!r} inside",
                 )
-        _expect_missing(attempt, [], "files that stand before such a path")
+        _expect_missing(attempt, [], "files listed before such a path")
 
     def test_a_list_with_a_path_outside_deletes_nothing(self) -> None:
-        """One foreign path makes the whole list worthless: the files before it stay as well."""
+        """One foreign path invalidates the whole list: the files before it stay too."""
         table = self.table()
         attempt = table.attempt(IDS)
         paths = [*attempt.paths, table.path_outside()]
@@ -576,7 +576,7 @@ class _FileCases(Cases):
             lambda: attempt.sink.delete_files(attempt.view, paths),
             "a list with a path outside the table",
         )
-        _expect_missing(attempt, [], "files that stand before a path outside")
+        _expect_missing(attempt, [], "files listed before a path outside")
         expect_landed(attempt)
         expect(our_rows(table), IDS, "rows after a refused list")
 

@@ -1,9 +1,10 @@
-"""The table that a contract is tried on: what an author provides, and what a case expects.
+"""The table under test: what an author provides, and what a case expects.
 
-What others do to a table differs from format to format; here it has names. What a format cannot
-do, or a test cannot bring about, is said with `cannot`, and the case that needs it is skipped.
+What other writers do to a table differs between formats; here it has names. Where a format cannot
+do it, or a test cannot bring it about, `cannot` skips the case.
 
-Not by `assert`: pytest does not explain one in an installed package, and `python -O` drops it.
+Cases do not use `assert`: pytest does not explain one in an installed package, and `python -O`
+drops it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from holdfast.model.records import Intent, PartReference
 from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView, WriterSpec
 
-# ---- The table that a contract is tried on: what an author provides, and one attempt at a commit
-# With characters that a table property or a file name may not take as they are.
+# ---- The table under test: what an author provides, and one attempt at a commit
+# With characters that a table property or a file name may have to escape.
 RUN_ID = "scheduled/2026-01-31 00:00+00:00"
 NONCE = "nonce-of-this-ledger"
 # Rows of one attempt, and of another.
@@ -36,8 +37,8 @@ OTHER_IDS = [10, 11]
 class TableUnderTest(ABC):
     """One table with the column `id` of 64-bit integers, and what others may do to it.
 
-    Ids from 0 on are the contract's; other writers use negative ones. Everything but `sink` acts
-    on the table as somebody else would, not through the sink.
+    Ids from 0 on are the contract's; other writers use negative ones. Everything but `sink` acts on
+    the table as another writer would, not through the sink.
     """
 
     # Whether the format counts its versions: then a table always has one, a roll-back makes a new
@@ -50,7 +51,7 @@ class TableUnderTest(ABC):
 
     @abstractmethod
     def rows(self) -> list[int]:
-        """Return the ids that a reader sees, each as often as it is there."""
+        """Return the ids that a reader sees, with repetitions."""
 
     @abstractmethod
     def foreign_append(self) -> None:
@@ -62,7 +63,7 @@ class TableUnderTest(ABC):
 
     @abstractmethod
     def drop_and_create(self) -> None:
-        """Drop the table, and make one of the same name and schema, as empty as can be."""
+        """Drop the table, and create one with the same name and schema, as empty as possible."""
 
     @abstractmethod
     def remove_file(self, path: str) -> None:
@@ -70,13 +71,13 @@ class TableUnderTest(ABC):
 
     @abstractmethod
     def path_outside(self) -> str:
-        """Return a path that is not the table's, best one that looks almost as if it were."""
+        """Return a path outside the table, preferably one that looks like the table's."""
 
     def drop(self) -> None:
         """Drop the table for good.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("drop a table")
 
@@ -84,15 +85,15 @@ class TableUnderTest(ABC):
         """Make an older snapshot the newest one that readers see.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot(f"roll back to a snapshot ({snapshot_id})")
 
     def replace(self) -> None:
-        """Replace the table's content, so that its history begins anew; its UUID stays.
+        """Replace the table's content, so that a new history starts; its UUID stays.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("replace a table's content")
 
@@ -100,26 +101,26 @@ class TableUnderTest(ABC):
         """Forget every snapshot but the newest; rows stay.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("expire snapshots")
 
     def forget_marks(self) -> None:
-        """Forget all marks, as a table does that has taken too many runs since.
+        """Drop all marks, as a table does after too many later runs.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot("forget marks")
 
     def lose_next_answer(self, *, landed: bool) -> None:
-        """Let the answer to the next post of any sink get lost.
+        """Lose the answer to the next post of any sink.
 
         Args:
             landed: Whether the post itself arrives.
 
         Raises:
-            unittest.SkipTest: Unless a subclass can do it.
+            unittest.SkipTest: Always, unless a subclass overrides it.
         """
         self.cannot(f"lose the answer to a post that has {'' if landed else 'not '}arrived")
 
@@ -127,7 +128,7 @@ class TableUnderTest(ABC):
         """Skip the case, and say why.
 
         Args:
-            what: What cannot be done, as it follows on "cannot".
+            what: What cannot be done, as the words after "cannot".
 
         Raises:
             unittest.SkipTest: Always; pytest and unittest both report it as skipped.
@@ -139,7 +140,7 @@ class TableUnderTest(ABC):
 
         Args:
             ids: The rows.
-            spec: How to write; by default what a new sink says.
+            spec: How to write; by default what a new sink returns.
         """
         if spec is None:
             sink = self.sink()
@@ -160,13 +161,13 @@ class TableUnderTest(ABC):
         sink: Sink | None = None,
         view: TableView | None = None,
     ) -> Attempt:
-        """Stage rows and write down an intent, as the engine does; post nothing yet.
+        """Stage rows and record an intent, as the engine does; post nothing yet.
 
         Args:
             ids: The rows.
             number: The intent's number in the run's log.
             run_id: The run.
-            nonce: What tells the run from others of the same id.
+            nonce: Distinguishes the run from others with the same id.
             sink: The driver's handle on the table; by default a new one.
             view: The driver's last look; by default one is taken now.
         """
@@ -198,7 +199,7 @@ class TableUnderTest(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One driver's attempt at a commit: all that it posts, and from which look."""
+    """One driver's attempt at a commit: all that it posts, and the view that it posts from."""
 
     sink: Sink
     view: TableView
@@ -221,10 +222,10 @@ class Attempt:
         return self.sink.post(self.view, self.run_id, self.mark, Change(adds=self.groups))
 
     def find(self, sink: Sink | None = None) -> MarkFound | None:
-        """Look at the table afresh, and for the run's mark in it.
+        """Load the table again, and look for the run's mark in it.
 
         Args:
-            sink: Who looks; by default the driver itself.
+            sink: The handle to look with; by default the driver's own.
 
         Raises:
             RunMismatchError: Another run of the same id has landed there.
@@ -237,7 +238,7 @@ class Attempt:
 
 
 class Cases(ABC):
-    """Cases that are tried on tables, each on one of its own."""
+    """Cases, each on a table of its own."""
 
     @abstractmethod
     def table(self, *, empty: bool = False) -> TableUnderTest:
@@ -252,8 +253,8 @@ class Cases(ABC):
         """Return a new table without any snapshot.
 
         Raises:
-            unittest.SkipTest: The format has none.
-            AssertionError: It is said to have none, and this one is.
+            unittest.SkipTest: The format has no table without a version.
+            AssertionError: The format counts versions, but this table has none.
         """
         table = self.table(empty=True)
         if table.counts_versions:
@@ -263,15 +264,15 @@ class Cases(ABC):
         return table
 
 
-# ---- What a case expects, and how it says so when it is disappointed
+# ---- What a case expects, and what a failure says
 _Error = TypeVar("_Error", bound=Exception)
 
 
 def expect(actual: object, wanted: object, why: str) -> None:
-    """Compare what was got with what the engine relies on.
+    """Compare a result with what the engine relies on.
 
     Raises:
-        AssertionError: They differ.
+        AssertionError: The values differ.
     """
     __tracebackhide__ = True
     if actual != wanted:
@@ -279,10 +280,10 @@ def expect(actual: object, wanted: object, why: str) -> None:
 
 
 def expect_not(actual: object, unwanted: object, why: str) -> None:
-    """Make sure that something is not what the engine would go wrong with.
+    """Check that a result is not one that would mislead the engine.
 
     Raises:
-        AssertionError: It is.
+        AssertionError: The values are equal.
     """
     __tracebackhide__ = True
     if actual == unwanted:
@@ -293,7 +294,7 @@ def expect_error(kind: type[_Error], action: Callable[[], object], why: str) -> 
     """Return the error that an action must raise.
 
     Raises:
-        AssertionError: It raises none of that kind.
+        AssertionError: The action raises no such error.
     """
     __tracebackhide__ = True
     try:
@@ -304,10 +305,10 @@ def expect_error(kind: type[_Error], action: Callable[[], object], why: str) -> 
 
 
 def expect_used_up(view: TableView, attempt: Attempt, why: str) -> None:
-    """Make sure that an attempt's sequence number is given to nobody else.
+    """Check that an attempt's sequence number is not given out again.
 
     Raises:
-        AssertionError: It is the next one, or will be.
+        AssertionError: The number is the next one, or will be.
     """
     __tracebackhide__ = True
     number, used = view.next_sequence_number, attempt.mark.sequence_number
@@ -316,20 +317,20 @@ def expect_used_up(view: TableView, attempt: Attempt, why: str) -> None:
 
 
 def expect_landed(attempt: Attempt) -> None:
-    """Post an attempt that nothing stands against.
+    """Post an attempt that nothing prevents from landing.
 
     Raises:
-        AssertionError: It does not land.
+        AssertionError: The post does not land.
     """
     __tracebackhide__ = True
-    expect(attempt.post(), Outcome.LANDED, "a post that nothing stands against")
+    expect(attempt.post(), Outcome.LANDED, "a post that nothing prevents from landing")
 
 
 def expect_refused(outcome: Outcome, why: str) -> None:
-    """Make sure that a post was refused: by the table, or before it was sent.
+    """Check that a post was refused: by the table, or before it was sent.
 
     Raises:
-        AssertionError: It has landed, or nothing tells.
+        AssertionError: The post has landed, or that is unknown.
     """
     __tracebackhide__ = True
     if outcome not in {Outcome.CONFLICT, Outcome.UNSENT}:
@@ -337,10 +338,10 @@ def expect_refused(outcome: Outcome, why: str) -> None:
 
 
 def expect_no_landing(table: TableUnderTest, post: Callable[[], Outcome], why: str) -> None:
-    """Post, and find the same rows as before, whatever the words of the refusal.
+    """Post, and check that the rows stay the same, however the refusal is worded.
 
     Raises:
-        AssertionError: It says that it has landed, or there are other rows.
+        AssertionError: The post reports LANDED, or the rows have changed.
     """
     __tracebackhide__ = True
     before = table.rows()
@@ -357,7 +358,7 @@ def expect_found(found: MarkFound | None, why: str) -> MarkFound:
     """Return a mark that must be there.
 
     Raises:
-        AssertionError: It is not.
+        AssertionError: There is no mark.
     """
     __tracebackhide__ = True
     if found is None:

@@ -1,4 +1,4 @@
-"""The kit itself: each promise that a sink breaks is caught, and the kit asks for nothing more."""
+"""The contract itself: it catches each promise that a sink breaks, and asks for nothing more."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ForgetsMarks(SharedSimTable):
     def find_mark(
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
     ) -> MarkFound | None:
-        """Find nothing, but still tell runs apart."""
+        """Find nothing, but still distinguish runs."""
         super().find_mark(view, run_id, run_nonce, intents)
         return None
 
 
 class IgnoresHorizon(SharedSimTable):
-    """Takes a missing mark for a proof, though old marks are dropped."""
+    """Takes a missing mark as proof, though old marks are dropped."""
 
     def find_mark(
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
@@ -56,7 +56,7 @@ class TrustsAnyNonce(SharedSimTable):
     def find_mark(
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
     ) -> MarkFound | None:
-        """Find somebody else's mark as well."""
+        """Find other runs' marks too."""
         try:
             return super().find_mark(view, run_id, run_nonce, intents)
         except RunMismatchError:
@@ -64,14 +64,14 @@ class TrustsAnyNonce(SharedSimTable):
 
 
 class SaysPresent(SharedSimTable):
-    """Takes a mark for a proof that the rows are there."""
+    """Takes a mark as proof that the rows are there."""
 
     def _present(self, head: int | None, mark: RunMark) -> bool | None:  # noqa: ARG002
         return True
 
 
 class SaysGone(SharedSimTable):
-    """Takes a history that does not tell for one that denies."""
+    """Takes a history that is silent for one that denies."""
 
     def _present(self, head: int | None, mark: RunMark) -> bool | None:
         return bool(super()._present(head, mark))
@@ -89,7 +89,7 @@ class LooksLive(SharedSimTable):
 
 
 class LandsAnywhere(SharedSimTable):
-    """Posts without any condition, on whatever the head is."""
+    """Posts without any condition, whatever the head is."""
 
     def _arrive(self, post: Any) -> bool:  # noqa: ANN401 - the fake's own.
         now = {"head_seen": self.head}
@@ -108,10 +108,10 @@ class ForgetsNumbers(SharedSimTable):
 
 
 class TakesAnyUuid(SharedSimTable):
-    """Does not tell a table from one of the same name."""
+    """Takes any table of the same name for the same table."""
 
     def post_empty(self, view: TableView) -> Outcome:
-        """Assert the head only, which both lack."""
+        """Assert the head only, which neither table has."""
         return super().post_empty(replace(view, uuid=self.uuid))
 
 
@@ -144,19 +144,19 @@ class DeletesAnything(SharedSimTable):
     """Deletes what a damaged ledger names."""
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
-        """Ask no questions."""
+        """Check nothing."""
 
 
 class DeletesByPrefix(SharedSimTable):
-    """Takes a path for the table's own by how it begins."""
+    """Takes any path with the table's prefix for the table's own."""
 
     def refuse_outside(self, paths: Sequence[str]) -> None:
-        """Refuse what begins otherwise, and nothing else."""
+        """Refuse paths without the prefix, and nothing else."""
         super().refuse_outside([path for path in paths if not path.startswith("mem://")])
 
 
 class DeletesOnce(SharedSimTable):
-    """Fails where a sweep begins again."""
+    """Fails when a sweep is repeated."""
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
         """Demand that every file is there."""
@@ -170,9 +170,9 @@ CAUGHT: list[tuple[type[SharedSimTable], str]] = [
     (IgnoresHorizon, "test_a_missing_mark_proves_nothing_once_marks_were_forgotten"),
     (GoesByIds, "test_a_run_that_was_copied_to_another_id_is_found_by_its_nonce"),
     (TrustsAnyNonce, "test_the_same_run_id_of_another_ledger_is_a_mismatch"),
-    (SaysPresent, "test_a_run_that_was_rolled_back_is_said_to_be_gone"),
-    (SaysPresent, "test_a_run_that_was_replaced_is_not_said_to_be_there"),
-    (SaysGone, "test_a_run_whose_history_is_expired_is_not_said_to_be_gone"),
+    (SaysPresent, "test_a_run_that_was_rolled_back_is_reported_as_gone"),
+    (SaysPresent, "test_a_run_that_was_replaced_is_not_reported_as_there"),
+    (SaysGone, "test_a_run_whose_history_is_expired_is_not_reported_as_gone"),
     (LooksLive, "test_a_view_stays_as_it_was_loaded"),
     (LandsAnywhere, "test_a_second_post_from_the_same_view_is_a_conflict"),
     (LandsAnywhere, "test_a_post_from_a_stale_view_is_a_conflict"),
@@ -208,7 +208,7 @@ class Contract(SinkContract):
     ("broken", "case"), CAUGHT, ids=[f"{kind.__name__}-{case}" for kind, case in CAUGHT]
 )
 def test_a_broken_promise_is_caught(broken: type[SharedSimTable], case: str) -> None:
-    """A sink that breaks one promise fails the case for it, which a sound one passes."""
+    """A sink that breaks one promise fails the case for it; a correct sink passes it."""
     getattr(Contract(SharedSimTable), case)()
     with pytest.raises(AssertionError):
         getattr(Contract(broken), case)()

@@ -1,4 +1,4 @@
-"""The sink contract on Iceberg tables, in every kind of catalog that the tests have."""
+"""The sink contract on Iceberg tables, in every kind of catalog under test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stack_access import Stack
 
 
 class IcebergContract(SinkContract):
-    """The contract on whatever `make` makes; tables are closed behind each case."""
+    """The contract on the tables that `make` makes; they are closed after each case."""
 
     make: Callable[..., IcebergTable]
     _closing: contextlib.ExitStack
@@ -72,12 +72,12 @@ class TestRestCatalog(IcebergContract):
 
     @pytest.fixture(autouse=True)
     def catalog(self, stack: Stack, lake: SparkSession) -> Iterator[None]:
-        """Put a proxy before the catalog."""
+        """Put a proxy in front of the catalog."""
         properties = stack.rest_catalog_properties()
         with fault_proxy(properties["uri"]) as proxy:
             self.make = partial(RestTable, "lake", properties, proxy, lake)
             yield
-            assert not proxy.faults  # Every fault was met: no case is vacuous.
+            assert not proxy.faults  # Every fault was injected, so no case was empty.
 
 
 @pytest.mark.spark
@@ -88,9 +88,9 @@ class TestNessieCatalog(IcebergContract):
 
     @pytest.fixture(autouse=True)
     def catalog(self, stack: Stack, lake: SparkSession) -> Iterator[None]:
-        """Put a proxy before the catalog."""
+        """Put a proxy in front of the catalog."""
         properties = stack.nessie_catalog_properties()
         with fault_proxy(properties["uri"]) as proxy:
             self.make = partial(NessieTable, "nessie", properties, proxy, lake)
             yield
-            assert not proxy.faults  # Every fault was met: no case is vacuous.
+            assert not proxy.faults  # Every fault was injected, so no case was empty.

@@ -13,7 +13,7 @@ from tests.stack_access import Stack, missing
 
 
 class LanceContract(SinkContract):
-    """The contract on datasets in whatever folder a subclass names."""
+    """The contract on datasets in the folder that a subclass names."""
 
     folder: str
     options: dict[str, str]
@@ -21,7 +21,7 @@ class LanceContract(SinkContract):
 
     @pytest.fixture(autouse=True)
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Keep what takes back the loss of answers."""
+        """Keep the patch that undoes lost answers."""
         self._patch = monkeypatch
 
     def table(self, *, empty: bool = False) -> LanceDatasetUnderTest:

@@ -1,4 +1,4 @@
-"""Each requirement of a post, on a catalog without a server: what moved meanwhile refuses it."""
+"""Each requirement of a post, on a catalog without a server: a change meanwhile refuses it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHANGES: dict[str, Callable[[SqlTable], object]] = {
 def test_what_was_checked_must_hold_when_the_post_lands(what: str, tmp_path: Path) -> None:
     """A post from before the change is a conflict, and nothing of it is in the table."""
     uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
-    # Only an empty table, made again, has the same branch: none.
+    # Only an empty table, created again, has the same branch: none.
     empty = what == "table"
     properties = {"type": "sql", "uri": uri, "warehouse": warehouse}
     table = SqlTable("local", properties, empty=empty)

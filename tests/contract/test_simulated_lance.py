@@ -1,4 +1,4 @@
-"""The sink contract on the simulated Lance dataset: what the simulation shows rests on it."""
+"""The sink contract on the simulated Lance dataset, which the simulation relies on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.contract.table_under_test import TableUnderTest
 
 
 class TestSimulatedLance(SinkContract):
-    """The dataset in memory that histories are searched on."""
+    """The dataset in memory that the simulation runs on."""
 
     def table(self, *, empty: bool = False) -> SimulatedLance:
         """Return a new dataset in a world of its own."""
@@ -36,7 +36,7 @@ class TestSimulatedLance(SinkContract):
 
 
 _FILLED = pa.table({"id": pa.array([-1], pa.int64()), "new": pa.array([7], pa.int32())})
-# What others do, with Lance itself and in the simulation.
+# What other writers do, with Lance itself and in the simulation.
 Deeds = tuple[Callable[[LanceDatasetUnderTest], object], Callable[[SimulatedLance], object]]
 
 
@@ -46,7 +46,7 @@ def _lance(act: Callable[[Any], object]) -> Callable[[LanceDatasetUnderTest], ob
 
 
 def _both(act: Callable[[TableUnderTest], object]) -> Deeds:
-    """Return a deed that the kit of the contract has a name for."""
+    """Return a deed that the contract has a name for."""
     return act, act
 
 
@@ -122,12 +122,12 @@ DONE = (
 def test_the_simulation_does_as_lance_does(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_before: bool
 ) -> None:
-    """The same deeds have the same answers, versions and rows of ours, on either dataset."""
+    """The same deeds give the same answers, versions and rows of ours on either dataset."""
     real = LanceDatasetUnderTest(f"file://{tmp_path}/t.lance", {}, monkeypatch, empty=False)
     simulated = SimulatedLance(empty=False)
     seen = []
     for table, mine in ((real, 0), (simulated, 1)):
-        table.foreign_append()  # Two fragments of rows: there is something to compact.
+        table.foreign_append()  # Two fragments of rows, so that there is something to compact.
 
         def act(table: Any = table, mine: int = mine) -> None:  # noqa: ANN401 - one of the two.
             for name in names:
@@ -140,7 +140,7 @@ def test_the_simulation_does_as_lance_does(
 def _post_among(
     table: TableUnderTest, act: Callable[[], None], *, is_before: bool
 ) -> dict[str, object]:
-    """Post before or after what others do, and return all that a driver can tell of it."""
+    """Post before or after what others do, and return all that a driver can see of it."""
     attempt = table.attempt([0, 1])
     if is_before:
         act()
@@ -155,9 +155,9 @@ def _post_among(
     return {
         "outcome": outcome,
         "found": found,
-        "rows": sorted(one for one in table.rows() if one >= 0),
+        "rows": sorted(id_ for id_ in table.rows() if id_ >= 0),
         "version": view.parent_snapshot_id,
-        "columns": [(one["id"], one["name"], one["type"]) for one in view.schema["fields"]],
+        "columns": [(field["id"], field["name"], field["type"]) for field in view.schema["fields"]],
         "settled below": view.settled_below,
         "is the same": view.uuid == attempt.view.uuid,
     }

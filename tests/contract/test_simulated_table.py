@@ -1,4 +1,4 @@
-"""The sink contract on the simulated table: what the simulation shows rests on it."""
+"""The sink contract on the simulated table, which the simulation relies on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contract.sink_contract import SinkContract
 
 
 class TestSimulatedTable(SinkContract):
-    """The table in memory that histories are searched on."""
+    """The table in memory that the simulation runs on."""
 
     def table(self, *, empty: bool = False) -> SimulatedTable:
         """Return a new table in a world of its own."""

@@ -1,6 +1,6 @@
-"""The source contract: what a run of a scan rests on, for every kind of input.
+"""The source contract: what a run on a scan relies on, for every kind of input.
 
-What only one kind does is in tests/unit/sources.
+What is specific to one kind is in tests/unit/sources.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import STORAGE, on_disk, read, write_parquet
 
 ROWS = 7
-# The rows are in two files at least, three in each but the last.
+# The rows are in at least two files, three in each but the last.
 FILE_ROWS = 3
 
 
@@ -125,11 +125,11 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
 
 
 def test_every_row_comes_once_in_order_and_under_its_number(source: Source) -> None:
-    """Numbers go through all files; the columns are those that the driver was told."""
+    """Numbers continue across files; the columns are those that the driver was given."""
     scan = source.scan()
     pins = scan.pin()
     found = read(scan, pins)
-    assert len(pins.files) > 1  # The test is not about one file alone.
+    assert len(pins.files) > 1  # There is more than one file.
     assert len({str(row) for row in found.rows}) == ROWS
     assert (found.tags, found.passed_over) == ([(n, n + 1) for n in range(ROWS)], [])
     assert found.schema is not None
@@ -137,7 +137,7 @@ def test_every_row_comes_once_in_order_and_under_its_number(source: Source) -> N
 
 
 def test_a_resume_reads_what_is_left_under_the_same_numbers(source: Source) -> None:
-    """Wherever a start has stopped, inside a file or between two."""
+    """It does so wherever a start stopped, inside a file or between two."""
     scan = source.scan()
     pins = scan.pin()
     everything = read(scan, pins).rows
@@ -148,8 +148,8 @@ def test_a_resume_reads_what_is_left_under_the_same_numbers(source: Source) -> N
         assert found.accounted == numbers
 
 
-def test_pins_outlive_the_driver_and_readers_the_way_to_an_executor(source: Source) -> None:
-    """A later start has them from the ledger, a task has its reader and its slices pickled."""
+def test_pins_survive_the_driver_and_readers_survive_pickling(source: Source) -> None:
+    """A later start reads the pins from the ledger; a task gets its reader and slices pickled."""
     scan = source.scan()
     pins = scan.pin()
     kept = stored(pins)
@@ -162,7 +162,7 @@ def test_pins_outlive_the_driver_and_readers_the_way_to_an_executor(source: Sour
 
 
 def test_a_later_start_reads_what_was_pinned_and_says_what_came_since(source: Source) -> None:
-    """Rows that came since would else be left out without a word."""
+    """Otherwise rows that came since would be left out silently."""
     first = source.scan()
     pins = stored(first.pin())
     assert first.compare(pins) == ""

@@ -20,13 +20,13 @@ from tests.crash.started_jobs import ROOT
 from tests.stack_access import Stack
 
 PAGE = ROOT / "docs" / "reference" / "failpoints.md"
-# How the cells that have passed went, by name.
+# The results of the cells that have passed, by name.
 _FOUND: dict[str, str] = {}
 
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
-    """Return a source of random moments, others for each test; print how to have them again."""
+    """Return a source of random moments, different for each test; print how to repeat them."""
     seed, name = os.environ[SEED_VARIABLE], request.node.name
     print(f"\n{name}: again with {SEED_VARIABLE}={seed} make crash ARGS='-n 0 -s -k {name}'")
     return random.Random(f"{seed} {name}")
@@ -36,7 +36,7 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 def table(request: pytest.FixtureRequest, stack: Stack, tmp_path: Path) -> AnyCrashTable:
     """Return a table that does not exist yet, and a ledger of its own.
 
-    Of Iceberg, unless a test asks for others by name, indirectly.
+    An Iceberg table, unless a test asks for another by name, indirectly.
     """
     match getattr(request, "param", "iceberg"):
         case "lance":
@@ -60,7 +60,7 @@ def cluster(tmp_path: Path) -> Iterator[OwnCluster]:
 
 # ---- The page of the crash matrix, from what the cells of all processes have reported
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Keep what a cell says of itself."""
+    """Keep the result that a cell reports."""
     if report.when == "call" and report.passed and "test_failpoints.py" in report.nodeid:
         _FOUND.update({name: str(value) for name, value in report.user_properties})
 
@@ -77,20 +77,20 @@ def page(found: dict[Cell, str]) -> str:
     lines = [
         "# Failpoints",
         "",
-        "Named steps in drivers and tasks. They are off unless `HOLDFAST_FAILPOINTS` names a",
-        "folder when a process starts, and cost nothing then. A file in that folder, called as a",
-        "step is and holding `kill`, `stop` or `error`, arms it for the first process that comes.",
+        "Named steps in drivers and tasks. They are off, and cost nothing, unless",
+        "`HOLDFAST_FAILPOINTS` names a folder when a process starts. A file in that folder, named",
+        "like the step and holding `kill`, `stop` or `error`, arms it for the first process there.",
         "",
         "Steps between two effects, where a process was killed, stopped or made to fail, in real",
         "processes: drivers are clients of a Spark Connect server, tasks run on its two executors,",
-        "the ledger and the table are on S3, behind a REST catalog if it is not one of Lance's.",
+        "the ledger and the table are on S3, behind a REST catalog unless it is a Lance dataset.",
         "This page is written by",
         '`make crash ARGS="-k test_failpoints"` when every cell has passed.',
         "",
         "A cell says how the process that met the fault ended, for *stop* how its rival ended",
         "meanwhile, and at which start the script was done. Then Iceberg's own reader, or Lance,",
-        "found each row once, in one snapshot, and one more start said so. Of a step of a *task*",
-        "the driver's end is told.",
+        "found each row once, in one snapshot, and one more start said so. For a step of a *task*",
+        "the cell says how the driver ended.",
         "",
         "| step | of a | " + " | ".join(FAULTS) + " |",
         "|---|---|" + "---|" * len(FAULTS),

@@ -1,7 +1,7 @@
 """Count a transform's calls from outside the product: what was computed, where, and when.
 
-Workers import this module: it needs no pytest. Each worker process appends to a file of its own,
-one write for each batch, at the end of the batch's work: what is not written was not finished.
+Workers import this module, so it does not need pytest. Each worker process appends to a file of its
+own, one write for each batch, at the end of the batch's work: what is not written was not finished.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-# Names the folder for the files. In the environment, so that the transform itself is the same in
-# every start.
+# Names the folder for the files. It is in the environment, so that the transform itself is the same
+# in every start.
 CALLS_VARIABLE = "HOLDFAST_CRASH_CALLS"
 _WAIT_S = 0.1
 _WAITS_MAX = 900
@@ -30,7 +30,7 @@ _WAITS_MAX = 900
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of the transform that came to its end."""
+    """One finished call of the transform."""
 
     place: int
     attempt: int
@@ -39,7 +39,7 @@ class Call:
     worker: int
     began: float
     ended: float
-    # The keys: each run from its first key to before its end.
+    # The keys, as ranges from a first key to an end that is excluded.
     runs: tuple[tuple[int, int], ...]
 
     @property
@@ -49,7 +49,7 @@ class Call:
 
 
 class Costly:
-    """Stands for a model: y = 2 * id + 1, and each row costs time."""
+    """In place of a model: y = 2 * id + 1, and each row costs time."""
 
     def __init__(self, row_s: float) -> None:
         """Take the time that a row costs."""
@@ -70,10 +70,10 @@ class Costly:
 
 
 class SlowHead(Costly):
-    """The first ids are slow. All others cost nothing, but wait until some slow ones are done."""
+    """The first ids are slow. The others cost nothing, but wait until some slow ones are done."""
 
     def __init__(self, row_s: float, *, slow_to: int, others_after: int) -> None:
-        """Take what a slow row costs, which those are, and how many of them come first."""
+        """Take what a slow row costs, which rows are slow, and how many of them come first."""
         super().__init__(row_s)
         self.slow_to = slow_to
         self.others_after = others_after
@@ -135,7 +135,7 @@ def read_calls(folder: Path) -> list[Call]:
 
 
 def times_computed(calls: Iterable[Call], rows: int) -> npt.NDArray[np.int64]:
-    """Return for each id from 0 how often it was computed."""
+    """Return how often each id from 0 on was computed."""
     counts = np.zeros(rows, dtype=np.int64)
     for call in calls:
         for start, end in call.runs:

@@ -1,6 +1,6 @@
 """A row function whose calls are counted from outside the product, as those of `Costly` are.
 
-Workers import this module: it needs no pytest.
+Workers import this module, so it does not need pytest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.crash.counted_calls import count_call
 
 
 class Asked:
-    """Stands for a model behind a network: y = 2 * id + 1, after a while."""
+    """In place of a model behind a network: y = 2 * id + 1, after a while."""
 
     def __init__(self, row_s: float) -> None:
         """Take the time that an answer takes."""

@@ -79,7 +79,7 @@ class CrashTable:
         return self.lake.table(f"lake.{self.name}").where(FILLER_IS_RIGHT).count()
 
     def check_landed_once(self, rows: int) -> None:
-        """Assert that ids from 0 stand there once each, with their values, in one snapshot."""
+        """Assert that the table has each id from 0 on once, with its values, in one snapshot."""
         found = self.lake.table(f"lake.{self.name}").selectExpr(
             "count(*) AS rows",
             "count(DISTINCT id) AS ids",

@@ -1,4 +1,4 @@
-"""Drivers that a test starts in a moment: forked from a nursery that has imported everything."""
+"""Drivers that start at once: forked from a nursery that has imported everything."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Driver:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has said how it ended, or is gone."""
+        """Whether it has reported how it ended, or is gone."""
         return self.end.exists() or not Path(f"/proc/{self.process_id}").exists()
 
     def wait(self) -> dict[str, Any]:
-        """Return how it ended; what was killed left no word."""
+        """Return how it ended; a killed driver leaves no report."""
         until(lambda: self.has_ended, f"driver {self.process_id} ends")
         if not self.end.exists():
             return {"outcome": "", "error": "killed"}
@@ -72,7 +72,7 @@ class Nursery:
             process.communicate()
 
     def start(self, order: Mapping[str, Any]) -> Driver:
-        """Start a driver; see `nursery.act` for what it can be told."""
+        """Start a driver; see `nursery.act` for its orders."""
         end = self.folder / f"{uuid.uuid4().hex}.json"
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -82,10 +82,10 @@ class Nursery:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something to be so.
+    """Wait until a condition holds.
 
     Raises:
-        AssertionError: Time ran out.
+        AssertionError: The condition does not hold in time.
     """
     end = time.monotonic() + _END_S
     while not condition():

@@ -98,10 +98,10 @@ _OF_TASKS: dict[Story, tuple[str, ...]] = {
 
 
 _STORIES = (*_OF_DRIVERS, "replay")
-# Steps that only a scan comes to, and steps to which it never does: its rows have no keys.
+# Steps that only a scan reaches, and steps that it never reaches: its rows have no keys.
 _OF_SCANS = ("before-pins", "after-pins", "before-pinned", "after-pinned")
 _OF_KEYS = {"before-keys", "after-keys"}
-# The same of Lance: a dataset has versions from the start, and no manifests of ours.
+# The same for Lance: a dataset has versions from the start, and no manifests of ours.
 _OF_LANCE = (
     "before-lance-create",
     "after-lance-create",
@@ -128,14 +128,14 @@ class Cell:
     of: Process
     story: Story
     fault: Fault
-    # Whether the job reads files by itself, instead of a DataFrame.
+    # Whether the job scans files, instead of reading a DataFrame.
     is_scan: bool = False
     # Whether it writes a Lance dataset, instead of an Iceberg table.
     is_lance: bool = False
 
     @property
     def row(self) -> str:
-        """What stands first in its row of the table of results."""
+        """The first column of its row in the table of results."""
         kind = ", of a scan" if self.is_scan else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
@@ -159,29 +159,29 @@ def _cells() -> list[Cell]:
 
 
 def _scan_cells(known: Sequence[Cell]) -> list[Cell]:
-    """Return what only scans come to, in full, and a sample of the rest."""
+    """Return all cells that only scans reach, and a sample of the rest."""
     new = [
         Cell(step=step, of="driver", story="job", fault=fault, is_scan=True)
         for step in _OF_SCANS
         for fault in FAULTS
     ]
-    jobs = [one for one in known if one.story == "job" and one.step not in _OF_KEYS]
+    jobs = [cell for cell in known if cell.story == "job" and cell.step not in _OF_KEYS]
     some = random.Random(_SCANS_SEED).sample(jobs, _SAMPLED)
-    return new + [replace(one, is_scan=True) for one in some]
+    return new + [replace(cell, is_scan=True) for cell in some]
 
 
 def _lance_cells(known: Sequence[Cell]) -> list[Cell]:
-    """Return what only drivers of Lance come to, in full, and a sample of the rest, all stories."""
+    """Return all cells that only Lance drivers reach, and a sample of the rest, in all stories."""
     new = [
         Cell(step=step, of="driver", story="job", fault=fault, is_lance=True)
         for step in _OF_LANCE
         for fault in FAULTS
     ]
-    both = [one for one in known if one.step not in _OF_ICEBERG]
+    both = [cell for cell in known if cell.step not in _OF_ICEBERG]
     rng = random.Random(_LANCE_SEED)
-    some = [rng.choice([one for one in both if one.story == story]) for story in _STORIES]
-    some += rng.sample([one for one in both if one not in some], _SAMPLED - len(some))
-    return new + [replace(one, is_lance=True) for one in some]
+    some = [rng.choice([cell for cell in both if cell.story == story]) for story in _STORIES]
+    some += rng.sample([cell for cell in both if cell not in some], _SAMPLED - len(some))
+    return new + [replace(cell, is_lance=True) for cell in some]
 
 
 _USUAL = _cells()

@@ -31,7 +31,7 @@ _LANDED = {"committed", "already_committed"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """Where all cells take place: one nursery of drivers, one warm Connect server."""
+    """What all cells share: one nursery of drivers, one warm Connect server."""
 
     stack: Stack
     lake: SparkSession
@@ -41,7 +41,7 @@ class Desk:
     nursery: Nursery
 
     def play(self, cell: Cell) -> str:
-        """Play one cell, assert that all is well in the end, and say how it went."""
+        """Play one cell, assert the result, and return how it went."""
         game = _Game(self, f"{cell.name} {uuid.uuid4().hex[:6]}", is_lance=cell.is_lance)
         game.prepare(cell)
         act = cell.story if cell.story in {"abort", "sweep"} else "append"
@@ -57,7 +57,7 @@ class Desk:
             rival = _in_short(game.start(act).wait())
             os.kill(stopped, signal.SIGCONT)
         ended = driver.wait()
-        assert self.is_taken(cell.step), f"nobody came to {cell.step}: {ended}"
+        assert self.is_taken(cell.step), f"no process reached {cell.step}: {ended}"
         starts = game.finish(act)
         game.check(act)
         if cell.fault == "stop" and act == "append":
@@ -67,18 +67,18 @@ class Desk:
         return "; ".join(way for way in ways if way)
 
     def arm(self, step: str, fault: str) -> None:
-        """Let the next process that comes to the step take the fault."""
+        """Arm the step: the next process that reaches it takes the fault."""
         part = self.armed / f"{step}.part"
         part.write_text(fault, encoding="ascii")
         part.rename(self.armed / step)
 
     def is_taken(self, step: str) -> bool:
-        """Whether some process has come to the step since it was armed."""
+        """Whether some process has reached the step since it was armed."""
         return not (self.armed / step).exists()
 
     def taken(self, step: str) -> int:
-        """Wait until a process has taken the step, and stands; return its id."""
-        until(lambda: bool(self._takers(step)), f"somebody comes to {step}")
+        """Wait until a process has taken the fault and is stopped; return its id."""
+        until(lambda: bool(self._takers(step)), f"a process reaches {step}")
         process_id = self._takers(step)[-1]
         state = Path(f"/proc/{process_id}/stat")
         until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "T", f"{step} stops")
@@ -119,11 +119,11 @@ class _Game:
         }
 
     def prepare(self, cell: Cell) -> None:
-        """Bring the run to where the step can be reached."""
+        """Bring the run to a state where the step can be reached."""
         self.order["is_old"] = cell.story == "renewal"
         if cell.is_scan:
             self.order["scan"] = f"{self.order['store']}-input"
-            # Its rows are shared out over all slots: one row must be enough for a checkpoint.
+            # Its rows are spread over all slots: one row must be enough for a checkpoint.
             self.order["row_s"] = 0.25
             self._write_input()
         for left in self.desk.armed.iterdir():
@@ -155,7 +155,7 @@ class _Game:
         return driver
 
     def finish(self, act: str) -> str:
-        """Start the script again until it is done; say how often that was."""
+        """Start the script again until it is done; return how often that was."""
         good = {"append": _LANDED, "abort": {"aborted"}, "sweep": {"swept"}}[act]
         ended: dict[str, Any] = {}
         for number in range(1, _STARTS_MAX + 1):
@@ -172,28 +172,36 @@ class _Game:
             again = self.start("append").wait()
             assert again["error"] == "RunAbortedError", again
             return
-        assert rows == [(one, 2 * one + 1) for one in range(ROWS) if one != POISON]
+        assert rows == [(id_, 2 * id_ + 1) for id_ in range(ROWS) if id_ != POISON]
         assert [run for _, run in landed] == [self.run_id]
         if act == "append":
-            told = self.start(act).wait()
-            assert told["outcome"] == "already_committed", told
-            assert told["snapshot_id"] == landed[0][0]
-            assert told["quarantined_rows"] == 1, told
+            report = self.start(act).wait()
+            assert report["outcome"] == "already_committed", report
+            assert report["snapshot_id"] == landed[0][0]
+            assert report["quarantined_rows"] == 1, report
 
     def _iceberg_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
         """Return all rows, and the snapshots that have added some."""
         name = f"lake.{self.table}"
         rows = sorted(tuple(row) for row in self.desk.lake.table(name).collect())
         snapshots = self.desk.lake.table(f"{name}.snapshots").collect()
-        data = [one for one in snapshots if one["summary"].get("added-records", "0") != "0"]
-        return rows, [(one["snapshot_id"], one["summary"].get("holdfast.run")) for one in data]
+        data = [
+            snapshot
+            for snapshot in snapshots
+            if snapshot["summary"].get("added-records", "0") != "0"
+        ]
+        return rows, [
+            (snapshot["snapshot_id"], snapshot["summary"].get("holdfast.run")) for snapshot in data
+        ]
 
     def _lance_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
         """Return all rows, and the versions that have added some."""
         options = self.desk.stack.s3.lance_options()
         dataset = lance.dataset(self.table, storage_options=options)
         rows = sorted((row["id"], row["y"]) for row in dataset.to_table().to_pylist())
-        return rows, [(one, run_of(dataset, one)) for one in versions_with_rows(dataset)]
+        return rows, [
+            (version, run_of(dataset, version)) for version in versions_with_rows(dataset)
+        ]
 
     def _start_with(self, step: str, fault: str) -> dict[str, Any]:
         self.desk.arm(step, fault)

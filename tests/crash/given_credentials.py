@@ -10,6 +10,6 @@ VARIABLE = "HOLDFAST_TEST_CREDENTIALS"
 
 
 def from_file() -> dict[str, str]:
-    """Return what stands in the file now."""
+    """Return the file's current content."""
     found: dict[str, str] = json.loads(Path(os.environ[VARIABLE]).read_text(encoding="utf-8"))
     return found

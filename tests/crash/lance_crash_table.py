@@ -70,8 +70,8 @@ class LanceCrashTable:
         """Make the dataset, empty.
 
         Args:
-            columns: As Spark's SQL has them.
-            options: Of Iceberg tables alone.
+            columns: As Spark SQL writes them.
+            options: For Iceberg tables only.
         """
         fields = []
         for column in columns.split(", "):
@@ -85,7 +85,7 @@ class LanceCrashTable:
         return {"to": self.uri, "storage_options": self.options, **self.ledger, **settings}
 
     def dataset(self, version: int | None = None) -> lance.LanceDataset:
-        """Open the dataset as others do."""
+        """Open the dataset as other clients do."""
         return lance.dataset(self.uri, version=version, storage_options=self.options)
 
     def snapshots_with_rows(self) -> int:
@@ -94,7 +94,7 @@ class LanceCrashTable:
 
     def rows_by_file(self) -> list[int]:
         """Return how many rows each fragment of the dataset has, the smallest first."""
-        return sorted(one.physical_rows for one in self.dataset().get_fragments())
+        return sorted(fragment.physical_rows for fragment in self.dataset().get_fragments())
 
     def referred_files(self) -> set[str]:
         """Return the data files that any version of the dataset refers to."""
@@ -117,7 +117,7 @@ class LanceCrashTable:
         return sum(row["filler"] == filler(row["id"]) for row in rows)
 
     def check_landed_once(self, rows: int) -> None:
-        """Assert that ids from 0 stand there once each, with their values, in one version."""
+        """Assert that the dataset has each id from 0 on once, with its values, in one version."""
         dataset = self.dataset()
         found = dataset.to_table(columns=["id", "payload", "y"]).sort_by("id")
         assert np.array_equal(found["id"].to_numpy(), np.arange(rows))
@@ -134,7 +134,7 @@ AnyCrashTable = CrashTable | LanceCrashTable
 def versions_with_rows(newest: lance.LanceDataset) -> list[int]:
     """Return the versions of a dataset that have more rows than the one before."""
     found, before = [], 0
-    for version in sorted(one["version"] for one in newest.versions()):
+    for version in sorted(entry["version"] for entry in newest.versions()):
         rows = newest.checkout_version(version).count_rows()
         if rows > before:
             found.append(version)

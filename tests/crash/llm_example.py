@@ -114,7 +114,7 @@ class StartedExample:
         while (counts := server.counts())["answered_ids"] < answers:
             assert self.process.poll() is None, f"it ended by itself:\n{self.output}"
             assert time.monotonic() < until, f"too slow:\n{self.output}"
-            if not calls:  # Spark is still on its way.
+            if not calls:  # Spark is still starting.
                 began = time.monotonic()
             calls = counts["answered_calls"] - before
             time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""A standalone cluster of a test's own: a master and two workers of one core each.
+"""A standalone cluster for one test: a master and two workers of one core each.
 
 The workers have two loopback addresses: Spark starts no speculative attempt on the host that the
 first one runs on.
@@ -74,7 +74,7 @@ class OwnCluster:
 
     def executors(self) -> list[int]:
         """Return the processes of the executors, which the workers have started."""
-        return [one for server in self.processes for one in executors_of(server.pid)]
+        return [process for server in self.processes for process in executors_of(server.pid)]
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def wait_for_port(host: str, port: int) -> None:
     """Wait until something listens on a port.
 
     Raises:
-        AssertionError: Time ran out.
+        AssertionError: Nothing listens in time.
     """
     until = time.monotonic() + _READY_TIMEOUT_S
     while not _listens(host, port):

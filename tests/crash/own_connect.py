@@ -1,4 +1,4 @@
-"""A Spark Connect server of a test's own. Its jobs outlive their clients."""
+"""A Spark Connect server for one test. Its jobs outlive their clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class CostlyOnServer(Costly):
-    """Counts its calls where the client that sent it says: the server outlives its clients."""
+    """Counts its calls in its client's folder: the server outlives its clients."""
 
     def __init__(self, row_s: float) -> None:
         """Take the time that a row costs; on the client, take the folder for the counts."""
@@ -42,7 +42,7 @@ def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Itera
 
     Args:
         folder: Where its log goes.
-        more: Settings of Spark, beside or over the usual ones.
+        more: Settings of Spark that extend or override the defaults.
     """
     folder.mkdir()
     home, port = Path(pyspark.__file__).parent, free_port(MASTER_HOST)

@@ -1,4 +1,4 @@
-"""What a run has left in its store, and the files of its table, as they stand there now."""
+"""What a run has left in its store, and the files of its table, as they are now."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ class RunLedger:
         return [record for record in found if isinstance(record.body, kind)]
 
     def objects(self) -> list[str]:
-        """Return the names of all objects, from the run's folder on."""
+        """Return the names of all objects, relative to the run's folder."""
         found = self.storage.list(self.layout.folder)
         return sorted(uri.removeprefix(f"{self.layout.folder}/") for uri in found)

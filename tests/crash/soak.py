@@ -1,4 +1,4 @@
-"""A soak: runs one after another for an hour, while somebody keeps killing what they stand on.
+"""A soak: runs one after another for an hour, while the processes that they need are killed.
 
 Every 20 to 40 seconds a driver, an executor, the S3 server, the REST catalog or its database is
 killed, by a seed; servers come back at once. A driver that ends without a commit is started again.
@@ -45,7 +45,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass
 class Soak:
-    """All that a soak knows and counts."""
+    """The state and the counts of a soak."""
 
     stack: Stack
     catalog: Catalog
@@ -58,7 +58,7 @@ class Soak:
     kill_at: float = 0.0
 
     def run(self) -> None:
-        """Let one run come to its end, however often it has to be started."""
+        """Bring one run to its end, however often it has to be started."""
         name = uuid.uuid4().hex[:10]
         order = {
             "act": "append",
@@ -84,7 +84,7 @@ class Soak:
         self.violations.append(f"{order['run_id']} was not done after {_STARTS_MAX} starts")
 
     def _live(self, driver: Driver) -> dict[str, Any]:
-        """Let a driver run, and kill something whenever it is time."""
+        """Run a driver, and kill something whenever it is time."""
         while not driver.has_ended:
             if time.monotonic() >= self.kill_at:
                 self._kill(driver)
@@ -101,7 +101,7 @@ class Soak:
         elif kind == "executor":
             executors = executors_of(self._server)
             if not executors:
-                return  # The last one that was killed is not back yet.
+                return  # The last server that was killed is not back yet.
             kill_process(self.chance.choice(executors))
         else:
             kill_process(driver.process_id)
@@ -124,11 +124,15 @@ class Soak:
         table = _patiently(lambda: self.catalog.load_table(order["to"]))
         rows = _patiently(lambda: table.scan().to_arrow())
         ids = sorted(rows["id"].to_pylist())
-        if ids != [one for one in range(ROWS) if one != POISON]:
+        if ids != [id_ for id_ in range(ROWS) if id_ != POISON]:
             self.violations.append(f"{order['run_id']}: {len(ids)} rows, {len(set(ids))} ids")
-        wrong = [one for one in rows.to_pylist() if one["y"] != 2 * one["id"] + 1]
-        added = {one.snapshot_id: one.summary for one in table.snapshots()}
-        data = [one for one, facts in added.items() if facts and int(facts["added-records"] or 0)]
+        wrong = [row for row in rows.to_pylist() if row["y"] != 2 * row["id"] + 1]
+        added = {snapshot.snapshot_id: snapshot.summary for snapshot in table.snapshots()}
+        data = [
+            snapshot_id
+            for snapshot_id, facts in added.items()
+            if facts and int(facts["added-records"] or 0)
+        ]
         if wrong or data != [ended["snapshot_id"]]:
             self.violations.append(f"{order['run_id']}: {wrong[:3]}, {len(data)} data snapshots")
         self.counts["rows"] += len(ids)

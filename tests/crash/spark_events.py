@@ -1,4 +1,4 @@
-"""What Spark itself tells of a job: its event log."""
+"""What Spark itself records about a job: its event log."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.integration.process_jobs import QUIET
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "jobs" / "crash_job.py"
-# A script that is started anywhere finds neither the tests' session nor a store of its own.
+# A script that is started elsewhere finds neither the tests' session nor a store of its own.
 _NOT_PASSED_ON = ("SPARK_HOME", "SPARK_REMOTE", "SPARK_CONF_DIR", "HOLDFAST_STORE")
 _POLL_S = 0.05
 _KILL_ROUNDS_MAX = 100
@@ -55,7 +55,7 @@ class StartedJob:
         """Wait for something to happen while the job runs.
 
         Raises:
-            AssertionError: It ended, or time ran out.
+            AssertionError: The job ended, or time ran out.
         """
         until = time.monotonic() + timeout_s
         while not what():
@@ -84,7 +84,7 @@ class StartedJob:
                 break
             for process_id in found:
                 kill_process(process_id)
-            # A process that is about to be gone has no command line any more.
+            # A process that is about to end has no command line any more.
             killed = found | killed
             self.process.poll()
             time.sleep(_POLL_S)
@@ -144,7 +144,7 @@ class Job:
         return [call for started in self.starts for call in started.calls]
 
     def _settings_of(self, folder: Path) -> dict[str, Any]:
-        """Executors do not inherit the driver's environment: tell Spark what they need."""
+        """Return settings that give executors the environment, which they do not inherit."""
         spark = {
             **self.settings["spark"],
             "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
@@ -171,7 +171,7 @@ def session_of(process_id: int) -> int | None:
 
 
 def read_proc(process_id: int, name: str) -> str:
-    """Return what the system tells of a process; nothing once it is gone."""
+    """Return what the system says about a process; nothing once it is gone."""
     try:
         return Path(f"/proc/{process_id}/{name}").read_text()
     except (FileNotFoundError, ProcessLookupError):

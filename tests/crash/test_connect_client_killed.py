@@ -1,4 +1,4 @@
-"""A client of Spark Connect dies, and its job goes on without it: the next start ends that job."""
+"""A Spark Connect client dies, and its job runs on without it: the next start ends that job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 TASKS_AT_ONCE = 2
-# For a request to the store, and for a machine that has other work.
+# Time for a request to the store, and for a machine that has other work.
 SLACK_S = 1.5
 
 
@@ -40,7 +40,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
 def test_the_job_of_a_killed_client_stops_soon_after_the_next_start_has_claimed_the_run(
     table: CrashTable, remote: str, tmp_path: Path
 ) -> None:
-    """The server goes on with a dead client's job, until the run is claimed anew; rows land once.
+    """The server continues a dead client's job until the run is claimed again; rows land once.
 
     Method: SIGKILL the client after checkpoints; see its job compute more rows on the server;
     start the client again, which takes over at once; compare the times of the first job's calls
@@ -82,7 +82,7 @@ def test_the_job_of_a_killed_client_stops_soon_after_the_next_start_has_claimed_
     print(f"  {int(repeated.sum())} rows computed again of {at_risk} allowed")
     print(f"  places of the first job {sorted({call.place for call in old})}")
     print(f"  report {second.report}")
-    # The first job was at work until the claim: the test is not vacuous.
+    # The first job was at work until the claim, so the test is not vacuous.
     assert rows_after(old, killed_at) > 0
     assert stopped_at > claimed_at - batch_s - SLACK_S
     assert rows_before(old, claimed_at) < rows // 2

@@ -1,4 +1,4 @@
-"""Credentials that end in the middle of a job: new ones are asked for, and no task fails."""
+"""Credentials that expire in the middle of a job: new ones are asked for, and no task fails."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def refuse_early(gateway: Gateway) -> None:
 
 
 def check_end(job: subprocess.Popen[bytes], folder: Path) -> None:
-    """Wait for the job; it must have committed all rows, and Spark's log tell of no lost task."""
+    """Wait for the job; it must commit all rows, and Spark's log must show no lost task."""
     code = job.wait(_WAIT_S)
     errors = (folder / "errors").read_text()
     assert code == 0, errors
@@ -148,7 +148,7 @@ def check_end(job: subprocess.Popen[bytes], folder: Path) -> None:
 def test_new_credentials_are_asked_for_and_no_task_fails(gateway: Gateway, tmp_path: Path) -> None:
     """The first user is removed while tasks read, write and record; the second takes over.
 
-    Method: a server that forgets the user at once; Spark's own log tells of every lost task.
+    Method: a server that forgets the user at once; Spark's own log shows every lost task.
     """
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": "s3://lake/wh"}
     SqlCatalog("default", **catalog).create_namespace("db")
@@ -166,7 +166,7 @@ def test_new_credentials_are_asked_for_and_no_task_fails(gateway: Gateway, tmp_p
 def test_keys_that_a_catalog_vends_are_asked_for_and_no_task_fails(
     gateway: Gateway, tmp_path: Path, stack: Stack
 ) -> None:
-    """The catalog gave the first user's keys with the table, and gives the second's from then on.
+    """The catalog first vends the first user's keys with the table, and later the second's.
 
     Method: a real catalog, which vends none; a proxy adds the keys to its answers. Ledger and
     input are reached by the second user all the time, and only the driver and workers can ask
@@ -184,7 +184,7 @@ def test_keys_that_a_catalog_vends_are_asked_for_and_no_task_fails(
 
     def with_keys(body: bytes) -> bytes:
         answer = json.loads(body)
-        if "metadata" in answer:  # Else there is no table yet.
+        if "metadata" in answer:  # Otherwise there is no table yet.
             answer["config"] = {**answer.get("config", {}), **gateway.options(user[0])}
         return json.dumps(answer).encode()
 
@@ -200,7 +200,7 @@ def test_keys_that_a_catalog_vends_are_asked_for_and_no_task_fails(
 
 
 def give(folder: Path, user: str) -> None:
-    """Replace what the job's function gives."""
+    """Replace the credentials that the job's function returns."""
     part = folder / "credentials.part"
     given = {"access_key_id": user, "secret_access_key": f"{user}-secret"}
     part.write_text(json.dumps(given), encoding="utf-8")

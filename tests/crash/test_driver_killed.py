@@ -23,7 +23,7 @@ TASKS_AT_ONCE = 2
 def test_a_million_rows_land_once_though_the_driver_is_killed_five_times(
     table: AnyCrashTable, tmp_path: Path, chance: random.Random
 ) -> None:
-    """Each row stands in the table once, and a kill costs no more than the last checkpoint.
+    """Each row is in the table once, and a kill costs no more than the work since a checkpoint.
 
     Method: SIGKILL the driver, its JVM and its workers at random moments, four times while rows
     are computed and once counted from the start of the process; start once more; read with
@@ -73,7 +73,7 @@ def test_a_million_rows_land_once_though_the_driver_is_killed_five_times(
 def test_rows_of_a_tenth_of_a_second_are_lost_for_at_most_ten_seconds(
     table: AnyCrashTable, tmp_path: Path, chance: random.Random
 ) -> None:
-    """Where rows are dear, a kill costs at most two checkpoints' work of each task.
+    """Where rows are expensive, a kill costs at most two checkpoints' work of each task.
 
     Method: SIGKILL the driver, its JVM and its workers twice at random moments while rows are
     computed; start once more; count the rows that each task computed in vain.
@@ -110,7 +110,7 @@ def test_rows_of_a_tenth_of_a_second_are_lost_for_at_most_ten_seconds(
 
 
 def killed_at(job: Job, since: str, delay_s: float) -> None:
-    """Start the job and kill all of it some time after it began, or began to compute."""
+    """Start the job and kill all of it some time after it started, or started to compute."""
     with job.start() as started:
         if since == "first call":
             started.wait_for_first_call()
@@ -118,7 +118,7 @@ def killed_at(job: Job, since: str, delay_s: float) -> None:
         assert started.process.poll() is None, f"it ended before the kill:\n{started.errors}"
         killed = started.kill()
     print(f"  killed {delay_s:.2f} s after its {since}: {len(killed)} processes")
-    # It did crash, with its JVM if there was one: the test is not vacuous.
+    # It did crash, with its JVM if there was one, so the test is not vacuous.
     assert started.process.returncode == -signal.SIGKILL
     assert started.process.pid in killed
     if since == "first call":

@@ -1,6 +1,6 @@
-"""An executor dies, or Spark doubts that one lives: the same driver ends the job by itself.
+"""An executor dies, or Spark doubts that one is alive: the same driver finishes the job.
 
-The executors are processes of a standalone cluster that the test itself has started.
+The executors are processes of a standalone cluster that the test itself starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.crash.started_jobs import Job, StartedJob, kill_process, session_of
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
-# Spark doubts a slow task soon.
+# Spark soon starts a second attempt at a slow task.
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
@@ -32,7 +32,7 @@ SPECULATION = {
 def test_an_executor_killed_in_mid_task_costs_one_checkpoint(
     table: AnyCrashTable, cluster: OwnCluster, tmp_path: Path, chance: random.Random
 ) -> None:
-    """The driver goes on without the executor, and its task's work is kept but for the rest.
+    """The driver continues without the executor, whose work up to a checkpoint is kept.
 
     Method: SIGKILL one of two executor processes at a random moment while it computes, after its
     task has had time for a checkpoint; read with Spark SQL, or with Lance; count the transform's
@@ -61,7 +61,7 @@ def test_an_executor_killed_in_mid_task_costs_one_checkpoint(
         started.wait_until(lambda: session_of(victim) is None, timeout_s=10.0)
         done = rows_of(started, victim)
         assert started.ended() == 0, started.errors
-    # It was killed, and in mid-task.
+    # It was killed in mid-task.
     removed = [event["Removed Reason"] for event in read_events(cluster.folder, "ExecutorRemoved")]
     print(f"  executor {victim} killed at {done:,} of {place_rows:,} rows of place {place}")
     assert any("code 137" in reason for reason in removed), removed
@@ -86,7 +86,7 @@ def test_an_executor_killed_in_mid_task_costs_one_checkpoint(
 def test_a_speculative_twin_waits_and_the_healthy_task_ends_its_work(
     table: AnyCrashTable, cluster: OwnCluster, tmp_path: Path, every_s: float, rows_first: int
 ) -> None:
-    """Spark's second attempt at a slow place repeats little, and the first is not ended early.
+    """Spark's second attempt at a slow place repeats little, and the first is not cut short.
 
     Method: speculation is on, and of four places the first is slow; the others end when the first
     has computed some rows. Spark's event log proves that a second attempt was then started,
@@ -119,7 +119,7 @@ def test_a_speculative_twin_waits_and_the_healthy_task_ends_its_work(
     print(f"  {doubted[0] - began:.1f} s; rows by attempt {rows_by_attempt(calls)}")
     print(f"  {int(repeated.sum())} rows computed again of {at_risk:.0f} allowed")
     print(f"  report {started.report}")
-    # It was there long before the healthy attempt ended.
+    # It started long before the healthy attempt ended.
     assert ended - doubted[0] > 5.0
     assert (doubted[0] - began < every_s) == (rows_first * slow_row_s < every_s)
     assert repeated.min() == 0

@@ -1,6 +1,6 @@
 """The crash matrix: every step where a process can die, with each fault, in real processes.
 
-A process comes to the step and is killed, stopped until a rival has finished, or fails. Then the
+A process reaches the step and is killed, stopped until a rival has finished, or fails. Then the
 same script is started until it is done, and Iceberg's own reader, or Lance, must find each row
 once, in one snapshot. The results are written to docs/reference/failpoints.md when all cells have
 passed.
@@ -44,13 +44,13 @@ def test_a_run_survives(
 
 
 def test_every_step_of_the_code_is_in_the_matrix() -> None:
-    """A step that nobody tries would only seem to be safe."""
+    """A step without a cell would only seem to be safe."""
     known = {cell.step for cell in CELLS}
     tried = set()
     for path in SOURCE.rglob("*.py"):
         for step in re.findall(r'failpoint\(f?"([^"]+)"\)', path.read_text(encoding="utf-8")):
             pattern = re.compile(re.sub(r"\{.*?\}", "[a-z-]+", step))
-            found = {one for one in known if pattern.fullmatch(one)}
+            found = {cell_step for cell_step in known if pattern.fullmatch(cell_step)}
             assert found, (Path(path).name, step)
             tried |= found
-    assert tried == known  # And the matrix tries no step that the code has no more.
+    assert tried == known  # The matrix has no step that is gone from the code.

@@ -41,7 +41,7 @@ def costly_job(table: AnyCrashTable, folder: Path) -> Job:
 def test_each_task_leaves_one_file_however_many_checkpoints_it_makes(
     table: AnyCrashTable, tmp_path: Path
 ) -> None:
-    """A checkpoint does not mean a file: files are as many as tasks, and of even size.
+    """A checkpoint does not mean a file: there are as many files as tasks, of even size.
 
     Method: nothing is killed; count the task records in the ledger and the files in the table.
     """
@@ -66,7 +66,7 @@ def test_each_task_leaves_one_file_however_many_checkpoints_it_makes(
 def test_kills_leave_no_tail_of_small_files_and_a_sweep_leaves_almost_nothing(
     table: AnyCrashTable, tmp_path: Path
 ) -> None:
-    """What died tasks had done lands in few files; then a sweep removes what they have left.
+    """What dead tasks had done lands in few files; then a sweep removes what they left.
 
     Method: SIGKILL the driver, its JVM and its workers three times while rows are computed, each
     time after checkpoints; start once more; count files and checkpoints; sweep; read all again.
@@ -107,7 +107,7 @@ def check_sweep(table: AnyCrashTable, ledger: RunLedger) -> None:
     below = set(ledger.storage.list(table.location))
     data = {uri for uri in below if uri.endswith((".parquet", ".lance"))}
     print(f"  {swept}; objects in the run's folder {len(before)}, then {left}")
-    print(f"  {len(needed)} files referred to, {len(data - needed)} data files that nobody needs")
+    print(f"  {len(needed)} files referred to, {len(data - needed)} unneeded data files")
     assert len(left) < len(before)
     assert "run.json" in left
     others = [name for name in left if name != "run.json" and not name.startswith("log/")]
@@ -116,7 +116,7 @@ def check_sweep(table: AnyCrashTable, ledger: RunLedger) -> None:
     assert needed == table.referred_files()
     assert needed <= below
     if isinstance(table, LanceCrashTable):
-        # Nothing was killed between a file and its record, so nothing is left that nobody knows.
+        # Nothing was killed between a file and its record, so no unknown file is left.
         assert data == needed
         folders = {uri.removeprefix(f"{table.location}/").split("/")[0] for uri in below}
         assert folders == {"data", "_versions", "_transactions", "_holdfast"}
@@ -124,6 +124,6 @@ def check_sweep(table: AnyCrashTable, ledger: RunLedger) -> None:
 
 
 def check_rows(table: AnyCrashTable) -> None:
-    """Assert that every row stands there once, with its own filler, in one snapshot."""
+    """Assert that every row is there once, with its own filler, in one snapshot."""
     table.check_landed_once(ROWS)
     assert table.right_fillers() == ROWS

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM while calls are being made: they come to their end, their answers are kept.
+"""Ctrl-C and SIGTERM while calls are being made: calls are finished, and their answers kept.
 
-Nothing of it hangs on checkpoints: the interval is longer than the job.
+This does not depend on checkpoints: the interval is longer than the job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WIDE_ROWS = 1_000
 def test_calls_in_flight_are_finished_and_kept(
     table: AnyCrashTable, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The driver is gone within ten seconds, and no answer that came is asked for again.
+    """The driver ends within ten seconds, and no call that was answered is made again.
 
     Method: send the signal once while calls of a second each are being made, to all processes of
     the terminal as Ctrl-C does, or to the driver alone; start again; count the calls.
@@ -59,7 +59,7 @@ def test_calls_in_flight_are_finished_and_kept(
 def test_calls_longer_than_their_grace_do_not_keep_the_driver(
     table: AnyCrashTable, tmp_path: Path
 ) -> None:
-    """Calls of a minute are given up: the driver is gone within ten seconds all the same."""
+    """Calls of a minute are given up: the driver still ends within ten seconds."""
     job = asking_job(table, tmp_path, row_s=60.0)
     with job.start() as started:
         ledger = RunLedger.of(table)
@@ -79,7 +79,7 @@ def test_calls_longer_than_their_grace_do_not_keep_the_driver(
 def test_no_half_upload_and_no_process_is_left(
     table: AnyCrashTable, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Parts of data files had arrived: they are taken back, and the next start goes on.
+    """Parts of data files had arrived: they are removed, and the next start resumes.
 
     Method: wide rows and small row groups, so that a file is sent while it grows; the server
     itself is asked which uploads it knows.
@@ -139,7 +139,7 @@ def asking_job(table: AnyCrashTable, folder: Path, *, row_s: float) -> Job:
 
 
 def interrupted(started: StartedJob, number: signal.Signals) -> float:
-    """Send the signal in the middle of calls; return after how many seconds the driver is gone."""
+    """Send the signal in the middle of calls; return how many seconds the driver takes to end."""
     started.wait_until(lambda: len(started.calls) > 2 * CONCURRENCY)
     began = time.monotonic()
     if number == signal.SIGINT:

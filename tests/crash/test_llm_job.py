@@ -1,6 +1,6 @@
 """The LLM job of the examples, killed on the way: no answer is paid for twice, no row is lost.
 
-The server's own count is the witness: it knows for which rows it had answered before.
+The server's own count is the evidence: it knows which rows it had answered before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ERRORS, POISON, RATE, SEED = 0.05, 0.005, 220, 11
 
 
 @pytest.mark.timeout(1200)  # 20,000 calls of half a second, and four starts of Spark.
-def test_twenty_thousand_answers_outlive_three_kills(
+def test_twenty_thousand_answers_survive_three_kills(
     table: CrashTable,
     cluster: OwnCluster,
     lake: SparkSession,

@@ -1,4 +1,4 @@
-"""Input that Spark deals anew, and output that ends up in two files: nothing is lost or doubled."""
+"""Input that Spark reshuffles, and output that ends up in two files: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_rows_that_spark_deals_anew_after_a_lost_executor_land_once(
 ) -> None:
     """Spark itself would lose some rows and double others; they are computed again instead.
 
-    Method: a Python step deals rows to partitions by chance; SIGKILL one of two executors when
+    Method: a Python step assigns rows to partitions at random; SIGKILL one of two executors when
     some places are done, so that Spark runs part of that step again, as its event log proves.
     """
     rows, tasks = 8_000, 8
@@ -61,8 +61,8 @@ def test_rows_that_spark_deals_anew_after_a_lost_executor_land_once(
     counts = times_computed(started.calls, rows)
     print(f"  executor {victim} killed when {done:,} rows were computed; stages run again {again}")
     print(f"  {int((counts > 1).sum()):,} rows computed again, exit code {code}")
-    assert len(again) >= 2  # Rows were dealt anew, and then read anew.
-    if code != 0:  # An error is allowed, a wrong commit is not; then the next start mends it.
+    assert len(again) >= 2  # Rows were reshuffled, and then read again.
+    if code != 0:  # An error is allowed, a wrong commit is not; the next start then succeeds.
         assert "holdfast.errors." in started.errors, started.errors
         assert table.snapshots_with_rows() == 0
         started = job.run_to_its_end()

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from holdfast.sinks.iceberg.writer import IcebergTaskWriter
 from tests.crash.counted_calls import count_call
 
-# `<cut> <path>`: at which cut, counted from 0, and the file that tells of the kill. Nothing
-# happens when the file is there already.
+# `<cut> <path>`: at which cut, counted from 0, and the file that records the kill. Nothing happens
+# if the file exists already.
 KILL_VARIABLE = "HOLDFAST_CRASH_BETWEEN_CLOSES"
 HALVES = ("a", "b")
 
@@ -48,7 +48,7 @@ class TwoHalves:
 
 @functools.cache
 def kill_between_closes() -> None:
-    """Make the writer of this process kill it where the environment says so."""
+    """Make this process's writer kill the process where the environment says so."""
     order = os.environ.get(KILL_VARIABLE)
     if order is None:
         return

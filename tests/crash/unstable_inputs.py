@@ -1,4 +1,4 @@
-"""An input whose rows stand in other partitions each time they are read. Workers import this."""
+"""An input whose rows are in other partitions each time they are read. Workers import this."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 
 def random_places(df: DataFrame, places: int) -> DataFrame:
-    """Return the same rows, dealt to partitions by chance, which Spark does not know of."""
+    """Return the same rows, assigned to partitions at random, without Spark's knowledge."""
     dealt = df.mapInArrow(_deal, "id BIGINT, payload STRING, place INT")
     return dealt.repartition(places, "place").drop("place")
 

@@ -1,4 +1,4 @@
-"""Inputs whose rows are wide. Drivers import this module: it needs no pytest."""
+"""Inputs whose rows are wide. Drivers import this module, so it does not need pytest."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from tests.crash.counted_calls import Costly
 
 _PIECES = 3
 FILLER_COLUMN = "filler STRING"
-# What Spark SQL says of a row whose filler is the one that was made for it.
+# The Spark SQL condition that a row has the filler that was made for it.
 _DIGESTS = [f"sha2(concat(id, ' {n}'), 512)" for n in range(_PIECES)]
 FILLER_IS_RIGHT = f"filler = concat({', '.join(_DIGESTS)})"
 
 
 class CostlyWide(Costly):
-    """Makes a filler for each row besides, which only this row has."""
+    """Also makes a filler for each row, unique to the row."""
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
         """Work on the rows, count them, and add the filler."""
@@ -26,6 +26,6 @@ class CostlyWide(Costly):
 
 
 def filler(number: int) -> str:
-    """Return 384 characters that follow from a row's number."""
+    """Return 384 characters derived from a row's number."""
     pieces = [hashlib.sha512(f"{number} {n}".encode()).hexdigest() for n in range(_PIECES)]
     return "".join(pieces)

@@ -1,1 +1,1 @@
-"""Stand-ins in memory, with switches for what real servers do wrong."""
+"""In-memory stand-ins, with switches for the faults of real servers."""

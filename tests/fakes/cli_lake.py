@@ -1,4 +1,4 @@
-"""A real store in a folder, a real Iceberg table and runs on them, for the command line to see."""
+"""A real store in a folder, a real Iceberg table and runs on them, for command-line tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CliLake:
 
     @property
     def catalog_arguments(self) -> list[str]:
-        """The same, as a command line names it."""
+        """The same, as command-line arguments."""
         pairs = [f"{name}={value}" for name, value in self.properties.items()]
         return [word for pair in pairs for word in ("--catalog", pair)]
 
@@ -111,7 +111,7 @@ class CliLake:
         return driver.write(view, identity, WriteOptions(**options))
 
     def start_and_die(self, run_id: str, submitter: MemorySubmitter, **options: Any) -> None:  # noqa: ANN401
-        """Start a run in a process that something kills when its first task has ended."""
+        """Start a run in a process that is killed when its first task has ended."""
         submitter.after_task[0] = _die
         with contextlib.suppress(DriverDiedError):
             self.start(run_id, submitter, Ports(process_id=_GONE), **options)
@@ -155,7 +155,7 @@ def die_before_post(lake: CliLake, **arguments: Any) -> None:  # noqa: ANN401 - 
 
 
 def die_before_receipt(lake: CliLake, run_id: str = "r") -> None:
-    """Start a run that lands, and whose driver dies before it can say so."""
+    """Start a run that lands, and whose driver dies before it records that."""
     append = RunLog.append
 
     def until_receipt(log: RunLog, body: Body) -> Record:
@@ -177,5 +177,5 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliLake:
     monkeypatch.setenv("COLUMNS", "80")
     for name in ("HOLDFAST_STORE", "FORCE_COLOR", "NO_COLOR", "PYICEBERG_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))  # No configuration of somebody's own.
+    monkeypatch.setenv("HOME", str(tmp_path))  # No configuration of the user's own.
     return CliLake(tmp_path)

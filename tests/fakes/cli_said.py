@@ -1,4 +1,4 @@
-"""What the command line says of a run, and runs in the states that it has to tell apart."""
+"""What the command line says about a run, and runs in the states that it must distinguish."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALWAYS = 1e-9
 
 
 def said(lake: CliLake, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Run a command that ends well, and return what it printed, each run of blanks as one."""
+    """Run a command that ends well, and return what it printed, with blanks collapsed."""
     assert lake.call(*words) == 0
     return " ".join(capsys.readouterr().out.split())
 
@@ -38,7 +38,7 @@ def stopped() -> Rig:
 
 
 def unknown() -> Rig:
-    """Return a run whose driver died when its post was on the way."""
+    """Return a run whose driver died while its post was on the way."""
     rig = Rig()
     rig.table.post_faults.append(PostFault.DIES_UNSENT)
     rig.start_and_die(two_partitions())

@@ -1,4 +1,4 @@
-"""What the doctor says of a lake, for tests of each of its checks."""
+"""What the doctor says about a lake, for tests of each of its checks."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def found(
     assert lake.call("doctor", "--json", *words) == code
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] == (code == 0)
-    return {one["check"]: one for one in document["checks"]}
+    return {finding["check"]: finding for finding in document["checks"]}

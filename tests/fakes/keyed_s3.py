@@ -1,6 +1,6 @@
-"""An S3 server on 127.0.0.1 whose keys are changed under its users.
+"""An S3 server on 127.0.0.1 whose keys change while clients use it.
 
-For what a real one cannot be made to say: each way in which servers refuse an old key.
+For answers that a real server cannot be made to give: each way in which servers refuse an old key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EMPTY_LIST = (
 
 
 class KeyedS3(ThreadingHTTPServer):
-    """Keeps objects for whoever signs with the key of today; S3's own words for all others."""
+    """Serves requests that are signed with the current key; answers others with S3's own errors."""
 
     def __init__(self) -> None:
         """Listen on a free port of this machine."""

@@ -1,6 +1,6 @@
 """A whole run onto a real Lance dataset, with the tasks in this process and the ledger in memory.
 
-Others do things to the dataset at the two worst moments: when the intent is written and the post
+Other writers change the dataset at the two worst moments: when the intent is written and the post
 is about to go out, and when the post has landed and the driver dies before its receipt.
 """
 
@@ -40,7 +40,7 @@ class DriverDied(BaseException):
 
 def labelled(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows with a label: the costly step of every job here."""
-    labels = [f"l{one}" for one in batch["id"].to_pylist()]
+    labels = [f"l{id_}" for id_ in batch["id"].to_pylist()]
     return pa.record_batch({"id": batch["id"], "label": pa.array(labels)})
 
 
@@ -84,7 +84,7 @@ class LanceRig:
 
     @property
     def place(self) -> DatasetPlace:
-        """Where the dataset stands."""
+        """The folder that holds the dataset."""
         return DatasetPlace(uri=self.uri, options=self.options)
 
     # ---- what our run does ---------------------------------------------------------------------
@@ -107,7 +107,7 @@ class LanceRig:
         return driver.write(view, identity, WriteOptions(transform=self._counted, **options))
 
     def start_while(self, *changes: Callable[[], object]) -> Report:
-        """Start the script; before each of its first posts one of the changes is made."""
+        """Start the script; one of the changes is made before each of its first posts."""
         with self._before_posts(changes):
             return self.start()
 
@@ -128,9 +128,9 @@ class LanceRig:
             try:
                 self.start_while(*changes)
             except DriverDied:
-                self.time.sleep(1000.0)  # The dead driver does not seem alive any more.
+                self.time.sleep(1000.0)  # The dead driver no longer seems alive.
                 return int(self.dataset().version)
-        raise AssertionError("the driver has outlived its receipt")
+        raise AssertionError("the driver did not die before its receipt")
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.computed += batch.num_rows
@@ -154,17 +154,17 @@ class LanceRig:
 
         with mock.patch.object(LanceSink, "post", change_and_post):
             yield
-        assert not left  # Each change was made: the test is not vacuous.
+        assert not left  # Each change was made, so the test was not empty.
 
     # ---- what is there -------------------------------------------------------------------------
     def ids(self) -> list[int]:
-        """Return all ids, sorted; the columns may have other names by now."""
+        """Return all ids, sorted; the columns may have been renamed."""
         found: list[int] = self.dataset().to_table().column(0).to_pylist()
         return sorted(found)
 
     def assert_each_row_once(self, *, foreign: Sequence[int] = (-1,)) -> None:
-        """Read the whole dataset: our rows stand there once, and those of others."""
+        """Read the whole dataset: it holds our rows once, and those of others."""
         assert self.ids() == sorted([*foreign, *IDS])
         rows = self.dataset().to_table(columns=["id", "label"]).to_pylist()
         labels = {row["id"]: row["label"] for row in rows if row["id"] >= 0}
-        assert labels == {one: f"l{one}" for one in IDS}
+        assert labels == {id_: f"l{id_}" for id_ in IDS}

@@ -28,7 +28,7 @@ class Dataset:
 
     def append(self, *ids: int, **options: Any) -> int:  # noqa: ANN401 - Lance's own.
         """Add rows of these ids as fragments, and return the version."""
-        rows = {"id": pa.array(ids, pa.int64()), "name": [f"name {one}" for one in ids]}
+        rows = {"id": pa.array(ids, pa.int64()), "name": [f"name {id_}" for id_ in ids]}
         mode = "append" if self.path.exists() else "create"
         return self.write(pa.table(rows), mode=mode, **options)
 
@@ -41,7 +41,7 @@ class Dataset:
         self.load().delete(where)
 
     def clean_up(self) -> None:
-        """Clean all versions away but the newest."""
+        """Clean up all versions but the newest."""
         self.load().cleanup_old_versions(older_than=dt.timedelta(0))
 
     def drop(self) -> None:

@@ -24,7 +24,7 @@ from tests.fakes.memory_storage import MemoryStorage
 
 LAYOUT = RunLayout.of("s3://store", "r")
 WRITTEN_AT = "2026-11-14T00:00:00+00:00"
-# As of a driver with `manual_ports` and no transform.
+# From a driver with `manual_ports` and no transform.
 CLAIM = Claim(
     holdfast_version="0",
     host="host-1",
@@ -71,13 +71,13 @@ def claimed(storage: MemoryStorage) -> RunLog:
 
 
 def put_record(storage: MemoryStorage, number: int, body: Body) -> None:
-    """Put a record into the log by another hand than a log's."""
+    """Put a record into the log without going through `RunLog`."""
     record = Record(number=number, nonce="theirs", written_at=WRITTEN_AT, body=body)
     storage.objects[LAYOUT.record(number)] = encode_record(record)
 
 
 def job_ledger(storage: Storage | None = None, layout: RunLayout = LAYOUT) -> JobLedger:
-    """Return what the tasks of a claim's first job get: claim and plan stand in the log."""
+    """Return what the tasks of a claim's first job get; claim and plan are in the log."""
     return JobLedger(
         storage=storage or MemoryStorage(),
         layout=layout,
@@ -90,6 +90,6 @@ def job_ledger(storage: Storage | None = None, layout: RunLayout = LAYOUT) -> Jo
 
 
 def task_records(ledger: JobLedger) -> list[TaskRecord]:
-    """Return the records of all tasks, in the order of their names."""
+    """Return the records of all tasks, sorted by name."""
     uris = ledger.storage.list(ledger.layout.tasks)
     return read_task_records(ledger.storage, ledger.layout, uris)

@@ -9,22 +9,22 @@ from holdfast.ledger.ports import Ports
 
 
 class ManualTime:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only when a caller sleeps."""
 
     def __init__(self) -> None:
         """Start at a fixed moment."""
         self.now_s = 1_800_000_000.0
         self.sleeps: list[float] = []
-        # Runs once, at the end of the next sleep: what the world did meanwhile.
+        # Runs once, at the end of the next sleep: what happened meanwhile.
         self.meanwhile: Callable[[], object] | None = None
-        # What happens beside drivers: when each is due, and what it is.
+        # What happens at the same time as drivers: when each is due, and what it is.
         self._beside: dict[str, tuple[float, Callable[[], float | None]]] = {}
         self._numbers = itertools.count(1)
 
     def beside(
         self, name: str, after_s: float, act: Callable[[], float | None], /
     ) -> Callable[[], None]:
-        """Let something happen as the time passes, until it is ended."""
+        """Let something happen as time passes, until it is ended."""
         key = f"{name} {next(self._numbers)}"
         self._beside[key] = (self.now_s + after_s, act)
 
@@ -38,7 +38,7 @@ class ManualTime:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass at once, and remember it."""
+        """Advance the clock at once, and remember the sleep."""
         self.sleeps.append(seconds)
         self.pass_by(seconds)
         if (meanwhile := self.meanwhile) is not None:
@@ -46,7 +46,7 @@ class ManualTime:
             meanwhile()
 
     def pass_by(self, seconds: float) -> None:
-        """Let the time pass, and with it what happens beside drivers."""
+        """Advance the clock, and run what is due meanwhile."""
         until = self.now_s + seconds
         while due := [(at, key) for key, (at, _) in self._beside.items() if at <= until]:
             self.now_s, key = min(due)
@@ -72,7 +72,7 @@ def manual_ports(
     process_id: int = 1,
     running: Collection[int] = (),
 ) -> Ports:
-    """Return ports on which nothing waits.
+    """Return ports that never wait.
 
     Args:
         time: The clock, if others are to share it.

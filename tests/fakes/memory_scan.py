@@ -19,15 +19,15 @@ _GROUP_ROWS = 2
 
 
 class MemoryReader:
-    """Reads ids, which are also the numbers of their rows. Left out: what `where` would."""
+    """Reads ids, which are also their rows' numbers; leaves out what `where` would."""
 
     def read(
         self, slices: Sequence[FileSlice], passed_over: list[Span]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some slices, one by one; a row that is asked for by nobody is noted."""
-        for one in slices:
-            for number in range(one.base + one.start, one.base + one.stop):
-                if number in one.file.values["left_out"]:
+        """Yield the rows of some slices, one by one; note the rows that are left out."""
+        for part in slices:
+            for number in range(part.base + part.start, part.base + part.stop):
+                if number in part.file.values["left_out"]:
                     passed_over.append((number, number + 1))
                     continue
                 yield partition([number]).append_column(TAG_COLUMN, pa.array([number], pa.int64()))
@@ -49,11 +49,11 @@ class MemoryScan:
 
         Args:
             ids: Their ids.
-            left_out: The ids that are not asked for.
+            left_out: The ids to leave out.
             before_listing: Runs before the files are listed.
         """
         self._before_listing = before_listing
-        self._ids = [one for one in ids if one is not None]
+        self._ids = [id_ for id_ in ids if id_ is not None]
         self._left_out = left_out
 
     def pin(self) -> Pins:
@@ -104,7 +104,7 @@ class MemoryScan:
 
 
 class MemoryScanInput:
-    """A scan, and what says who reads what."""
+    """A scan, and the submitter that reads it."""
 
     def __init__(self, scan: PinnedScan, jobs: Jobs) -> None:
         """Keep both; nothing is pinned yet."""
@@ -114,7 +114,7 @@ class MemoryScanInput:
 
     @property
     def submitter(self) -> Submitter:
-        """What reads it, once it is settled."""
+        """The submitter that reads it, once it is settled."""
         assert self._rows is not None
         return self._rows
 

@@ -1,4 +1,4 @@
-"""Storage in a dict: what every store answers, and one with switches for what goes wrong."""
+"""Storage in a dict: what every store answers, and a store with switches for faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.storage.port import (
 
 
 class DriverDiedError(BaseException):
-    """Ends a driver where it stands, as a kill does: no handler of ours catches it."""
+    """Ends a driver where it is, as a kill does: no handler of ours catches it."""
 
 
 class CreateFault(Enum):
@@ -36,12 +36,12 @@ _SAYS_THERE = {CreateFault.LANDS_AND_IS_THERE, CreateFault.IS_THERE}
 
 
 def _always() -> float:
-    """Stand for a clock where time does not matter."""
+    """Serve as the clock where time does not matter."""
     return 0.0
 
 
 class StoredObjects(abc.ABC):
-    """Objects by URI, and what a store says of them; what may go wrong is up to its kind."""
+    """Objects by URI, and what a store says about them; subclasses add faults."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -54,18 +54,18 @@ class StoredObjects(abc.ABC):
 
     @abc.abstractmethod
     def _asked(self, kind: str, uri: str) -> None:
-        """Note a call that only reads, or let it fail."""
+        """Record a call that only reads, or make it fail."""
 
     @abc.abstractmethod
     def _tag(self, uri: str) -> str:
-        """Return what is another one whenever the object is written anew."""
+        """Return a tag that changes whenever the object is written again."""
 
     def _shown(self, uri: str) -> bytes:
         """Return what a reader gets of an object."""
         return self.objects[uri]
 
     def _found(self, kind: str, prefix_uri: str) -> builtins.list[str]:  # noqa: ARG002
-        """Return what a call of this kind is told to be in a folder, sorted."""
+        """Return what a call of this kind finds in a folder, sorted."""
         return self._inside(prefix_uri)
 
     def get(self, uri: str) -> bytes:
@@ -75,7 +75,7 @@ class StoredObjects(abc.ABC):
         return self._shown(uri)
 
     def get_sure(self, uri: str) -> bytes:
-        """Return the object's bytes: memory has no wire."""
+        """Return the object's bytes: memory has no wire to corrupt them."""
         return self.get(uri)
 
     def get_range(self, uri: str, start: int, stop: int, *, tag: str = "") -> bytes:
@@ -107,7 +107,7 @@ class StoredObjects(abc.ABC):
         return self._found("list", prefix_uri)
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
-        """Return what is known of all objects in a folder, or of the one object, by URI."""
+        """Return what is known about all objects in a folder, or about the one object, by URI."""
         self._asked("facts", prefix_uri)
         alone = [prefix_uri] if prefix_uri in self.objects else []
         return [
@@ -127,7 +127,7 @@ class StoredObjects(abc.ABC):
         return max((self.written_at.get(uri, 0.0) for uri in found), default=None)
 
     def open_sink(self, uri: str) -> ObjectSink:
-        """Start an object that is written piece by piece."""
+        """Start an object that is written in pieces."""
         return _Sink(self, uri)
 
     def _inside(self, prefix_uri: str) -> builtins.list[str]:
@@ -139,7 +139,7 @@ class StoredObjects(abc.ABC):
 
 
 class MemoryStorage(StoredObjects):
-    """A store whose faults are set from outside; without any it is a perfect one."""
+    """A store whose faults are set from outside; without any it is perfect."""
 
     def __init__(self, now: Callable[[], float] = _always) -> None:
         """Start empty and without faults; the clock says when objects are written."""
@@ -148,19 +148,19 @@ class MemoryStorage(StoredObjects):
         self.written: list[str] = []
         self._now = now
         self.calls: list[tuple[str, str]] = []
-        # One entry per create to come; None is a create that goes well.
+        # One entry per coming create; None is a create that succeeds.
         self.create_faults: deque[CreateFault | None] = deque()
         # How many of the next calls of each kind fail.
         self.failures: dict[str, int] = {}
         # See `fail_after`; None when no failure is due.
         self.calls_until_failure: int | None = None
-        # A store that takes create-if-absent for a plain put.
+        # A store that treats create-if-absent as a plain put.
         self.overwrites_on_create = False
         # What a reader gets instead of the object's bytes, by URI.
         self.damage: dict[str, Callable[[bytes], bytes]] = {}
         # Runs once, just before the next create: a rival that is faster.
         self.before_create: Callable[[], None] | None = None
-        # How many further writes the process lives; a dead one does not even read.
+        # How many more writes the process survives; a dead one does not even read.
         self.writes_left: int | None = None
         self.dead = False
 
@@ -206,7 +206,7 @@ class MemoryStorage(StoredObjects):
         return [self.written_at[uri] if uri in self.objects else None for uri in uris]
 
     def copy(self, names: Mapping[str, str]) -> None:
-        """Copy each object to the name beside it."""
+        """Copy each object to the name it is paired with."""
         for source, target in names.items():
             self._asked("copy", source)
             if source not in self.objects:
@@ -214,13 +214,13 @@ class MemoryStorage(StoredObjects):
             self._store(target, self.objects[source])
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete the objects; missing ones are no error."""
+        """Delete the objects; missing ones are not an error."""
         for uri in uris:
             self._asked("delete", uri)
             self.objects.pop(uri, None)
 
     def open_sink(self, uri: str) -> ObjectSink:
-        """Start an object that is written piece by piece."""
+        """Start an object that is written in pieces."""
         self._asked("open_sink", uri)
         return super().open_sink(uri)
 
@@ -229,11 +229,11 @@ class MemoryStorage(StoredObjects):
         return [uri for name, uri in self.calls if name == kind]
 
     def fail_after(self, calls: int) -> None:
-        """Let one call fail, of whatever kind, after so many that go well."""
+        """Let one call of any kind fail, after so many that succeed."""
         self.calls_until_failure = calls
 
     def kill(self) -> None:
-        """End the process that calls, as a kill does: not even its handlers reach the store."""
+        """End the calling process as a kill does: not even its handlers reach the store."""
         self.dead = True
         raise DriverDiedError
 
@@ -245,7 +245,7 @@ class MemoryStorage(StoredObjects):
         return self.damage.get(uri, bytes)(self.objects[uri])
 
     def _tag(self, uri: str) -> str:
-        # Another one even if the same bytes are written.
+        # It changes even if the same bytes are written.
         return f'"{self.written.count(uri)}-{zlib.crc32(self.objects[uri])}"'
 
     def _store(self, uri: str, data: bytes) -> None:

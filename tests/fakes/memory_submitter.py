@@ -1,4 +1,4 @@
-"""Stands in for Spark: runs plans over rows in memory, one task after another, in this process."""
+"""A stand-in for Spark: runs plans over rows in memory, one task after another, in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def row_hashes(rows: pa.RecordBatch) -> pa.Array:
     """Return a hash of each whole row, whatever the order of its columns."""
     texts = [repr(sorted(row.items())) for row in rows.to_pylist()]
     digests = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
-    return pa.array([int.from_bytes(one, "big", signed=True) for one in digests], pa.int64())
+    return pa.array([int.from_bytes(digest, "big", signed=True) for digest in digests], pa.int64())
 
 
 def tagged(rows: pa.RecordBatch, plan: TaskPlan) -> pa.RecordBatch:
@@ -54,20 +54,20 @@ class MemorySubmitter:
     def __init__(self, *partitions: pa.RecordBatch | Iterable[int | None]) -> None:
         """Take the input's partitions: batches, or just their ids."""
         self.partitions = [
-            one if isinstance(one, pa.RecordBatch) else partition(one) for one in partitions
+            given if isinstance(given, pa.RecordBatch) else partition(given) for given in partitions
         ]
         self.plans: list[TaskPlan] = []
         self.replays: list[ReplayPlan] = []
-        # How often the keys of the input were read, for whatever question.
+        # How often the keys of the input were read, for any purpose.
         self.key_reads = 0
         # How often all its columns were read, to sum whole rows.
         self.row_reads = 0
-        # How many of these beside a job; and the ids that a sample of keys holds.
+        # How many of these ran beside a job; and the ids that a sample of keys holds.
         self.reads_beside = 0
         self.sampled: Collection[int] = ()
         # How often the finished keys were joined with each other.
         self.joins = 0
-        # What the next jobs read instead of the input: it gives other rows each time.
+        # What the next jobs read instead of the input, which then gives other rows each time.
         self.next_reads: deque[list[pa.RecordBatch]] = deque()
         # Answers to the next jobs, which then are not run.
         self.answers: deque[list[TaskReport] | Exception] = deque()
@@ -85,17 +85,17 @@ class MemorySubmitter:
         hook, self.before_measure = self.before_measure, None
         (hook or _nothing)()
         batches = self._left(self.partitions, finished)
-        left = pa.concat_arrays([one["id"] for one in batches])
+        left = pa.concat_arrays([batch["id"] for batch in batches])
         low, high = hash_sums(key_hashes([left]))
         sums = InputSums(rows=len(left), null_keys=left.null_count, low=low, high=high)
         if not whole_rows:
             return sums
         self.row_reads += 1
-        found = [hash_sums(row_hashes(one).to_numpy().view("uint64")) for one in batches]
+        found = [hash_sums(row_hashes(batch).to_numpy().view("uint64")) for batch in batches]
         return replace(
             sums,
-            row_low=sum(one[0] for one in found),
-            row_high=sum(one[1] for one in found),
+            row_low=sum(pair[0] for pair in found),
+            row_high=sum(pair[1] for pair in found),
             columns=[f"{field.name} {field.type}" for field in self.partitions[0].schema],
         )
 
@@ -109,7 +109,7 @@ class MemorySubmitter:
         """Run the plan over what each partition has left, as one task each."""
         self.plans.append(plan)
         read = self.next_reads.popleft() if self.next_reads else self.partitions
-        return self._job(plan, [tagged(one, plan) for one in self._left(read, finished)])
+        return self._job(plan, [tagged(batch, plan) for batch in self._left(read, finished)])
 
     def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
         """Run the replay of each item as one task."""
@@ -148,10 +148,10 @@ class MemorySubmitter:
         return dict(Counter(tuple(sorted(set(names))) for names in shared))
 
     def _ids(self) -> list[int | None]:
-        return [id_ for one in self.partitions for id_ in one["id"].to_pylist()]
+        return [id_ for batch in self.partitions for id_ in batch["id"].to_pylist()]
 
     def _finished(self, finished: KeyFiles) -> dict[int | None, list[str]]:
-        """Return each finished id with the records that cover it, as often as they do."""
+        """Return each finished id with the records that cover it, with repetitions."""
         if not finished:
             return {}
         schema = self.partitions[0].select(["id"]).schema
@@ -166,10 +166,10 @@ class MemorySubmitter:
         return found
 
     def _left(self, read: Sequence[pa.RecordBatch], finished: KeyFiles) -> list[pa.RecordBatch]:
-        # As in SQL, NULL is equal to nothing: a row without a key is never a finished one.
+        # As in SQL, NULL equals nothing: a row without a key is never finished.
         done = [id_ for id_ in self._finished(finished) if id_ is not None]
         known = pa.array(done, read[0]["id"].type) if read else None
-        return [one.filter(pc.invert(pc.is_in(one["id"], known))) for one in read]
+        return [batch.filter(pc.invert(pc.is_in(batch["id"], known))) for batch in read]
 
     def _job(self, plan: TaskPlan | ItemPlan, inputs: Sequence[pa.RecordBatch]) -> list[TaskReport]:
         if self.answers:
@@ -194,7 +194,7 @@ class MemorySubmitter:
         place: int,
         left: int = _ATTEMPTS_MAX,
     ) -> TaskReport:
-        """Try again what fails for the moment, as Spark does."""
+        """Retry what fails temporarily, as Spark does."""
         try:
             return plan.run([rows], place=place, attempt=next(self._attempts))
         except Exception as error:
@@ -204,7 +204,7 @@ class MemorySubmitter:
 
 
 def _nothing() -> None:
-    """Stand for a hook that is not set."""
+    """Do nothing: the hook is not set."""
 
 
 def _examples(ids: Iterable[int | None]) -> KeyExamples:

@@ -1,7 +1,7 @@
 """A table in memory behind the sink protocol, with switches for what real catalogs do wrong.
 
 A post is a true compare-and-set on the head that its view saw, as the protocol demands; the
-switches change what arrives, when it arrives, and what the caller is told.
+switches change what arrives, when it arrives, and what answer the caller gets.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PostFault(Enum):
     RIVAL_FIRST = "another writer was faster: refused"
     LANDS_AS_CONFLICT = "it lands, and the answer is a conflict"
     DELAYED = "no answer comes, and it arrives after the next look"
-    CONFLICT_THEN_LANDS = "a copy of it is answered with a conflict; it arrives when told to"
+    CONFLICT_THEN_LANDS = "a copy of it is answered with a conflict; it arrives on request"
     REFUSED = "the catalog says no, for good"
     LANDS_REFUSED = "it lands, and the answer is no, for good"
     DIES_UNSENT = "the driver dies before it is sent"
@@ -70,7 +70,7 @@ class MemorySnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What a look saw: later changes do not reach it, as with loaded metadata."""
+    """What a look at the table saw: later changes do not reach it, as with loaded metadata."""
 
     head: int | None
     marks: Mapping[str, RunMark]
@@ -99,20 +99,20 @@ class MemoryTable:
         self.head: int | None = None
         self.last_sequence_number = 0
         self.marks: dict[str, RunMark] = {}
-        self.horizon = 0  # At or below it, a missing mark proves nothing.
+        self.horizon = 0  # At or below this, a missing mark proves nothing.
         self.history_hidden = False
-        # What writers have written, by path, and which of it somebody has removed since.
+        # What writers have written, by path, and which of it was removed since.
         self.files = TimedFiles()
         self.lost_files: list[str] = []
         self.deleted_files: list[str] = []
         # How many rows fill a task's files; None: they are never full.
         self.file_rows: int | None = None
         self.post_faults: deque[PostFault | None] = deque()
-        # Of them a first, empty snapshot knows those whose answer is lost.
+        # Of these, a first, empty snapshot supports those that lose the answer.
         self.post_empty_faults: deque[PostFault | None] = deque()
         self.empty_posts = 0
         self.posts: list[RunMark] = []
-        # Each runs once, just before or after the next post: what others do meanwhile.
+        # Each runs once, just before or after the next post: what other writers do meanwhile.
         self.before_post: Callable[[], object] | None = None
         self.after_post: Callable[[], object] | None = None
         self.load_failures = 0  # How many of the next looks get no answer.
@@ -124,8 +124,8 @@ class MemoryTable:
 
     @property
     def data_snapshots(self) -> list[MemorySnapshot]:
-        """All snapshots that a run's post has made, in whatever branch of history."""
-        return [one for one in self.snapshots.values() if one.mark is not None]
+        """All snapshots that a run's post has made, in any branch of history."""
+        return [snapshot for snapshot in self.snapshots.values() if snapshot.mark is not None]
 
     @property
     def ids(self) -> list[int]:
@@ -150,18 +150,18 @@ class MemoryTable:
 
     def rewind(self) -> None:
         """Restore the catalog from a backup older than every run's snapshot."""
-        first = next(one for one in self.snapshots.values() if one.mark is None)
+        first = next(snapshot for snapshot in self.snapshots.values() if snapshot.mark is None)
         self.snapshots = {first.snapshot_id: first}
         self.head, self.last_sequence_number = first.snapshot_id, first.sequence_number
         self.marks = {}
 
     def drop_marks(self) -> None:
-        """Forget all marks and raise the horizon, as a hundred later runs would."""
+        """Drop all marks and raise the horizon, as a hundred later runs would."""
         self.marks = {}
         self.horizon = self.last_sequence_number
 
     def load(self) -> TableView:
-        """Look at the table afresh."""
+        """Load the table again."""
         if self.load_failures > 0:
             self.load_failures -= 1
             raise CatalogUnavailableError(table=self.name, reason="503")
@@ -175,12 +175,14 @@ class MemoryTable:
         )
 
     def unindexed_rows(self) -> dict[str, int]:
-        """Return nothing: there are no indices."""
+        """Return nothing: the table has no indices."""
         return {}
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
-        """Return the columns that the table has got since."""
-        return frozenset((one,) for one in view.schema["columns"] if one not in began["columns"])
+        """Return the columns that were added to the table since."""
+        return frozenset(
+            (column,) for column in view.schema["columns"] if column not in began["columns"]
+        )
 
     def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
@@ -193,7 +195,7 @@ class MemoryTable:
         self, view: TableView, run_id: str, run_nonce: str, intents: Mapping[int, Intent]
     ) -> MarkFound | None:
         """Look for the run's mark; a delayed post arrives right after."""
-        copied = (one for one in view.handle.marks.values() if one.run_nonce == run_nonce)
+        copied = (mark for mark in view.handle.marks.values() if mark.run_nonce == run_nonce)
         mark = view.handle.marks.get(run_id) or next(copied, None)
         while self._late:
             self._arrive(self._late.pop(0))
@@ -208,7 +210,7 @@ class MemoryTable:
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:
-        """Stop if staged files are gone or the schema has changed."""
+        """Raise if staged files are gone or the schema has changed."""
         if any(view.schema != schema for schema in schemas):
             raise TableChangedError(table=self.name, change="columns")
         self._refuse_missing(view, groups)
@@ -218,7 +220,7 @@ class MemoryTable:
         view: TableView,  # noqa: ARG002 - a real sink finds its storage there.
         groups: Sequence[StagedGroup],
     ) -> list[str]:
-        """Return the paths of staged files and groups that somebody has removed."""
+        """Return the paths of staged files and groups that were removed."""
         staged = {file.path for group in groups for file in group.files}
         staged |= {group.path for group in groups}
         resized = {
@@ -236,7 +238,7 @@ class MemoryTable:
         """Return the groups with a file that was written before a moment."""
         self._refuse_missing(view, groups)
         written_at = self.files.written_at
-        return [one for one in groups if any(written_at[f.path] < before for f in one.files)]
+        return [group for group in groups if any(written_at[f.path] < before for f in group.files)]
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -249,7 +251,7 @@ class MemoryTable:
         return list(targets)
 
     def copy_file(self, source: str, target: str) -> None:
-        """Copy one file, unless somebody has just removed it."""
+        """Copy one file, unless it has just been removed."""
         if source not in self.files:
             raise StagedFileMissingError(table=self.name, count=1, path=source)
         self.files[target] = self.files[source]
@@ -267,7 +269,7 @@ class MemoryTable:
         """Return the files that any snapshot of the table adds."""
         self.refuse_outside(paths)
         refuse_foreign(self.name, run_nonce, paths)
-        groups = [group for one in self.snapshots.values() for group in one.groups]
+        groups = [group for snapshot in self.snapshots.values() for group in snapshot.groups]
         return set(paths).intersection(path for group in groups for path in group.paths)
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:  # noqa: ARG002
@@ -278,11 +280,11 @@ class MemoryTable:
             self.files.pop(path, None)
 
     def refuse_outside(self, paths: Sequence[str]) -> None:
-        """Stop before anything is deleted if one path is outside the table."""
+        """Raise, before anything is deleted, if one path is outside the table."""
         refuse_outside(self.name, ["mem://data", "mem://metadata"], paths)
 
     def new_snapshot_id(self, view: TableView) -> int:  # noqa: ARG002
-        """Return an id that no snapshot of the table, in whatever view, has."""
+        """Return an id that no snapshot of the table has, in any view."""
         return self._new_id()
 
     def post_empty(self, view: TableView) -> Outcome:
@@ -297,7 +299,7 @@ class MemoryTable:
         return Outcome.UNKNOWN if fault is PostFault.ANSWER_LOST else Outcome.LANDED
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
-        """Publish the change if the head still is the view's, unless a fault is due."""
+        """Publish the change if the head is still the view's, unless a fault is due."""
         if (meanwhile := self.before_post) is not None:
             self.before_post = None
             meanwhile()
@@ -343,7 +345,7 @@ class MemoryTable:
         return (fault and answers.get(fault)) or (Outcome.LANDED if landed else Outcome.CONFLICT)
 
     def arrive_late(self) -> None:
-        """Deliver the copies that were under way."""
+        """Deliver the posts that were delayed."""
         while self._held:
             self._arrive(self._held.pop(0))
 

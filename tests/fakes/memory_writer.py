@@ -1,4 +1,4 @@
-"""A task writer that keeps its rows, and can be told to fail."""
+"""A task writer that keeps its rows, and fails on request."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ROW_BYTES = 100
 
 
 def size_of(rows: pa.Table) -> int:
-    """Return how large a file of these rows is."""
+    """Return the size of a file of these rows."""
     return _ROW_BYTES * int(rows.num_rows)
 
 
 class TimedFiles(dict[str, pa.Table]):
-    """Files by path, and when each was written."""
+    """Files by path, with the time each was written."""
 
     def __init__(self) -> None:
         """Start empty, with a clock that stands still."""
@@ -40,7 +40,7 @@ class MemoryWriterSpec:
     """Opens writers over one schema and remembers them."""
 
     schema: pa.Schema
-    # What was closed, by path: the storage of the table.
+    # Closed files by path: the table's storage.
     files: dict[str, pa.Table] = field(default_factory=dict)
     # How many rows fill a task's files; None: they are never full.
     file_rows: int | None = None

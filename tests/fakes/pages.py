@@ -1,4 +1,4 @@
-"""Runs to make pages of: observations whose records were written when and where a test says."""
+"""Runs for page tests: observations whose records were written when and where a test says."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from tests.fakes.rig import Rig
 from tests.fakes.watched_transform import WatchedTransform
 
 ALWAYS = 1e-9
-# When the clock of a rig begins.
+# Where a rig's clock starts.
 BEGIN = 1_800_000_000.0
 
 
 def look(rig: Rig) -> Observation:
-    """Look at a run, as somebody who comes along."""
+    """Look at a run, as another process does."""
     return Watcher(ledger=rig.ledger()).look()
 
 
 def facts(seen: Observation, now: float = BEGIN + 3_600) -> Facts:
-    """Return the facts of a run of which no row has failed."""
+    """Return the facts of a run without failed rows."""
     return facts_of(seen, Failures(), now)
 
 
 def killed_twice() -> Rig:
-    """Return a run that two starts did not end, and the third one did, 100 s apart."""
+    """Return a run whose first two starts were killed and whose third ended it, 100 s apart."""
     rig, transform = Rig(), WatchedTransform()
     for process_id, row in enumerate((5, 15), start=1):
         transform.at[row] = rig.storage.kill
@@ -52,17 +52,17 @@ def killed_twice() -> Rig:
 def with_usage(seen: Observation, usage: Callable[[int], Usage]) -> Observation:
     """Return the same run, with another usage for each of its records, by number."""
     records = seen.gathered.work.records
-    changed = tuple(replace(one, usage=usage(number)) for number, one in enumerate(records))
+    changed = tuple(replace(record, usage=usage(number)) for number, record in enumerate(records))
     return replace(seen, gathered=replace(seen.gathered, work=Work(records=changed)))
 
 
 def without_usage(seen: Observation) -> Observation:
-    """Return the same run, as an earlier version would have written it."""
+    """Return the same run, as an earlier version of the library would have written it."""
     return with_usage(seen, lambda _: NO_USAGE)
 
 
 def large_run(tasks: int, records_per_task: int) -> Observation:
-    """Return a run of one start with so many records, of which nothing has landed."""
+    """Return a run of one start with so many records, none of it landed."""
     small = look(Rig())
     claim = replace(CLAIM, host="driver")
     records = tuple(
@@ -82,7 +82,7 @@ def large_run(tasks: int, records_per_task: int) -> Observation:
         for number in range(records_per_task)
     )
     log = (_record(1, claim),)
-    rows = sum(one.coverage.rows for one in records)
+    rows = sum(record.coverage.rows for record in records)
     return replace(
         small,
         log=log,

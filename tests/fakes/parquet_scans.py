@@ -43,7 +43,7 @@ class Read:
 
     @property
     def accounted(self) -> list[int]:
-        """The number of each row that a tag or the passed-over rows speak of."""
+        """The number of each row that a tag or the passed-over rows name."""
         spans = [*self.tags, *self.passed_over]
         return sorted(number for start, stop in spans for number in range(start, stop))
 
@@ -60,8 +60,8 @@ def read_slices(scan: PinnedScan, pins: Pins, slices: Sequence[FileSlice]) -> Re
     found = Read()
     for batch in scan.reader(pins).read(slices, found.passed_over):
         index = batch.schema.get_field_index(TAG_COLUMN)
-        for one in range(batch.num_rows):
-            found.tags += spans_of(batch.column(index).slice(one, 1))
+        for row in range(batch.num_rows):
+            found.tags += spans_of(batch.column(index).slice(row, 1))
         without = batch.remove_column(index)
         found.schema = without.schema
         found.rows += without.to_pylist()
@@ -69,5 +69,5 @@ def read_slices(scan: PinnedScan, pins: Pins, slices: Sequence[FileSlice]) -> Re
 
 
 def whole_file(file: PinnedFile) -> FileSlice:
-    """Return all rows of a file that stands alone."""
+    """Return all rows of a file that is the whole input."""
     return FileSlice(file=file, base=0, start=0, stop=file.rows)

@@ -36,7 +36,7 @@ class _DeleteManifest(ManifestWriterV2):
 
 
 class _AddDeletes(_FastAppendFiles):
-    """A snapshot that adds delete files beside what is there."""
+    """A snapshot that adds delete files and keeps what is there."""
 
     deletes: Sequence[DataFile] = ()
 

@@ -1,4 +1,4 @@
-"""A display that remembers what it was shown, and can be told to fail."""
+"""A display that remembers what it was shown, and fails on request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.progress.frame import Frame, Pace
 
 
 class MemoryDisplay:
-    """Keeps frames. The pauses are those of a terminal."""
+    """Keeps frames. Its pauses are those of a terminal."""
 
     first_s = every_s = 2.0
     tick_s = 1.0

@@ -1,4 +1,4 @@
-"""A driver's parts around a table and a store in memory, so that a test says only what differs."""
+"""A driver's parts around an in-memory table and store, so that a test states only what differs."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Rig:
         ports: Ports | None = None,
         **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
     ) -> Report:
-        """Start the whole job as a user's script does, which looks at the table first."""
+        """Start the whole job as a user's script does: it looks at the table first."""
         driver = Driver(
             ledger=self.ledger(ports),
             sink=self.table,
@@ -121,13 +121,13 @@ class Rig:
         return driver.write(self.table.load(), identity, WriteOptions(**options))
 
     def start_and_die(self, submitter: MemorySubmitter | None = None, **arguments: Any) -> None:  # noqa: ANN401
-        """Start the job in a process that something kills on the way."""
+        """Start the job in a process that is killed on the way."""
         with pytest.raises(DriverDiedError):
             self.start(submitter, **arguments)
         self.storage.revive()
 
     def log(self) -> RunLog:
-        """Return the run log as it stands."""
+        """Return the run log as it is now."""
         ledger = self.ledger()
         ledger.log.refresh()
         ledger.run_file()
@@ -152,9 +152,9 @@ def durable_ids(rig: Rig) -> set[int]:
     """Return the ids that task records cover, whether sealed or not."""
     ledger, schema = job_ledger(rig.storage), partition([]).schema
     return {
-        one
+        id_
         for record in task_records(ledger)
         if record.coverage.rows
         for keys in read_keys(rig.storage, LAYOUT.keys(record.name), schema)
-        for one in keys["id"].to_pylist()
+        for id_ in keys["id"].to_pylist()
     }

@@ -25,7 +25,7 @@ from tests.fakes.task_ledgers import (
 
 Row = dict[str, Any]
 
-# As patient as the default, but a thousand times as quick.
+# As many retries as the default, but a thousand times as fast.
 QUICK = Retry(first_wait=0.001, longest_wait=0.004, patience=5.0)
 # How long a test waits for what should come at once, before it fails.
 _PATIENCE_S = 5.0
@@ -41,7 +41,7 @@ class HttpError(Exception):
 
 
 def refused(after_s: float | str | None = None) -> HttpError:
-    """Return what a server says to calls that come too fast; it may name a wait."""
+    """Return a server's answer to calls that come too fast; it may name a wait."""
     return HttpError(429, {} if after_s is None else {"Retry-After": str(after_s)})
 
 
@@ -53,9 +53,9 @@ class RowFunction:
         self.ids: list[int] = []
         self.times: list[float] = []
         self.at_work = self.most_at_work = 0
-        # Whose calls were ended from outside.
+        # The ids whose calls were cancelled from outside.
         self.cancelled: list[int] = []
-        # What calls for an id raise: one after the other, or always.
+        # What calls for an id raise: one error after the other, or always the same.
         self.errors: dict[int, deque[BaseException]] = {}
         self.fails_at: dict[int, BaseException] = {}
         # How long calls for an id take, and what they return instead of the row.
@@ -94,7 +94,7 @@ def take(calls: Calls, count: int) -> dict[int, Answer]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what should happen at once."""
+    """Wait for something that should happen at once."""
     deadline = time.monotonic() + _PATIENCE_S
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.001)

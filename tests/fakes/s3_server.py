@@ -1,6 +1,6 @@
 """An HTTP server on 127.0.0.1 that gives every S3 request one answer, or the next of some.
 
-For what a real S3 server cannot be made to say: refusals of every status, in every spelling.
+For answers that a real S3 server cannot be made to give: refusals with every status and spelling.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from holdfast.storage.objects import ObjectStorage
 
 
 class AnsweringS3(ThreadingHTTPServer):
-    """Answers every request alike, and remembers the conditions that were sent."""
+    """Answers every request the same way, and remembers the conditions that were sent."""
 
     def __init__(self) -> None:
         """Listen on a free port of this machine."""

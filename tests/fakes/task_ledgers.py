@@ -1,4 +1,4 @@
-"""What a task works with, small: a ledger in memory, a writer that keeps rows, a manual clock."""
+"""What a task works with, in memory: a ledger, a writer that keeps rows, a manual clock."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def done_step(rows: pa.RecordBatch, seconds: float) -> Step:
 
 
 class ManualClock:
-    """Seconds that pass only when a test lets them, or when somebody sleeps."""
+    """A clock that moves only when a test moves it, or when a caller sleeps."""
 
     def __init__(self) -> None:
-        """Start anywhere but at zero, which a wrong default would hide behind."""
+        """Start at a value other than zero, which could hide a wrong default."""
         self.now_s = 1000.0
         self.sleeps: list[float] = []
-        # Each runs once, at the end of one sleep: what the world did meanwhile.
+        # Each runs once, at the end of one sleep: what happened meanwhile.
         self.meanwhile: list[Callable[[], object]] = []
 
     def __call__(self) -> float:
@@ -47,7 +47,7 @@ class ManualClock:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass at once."""
+        """Advance the clock at once."""
         self.sleeps.append(seconds)
         self.now_s += seconds
         if self.meanwhile:
@@ -56,7 +56,7 @@ class ManualClock:
 
 @dataclass
 class WatchedSink:
-    """An object on its way that shows what it was given, and how it ended."""
+    """An upload that shows what it was given, and how it ended."""
 
     storage: MemoryStorage
     uri: str
@@ -87,7 +87,7 @@ class WatchedSink:
 
 
 class WatchedStorage(MemoryStorage):
-    """Storage in memory that remembers every object that was written piece by piece."""
+    """Storage in memory that remembers every object that was written in pieces."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -101,7 +101,7 @@ class WatchedStorage(MemoryStorage):
         return sink
 
     def fence(self) -> None:
-        """Let the run go on without the job of `job_ledger`."""
+        """Let the run continue without the job of `job_ledger`."""
         self.objects[job_ledger(self).layout.record(NEXT_NUMBER)] = b"another driver's claim"
 
 
@@ -128,7 +128,7 @@ def task_log(ledger: JobLedger, *, attempt: int = ATTEMPT) -> TaskLog:
 
 
 def logged(ledger: JobLedger, *, attempt: int = ATTEMPT) -> list[TaskRecord]:
-    """Return what stands in the log of an attempt, as the driver will read it."""
+    """Return the records in an attempt's log, as the driver will read them."""
     uris = ledger.storage.list(ledger.layout.tasks)
     logs = whole_prefixes(read_task_records(ledger.storage, ledger.layout, uris))
     return logs.get(ledger.log_name(PLACE, attempt), [])

@@ -1,4 +1,4 @@
-"""An input that needs no settling: its keys tell what is done."""
+"""An input that needs no settling: its keys show what is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transform that remembers which rows it was paid for, and can be told to fail."""
+"""A transform that remembers the rows that it computed, and fails on request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class WatchedTransform:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Do the expensive step."""
         ids = batch["id"].to_pylist()
-        for one in ids:
-            if one in self.at:
-                self.at.pop(one)()
-            if one in self.fails_at:
-                raise ValueError(f"row {one} is bad")
+        for id_ in ids:
+            if id_ in self.at:
+                self.at.pop(id_)()
+            if id_ in self.fails_at:
+                raise ValueError(f"row {id_} is bad")
         self.ids += ids
         return batch

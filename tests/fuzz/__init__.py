@@ -1,1 +1,1 @@
-"""Fuzz: damaged, mixed and forged ledgers, read by every command and gone on with by a start."""
+"""Fuzz: damaged, mixed and forged ledgers, read by every command and resumed by a start."""

@@ -1,6 +1,6 @@
 """Damage ledgers and call everything on them: python -m tests.fuzz [--minutes M] [--seed S].
 
-`--without WORDS` takes the guards whose names have these words out of a copy of the product, and
+`--without WORDS` removes the guards whose names have these words from a copy of the product, and
 searches that copy: a search that finds nothing proves little unless it finds what was broken on
 purpose.
 """
@@ -20,7 +20,7 @@ from tests.guards.listed import GUARDS
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument(
         "--without", action="append", default=[], metavar="WORDS", help="guards to take away"
@@ -37,7 +37,7 @@ def main() -> int:
         return _search_without(given.without, first.parse_known_args()[1])
     seed = secrets.randbelow(10**9) if given.seed is None else given.seed
     print(f"fuzz: seed {seed}", flush=True)
-    # What a user is warned of is no finding, and each would be shown once only.
+    # Warnings to a user are not findings, and each would be shown only once.
     warnings.simplefilter("ignore")
     found = search(
         seed,
@@ -59,7 +59,7 @@ def _search_without(words: list[str], arguments: list[str]) -> int:
     """
     chosen: list[Guard] = [item for item in GUARDS if any(text in item.name for text in words)]
     if not chosen:
-        raise SystemExit(f"no guard is called so: {', '.join(words)}")
+        raise SystemExit(f"no guard has such a name: {', '.join(words)}")
     with copied_product() as source:
         for guard in chosen:
             guard.take_away(source)

@@ -1,4 +1,4 @@
-"""Calls: every command that reads a ledger, and a start of the job, and what each of them said."""
+"""Calls: every command that reads a ledger, a start of the job, and what each of them said."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from holdfast.ledger.row_files import read_chunk
 from tests.fuzz.jobs import Job, Lake
 
 CALL_S_MAX = 30
-# As docs/reference/cli.md lists them; the command lines here are right, so 2 is none of them.
+# As docs/reference/cli.md lists them; without 2, as the command lines here are correct.
 _EXIT_CODES = {"watch": (0, 1, 3)}
 _USUAL_CODES = (0, 1)
 
 
 class TooLongError(BaseException):
-    """A call took longer than any of these ledgers can need."""
+    """A call took longer than any of these ledgers should need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Said:
     call: str
     # "ok", "exit 3", or the name of an error of Holdfast's.
     outcome: str
-    # Whether it says that the run has landed.
+    # Whether it reports that the run has landed.
     says_committed: bool = False
     # The state of each run, where the call lists them.
     states: dict[str, str] | None = None
@@ -63,13 +63,13 @@ def _within(seconds: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Calls everything on one run."""
+    """Makes calls on one run."""
 
     lake: Lake
     job: Job
 
     def __call__(self, call: str) -> Said:
-        """Make a call, and catch whatever comes of it."""
+        """Make a call, and catch whatever it raises."""
         try:
             with _within(CALL_S_MAX), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -121,7 +121,7 @@ class Caller:
 
     @property
     def table(self) -> list[str]:
-        """Return how a command line names the table."""
+        """Return the command-line arguments for the table."""
         if self.job.is_lance:
             return []
         pairs = [f"{name}={value}" for name, value in self.lake.catalog.items()]
@@ -165,7 +165,7 @@ def _remaining(caller: Caller, name: str) -> Said:
 
 
 def _abort(caller: Caller, name: str) -> Said:
-    """Give the run up as `Run.abort` does, which does not look at the status first."""
+    """Abort the run as `Run.abort` does, without looking at the status first."""
     abort(caller.lake.ledger(caller.job), lambda _: caller.lake.sink(caller.job), "fuzz")
     return Said(call=name, outcome="ok")
 

@@ -1,6 +1,6 @@
-"""Forgery: objects of a ledger that are changed and then sealed anew, so that every digest fits.
+"""Forgery: objects of a ledger that are changed and then sealed again, so that every digest fits.
 
-What is left to catch them are declared types, bounds, and what records say of each other.
+Only declared types, bounds, and what records say about each other can catch them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 
 from holdfast.model.records import open_json, seal_json
 
-# What stands for a value of another type, or one that no writer of ours makes.
+# Values of another type, or values that no writer of ours makes.
 _ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63 - 1, 2**63, -(2**63), 10**30, 0.5, -0.5, 1e308,
     "", "x", "0", "..", "../..", "a/b", "/", "file:///", "\0", "\x1b[31m", "é" * 300, "1" * 400,
     "9999-12-31T23:59:59+00:00", "0001-01-01T00:00:00+00:00", [], {}, [[]], [None], {"": None},
     {"x": {"y": []}}, ["x", 0], [[0, 1]], [[1, 0]], [[-1, 5]], [[0, 2**62]],
 )  # fmt: skip
-# So deep that a walk through it without a bound ends in a RecursionError.
+# So deep that an unbounded walk through it ends in a RecursionError.
 _DEPTH = 600
 
 _Slot = tuple[Any, Any]
@@ -38,7 +38,7 @@ def role_of(path: Path) -> str:
 
 
 def _slots(value: Any) -> Iterator[_Slot]:  # noqa: ANN401 - any JSON.
-    """Yield each place of a JSON document where a value stands: what holds it, and its key."""
+    """Yield each place of a value in a JSON document: its container, and its key."""
     if isinstance(value, dict):
         for key in value:
             yield value, key
@@ -50,7 +50,7 @@ def _slots(value: Any) -> Iterator[_Slot]:  # noqa: ANN401 - any JSON.
 
 
 def _opened(path: Path) -> dict[str, Any]:
-    """Return what is sealed in an object; nothing if it was damaged before."""
+    """Return what is sealed in an object; nothing if it is damaged already."""
     try:
         return open_json(path.read_bytes())
     except ValueError:
@@ -67,7 +67,7 @@ class Forger:
     other: Path
 
     def retype(self) -> str:
-        """Give a field a value of another type, or one out of all bounds."""
+        """Give a field a value of another type, or one out of bounds."""
         path, content = self._sealed(self.folder)
         if path is None:
             return ""
@@ -76,7 +76,7 @@ class Forger:
         return f"{self._name(path)}: {what}"
 
     def lose_field(self) -> str:
-        """Take a field away, or add one that no version knows."""
+        """Remove a field, or add one that no version knows."""
         path, content = self._sealed(self.folder)
         if path is None:
             return ""
@@ -143,7 +143,7 @@ class Forger:
         before = path.read_bytes()
         try:
             table = pq.read_table(pa.BufferReader(before))
-        except (pa.ArrowException, OSError):  # It was damaged before.
+        except (pa.ArrowException, OSError):  # It is damaged already.
             return ""
         rows, what = table.to_pylist(), ""
         if not rows:
@@ -192,7 +192,7 @@ class Forger:
         return f"{key} = {before!r:.60} became {after!r:.60}"
 
     def _drawn(self, content: dict[str, Any]) -> _Slot:
-        """Draw a place: first what it is called, as lists have many places of one name."""
+        """Draw a place: first its name, as lists have many places of one name."""
         slots: dict[str, list[_Slot]] = {}
         for slot in _slots(content):
             slots.setdefault(str(slot[1]), []).append(slot)
@@ -210,7 +210,7 @@ class Forger:
         return bytes(found)
 
     def _replace(self, path: Path, before: bytes, after: bytes) -> None:
-        """Write an object anew, and its digest and size into all records that name it."""
+        """Rewrite an object, and put its digest and size into all records that name it."""
         old, new = (hashlib.sha256(item).hexdigest() for item in (before, after))
         path.write_bytes(after)
         for file in self._files(self.folder):

@@ -1,7 +1,7 @@
-"""Jobs: real tables in a folder, and runs on them that have ended in every way a run can.
+"""Jobs: real tables in a folder, and runs on them that have ended in every possible way.
 
-The tables are Iceberg's, on a SQLite catalog, and Lance datasets. Tasks run in this process, by the
-code that executors run; no Spark is started.
+The tables are Iceberg's, on a SQLite catalog, and Lance datasets. Tasks run in this process, with
+the code that executors run; Spark is not started.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.ledgers.record import moved
 
 ROWS = 24
 _FOREIGN_ROWS = (-1, -2, -3)
-# Of the recorded run of format 1.
+# The recorded run of format 1.
 _OLD_ROWS = 20
 # No process has this id.
 _GONE = 2**30
@@ -90,7 +90,7 @@ class Job:
 
 
 def text_of(id_: int) -> str:
-    """Return what the costly step makes of a row."""
+    """Return the costly step's output for a row."""
     return f"made of {id_}"
 
 
@@ -117,7 +117,7 @@ JOBS = (
     Job(run_id="old", table=OLD, first=0),
 )
 BY_ID = {job.run_id: job for job in JOBS}
-# What the rows of the table are, or may become, when nothing is damaged.
+# The rows of the table, now or later, when nothing is damaged.
 LANDED = frozenset(
     {"landed", "lost", "scanned", "forked", "next-landed"}
     | {"lance-landed", "lance-lost", "lance-forked"}
@@ -129,7 +129,7 @@ class Clock:
     """Time that passes by itself, and at once when a driver waits."""
 
     def __init__(self) -> None:
-        """Begin now."""
+        """Start at the current time."""
         self._ahead_s = 0.0
 
     def now(self) -> float:
@@ -143,13 +143,13 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """The costly step; may be told to fail, or to take the process with it."""
+    """The costly step; can be set to fail, or to kill the process."""
 
     job: Job
     dies_at: int | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Make the rows."""
+        """Compute the rows."""
         ids = batch["id"].to_pylist()
         if self.dies_at in ids:
             raise DriverDied
@@ -187,7 +187,7 @@ class Lake:
         return IcebergSink(open_catalog("lake", self.catalog), job.table, "main")
 
     def ledger(self, job: Job) -> Ledger:
-        """Open a run's ledger as a driver does, in a process that is gone for all others."""
+        """Open a run's ledger as a driver does, in a process that looks dead to all others."""
         clock = Clock()
         tasks = TaskPorts(sleep=clock.sleep)
         ports = Ports(
@@ -252,10 +252,10 @@ def _partitions(job: Job) -> MemorySubmitter:
     return MemorySubmitter(job.ids[:half], job.ids[half:])
 
 
-# ---- how runs come to be in each state -------------------------------------------------------
+# ---- how runs reach each state -------------------------------------------------------
 @contextlib.contextmanager
 def _dies_after(kind: type[Body]) -> Iterator[None]:
-    """Let a driver die: after its intent, which is not posted, or before its receipt."""
+    """Kill a driver: after its intent, which is not posted, or before its receipt."""
     append = RunLog.append
 
     def until(log: RunLog, body: Body) -> Record:
@@ -289,7 +289,7 @@ def _make_tables(lake: Lake) -> None:
     catalog.create_namespace("db")
     for name in (MAIN, NEIGHBOUR):
         catalog.create_table(name, schema=_SCHEMA)
-        for row in foreign:  # Each a snapshot of its own.
+        for row in foreign:  # Each makes its own snapshot.
             catalog.load_table(name).append(pa.Table.from_pylist([row], schema=_SCHEMA))
     for row in foreign:
         table = pa.Table.from_pylist([row], schema=_SCHEMA)
@@ -342,7 +342,7 @@ def _given_up(before: Callable[[Lake, Job], None]) -> Callable[[Lake, Job], None
 
 
 def _forked(lake: Lake, job: Job) -> None:
-    """Two copies of a ledger went on: one has landed, the one that is left was given up."""
+    """Two copies of a ledger were used: one has landed, the one that is left was aborted."""
     folder = lake.folder / "store" / job.run_id
     _filed(lake, job)
     shutil.copytree(folder, lake.folder / "backup")

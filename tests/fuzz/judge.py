@@ -1,6 +1,7 @@
 """Judge: what must hold after each call, read from the tables and the files themselves.
 
-What a person who writes records can do by docs/explanation/trust.md is counted, and no violation.
+What docs/explanation/trust.md says that a writer of records can do is counted, but is not a
+violation.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from tests.fuzz.jobs import GIVEN_UP, JOBS, LANDED, Job, Lake, Row
 from tests.fuzz.mutations import Mutation
 from tests.fuzz.picture import Picture, Truth, live_files, pointer_of, rows_of
 
-# What says which version of a table is the newest: every commit writes it anew.
+# The object that names a table's newest version: every commit rewrites it.
 _POINTERS = ("catalog.db", "_versions/latest_version_hint.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Something that must not be; `declared` if the documentation says that it can."""
+    """A violation; `declared` if the documentation says that it can happen."""
 
     what: str
     declared: str = ""
@@ -35,7 +36,7 @@ class Judge:
     lake: Lake
     job: Job
     truth: Truth
-    # Of the lake right after the damage.
+    # The lake right after the damage.
     damaged: Picture
     mutations: Sequence[Mutation]
     # Whether the run may be swept: it had ended, or a call has ended it.
@@ -43,13 +44,13 @@ class Judge:
     has_landed: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take what is known of the run."""
+        """Record the state of the run."""
         self.has_landed = self.job.run_id in LANDED
         self.has_ended = self.has_landed or self.job.run_id in GIVEN_UP
 
     @property
     def is_forged(self) -> bool:
-        """Whether a record was written anew, with a digest that fits."""
+        """Whether a record was rewritten with a digest that fits."""
         return any(item.is_forged for item in self.mutations)
 
     def look(self, said: Said) -> Iterator[Verdict]:
@@ -81,17 +82,17 @@ class Judge:
                 yield Verdict(what=f"{where} of the ledger is {how}")
             elif path in own_staged and is_sweep and how == "gone":
                 if not self.has_ended:
-                    yield self._unless_forged(f"{where} is gone, and the run had not ended")
+                    yield self._unless_forged(f"{where} is gone, though the run had not ended")
             elif path in self._staged_in_dataset() and is_sweep and self.is_forged:
                 yield Verdict(what="a file that another run has staged", declared="Lance's names")
             else:
                 kind = "live file" if path in self.truth.live else "file of others"
                 yield Verdict(what=f"{kind} {where} is {how}")
-        # Judged once: what is wrong now is not told again after the next call.
+        # Judged once: what is wrong now is not reported again after the next call.
         self.damaged = Picture.of(self.lake.folder, self.damaged)
 
     def _staged_in_dataset(self) -> set[str]:
-        """Return what other runs have staged in the same dataset, where names do not tell whose."""
+        """Return what other runs have staged in the same dataset, whose names do not show it."""
         if not self.job.is_lance:
             return set()
         others = [item for item in JOBS if item != self.job and item.table == self.job.table]
@@ -136,8 +137,8 @@ class Judge:
     def _read(self, table: str) -> tuple[Counter[Row], list[str]]:
         """Return a table's rows, and the live files that are not there.
 
-        If the table has no new version, rows and live files are those that it had: what became of
-        these files is judged by itself.
+        If the table has no new version, rows and live files are those that it had: what happened to
+        these files is judged separately.
         """
         if pointer_of(self.lake, table) == self.truth.pointers[table]:
             return self.truth.rows[table], []
@@ -148,16 +149,16 @@ class Judge:
     def _unless_forged(self, what: str) -> Verdict:
         """Return what is wrong, and whether the documentation declares it.
 
-        Who writes records can make a run commit wrong rows, or none. A ledger of format 1 tells
-        neither whose folder it is nor, in its records, whose they are.
+        A writer of records can make a run commit wrong rows, or none. A ledger of format 1 names
+        its run neither in the folder nor in its records.
         """
-        declared = "who writes records" if self.is_forged else ""
+        declared = "a writer of records" if self.is_forged else ""
         if not declared and self._is_mixed_format_1():
             declared = "format 1 names no run"
         return Verdict(what=what, declared=declared)
 
     def _is_mixed_format_1(self) -> bool:
-        """Whether run.json and the log are of format 1, and not both what they were."""
+        """Whether run.json and the log are of format 1, and at least one of them was changed."""
         folder = self.lake.folder / "store" / self.job.run_id
         mixed = [item for item in self.mutations if item.kind.startswith(("older", "foreign"))]
         try:

@@ -1,4 +1,4 @@
-"""Mutations: what stores, backups, copy tools and people do to a ledger, drawn by chance.
+"""Mutations: what stores, backups, copy tools and people do to a ledger, drawn at random.
 
 A place in an object is drawn as a share of its length, and an object by its rank, so that a seed
 means nearly the same in another process: there, names and times differ.
@@ -29,25 +29,25 @@ class Mutation:
 
     @property
     def is_forged(self) -> bool:
-        """Whether records were sealed anew by a hand that knows the format."""
+        """Whether records were sealed again with knowledge of the format."""
         return self.kind.startswith("reseal")
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing may follow it: a change behind a link is done to another run."""
+        """Whether nothing may follow it: a change behind a link hits another run."""
         return self.kind == "link"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Does things to the ledger of one run."""
+    """Damages the ledger of one run."""
 
     lake: Lake
     job: Job
     rng: Random
     # Files that the run has written and no table reaches.
     staged: set[str]
-    # Only what is called so, or whatever there is.
+    # Only mutations of this name, or all.
     only: str | None = None
 
     @property
@@ -56,7 +56,7 @@ class Damage:
         return self.lake.folder / "store" / self.job.run_id
 
     def strike(self) -> Mutation | None:
-        """Do one thing; None if there is nothing that it could be done to."""
+        """Apply one mutation; None if there is nothing to apply it to."""
         name = self.only or self.rng.choice(_WEIGHTED)
         what = KINDS[name](self)
         return Mutation(kind=name, what=what) if what else None
@@ -67,7 +67,7 @@ class Damage:
         return sorted(item for item in (folder or self.folder).rglob("*") if item.is_file())
 
     def one(self, objects: list[Path]) -> Path | None:
-        """Draw an object: first what it is for, as there are many more records of tasks."""
+        """Draw an object: first its role, as there are many more records of tasks."""
         roles = sorted({role_of(item) for item in objects})
         if not roles:
             return None
@@ -80,7 +80,7 @@ class Damage:
         return self.lake.folder / "store" / self.rng.choice(others)
 
     def name(self, path: Path) -> str:
-        """Return how an object is called in what is printed."""
+        """Return an object's name for printing."""
         for folder in (self.lake.folder / "store", RECORDED):
             if path.is_relative_to(folder):
                 return str(path.relative_to(folder))
@@ -140,7 +140,7 @@ def _alike(damage: Damage, path: Path, objects: list[Path]) -> Path | None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder; an earlier mutation may have removed it, or made it a link."""
+    """Remove a folder; an earlier mutation may have removed it, or turned it into a link."""
     if folder.is_symlink():
         folder.unlink()
     else:
@@ -178,7 +178,7 @@ def _delete_folder(damage: Damage) -> str:
 
 
 def _lose_end(damage: Damage) -> str:
-    """A backup is older than the ledger: the log ends earlier, tasks and parts may be there."""
+    """Restore an old backup: the log ends earlier, but tasks and parts may be there."""
     records = damage.objects(damage.folder / "log")
     if not records:
         return ""
@@ -206,7 +206,7 @@ def _stray(damage: Damage) -> str:
 
 
 def _link(damage: Damage) -> str:
-    """A folder of the ledger leads to another run's."""
+    """Link a folder of the ledger to another run's."""
     name = damage.rng.choice(("log", "parts", "tasks"))
     path, other = damage.folder / name, damage.other_run() / name
     if not path.is_dir() or not other.is_dir():
@@ -224,7 +224,7 @@ def _foreign(damage: Damage) -> str:
 
 
 def _foreign_at_its_name(damage: Damage) -> str:
-    """A copy tool was given the wrong folder, for one object: it is there under its own name."""
+    """Copy one object from a wrong folder, under its own name."""
     other = damage.other_run()
     source = damage.one(damage.objects(other))
     target = source and damage.folder / source.relative_to(other)
@@ -232,7 +232,7 @@ def _foreign_at_its_name(damage: Damage) -> str:
 
 
 def _foreign_next(damage: Damage) -> str:
-    """Another run's record of just the number that comes next."""
+    """Copy another run's record with just the number that comes next."""
     number = len(damage.objects(damage.folder / "log")) + 1
     names = [job.run_id for job in JOBS if job.run_id != damage.job.run_id]
     sources = [damage.lake.folder / "store" / item / f"log/{number:08d}.json" for item in names]
@@ -298,7 +298,7 @@ def _older_log(damage: Damage) -> str:
     return _copied_folders(damage, _recorded(damage), ("log", "parts"))
 
 
-# ---- sealed anew -----------------------------------------------------------------------------
+# ---- sealed again ----------------------------------------------------------------------------
 def _resealed(how: str) -> Callable[[Damage], str]:
     def strike(damage: Damage) -> str:
         forger = Forger(folder=damage.folder, rng=damage.rng, other=damage.other_run())
@@ -337,6 +337,6 @@ KINDS: dict[str, Callable[[Damage], str]] = {
     "reseal an object and its digest": _resealed("redigest"),
     "reseal a list of work": _resealed("rework"),
 }
-# Some say more than others.
+# Some find more than others.
 _TWICE = ("flip", "delete", "foreign record that comes next", "reseal with another type")
 _WEIGHTED = (*KINDS, *_TWICE, "reseal with another type")

@@ -1,4 +1,4 @@
-"""Picture: all files of a lake at one moment, to be put back, and to be compared with later."""
+"""Picture: all files of a lake at one moment, to restore and to compare with later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.storage.objects import ObjectStorage
 from tests.fuzz.jobs import DATASET, JOBS, MAIN, NEIGHBOUR, OLD, Job, Lake, Row, text_of
 
-# Of each file: which one it is, when it was written, and its size.
+# For each file: its inode, when it was written, and its size.
 _Facts = tuple[int, int, int]
 _LINK: _Facts = (-1, -1, -1)
 
@@ -42,7 +42,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, bool]]:
 
 @dataclass
 class Picture:
-    """The files of a folder, and what the system tells of them."""
+    """The files of a folder, and what the system says about them."""
 
     folder: Path
     contents: dict[str, bytes] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class Picture:
         """Read all files.
 
         Args:
-            folder: Whose.
-            before: An earlier picture: what has not changed since is taken from it.
+            folder: The folder to read.
+            before: An earlier picture: unchanged files are taken from it.
         """
         found = cls(folder)
         known = before or cls(folder)
@@ -67,12 +67,12 @@ class Picture:
             if known.facts.get(path) == facts:
                 found.contents[path] = known.contents[path]
             else:
-                # A link may lead to a folder.
+                # A link may point to a folder.
                 found.contents[path] = b"" if facts == _LINK else Path(path).read_bytes()
         return found
 
     def put_back(self) -> None:
-        """Make the folder what it was. An unchanged file is not written: it keeps its age."""
+        """Restore the folder. An unchanged file is not written: it keeps its age."""
         for path, is_folder in list(_walk(self.folder)):
             if is_folder and path not in self.folders:
                 shutil.rmtree(path, ignore_errors=True)
@@ -87,7 +87,7 @@ class Picture:
                 self.facts[path] = _facts(path)
 
     def changed(self) -> dict[str, str]:
-        """Return the files that are "gone" or "changed" since, by path. New ones are not told."""
+        """Return the files that are "gone" or "changed" since, by path, without new ones."""
         found = {}
         for path, facts in self.facts.items():
             if not os.path.lexists(path):
@@ -98,7 +98,7 @@ class Picture:
 
 
 def pointer_of(lake: Lake, table: str) -> bytes:
-    """Return what says which version of a table is the newest."""
+    """Return the object that names a table's newest version."""
     if table.endswith(".lance"):
         names = os.listdir(f"{lake.dataset(table)}/_versions")  # noqa: PTH208 - names alone.
         return " ".join(sorted(names)).encode()
@@ -145,10 +145,10 @@ def _reached_in_lance(uri: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What is so before anything was damaged."""
+    """The state before anything was damaged."""
 
     rows: dict[str, Counter[Row]]
-    # Which version of each table that was.
+    # The version of each table.
     pointers: dict[str, bytes]
     # Every file that some version of some table reaches.
     live: set[str]

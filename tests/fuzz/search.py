@@ -1,4 +1,4 @@
-"""Search: round after round, each with a ledger damaged anew, until the time is over."""
+"""Search: round after round, each with a newly damaged ledger, until the time is over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRIES_MAX = 50
 
 @dataclass
 class Tally:
-    """What was done in all rounds, and what came of it."""
+    """What was done in all rounds, and the results."""
 
     rounds: int = 0
     mutations: Counter[str] = field(default_factory=Counter)
@@ -88,7 +88,7 @@ class Search:
         return cls(seed, lake, Picture.of(folder), Truth.of(lake), only)
 
     def round(self, number: int) -> bool:
-        """Damage a ledger, make some calls, and judge each; return whether all was well."""
+        """Damage a ledger, make some calls, and judge each; return whether none was a violation."""
         rng = Random(f"{self.seed}/{number}")
         self.base.put_back()
         job = rng.choice(JOBS)
@@ -154,7 +154,7 @@ class Search:
 
 
 def _drawn_calls(rng: Random) -> list[str]:
-    """Draw what is called: a look, a step that changes something, and another of either."""
+    """Draw the calls: a read, a step that changes something, and another of either."""
     calls = [rng.choice(READING)] if rng.random() < 0.7 else []
     calls.append(rng.choice((*WRITING, "start")))
     if rng.random() < 0.5:

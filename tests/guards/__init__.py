@@ -1,1 +1,1 @@
-"""The guards of the protocol, and a run that takes each away."""
+"""The guards of the protocol, and a run that removes each of them."""

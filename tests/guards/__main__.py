@@ -1,4 +1,4 @@
-"""Take each guard away, and show that the test named beside it fails: make guards."""
+"""Remove each guard, and show that the test named with it fails: make guards."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TEST_S = 300
 
 
 def _passes(source: Path, test: str) -> bool:
-    """Run a test on the product in a folder; say whether it passed.
+    """Run a test on the product in a folder; return whether it passed.
 
     Raises:
-        RuntimeError: It came to no result.
+        RuntimeError: The test gave no result.
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *test.split()]
     done = subprocess.run(
@@ -42,15 +42,15 @@ def _passes(source: Path, test: str) -> bool:
 
 
 def _shown(sources: SimpleQueue[Path], test: str, guards: Sequence[Guard]) -> list[str]:
-    """Take the guards of a test away, one after the other; return the names of those missed.
+    """Remove the guards of a test, one after the other; return the names of those missed.
 
     Args:
         sources: Copies of the product that nothing else works on.
-        test: What is run, also with every guard in place.
-        guards: Those that it is to notice.
+        test: The test to run, also with every guard in place.
+        guards: The guards that it should notice.
 
     Raises:
-        RuntimeError: The test fails although every guard is there, or came to no result.
+        RuntimeError: The test fails although every guard is there, or gave no result.
     """
     source = sources.get()
     try:
@@ -62,7 +62,7 @@ def _shown(sources: SimpleQueue[Path], test: str, guards: Sequence[Guard]) -> li
             is_noticed = not _passes(source, guard.test)
             (source / "holdfast" / guard.file).write_text(before, encoding="utf-8")
             missed += [] if is_noticed else [guard.name]
-            # As one piece: other threads write, too.
+            # In one piece: other threads write too.
             sys.stdout.write(f"{'noticed' if is_noticed else 'MISSED '}  {guard.name}\n")
             sys.stdout.flush()
         return missed
@@ -71,7 +71,7 @@ def _shown(sources: SimpleQueue[Path], test: str, guards: Sequence[Guard]) -> li
 
 
 def _chosen(words: str, sample: int | None, seed: int | None) -> list[Guard]:
-    """Return the guards whose name has the words, or some of them by chance; say which chance."""
+    """Return the guards whose name has the words, or a random sample of them; print the seed."""
     found = [guard for guard in GUARDS if words in guard.name]
     if sample is None:
         return found
@@ -81,22 +81,24 @@ def _chosen(words: str, sample: int | None, seed: int | None) -> list[Guard]:
 
 
 def main() -> int:
-    """Try each guard, those whose name has the given words, or some by chance."""
+    """Try each guard, those whose name has the given words, or a random sample."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="?", default="")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn by chance")
-    parser.add_argument("--seed", type=int, help="what to draw from; by default a fresh one")
+    parser.add_argument("--sample", type=int, metavar="N", help="only a random sample of N")
+    parser.add_argument("--seed", type=int, help="the sample's seed; by default a new one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     chosen = _chosen(given.words, given.sample, given.seed)
-    tests = {guard.test: [one for one in chosen if one.test == guard.test] for guard in chosen}
+    tests = {
+        guard.test: [other for other in chosen if other.test == guard.test] for guard in chosen
+    }
     sources: SimpleQueue[Path] = SimpleQueue()
     with ExitStack() as block:
         for _ in range(given.jobs):
             sources.put(block.enter_context(copied_product()))
         pool = block.enter_context(ThreadPoolExecutor(given.jobs))
-        shown = [pool.submit(_shown, sources, *one) for one in tests.items()]
-        missed = [name for one in shown for name in one.result()]
+        shown = [pool.submit(_shown, sources, *item) for item in tests.items()]
+        missed = [name for job in shown for name in job.result()]
     sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} guards are noticed missing\n")
     return 1 if missed else 0
 

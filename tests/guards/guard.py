@@ -1,4 +1,4 @@
-"""What is known of a guard, and how it is taken away."""
+"""A guard, and how it is removed."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Guard:
     file: str
     before: str
     after: str
-    # What pytest is to run; with the guard away it must fail.
+    # What pytest runs; without the guard it must fail.
     test: str
 
     def take_away(self, source: Path) -> str:
-        """Take the guard away in a copy of the product; return the file as it was.
+        """Remove the guard in a copy of the product; return the file as it was.
 
         Args:
             source: The folder of the copy.
 
         Raises:
-            RuntimeError: It does not stand where the list says.
+            RuntimeError: `before` does not occur exactly once in the file.
         """
         path = source / "holdfast" / self.file
         text = path.read_text(encoding="utf-8")

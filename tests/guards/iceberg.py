@@ -1,4 +1,4 @@
-"""The guards that exactly-once hangs on where the table is an Iceberg table."""
+"""The guards that exactly-once depends on where the table is an Iceberg table."""
 
 from __future__ import annotations
 

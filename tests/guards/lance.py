@@ -1,4 +1,4 @@
-"""The guards that exactly-once hangs on where the table is a Lance dataset."""
+"""The guards that exactly-once depends on where the table is a Lance dataset."""
 
 from __future__ import annotations
 

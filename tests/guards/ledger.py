@@ -1,4 +1,4 @@
-"""More guards of the commit, of the logs, and of which task records count."""
+"""More guards: of the commit, of the logs, and of which task records count."""
 
 from __future__ import annotations
 

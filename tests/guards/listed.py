@@ -1,6 +1,6 @@
-"""Every guard that exactly-once hangs on: where it stands, how it is taken away, who notices.
+"""Every guard that exactly-once depends on: where it is, how it is removed, and which test notices.
 
-`before` must stand once in its file; with `after` in its place the named test must fail.
+`before` must occur once in its file; with `after` in its place the named test must fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Guards of what people see: text that acts on no terminal, and no password in it."""
+"""Guards of what people see: text that cannot control a terminal, and holds no password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guards around calls that fail: of the store's, and of the user's own row function."""
+"""The guards around failing calls: of the store, and of the user's own row function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guards that keep what a ledger holds from being more than was declared."""
+"""The guards that reject what a ledger holds beyond what was declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards of single values: what a row holds is what its readers find."""
+"""Guards of single values: readers find what a row holds."""
 
 from __future__ import annotations
 

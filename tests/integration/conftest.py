@@ -1,4 +1,4 @@
-"""Fixtures of the tests that watch which rows are computed."""
+"""Fixtures for tests that watch which rows are computed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.integration.process_watched import WatchedTable
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one catalog for each thing done to a hostile table, of those that were asked for.
+    """Keep one of the chosen catalogs for each thing that is done to a hostile table.
 
     `make hostile` runs them all.
     """
     if os.environ.get("HOLDFAST_CATALOGS") != "all":
         others = left_out(items, os.environ[SEED_VARIABLE])
-        config.hook.pytest_deselected(items=[one for one in items if one.nodeid in others])
-        items[:] = [one for one in items if one.nodeid not in others]
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
+        items[:] = [item for item in items if item.nodeid not in others]
 
 
 @pytest.fixture

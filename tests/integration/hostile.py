@@ -1,8 +1,8 @@
-"""A table to which others do things at the two worst moments of a run.
+"""A table that other writers change at the two worst moments of a run.
 
 The first: the run has staged its files and written its intent, and is about to post. The second:
-the post has landed, and the driver dies before its receipt. Workers import this module: it needs
-no pytest.
+the post has landed, and the driver dies before its receipt. Workers import this module, so it does
+not need pytest.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 def made(*columns: str) -> list[tuple[Any, ...]]:
     """Return the rows that our run makes, each once; all columns unless some are named."""
     rows = (
-        {"id": one, "label": f"l{one}", "n": one, "f": float(one), "d": Decimal(one)}
-        for one in range(ROWS)
+        {"id": number, "label": f"l{number}", "n": number, "f": float(number), "d": Decimal(number)}
+        for number in range(ROWS)
     )
     return [tuple(row[name] for name in ("id", *(columns or COLUMNS[1:]))) for row in rows]
 
@@ -94,7 +94,7 @@ class HostileTable:
         self.sql(f"{verb} TABLE {name} ({_DDL}) USING iceberg {more}")
 
     def sql(self, *statements: str) -> None:
-        """Run statements of Spark's; {t} is the table, {s} its short name, {c} its catalog."""
+        """Run SQL statements in Spark; {t} is the table, {s} its short name, {c} its catalog."""
         for statement in statements:
             text = statement.format(t=self.name, s=self.short, c=self.catalog, n=self.namespace)
             self.spark.sql(text).collect()
@@ -139,7 +139,7 @@ class HostileTable:
         return (run or self.run()).append(self.input(), to=to or self.name, **{**usual, **options})
 
     def append_while(self, *changes: Callable[[], object]) -> hf.Report:
-        """Start the script; before each of its first posts one of the changes is made."""
+        """Start the script; one of the changes is made before each of its first posts."""
         with self._before_posts(changes):
             return self.append()
 
@@ -148,14 +148,15 @@ class HostileTable:
 
         Args:
             snapshot_id: What has landed.
-            is_told: Whether the table still tells that the rows are in it; else there is a warning.
+            is_told: Whether the table still shows that it holds the rows; otherwise there is a
+                warning.
         """
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
             report = self.append()
         assert (report.outcome, report.snapshot_id) == ("already_committed", snapshot_id)
         assert report.still_in_table == ("yes" if is_told else "unknown")
-        assert any("does not show" in str(one.message) for one in warned) is not is_told
+        assert any("does not show" in str(warning.message) for warning in warned) is not is_told
 
     def append_unanswered(self, change: Callable[[], object]) -> hf.Report:
         """Start the script; its post lands, then the change is made, and no answer comes."""
@@ -176,7 +177,7 @@ class HostileTable:
                 self.append(**options)
             except DriverDied:
                 return self.head()
-        raise AssertionError("the driver has outlived its receipt")
+        raise AssertionError("the driver did not die before its receipt")
 
     @contextmanager
     def _before_posts(
@@ -204,7 +205,7 @@ class HostileTable:
 
         with mock.patch.object(IcebergSink, "post", change_and_post):
             yield
-        assert not left + after_left  # Each change was made: the test is not vacuous.
+        assert not left + after_left  # Each change was made, so the test is not vacuous.
 
     # ---- what is there -------------------------------------------------------------------------
     @property
@@ -213,11 +214,11 @@ class HostileTable:
         return ObjectStorage(self.ledger["store_options"])
 
     def layout(self) -> RunLayout:
-        """Return where the run's ledger stands."""
+        """Return where the run's ledger is."""
         return RunLayout.of(self.ledger["store"], RUN)
 
     def head(self) -> int:
-        """Return the snapshot that main stands on."""
+        """Return the snapshot that main points to."""
         refs = self.spark.table(f"{self.name}.refs").where("name = 'main'").collect()
         found: int = refs[0]["snapshot_id"]
         return found
@@ -236,7 +237,7 @@ class HostileTable:
     def assert_each_row_once(
         self, *columns: str, foreign: Sequence[int] = (-1,), name: str = ""
     ) -> None:
-        """Read the whole table: our rows stand there once, with every value, and no others."""
+        """Read the whole table: it holds our rows once, with every value, and no others."""
         rows = self.rows(*columns, name=name)
         assert [row[0] for row in rows if row[0] < 0] == sorted(foreign)
         assert [row for row in rows if row[0] >= 0] == made(*columns)

@@ -1,4 +1,4 @@
-"""The catalogs on which a table is hostile, and where a thing cannot be done to it."""
+"""The catalogs for hostile tables, and what cannot be done to a table in which of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_EMPTYING = f"{_NESSIE} keeps the rows of a table that CREATE OR REPLACE witho
 
 
 def on_catalogs(**unless: str) -> list[Any]:
-    """Return the catalogs as parameters; those that are named get skipped, for the reason given.
+    """Return the catalogs as parameters; those in `unless` are skipped for the given reason.
 
     Args:
         unless: Why a thing does not apply, by `rest`, `sql` or `nessie`.
@@ -64,21 +64,21 @@ def left_out(items: Iterable[pytest.Item], seed: str) -> set[str]:
 
     Args:
         items: All tests; those that are not on several catalogs are never left out.
-        seed: The same draws the same, whatever other tests are there.
+        seed: The same seed draws the same tests, whatever other tests there are.
     """
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         groups.setdefault(_thing(item), []).append(item)
     found: set[str] = set()
     for thing, group in groups.items():
-        able = [one for one in group if one.get_closest_marker("skip") is None] or group
+        able = [test for test in group if test.get_closest_marker("skip") is None] or group
         kept = random.Random(f"{seed} {thing}").choice(able)
-        found |= {one.nodeid for one in group} - {kept.nodeid}
+        found |= {test.nodeid for test in group} - {kept.nodeid}
     return found
 
 
 def _thing(item: pytest.Item) -> str:
-    """Name what a test does, without the catalog; a test of no catalog is the only one of its."""
+    """Name what a test does, without the catalog; a test without one is alone in its group."""
     if item.get_closest_marker("hostile") is None:
         return item.nodeid
     names = "|".join(_IDS.values())
@@ -100,7 +100,7 @@ def hostile_table(
         stack.nessie_catalog_properties()  # Skips, or fails in CI, where Nessie does not run.
     table = HostileTable(spark=lake, catalog=catalog, ledger=ledger)
     table.create()
-    if catalog == NESSIE:  # It switches this off, but an owner of a table may switch it on again.
+    if catalog == NESSIE:  # Nessie switches this off; a table's owner may switch it on.
         table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('gc.enabled'='true')")
     return table
 

@@ -1,6 +1,6 @@
-"""A Lance dataset, a ledger and an input on the shared session; all is read with Lance itself.
+"""A Lance dataset, a ledger and an input on the shared session; rows are read with Lance itself.
 
-Workers import this module: it needs no pytest.
+Workers import this module, so it does not need pytest.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Labelled:
         ids = batch["id"].to_pylist()
         if bad := set(self.fails_at).intersection(ids):
             raise LookupError(f"no answer for {sorted(bad)}")
-        return {"id": ids, "label": [f"row {one}" for one in ids]}
+        return {"id": ids, "label": [f"row {id_}" for id_ in ids]}
 
 
 class HeldLabelled(Labelled):
-    """Leaves a file when it is called, and goes on when it is released."""
+    """Leaves a file when it is called, and continues when it is released."""
 
     def __init__(self, folder: Path) -> None:
         """Take the folder of the files."""
@@ -51,7 +51,7 @@ class HeldLabelled(Labelled):
         self.folder = folder
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Return the rows with their labels, some time."""
+        """Return the rows with their labels, once it is released."""
         (self.folder / "called").touch()
         until = time.monotonic() + _HELD_MAX_S
         while not (self.folder / "release").exists() and time.monotonic() < until:
@@ -61,7 +61,7 @@ class HeldLabelled(Labelled):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanceDesk:
-    """A dataset that is made at the first append, and all that is needed to write it."""
+    """A dataset that the first append creates, and all that is needed to write it."""
 
     lake: SparkSession
     folder: str
@@ -83,7 +83,7 @@ class LanceDesk:
 
     @property
     def uri(self) -> str:
-        """Where the dataset stands."""
+        """Where the dataset is."""
         return f"{self.folder}/rows.lance"
 
     @property
@@ -98,7 +98,7 @@ class LanceDesk:
 
     @property
     def storage(self) -> ObjectStorage:
-        """How files are reached past Lance."""
+        """Storage that reaches the files without Lance."""
         return ObjectStorage(self.store_options)
 
     def ids(self, *, rows: int = ROWS, tasks: int = TASKS) -> DataFrame:
@@ -106,7 +106,7 @@ class LanceDesk:
         return self.lake.range(0, rows, 1, tasks)
 
     def make(self, rows: pa.Table, **options: Any) -> None:  # noqa: ANN401 - those of Lance.
-        """Write rows with Lance, as others do."""
+        """Write rows with Lance, as another writer does."""
         lance.write_dataset(rows, self.uri, storage_options=self.options, **options)
 
     def run(self, run_id: str = RUN, **options: Any) -> hf.Run:  # noqa: ANN401 - those of `Run`.
@@ -120,7 +120,7 @@ class LanceDesk:
         run_id: str = RUN,
         **options: Any,  # noqa: ANN401 - those of `Run` and `append`.
     ) -> hf.Report:
-        """Append, two rows a batch and without retries; options replace what is usual."""
+        """Append, two rows a batch and without retries; options replace the defaults."""
         usual: dict[str, Any] = {
             "to": self.to,
             "key": "id",
@@ -137,32 +137,35 @@ class LanceDesk:
         return self.run(run_id, **run_wide(options)).append(rows, **{**usual, **options})
 
     def dataset(self, version: int | None = None) -> Any:  # noqa: ANN401 - half of it is untyped.
-        """Open the dataset as others do."""
+        """Open the dataset as another client does."""
         return lance.dataset(self.uri, version=version, storage_options=self.options)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return all rows, in the order of their ids."""
+        """Return all rows, sorted by id."""
         return sorted(tuple(row.values()) for row in self.dataset().to_table().to_pylist())
 
     def versions(self, run_id: str = RUN) -> list[int]:
         """Return the versions that a run has made."""
         dataset = self.dataset()
-        numbers = [one["version"] for one in dataset.versions()]
-        made = {one: dataset.read_transaction(one).transaction_properties or {} for one in numbers}
-        return [one for one in numbers if made[one].get("holdfast.run") == run_id]
+        numbers = [version["version"] for version in dataset.versions()]
+        made = {
+            number: dataset.read_transaction(number).transaction_properties or {}
+            for number in numbers
+        }
+        return [number for number in numbers if made[number].get("holdfast.run") == run_id]
 
     def kinds(self, run_id: str = RUN) -> list[str]:
         """Return the kinds of the records in the run's log."""
         return ledger_kinds(self.store, run_id, self.store_options)
 
     def files(self) -> set[str]:
-        """Return all files with rows, of whoever."""
+        """Return all data files, of any writer."""
         return set(self.storage.list(f"{self.uri}/data"))
 
     def live_files(self) -> set[str]:
         """Return the data files that the newest version refers to."""
         fragments = self.dataset().get_fragments()
-        paths = [file.path for one in fragments for file in one.metadata.files]
+        paths = [file.path for fragment in fragments for file in fragment.metadata.files]
         return {f"{self.uri}/data/{path}" for path in paths}
 
 

@@ -42,13 +42,13 @@ class Desk:
         return self.lake.range(0, rows, 1, tasks)
 
     def append(self, df: DataFrame | None = None, **options: Any) -> hf.Report:  # noqa: ANN401
-        """Append to the table under one run id; options replace what is usual."""
+        """Append to the table under one run id; options replace the defaults."""
         run = hf.Run(options.pop("run_id", "nightly"), **self.ledger, **run_wide(options))
         usual: dict[str, Any] = {"to": self.table, "key": "id"}
         return run.append(df if df is not None else self.ids(), **{**usual, **options})
 
     def rows(self, version: str = "main") -> list[tuple[Any, ...]]:
-        """Return the ids and countries of a branch, in the order of the ids."""
+        """Return the ids and countries of a branch, sorted by id."""
         query = f"SELECT id, country FROM {self.table} VERSION AS OF '{version}' ORDER BY id"
         return [tuple(row) for row in self.lake.sql(query).collect()]
 

@@ -18,7 +18,7 @@ ROWS = 40
 TASKS = 8
 EXPECTED = [(number, f"row {number}") for number in range(ROWS)]
 COLUMNS = "id BIGINT NOT NULL, label STRING, build STRING, executor BIGINT"
-# A script that is started anywhere finds neither this checkout nor the tests' session.
+# A script that is started elsewhere finds neither this checkout nor the tests' session.
 _NOT_PASSED_ON = ("PYTHONPATH", "SPARK_HOME", "SPARK_REMOTE", "SPARK_CONF_DIR", "HOLDFAST_STORE")
 _TIMEOUT_S = 300.0
 

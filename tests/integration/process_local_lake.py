@@ -26,7 +26,7 @@ _SCHEMA = Schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLake:
-    """Where everything stands."""
+    """Where the catalog, the files and the ledger are."""
 
     folder: Path
 
@@ -59,7 +59,7 @@ class LocalLake:
         return table
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return all rows, in the order of their ids."""
+        """Return all rows, sorted by id."""
         found: list[dict[str, Any]] = self.load_table().scan().to_arrow().to_pylist()
         return sorted(found, key=lambda row: row["id"])
 

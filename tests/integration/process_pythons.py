@@ -16,7 +16,7 @@ def make_python(folder: Path, *, without: Sequence[str] = (), editable: bool = F
 
     Args:
         folder: Where to make it.
-        without: Packages that it is to lack.
+        without: Packages to leave out.
         editable: Whether it has what this environment has by `.pth` files: Holdfast itself.
     """
     subprocess.run(

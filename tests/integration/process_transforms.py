@@ -1,4 +1,4 @@
-"""Transforms of the in-process tests. Workers import this module: it needs no pytest."""
+"""Transforms of the in-process tests. Workers import this module, so it does not need pytest."""
 
 from __future__ import annotations
 

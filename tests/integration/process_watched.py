@@ -1,6 +1,6 @@
-"""A table of numbered rows, and a transform that writes down which of them it has done.
+"""A table of numbered rows, and a transform that notes which of them it has done.
 
-Workers import this module: it needs no pytest.
+Workers import this module, so it does not need pytest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedTable:
-    """`lake.<namespace>.rows`, made at the first append, and all that is needed to write it."""
+    """`lake.<namespace>.rows`, created by the first append, and all that is needed to write it."""
 
     lake: SparkSession
     namespace: str
@@ -75,7 +75,7 @@ class WatchedTable:
         fails_at: Collection[int] = (),
         **options: Any,  # noqa: ANN401 - those of `Run` and `append`.
     ) -> hf.Report:
-        """Append, two rows a batch and without retries; options replace what is usual."""
+        """Append, two rows a batch and without retries; options replace the defaults."""
         usual: dict[str, Any] = {
             "to": self.name,
             "key": "n",
@@ -88,7 +88,7 @@ class WatchedTable:
         return self.run(run_id, **run_wide(options)).append(rows, **{**usual, **options})
 
     def computed(self) -> list[int]:
-        """Return the numbers of all rows that the transform has done, as often as it did them."""
+        """Return the numbers of all rows that the transform has done, with repetitions."""
         found = [json.loads(note.read_text()) for note in self.notes.glob("*.json")]
         return sorted(number for numbers in found for number in numbers)
 
@@ -116,7 +116,7 @@ class WatchedTable:
         return ObjectStorage(self.ledger["store_options"])
 
     def layout(self, run_id: str = RUN) -> RunLayout:
-        """Return where the run's ledger stands."""
+        """Return where the run's ledger is."""
         return RunLayout.of(self.ledger["store"], run_id)
 
     def location(self) -> str:

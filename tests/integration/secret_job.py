@@ -1,4 +1,4 @@
-"""A job with planted credentials, run as a process of its own so that all it says is caught.
+"""A job with planted credentials, in its own process so that all its output is caught.
 
 Takes one JSON object on standard input: what to do, and all credentials as arguments.
 """
@@ -25,7 +25,7 @@ def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def main() -> None:
     """Run the append that standard input describes; print its report or its error."""
-    logging.basicConfig(level=logging.DEBUG)  # Everything that any library has to say.
+    logging.basicConfig(level=logging.DEBUG)  # All log output of every library.
     warnings.simplefilter("default")
     order: dict[str, Any] = json.load(sys.stdin)
     os.environ["PYSPARK_PYTHON"] = sys.executable

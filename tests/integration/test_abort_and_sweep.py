@@ -1,4 +1,4 @@
-"""Giving a run up, and deleting what it leaves: only that, and only when it has ended."""
+"""Aborting a run, and deleting what it left: only that, and only when it has ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def half_done(watched: WatchedTable, run_id: str = RUN) -> None:
 
 
 def data_files(watched: WatchedTable) -> set[str]:
-    """Return all data files below the table's folder, of whoever."""
+    """Return all data files in the table's folder, of any writer."""
     found = watched.storage.list(watched.location())
     return {uri for uri in found if uri.endswith(".parquet")}
 
@@ -55,7 +55,7 @@ def test_an_aborted_run_is_never_started_again(watched: WatchedTable) -> None:
     assert watched.run().status().state == "aborted"
 
 
-def test_a_run_that_nobody_has_started_can_be_aborted(watched: WatchedTable) -> None:
+def test_a_run_that_was_never_started_can_be_aborted(watched: WatchedTable) -> None:
     """A scheduler may cancel what never ran; the id is used up."""
     watched.run().abort()
     assert watched.run().sweep() == hf.Swept(data_files=0, ledger_objects=0)
@@ -92,7 +92,7 @@ def test_a_sweep_after_the_commit_leaves_the_log_and_a_readable_table(
 def test_a_sweep_after_an_abort_deletes_what_that_run_has_staged_and_nothing_else(
     watched: WatchedTable,
 ) -> None:
-    """Files of the table, of runs under way and of strangers stay where they are."""
+    """Files of the table, of runs under way and of other writers stay where they are."""
     watched.append(run_id="landed")
     half_done(watched, "other")
     stranger = f"{watched.location()}/data/stranger.parquet"
@@ -112,8 +112,8 @@ def test_a_sweep_after_an_abort_deletes_what_that_run_has_staged_and_nothing_els
     assert watched.run("given up").sweep().data_files == 0
 
 
-def test_a_run_that_was_given_up_and_swept_still_tells_its_state(watched: WatchedTable) -> None:
-    """What a seal has listed is deleted with the rest; the log alone must do."""
+def test_a_run_that_was_aborted_and_swept_still_shows_its_state(watched: WatchedTable) -> None:
+    """What a seal listed is deleted with the rest; the log alone must be enough."""
     for _ in range(2):  # The second start seals what the first has done.
         half_done(watched)
     assert "Seal" in watched.kinds()
@@ -127,7 +127,7 @@ def test_a_run_that_was_given_up_and_swept_still_tells_its_state(watched: Watche
 def test_a_path_outside_the_table_is_refused_and_nothing_is_deleted(
     watched: WatchedTable, where: str
 ) -> None:
-    """A task record that names somebody else's file is no permission to delete it.
+    """A task record that names a file outside the table does not permit its deletion.
 
     Method: one record of the run is forged, digest and all.
     """
@@ -178,7 +178,7 @@ def test_a_committed_run_cannot_be_aborted(watched: WatchedTable) -> None:
 def test_a_post_that_is_on_its_way_cannot_land_after_abort_and_sweep(
     watched: WatchedTable, stack: Stack
 ) -> None:
-    """Its files are gone by then: the catalog must refuse it, and the driver is told why.
+    """Its files are gone by then: the catalog must refuse it, and the driver's error says why.
 
     Method: a proxy holds the driver's post back while the run is aborted and swept.
     """
@@ -207,7 +207,7 @@ def test_a_post_that_is_on_its_way_cannot_land_after_abort_and_sweep(
 def test_a_sweep_keeps_what_landed_though_its_receipt_was_lost(
     watched: WatchedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table's mark decides, not the ledger alone: no file of a snapshot is ever deleted."""
+    """The table's mark decides, not only the ledger: no file of a snapshot is ever deleted."""
     append = RunLog.append
 
     def lose_receipt(self: RunLog, body: Body) -> Record:
@@ -222,7 +222,7 @@ def test_a_sweep_keeps_what_landed_though_its_receipt_was_lost(
     live = live_files(watched)
     with pytest.raises(RunCommittedError):
         watched.run().abort()
-    with pytest.raises(RunUnfinishedError):  # Nothing says yet that it is finished.
+    with pytest.raises(RunUnfinishedError):  # Nothing records yet that it is finished.
         watched.run().sweep()
     assert watched.append().outcome == "already_committed"
     watched.run().sweep()

@@ -1,4 +1,4 @@
-"""Jobs that cannot work: each error names what is wrong, nothing lands, and mending is enough."""
+"""Jobs that cannot work: each error names the fault, nothing lands, and a fixed job lands."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_untouched_and_mend(desk: Desk) -> None:
 
 
 def test_a_transform_that_raises_is_named_with_the_place_and_the_rows(desk: Desk) -> None:
-    """The error has all that is needed to look: exception, file and line, rows, keys."""
+    """The error has all that is needed to debug it: exception, file and line, rows, keys."""
     calls = desk.folder
     with pytest.raises(TransformError) as caught:
         desk.append(
@@ -79,7 +79,7 @@ def test_a_transform_that_raises_is_named_with_the_place_and_the_rows(desk: Desk
 
 
 def test_a_transform_that_raises_is_tried_again_while_that_adds_something(desk: Desk) -> None:
-    """By default two more passes, each over what is left; one that adds nothing is the last."""
+    """By default up to two more passes run over what is left; one that adds nothing is the last."""
     calls = desk.folder
     with pytest.raises(TransformError, match=r"keys \(id=2\) to \(id=3\)"):
         desk.append(desk.ids(tasks=1), transform=transforms.FailsAt(3, calls), batch_rows=2)
@@ -94,7 +94,7 @@ def test_a_transform_that_raises_is_tried_again_while_that_adds_something(desk: 
 def test_a_mistake_is_not_worth_a_retry_and_a_lost_connection_is(
     desk: Desk, error: Exception, *, worth: bool
 ) -> None:
-    """A scheduler obeys `retry_safe`: it must not loop on a bug, nor give up at an outage."""
+    """A scheduler obeys `retry_safe`: it must not loop on a bug, or give up on an outage."""
     with pytest.raises(TransformError) as caught:
         desk.append(transform=transforms.Raises(error), retries=0)
     assert caught.value.retry_safe is worth
@@ -102,7 +102,7 @@ def test_a_mistake_is_not_worth_a_retry_and_a_lost_connection_is(
 
 
 def test_what_spark_refuses_is_not_worth_a_retry(desk: Desk) -> None:
-    """A cast that cannot be stays so, and so does a path that does not exist."""
+    """An impossible cast stays impossible, and a missing path stays missing."""
     words = desk.lake.range(3).selectExpr(
         "cast(concat('no ', id) AS bigint) AS id", "'x' AS country"
     )
@@ -116,7 +116,7 @@ def test_what_spark_refuses_is_not_worth_a_retry(desk: Desk) -> None:
 
 
 def test_a_ledger_that_refuses_the_key_is_not_worth_a_retry(desk: Desk) -> None:
-    """And nothing was asked of Spark for it."""
+    """Spark was not asked for anything."""
     options = {**desk.ledger["store_options"], "s3.secret-access-key": "wrong"}
     run = hf.Run("nightly", store=desk.ledger["store"], store_options=options)
     with pytest.raises(StoreUnavailableError, match="SignatureDoesNotMatch") as caught:
@@ -132,7 +132,7 @@ def test_a_ledger_that_refuses_the_key_is_not_worth_a_retry(desk: Desk) -> None:
         (transforms.series, "Series"),
     ],
 )
-def test_a_transform_that_returns_no_rows_is_told_what_it_returned(
+def test_a_transform_that_returns_no_rows_gets_an_error_with_what_it_returned(
     desk: Desk,
     transform: Transform,
     returned: str,
@@ -152,7 +152,7 @@ def test_a_transform_that_returns_no_rows_is_told_what_it_returned(
         (transforms.null_in_required, "country", "required, but NULL in row 0"),
     ],
 )
-def test_output_that_does_not_fit_is_told_by_column(
+def test_output_that_does_not_fit_is_reported_by_column(
     desk: Desk,
     transform: Transform,
     column: str,
@@ -176,7 +176,8 @@ def test_a_dataframe_that_does_not_fit_fails_before_any_task(desk: Desk) -> None
             desk.append(fitting.selectExpr("*", "'earth' AS planet"))
         assert context.statusTracker().getJobIdsForGroup("unfit") == []
         assert desk.append(fitting).outcome == "committed"
-        # Jobs of this group are seen: the check above is not vacuous. Reading the keys is one too.
+        # Jobs of this group are counted, so the check above is not vacuous. Reading the keys is a
+        # job too.
         assert len(context.statusTracker().getJobIdsForGroup("unfit")) > 1
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
@@ -204,7 +205,7 @@ def test_a_transform_that_carries_too_much_is_refused_with_advice(desk: Desk) ->
         ([], "needs key="),
     ],
 )
-def test_a_key_that_cannot_tell_rows_apart_is_refused(
+def test_a_key_that_cannot_identify_rows_is_refused(
     desk: Desk,
     key: str | list[str],
     said: str,
@@ -219,7 +220,7 @@ def test_a_key_that_cannot_tell_rows_apart_is_refused(
 
 @pytest.mark.parametrize("name", ["spark.wap.id", "spark.wap.branch"])
 def test_a_session_in_write_audit_publish_is_refused(desk: Desk, name: str) -> None:
-    """Holdfast would not follow it, and rows meant for an audit would be live at once."""
+    """Holdfast does not support it: rows meant for an audit would be live at once."""
     session = desk.lake.newSession()
     session.conf.set(name, "audit")
     with pytest.raises(SettingsError, match=f"the session sets {name}"):
@@ -229,7 +230,7 @@ def test_a_session_in_write_audit_publish_is_refused(desk: Desk, name: str) -> N
 
 @pytest.mark.parametrize("kind", ["hive", "hadoop"])
 def test_a_catalog_without_a_true_compare_and_set_is_refused(desk: Desk, kind: str) -> None:
-    """It is refused by the session's settings and by the argument, before it is asked."""
+    """It is refused, whether set in the session or as an argument, before it gets a request."""
     session = desk.lake.newSession()
     session.conf.set("spark.sql.catalog.other.type", kind)
     said = f"a catalog of kind '{kind}' is not supported"
@@ -241,13 +242,13 @@ def test_a_catalog_without_a_true_compare_and_set_is_refused(desk: Desk, kind: s
 
 
 def test_a_table_that_is_not_there_is_named(empty_desk: Desk) -> None:
-    """Catalog, table and namespace each have an error of their own."""
+    """A missing catalog, table and namespace each have their own error."""
     desk = empty_desk
     with pytest.raises(SettingsError, match="the session has no catalog 'nowhere'"):
         desk.append(to="nowhere.sales.rows")
     with pytest.raises(TableMissingError, match=rf"{desk.table}: there is no such table"):
         desk.append()
-    # The stack's REST catalog makes namespaces as it goes; an SQL catalog does not.
+    # The stack's REST catalog creates namespaces on demand; an SQL catalog does not.
     local = LocalLake(folder=desk.folder)
     target = hf.IcebergTable("nowhere.rows", catalog=local.catalog)
     with pytest.raises(
@@ -276,7 +277,7 @@ def test_a_table_that_cannot_be_written_safely_is_refused(
 
 
 def test_a_branch_must_exist_and_is_written_without_touching_main(desk: Desk) -> None:
-    """What lands on a branch is seen on that branch alone."""
+    """What lands on a branch is visible on that branch only."""
     desk.lake.sql(f"INSERT INTO {desk.table} VALUES (100, 'old')")
     audit = hf.IcebergTable(desk.table, branch="audit")
     with pytest.raises(TableMissingError, match="it has no branch 'audit'"):

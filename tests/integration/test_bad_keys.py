@@ -1,4 +1,4 @@
-"""Keys that do not tell rows apart: each is an error with examples, and mending is enough."""
+"""Keys that do not identify rows: each is an error with examples, and fixed input lands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_nothing_landed(watched: WatchedTable) -> None:
 
 
 def test_null_keys_are_counted_before_a_row_is_computed(watched: WatchedTable) -> None:
-    """Half a run is kept while the input is mended."""
+    """Half a run is kept while the input is fixed."""
     df = watched.input("if(n IN (3, 17), NULL, n) AS k")
     with pytest.raises(NullKeyError, match="2 input rows have NULL in a key column"):
         watched.append(df, key="k")
@@ -43,7 +43,7 @@ def test_null_keys_are_counted_before_a_row_is_computed(watched: WatchedTable) -
 
 
 def test_null_in_the_second_column_of_a_key_counts(watched: WatchedTable) -> None:
-    """A key is whole or it is none; a start that is not verified finds it out in a task."""
+    """A key with a NULL part is not a key; a start without verification finds that in a task."""
     df = watched.input("'a' AS k", "if(n = 3, NULL, n) AS l")
     with pytest.raises(NullKeyError, match="1 input rows"):
         watched.append(df, key=["k", "l"])
@@ -56,7 +56,7 @@ def test_null_in_the_second_column_of_a_key_counts(watched: WatchedTable) -> Non
 
 
 def test_null_keys_that_turn_up_later_keep_what_is_done(watched: WatchedTable) -> None:
-    """The second start finds NULLs that the first had not: an error, and nothing is lost."""
+    """The second start finds NULLs that the first did not have: an error, and nothing is lost."""
     df = watched.input()
     with pytest.raises(TransformError):
         watched.append(df, fails_at=[ROWS - 1])
@@ -90,7 +90,7 @@ def test_a_key_in_two_rows_is_shown_and_nothing_lands(
     before = Counter(watched.computed())
     assert watched.append(good, key="k", verify_input=verify_input).rows == ROWS
     assert watched.numbers() == ALL
-    # What shares the key is made again, and that is at most one record: a task's five rows.
+    # What shares the key is computed again; that is at most one record: a task's five rows.
     assert (Counter(watched.computed()) - before).total() <= 5
 
 
@@ -132,8 +132,8 @@ def test_many_keys_are_sampled_before_the_first_row(watched: WatchedTable) -> No
 def test_a_single_doubled_key_ends_a_long_job_early(
     watched: WatchedTable, stack: Stack, tmp_path: Path, spark: str
 ) -> None:
-    """All keys are compared beside it; it stops in good order and keeps what is done."""
-    # The sample must miss the key that is doubled: then only the check beside the job finds it.
+    """All keys are compared while the job runs; it stops cleanly and keeps what is done."""
+    # The sample must miss the doubled key, so that only the check beside the job finds it.
     outside = watched.lake.sql("SELECT xxhash64(1L) & 255").collect()[0][0]
     assert outside != 0
     folder = tmp_path / "held"
@@ -177,9 +177,9 @@ def test_a_doubled_key_is_shown_whatever_its_column_is_called(watched: WatchedTa
 
 @pytest.mark.usefixtures("many_rows")
 def test_a_key_that_straddles_a_failed_start_is_shown(watched: WatchedTable) -> None:
-    """One of its rows is done, the other is not: the anti-join alone would swallow it."""
+    """One of its rows is done, the other is not: the anti-join alone would drop it."""
     df = watched.input("n AS k")
-    # Row 15 stands behind the failure, and has the key of row 0, which is done.
+    # Row 15 comes after the failure, and has the key of row 0, which is done.
     doubled = watched.input("if(n = 15, 0, n) AS k")
     with pytest.raises(TransformError):
         watched.append(doubled, key="k", fails_at=[12])
@@ -207,7 +207,7 @@ def test_a_key_that_straddles_a_failed_start_is_shown(watched: WatchedTable) -> 
 def test_a_key_of_an_unfit_type_is_refused_before_anything(
     watched: WatchedTable, how: str, told: str
 ) -> None:
-    """The cure of the message is enough: cast, and the same run lands."""
+    """The fix in the message is enough: cast, and the same run lands."""
     df = watched.input(f"{how} AS k")
     with pytest.raises(SettingsError, match=told):
         watched.append(df, key="k")
@@ -219,7 +219,7 @@ def test_a_key_of_an_unfit_type_is_refused_before_anything(
 
 
 def test_keys_that_are_gone_between_two_starts_are_shown(watched: WatchedTable) -> None:
-    """Their rows are done and paid for; to land without them, or with them, would both be wrong."""
+    """Their rows are done and paid for; landing without them, or with them, would be wrong."""
     df = watched.input("concat('k', n) AS k")
     with pytest.raises(TransformError):
         watched.append(df, key="k", fails_at=[ROWS - 1])
@@ -236,7 +236,7 @@ def test_keys_that_are_gone_between_two_starts_are_shown(watched: WatchedTable) 
 def test_a_key_whose_type_has_changed_meanwhile_is_an_error(
     watched: WatchedTable, then: str, now: str
 ) -> None:
-    """Keys of two types are hashed in two ways: the run goes on with the type it began with."""
+    """Keys of two types have different hashes: the run continues with the type it began with."""
     df = watched.input(f"cast(cast(n AS string) AS {then}) AS k")
     with pytest.raises(TransformError):
         watched.append(df, key="k", fails_at=[ROWS - 1])
@@ -250,7 +250,7 @@ def test_a_key_whose_type_has_changed_meanwhile_is_an_error(
 
 
 def test_keys_that_are_new_in_the_second_start_are_done_as_well(watched: WatchedTable) -> None:
-    """Before the commit an input may grow: what is done is still in it."""
+    """Before the commit an input may grow, as long as it still holds what is done."""
     with pytest.raises(TransformError):
         watched.append(fails_at=[ROWS - 1])
     report = watched.append(watched.input(rows=ROWS + 5))

@@ -51,7 +51,7 @@ def make_table(session: SparkSession, table: str, *, filled: bool = True) -> Non
 def test_twenty_foreign_appends_land_while_ours_commits(
     lake: SparkSession, stack: Stack, namespace: str, ledger: dict[str, Any]
 ) -> None:
-    """Each of our first 20 posts finds that Spark was faster; nothing is lost on either side.
+    """Spark is faster than each of our first 20 posts; nothing is lost on either side.
 
     Method: the proxy lets a foreign append land just before it forwards our post.
     """
@@ -67,7 +67,7 @@ def test_twenty_foreign_appends_land_while_ours_commits(
         report = hf.Run("busy", **ledger).append(
             lake.range(ROWS), to=hf.IcebergTable(f"{namespace}.busy", catalog=catalog), key="id"
         )
-        assert proxy.commits == [409] * 20 + [200]  # They were faster: the test is not vacuous.
+        assert proxy.commits == [409] * 20 + [200]  # They were faster, so the test is not vacuous.
     assert report.posts == 21
     ids = sorted(row["id"] for row in lake.table(table).collect())
     assert ids == list(range(-21, ROWS))
@@ -82,7 +82,7 @@ def test_twenty_foreign_appends_land_while_ours_commits(
 def test_a_post_with_a_bad_answer_lands_once_on_the_rest_catalog(
     lake: SparkSession, stack: Stack, ledger: dict[str, Any], fault: str, *, filled: bool
 ) -> None:
-    """Whatever the client is told, the rows stand in the table exactly once."""
+    """Whatever answer the client gets, the rows are in the table exactly once."""
     namespace = f"s{ledger['store'].rpartition('-')[2]}"
     lake.sql(f"CREATE NAMESPACE lake.{namespace}")
     table = f"lake.{namespace}.t"
@@ -94,12 +94,12 @@ def test_a_post_with_a_bad_answer_lands_once_on_the_rest_catalog(
         catalog = {**stack.rest_catalog_properties(), "uri": proxy.uri}
         target = hf.IcebergTable(f"{namespace}.t", catalog=catalog)
         report = hf.Run("r", **ledger).append(lake.range(ROWS), to=target, key="id")
-        assert not proxy.faults  # The fault was met: the test is not vacuous.
+        assert not proxy.faults  # The fault was injected, so the test is not vacuous.
     assert report.outcome == "committed"
     assert lake.table(table).where("id >= 0").count() == ROWS
     found = snapshots_of_run(lake, table, "r")
     assert [row["snapshot_id"] for row in found] == [report.snapshot_id]
-    # A post that was lost after landing is found; one that never landed is made again.
+    # A post that was lost after landing is found; one that never landed is repeated.
     assert report.posts == (1 if fault in LOST else 2)
 
 
@@ -108,7 +108,7 @@ def test_a_post_with_a_bad_answer_lands_once_on_the_rest_catalog(
 def test_a_lost_answer_is_found_by_its_mark_where_history_is_hidden(
     lake: SparkSession, stack: Stack, namespace: str, ledger: dict[str, Any], fault: str
 ) -> None:
-    """Nessie shows the newest snapshot only: after a foreign append the mark must tell.
+    """Nessie shows the newest snapshot only: after a foreign append, only the mark is left.
 
     Method: a foreign append lands between our post and our next look.
     """
@@ -139,10 +139,10 @@ def test_a_lost_answer_is_found_by_its_mark_on_the_sql_catalog(
     ledger: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection that breaks behind the database's commit leaves the data there once.
+    """A connection that breaks after the database's commit leaves the data there once.
 
-    Method: PyIceberg's own commit runs to its end against PostgreSQL and then raises; a cut of
-    the wire between the commit and its answer cannot be timed.
+    Method: PyIceberg's own commit runs to its end against PostgreSQL and then raises; a connection
+        cannot be cut exactly between the commit and its answer.
     """
     database = stack.postgres
     login = f"{database.user}:{database.password}@{database.host}:{database.port}"
@@ -176,8 +176,10 @@ def test_a_lost_answer_is_found_by_its_mark_on_the_sql_catalog(
     assert report.posts == 1
     table = catalog.load_table(f"{namespace}.t")
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(ROWS))
-    summaries = [one.summary.additional_properties for one in table.snapshots() if one.summary]
-    assert [one.get("holdfast.run") for one in summaries] == [None, "r"]
+    summaries = [
+        snapshot.summary.additional_properties for snapshot in table.snapshots() if snapshot.summary
+    ]
+    assert [summary.get("holdfast.run") for summary in summaries] == [None, "r"]
 
 
 @pytest.mark.rest

@@ -1,7 +1,7 @@
-"""Executors that cannot run the job: the error names them and the cure, and nothing is tried twice.
+"""Executors that cannot run the job: the error names them and the fix; nothing is tried twice.
 
 Method: one session on two real executor processes (`local-cluster`), and for each case an
-interpreter made for it. Spark's event log tells how many attempts each task had: Spark would
+interpreter made for it. Spark's event log shows how many attempts each task had: Spark would
 try a task that raises four times.
 """
 
@@ -112,7 +112,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def attempts_by_group(folder: Path) -> Counter[str]:
-    """Return how many task attempts Spark's event log tells of, by job group."""
+    """Return how many task attempts are in Spark's event log, by job group."""
     (log,) = folder.iterdir()
     group_of_stage: dict[int, str] = {}
     attempts: Counter[str] = Counter()
@@ -151,7 +151,7 @@ def test_an_executor_with_another_version_is_named_with_both_versions(seen: Seen
 
 
 def test_an_executor_without_pyiceberg_is_named_with_the_package(seen: Seen) -> None:
-    """Holdfast is there, what its sink needs is not."""
+    """Holdfast is installed, but not the package that its sink needs."""
     assert seen.errors["no-pyiceberg"] == "ExecutorSetupError"
     text = seen.texts["no-pyiceberg"]
     assert text.startswith(f"executor {HERE} ({seen.python('no-pyiceberg')})")
@@ -161,7 +161,7 @@ def test_an_executor_without_pyiceberg_is_named_with_the_package(seen: Seen) -> 
 
 
 def test_a_transform_from_a_module_of_the_driver_alone_is_named(seen: Seen) -> None:
-    """A file beside the script is not there on the executors."""
+    """A file beside the script does not exist on the executors."""
     assert seen.errors["driver-only"] == "ExecutorSetupError"
     text = seen.texts["driver-only"]
     assert text.startswith(f"executor {HERE} ({sys.executable})")
@@ -180,7 +180,7 @@ def test_an_executor_without_pyarrow_is_an_error_of_its_python(seen: Seen) -> No
 
 
 def test_a_failing_transform_is_called_once_a_task_though_spark_would_retry(seen: Seen) -> None:
-    """Rows that cost money are not paid for four times over."""
+    """Rows that cost money are not paid for four times."""
     assert seen.errors["fails"] == "TransformError"
     text = seen.texts["fails"]
     assert text.startswith(f"the transform failed in {TASKS} of {TASKS} tasks")

@@ -1,4 +1,4 @@
-"""Rows that fail are set aside once, and tried again where that makes sense, on real Spark."""
+"""Rows that fail are set aside once, and retried where that makes sense, on real Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def doubling(calls: Path, *, poison: frozenset[int]) -> Transform:
             notes.write(f"{len(ids)}\n")
         if found := poison.intersection(ids):
             raise ValueError(f"poison {min(found)}")
-        return {"id": ids, "y": [2 * one for one in ids]}
+        return {"id": ids, "y": [2 * id_ for id_ in ids]}
 
     return double
 
@@ -49,7 +49,7 @@ def sizes(calls: Path) -> list[int]:
 def test_one_poison_row_in_a_batch_of_1024_costs_twenty_calls(
     lake: SparkSession, table: str, ledger: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The other 1,023 rows are written, and the one is found by halving."""
+    """The other 1,023 rows are written; bisection finds the poison row."""
     run, calls = hf.Run("halve", **ledger), tmp_path / "calls"
     report = run.append(
         lake.range(0, ROWS, 1, 1),
@@ -107,7 +107,7 @@ def test_failed_rows_stay_failed_for_the_same_code_and_are_tried_by_a_run_of_the
     run.append(df, to=table, key="id", transform=poisoned, on_error="quarantine")
     again = run.append(df, to=table, key="id", transform=poisoned, on_error="quarantine")
     assert (again.outcome, again.quarantined_rows) == ("already_committed", 2)
-    run.sweep()  # It keeps what failed.
+    run.sweep()  # It keeps the failed rows.
 
     with pytest.raises(TransformError):
         run.retry_quarantined(transform=poisoned, to=table)
@@ -124,7 +124,7 @@ def test_failed_rows_stay_failed_for_the_same_code_and_are_tried_by_a_run_of_the
 def test_failed_rows_come_back_as_they_came(
     lake: SparkSession, table: str, ledger: dict[str, Any]
 ) -> None:
-    """Values of every kind outlive the quarantine, with a key that Spark itself has to hash."""
+    """Values of every kind survive the quarantine, with a key that Spark itself has to hash."""
     df = lake.range(3).selectExpr(
         "id",
         "cast(id as decimal(20, 4)) as k",

@@ -1,4 +1,4 @@
-"""Some cells of the crash matrix, others in each run: the whole is `make crash`."""
+"""Some cells of the crash matrix, different ones in each run; `make crash` runs them all."""
 
 from __future__ import annotations
 

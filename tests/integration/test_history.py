@@ -1,4 +1,4 @@
-"""What became of our snapshot after the commit: a later start tells, or says that nobody can."""
+"""What became of our snapshot after the commit: a later start reports it, or that it is unknown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def current_snapshot(watched: WatchedTable) -> int:
 
 
 def expire_all_but_the_last(watched: WatchedTable) -> None:
-    """Let Iceberg's own procedure expire what it can."""
+    """Expire all that Iceberg's own procedure can."""
     watched.lake.sql(
         f"CALL lake.system.expire_snapshots(table => '{watched.namespace}.rows', "
         "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
@@ -33,10 +33,10 @@ def expire_all_but_the_last(watched: WatchedTable) -> None:
 
 
 @pytest.mark.parametrize("later", [0, 3], ids=["at once", "after later commits"])
-def test_rolled_back_after_the_commit_is_said(watched: WatchedTable, later: int) -> None:
+def test_rolled_back_after_the_commit_is_reported(watched: WatchedTable, later: int) -> None:
     """The rows were removed on purpose: no start of the run brings them back.
 
-    Foreign commits after the roll-back make the history fork, and do not hide it.
+    Foreign commits after the roll-back fork the history, but do not hide the roll-back.
     """
     watched.append(watched.input(rows=1), run_id="first", key="n")
     before = current_snapshot(watched)
@@ -53,7 +53,7 @@ def test_rolled_back_after_the_commit_is_said(watched: WatchedTable, later: int)
     assert watched.append(run_id="nightly, again").outcome == "committed"
 
 
-def test_replaced_after_the_commit_is_said(watched: WatchedTable) -> None:
+def test_replaced_after_the_commit_is_reported(watched: WatchedTable) -> None:
     """CREATE OR REPLACE keeps the table's UUID, its properties and our mark, but not our rows."""
     landed = watched.append()
     watched.lake.sql(
@@ -93,15 +93,15 @@ def test_expired_with_its_manifest_still_there_is_still_known(watched: WatchedTa
     for number in (100, 101):
         watched.lake.sql(f"INSERT INTO {watched.name} VALUES ({number})")
     expire_all_but_the_last(watched)
-    assert watched.snapshots() == []  # It was expired: the test is not vacuous.
+    assert watched.snapshots() == []  # It was expired, so the test is not vacuous.
     again = watched.append()
     assert (again.outcome, again.snapshot_id) == ("already_committed", landed.snapshot_id)
     assert again.still_in_table == "yes"
     assert watched.numbers() == [*ALL, 100, 101]
 
 
-def test_expired_without_a_trace_is_unknown_and_said(watched: WatchedTable) -> None:
-    """History does not tell any more: the receipt stands, with a warning, and nothing is posted."""
+def test_expired_without_a_trace_is_reported_as_unknown(watched: WatchedTable) -> None:
+    """The history is gone: the receipt is returned with a warning, and nothing is posted."""
     landed = watched.append()
     watched.lake.sql(f"INSERT INTO {watched.name} VALUES (100)")
     watched.lake.sql(
@@ -120,10 +120,10 @@ def test_expired_without_a_trace_is_unknown_and_said(watched: WatchedTable) -> N
     assert watched.computed() == ALL
 
 
-def test_a_mark_that_somebody_removed_does_not_let_the_rows_land_twice(
+def test_a_mark_that_was_removed_does_not_let_the_rows_land_twice(
     watched: WatchedTable,
 ) -> None:
-    """The ledger's receipt and the table's history both know better."""
+    """The ledger's receipt and the table's history both still show the commit."""
     landed = watched.append()
     watched.lake.sql(f"ALTER TABLE {watched.name} UNSET TBLPROPERTIES ('holdfast.run.nightly')")
     again = watched.append()
@@ -132,12 +132,12 @@ def test_a_mark_that_somebody_removed_does_not_let_the_rows_land_twice(
 
 
 @pytest.mark.nessie
-def test_overwritten_where_history_is_hidden_is_unknown_and_said(
+def test_overwritten_where_history_is_hidden_is_reported_as_unknown(
     lake: SparkSession, stack: Stack, namespace: str, ledger: dict[str, Any]
 ) -> None:
-    """Nessie shows the newest snapshot only: what it does not tell is not made up.
+    """Nessie shows the newest snapshot only: what it does not show is reported as unknown.
 
-    Method: somebody overwrites the table twice, so that not even a manifest of ours is left.
+    Method: the table is overwritten twice, so that not even a manifest of ours is left.
     """
     catalog = stack.nessie_catalog_properties()
     lake.sql(f"CREATE NAMESPACE nessie.{namespace}")

@@ -35,14 +35,14 @@ def hostile(
 
 
 def make_again(table: HostileTable) -> None:
-    """Drop the table and make another of the same name."""
+    """Drop the table and create another of the same name."""
     table.sql("DROP TABLE {t}")
     table.make()
     table.insert(-9)
 
 
 def register(table: HostileTable, metadata: str) -> None:
-    """Let the catalog's name stand for this metadata file, whatever it stood for before."""
+    """Point the catalog's name at this metadata file, whatever it pointed at before."""
     catalog = table.py_catalog()
     if catalog.table_exists(table.short):
         catalog.drop_table(table.short)
@@ -75,7 +75,7 @@ def test_dropped_and_made_again_before_the_post_is_another_table(hostile: Hostil
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_dropped_and_made_again_after_the_commit_is_another_table(hostile: HostileTable) -> None:
-    """The rows went with the table: the next start says so, and a new run id writes them."""
+    """The rows are gone with the table: the next start says so, and a new run id writes them."""
     hostile.land_and_die()
     make_again(hostile)
     with pytest.raises(RunMismatchError, match="it was dropped and created again, or"):
@@ -87,7 +87,7 @@ def test_dropped_and_made_again_after_the_commit_is_another_table(hostile: Hosti
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_dropped_before_the_post_and_registered_again_goes_on(hostile: HostileTable) -> None:
-    """No table, no commit; when it is back, so is the work."""
+    """Without a table there is no commit; when it is back, the work continues."""
     metadata = hostile.py_table().metadata_location
     with pytest.raises(TableMissingError, match="there is no such table"):
         hostile.append_while(lambda: hostile.sql("DROP TABLE {t}"))
@@ -143,7 +143,7 @@ def test_replaced_by_other_columns_before_the_post_is_refused(hostile: HostileTa
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_replaced_by_a_query_after_the_commit_is_not_written_again(hostile: HostileTable) -> None:
-    """Somebody replaced the rows: it is said, or, where history is hidden, warned of."""
+    """The rows were replaced: an error says so or, where history is hidden, a warning."""
     snapshot_id = hostile.land_and_die()
     hostile.sql(BY_QUERY)
     if hostile.hides_history:
@@ -155,8 +155,8 @@ def test_replaced_by_a_query_after_the_commit_is_not_written_again(hostile: Host
 
 
 @pytest.mark.parametrize("hostile", on_catalogs(nessie=NO_EMPTYING), indirect=True)
-def test_replaced_after_the_commit_is_said_until_it_is_undone(hostile: HostileTable) -> None:
-    """The rows were taken out: no start brings them back, but who rolls forward finds them."""
+def test_replaced_after_the_commit_is_reported_until_it_is_undone(hostile: HostileTable) -> None:
+    """The rows were removed: no start brings them back, but they are found after a roll-forward."""
     snapshot_id = hostile.land_and_die()
     hostile.make(verb="CREATE OR REPLACE")
     with pytest.raises(CommittedThenRemovedError, match="rolled back or replaced") as caught:
@@ -170,7 +170,7 @@ def test_replaced_after_the_commit_is_said_until_it_is_undone(hostile: HostileTa
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_renamed_before_the_post_goes_on_under_its_new_name(hostile: HostileTable) -> None:
-    """The old name leads nowhere; under the new one it is the same table and the same run."""
+    """The old name is gone; under the new one it is the same table and the same run."""
     aside = f"{hostile.catalog}.{hostile.namespace}.aside"
     with pytest.raises(TableMissingError, match="there is no such table"):
         hostile.append_while(lambda: hostile.sql("ALTER TABLE {t} RENAME TO {n}.aside"))
@@ -195,7 +195,7 @@ def test_renamed_after_the_commit_is_found_under_its_new_name(hostile: HostileTa
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_swapped_with_another_table_before_the_post_is_refused(hostile: HostileTable) -> None:
-    """The other table has the name and not the identity: it gets no row, and loses none."""
+    """The other table has the name but not the identity: it gets no row, and loses none."""
     with pytest.raises(TableChangedError, match="its UUID differs"):
         hostile.append_while(lambda: swap(hostile))
     with pytest.raises(RunMismatchError, match="it was dropped and created again, or"):
@@ -208,8 +208,8 @@ def test_swapped_with_another_table_before_the_post_is_refused(hostile: HostileT
 
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
-def test_swapped_with_another_table_after_the_commit_is_said(hostile: HostileTable) -> None:
-    """The other table has not got the rows, and does not get them."""
+def test_swapped_with_another_table_after_the_commit_is_reported(hostile: HostileTable) -> None:
+    """The other table does not have the rows, and does not get them."""
     snapshot_id = hostile.land_and_die()
     swap(hostile)
     with pytest.raises(RunMismatchError, match="it was dropped and created again, or"):
@@ -223,7 +223,7 @@ def test_swapped_with_another_table_after_the_commit_is_said(hostile: HostileTab
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_a_catalog_rewound_before_the_post_takes_the_run_once(hostile: HostileTable) -> None:
-    """A backup brought older metadata back: the post is refused, and made again on top of it."""
+    """A backup restored older metadata: the post is refused, and repeated on top of it."""
     older = hostile.py_table().metadata_location
     hostile.insert(-2)
     report = hostile.append_while(lambda: register(hostile, older))
@@ -237,7 +237,7 @@ def test_a_catalog_rewound_before_the_post_takes_the_run_once(hostile: HostileTa
 def test_a_catalog_rewound_before_the_receipt_takes_the_run_again(
     hostile: HostileTable, later: int
 ) -> None:
-    """Neither the table nor the log knows that it had landed: it lands, and stands there once."""
+    """Neither the table nor the log knows that it landed: it lands again, and is there once."""
     older = hostile.py_table().metadata_location
     hostile.land_and_die()
     register(hostile, older)
@@ -251,8 +251,8 @@ def test_a_catalog_rewound_before_the_receipt_takes_the_run_again(
 
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
-def test_a_catalog_rewound_after_the_receipt_is_said(hostile: HostileTable) -> None:
-    """The log has a receipt for rows that the table has never seen: somebody must decide."""
+def test_a_catalog_rewound_after_the_receipt_is_reported(hostile: HostileTable) -> None:
+    """The log has a receipt for rows that the table has never seen: the user must decide."""
     older = hostile.py_table().metadata_location
     hostile.append()
     newest = hostile.py_table().metadata_location

@@ -92,7 +92,7 @@ def delete_ledger(table: HostileTable) -> None:
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_a_mark_unset_before_the_answer_came_is_not_needed(hostile: HostileTable) -> None:
-    """The post landed, its answer was lost, and the mark was removed: the snapshot tells."""
+    """The post landed, its answer was lost, and the mark was removed: the snapshot shows it."""
     report = hostile.append_unanswered(lambda: hostile.sql(UNSET))
     assert (report.outcome, hostile.posts) == ("committed", [Outcome.UNKNOWN])
     hostile.assert_each_row_once()
@@ -114,7 +114,7 @@ def test_a_mark_unset_before_the_receipt_is_not_needed(hostile: HostileTable) ->
 def test_a_mark_unset_and_every_trace_compacted_away_is_not_written_again(
     hostile: HostileTable,
 ) -> None:
-    """Nothing in the table names the run any more: then nobody can tell, and it says so."""
+    """Nothing in the table names the run any more: the error says that its state is unknown."""
     hostile.land_and_die()
     hostile.sql(UNSET)
     lose_traces(hostile)
@@ -124,10 +124,10 @@ def test_a_mark_unset_and_every_trace_compacted_away_is_not_written_again(
 
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
-def test_a_hundred_runs_before_the_post_do_not_make_it_a_riddle(hostile: HostileTable) -> None:
-    """Marks up to ours were dropped; but the sequence number of our post is somebody else's.
+def test_a_hundred_runs_before_the_post_do_not_leave_it_in_doubt(hostile: HostileTable) -> None:
+    """Marks up to ours were dropped, but another commit has our post's sequence number.
 
-    Where history is hidden nobody can see that: the run says so, and writes nothing.
+    Where history is hidden that cannot be seen: the run says so, and writes nothing.
     """
     if hostile.hides_history:
         with pytest.raises(CommitUnknownError, match="marks up to sequence number"):
@@ -141,7 +141,7 @@ def test_a_hundred_runs_before_the_post_do_not_make_it_a_riddle(hostile: Hostile
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_a_hundred_runs_after_the_commit_do_not_hide_it(hostile: HostileTable) -> None:
-    """Our mark was dropped as the oldest, and the snapshot tells; without it, nobody can."""
+    """Our mark was dropped as the oldest; only the snapshot still shows the run."""
     snapshot_id = hostile.land_and_die()
     land_others(hostile, MARKS_MAX)
     assert MARK not in hostile.properties()
@@ -163,7 +163,7 @@ def test_a_hundred_runs_after_the_commit_do_not_hide_it(hostile: HostileTable) -
 def test_a_ledger_deleted_before_the_post_is_noticed_by_the_next_start(
     hostile: HostileTable,
 ) -> None:
-    """What was staged lands, once; the next start finds a table that knows more than the log."""
+    """What was staged lands once; the next start finds a table that is ahead of the log."""
     report = hostile.append_while(lambda: delete_ledger(hostile))
     assert report.outcome == "committed"
     hostile.assert_each_row_once()
@@ -175,10 +175,10 @@ def test_a_ledger_deleted_before_the_post_is_noticed_by_the_next_start(
 
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
-def test_a_ledger_deleted_after_the_commit_is_said_until_it_is_restored(
+def test_a_ledger_deleted_after_the_commit_is_reported_until_it_is_restored(
     hostile: HostileTable,
 ) -> None:
-    """The table's mark is of a run that the new ledger does not know: nothing is written."""
+    """The table has the mark of a run that the new ledger does not know: nothing is written."""
     snapshot_id = hostile.land_and_die()
     backup = copy_of_ledger(hostile)
     delete_ledger(hostile)
@@ -197,7 +197,7 @@ def test_a_ledger_deleted_after_the_commit_is_said_until_it_is_restored(
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
 def test_the_same_run_id_from_a_second_store_that_lands_first_wins(hostile: HostileTable) -> None:
-    """Two ledgers do not know of each other; the table does: one of them lands, one is told."""
+    """Two ledgers do not know of each other; the table does: one lands, the other gets an error."""
     second = hostile.run(store=f"{hostile.ledger['store']}-second")
     reports: list[hf.Report] = []
     with pytest.raises(RunMismatchError, match="another ledger"):
@@ -211,10 +211,10 @@ def test_the_same_run_id_from_a_second_store_that_lands_first_wins(hostile: Host
 
 
 @pytest.mark.parametrize("hostile", on_catalogs(), indirect=True)
-def test_the_same_run_id_from_a_second_store_before_the_receipt_is_told(
+def test_the_same_run_id_from_a_second_store_before_the_receipt_is_refused(
     hostile: HostileTable,
 ) -> None:
-    """The first has landed without living to say so: the second learns it from the table."""
+    """The first landed but died before its receipt: the second learns that from the table."""
     snapshot_id = hostile.land_and_die()
     second = hostile.run(store=f"{hostile.ledger['store']}-second")
     with pytest.raises(RunMismatchError, match="another ledger"):

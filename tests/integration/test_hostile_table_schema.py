@@ -1,4 +1,4 @@
-"""Somebody changes the table's schema or layout at the worst moment: one commit, or a clear no."""
+"""The table's schema or layout changes at the worst moment: one commit, or a clear error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hostile(
 
 
 def add_required_column(table: HostileTable) -> None:
-    """Add a column that files written before do not have; Spark's own SQL refuses to."""
+    """Add a required column that older files do not have; Spark's own SQL refuses to."""
     with table.py_table().update_schema(allow_incompatible_changes=True) as update:
         update.add_column("must", StringType(), required=True)
 
@@ -53,7 +53,7 @@ def by_sql(*statements: str) -> Callable[[HostileTable], None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Harm:
-    """A change that staged files do not survive, what the user is told, and how it is undone."""
+    """A change that staged files do not survive, the error that it causes, and how it is undone."""
 
     do: Callable[[HostileTable], None]
     told: str
@@ -67,7 +67,7 @@ HARMLESS = {
     "optional column added": ["ALTER TABLE {t} ADD COLUMN extra string"],
     "partition spec changed": ["ALTER TABLE {t} ADD PARTITION FIELD bucket(4, id)"],
     "sort order changed": ["ALTER TABLE {t} WRITE ORDERED BY id DESC"],
-    "columns promoted": [  # Iceberg reads old files so.
+    "columns promoted": [  # Iceberg reads old files that way.
         "ALTER TABLE {t} ALTER COLUMN n TYPE bigint",
         "ALTER TABLE {t} ALTER COLUMN f TYPE double",
         "ALTER TABLE {t} ALTER COLUMN d TYPE decimal(18,2)",
@@ -102,7 +102,7 @@ HARMFUL = {
 def test_a_harmless_change_before_the_post_ends_in_one_commit(
     hostile: HostileTable, change: str
 ) -> None:
-    """The post that knew the table as it was is refused, the next one lands, once."""
+    """The post that was made for the old table is refused; the next one lands, once."""
     report = hostile.append_while(lambda: hostile.sql(*HARMLESS[change]))
     assert (report.outcome, report.posts) == ("committed", 2)
     hostile.assert_each_row_once()
@@ -130,10 +130,10 @@ def test_a_harmful_change_before_the_post_stops_the_run_until_it_is_undone(
 @pytest.mark.parametrize(
     ("hostile", "change"), each_on_catalogs([*HARMLESS, *HARMFUL]), indirect=["hostile"]
 )
-def test_a_change_after_the_commit_is_no_reason_to_write_again(
+def test_a_change_after_the_commit_does_not_cause_another_write(
     hostile: HostileTable, change: str
 ) -> None:
-    """The rows have landed, and read as Iceberg reads old files; the next start finds them."""
+    """The rows have landed, and are read like any old file; the next start finds them."""
     snapshot_id = hostile.land_and_die()
     if change in HARMLESS:
         hostile.sql(*HARMLESS[change])
@@ -144,7 +144,7 @@ def test_a_change_after_the_commit_is_no_reason_to_write_again(
     columns = harm.columns if harm else ()
     rows = [row for row in hostile.rows(*columns) if row[0] >= 0]
     expected = made(*("label" if name == "name" else name for name in columns))
-    if harm and harm.label_lost:  # By whoever dropped the column, not by us.
+    if harm and harm.label_lost:  # By the owner who dropped the column, not by us.
         expected = [(row[0], None, *row[2:]) for row in expected]
     assert rows == expected
     assert hostile.runs_in_history() == [RUN]
@@ -155,7 +155,7 @@ def test_a_change_after_the_commit_is_no_reason_to_write_again(
 def test_a_column_dropped_after_the_commit_does_not_hide_a_run_without_transform(
     hostile: HostileTable,
 ) -> None:
-    """Nothing is to be written any more, so the columns need not fit: the mark is found."""
+    """Nothing is left to write, so the columns need not fit: the mark is found."""
     snapshot_id = hostile.land_and_die(transform=None)
     hostile.sql("ALTER TABLE {t} DROP COLUMN label")
     report = hostile.append(transform=None)
@@ -178,7 +178,7 @@ def test_a_table_upgraded_to_v3_before_the_post_is_refused(hostile: HostileTable
 def test_a_table_upgraded_to_v3_after_the_commit_still_holds_the_run(
     hostile: HostileTable,
 ) -> None:
-    """Nothing is to be written any more, so the format does not matter: the mark is found."""
+    """Nothing is left to write, so the format does not matter: the mark is found."""
     snapshot_id = hostile.land_and_die()
     hostile.sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='3')")
     hostile.find_landed(snapshot_id)

@@ -41,9 +41,10 @@ def by_sql(*statements: str) -> Callable[[HostileTable], None]:
 
 
 def remove_orphans(table: HostileTable) -> list[str]:
-    """Remove every file that the table does not refer to, however young; return what went.
+    """Remove every file that the table does not refer to, however young; return what was removed.
 
-    Method: the action behind the procedure, which itself refuses anything younger than a day.
+    Method: the action behind the procedure; the procedure itself refuses anything younger than a
+    day.
     """
     session: Any = table.spark
     jvm = session._jvm.org.apache.iceberg  # noqa: SLF001 - there is no public way.
@@ -70,7 +71,7 @@ EXPIRE = (
 REWRITE = (
     "CALL {c}.system.rewrite_data_files(table => '{s}', options => map('rewrite-all', 'true'))"
 )
-# What leaves the rows of the table as they are.
+# Changes that leave the rows of the table as they are.
 UPKEEP: dict[str, Callable[[HostileTable], object]] = {
     "snapshots expired": by_sql(EXPIRE),
     "data files rewritten": by_sql(REWRITE),
@@ -85,7 +86,7 @@ UPKEEP: dict[str, Callable[[HostileTable], object]] = {
     ),
     "commit for write-audit-publish": commit_to_wap,
 }
-# Posts that the table refuses, because what they were made for is no longer so.
+# Changes after which the table refuses a post, because the post's premises no longer hold.
 ELSEWHERE = ("commit to a branch", "commit for write-audit-publish")
 REFUSED = ("data files rewritten", "manifests rewritten", *ELSEWHERE)
 NOT_APPLICABLE = {
@@ -101,7 +102,7 @@ BEFORE = [name for name in UPKEEP if name != "orphans removed"]
     ("hostile", "upkeep"), each_on_catalogs(BEFORE, NOT_APPLICABLE), indirect=["hostile"]
 )
 def test_upkeep_before_the_post_ends_in_one_commit(hostile: HostileTable, upkeep: str) -> None:
-    """The post lands, or is refused and made again; the table shows our rows once."""
+    """The post lands, or is refused and repeated; the table shows our rows once."""
     report = hostile.append_while(lambda: UPKEEP[upkeep](hostile))
     assert report.outcome == "committed"
     refused = [Outcome.CONFLICT] if upkeep in REFUSED else []
@@ -151,7 +152,7 @@ def test_orphan_removal_that_takes_a_staged_file_costs_the_work_but_no_row(
         removed.extend(remove_orphans(hostile))
 
     if hostile.hides_history:
-        # Iceberg takes what belongs to a hidden snapshot for an orphan: the post's own parent too.
+        # Iceberg takes the files of a hidden snapshot for orphans, the post's own parent included.
         with pytest.raises(StoreUnavailableError, match="no such object") as caught:
             hostile.append_while(clean_up)
         assert caught.value.retry_safe
@@ -164,7 +165,7 @@ def test_orphan_removal_that_takes_a_staged_file_costs_the_work_but_no_row(
 
 
 def overwrite(table: HostileTable) -> None:
-    """Overwrite the whole table with one row, with another engine than Spark: PyIceberg."""
+    """Overwrite the whole table with one row, with an engine other than Spark: PyIceberg."""
     loaded = table.py_table()
     schema = loaded.schema().as_arrow()
     row = {"id": -5, "label": "theirs", "n": None, "f": None, "d": None}
@@ -175,7 +176,7 @@ def overwrite(table: HostileTable) -> None:
 def test_an_overwrite_by_another_engine_before_the_post_spares_our_rows(
     hostile: HostileTable,
 ) -> None:
-    """It replaced what it saw, and ours came after: both stand."""
+    """It replaced what it saw, and ours came after: both are in the table."""
     report = hostile.append_while(lambda: overwrite(hostile))
     assert (report.outcome, hostile.posts) == ("committed", [Outcome.CONFLICT, Outcome.LANDED])
     hostile.assert_each_row_once(foreign=[-5])
@@ -185,7 +186,7 @@ def test_an_overwrite_by_another_engine_before_the_post_spares_our_rows(
 def test_an_overwrite_by_another_engine_after_the_commit_is_later_history(
     hostile: HostileTable,
 ) -> None:
-    """Our rows were in the table and were replaced, as anybody's: they are not brought back."""
+    """Our rows were in the table and were replaced like any others: they are not brought back."""
     snapshot_id = hostile.land_and_die()
     overwrite(hostile)
     hostile.find_landed(snapshot_id, is_told=not hostile.hides_history)
@@ -194,7 +195,7 @@ def test_an_overwrite_by_another_engine_after_the_commit_is_later_history(
 
 @pytest.mark.parametrize("hostile", on_catalogs(nessie=NO_ROLL_BACK), indirect=True)
 def test_a_roll_back_before_the_post_is_kept(hostile: HostileTable) -> None:
-    """Our rows land on what the table was rolled back to: its lost row stays lost."""
+    """Our rows land on the snapshot that was rolled back to: the row lost that way stays lost."""
     first = hostile.first_snapshot()
     rollback = f"CALL {{c}}.system.rollback_to_snapshot('{{s}}', {first})"
     report = hostile.append_while(lambda: hostile.sql(rollback))
@@ -203,8 +204,8 @@ def test_a_roll_back_before_the_post_is_kept(hostile: HostileTable) -> None:
 
 
 @pytest.mark.parametrize("hostile", on_catalogs(nessie=NO_ROLL_BACK), indirect=True)
-def test_a_roll_back_of_our_commit_is_said_until_it_is_undone(hostile: HostileTable) -> None:
-    """Somebody took the rows out: no start brings them back, but who rolls forward finds them."""
+def test_a_roll_back_of_our_commit_is_reported_until_it_is_undone(hostile: HostileTable) -> None:
+    """The rows were removed: no start brings them back, but they are found after a roll-forward."""
     before = hostile.head()
     snapshot_id = hostile.land_and_die()
     hostile.sql(f"CALL {{c}}.system.rollback_to_snapshot('{{s}}', {before})")
@@ -221,7 +222,7 @@ def test_a_roll_back_of_our_commit_is_said_until_it_is_undone(hostile: HostileTa
 
 @pytest.mark.parametrize("hostile", on_catalogs(nessie=NO_ROLL_BACK), indirect=True)
 def test_a_roll_back_to_our_commit_keeps_the_run(hostile: HostileTable) -> None:
-    """What came after us is gone, and we are not."""
+    """What came after our commit is gone; our commit is not."""
     snapshot_id = hostile.land_and_die()
     hostile.insert(-3)
     hostile.sql(f"CALL {{c}}.system.rollback_to_snapshot('{{s}}', {snapshot_id})")

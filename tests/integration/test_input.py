@@ -34,7 +34,7 @@ def table(lake: SparkSession, namespace: str) -> str:
 def test_the_same_input_gives_the_receipt_and_another_is_refused(
     lake: SparkSession, table: str, ledger: dict[str, Any], kind: str
 ) -> None:
-    """Whatever the key's type: more rows, fewer rows and other rows are each told apart."""
+    """Whatever the key's type, more rows, fewer rows and other rows are distinguished."""
     df = lake.range(0, 200, 1, 3).selectExpr(*KEYS[kind], "id as n")
     key = [name for name in df.columns if name != "n"]
     run = hf.Run(kind, **ledger)
@@ -57,10 +57,10 @@ def test_the_same_input_gives_the_receipt_and_another_is_refused(
     assert lake.table(table).count() == 200
 
 
-def test_an_input_that_is_not_verified_is_said_to_be_so(
+def test_an_input_that_is_not_verified_is_reported(
     lake: SparkSession, table: str, ledger: dict[str, Any]
 ) -> None:
-    """Nothing is compared, and neither the report nor a warning keeps silent about it."""
+    """Nothing is compared, and both the report and a warning say so."""
     df = lake.range(50).selectExpr("id as n")
     run = hf.Run("unverified", **ledger, verify_input=False)
     for outcome in ("committed", "already_committed"):

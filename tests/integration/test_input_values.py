@@ -44,7 +44,7 @@ class _How(TypedDict):
 
 
 class UpTo:
-    """A transform that fails from a row on."""
+    """A transform that fails from some row on."""
 
     def __init__(self, end: int) -> None:
         """Take the first number to fail at."""
@@ -83,7 +83,7 @@ def append(
 def test_new_values_under_finished_keys(
     lake: SparkSession, table: str, ledger: dict[str, Any], kind: str, verify_input: VerifyInput
 ) -> None:
-    """By keys the two days are mixed; by rows the second is refused, half way and when landed."""
+    """By keys the two days are mixed; by rows the second is refused, half way and after landing."""
     key, how = KEYS[kind], _How(verify_input=verify_input)
     first, second = balances(lake, key=key), balances(lake, "2", key=key)
     with pytest.raises(TransformError):
@@ -108,7 +108,7 @@ def test_new_values_under_finished_keys(
 
 
 def compacted(lake: SparkSession, folder: Path, order: Sequence[int]) -> DataFrame:
-    """Write the same rows in another order; number them by a window that orders only in part."""
+    """Write the same rows in another order; number them by a window with a partial order."""
     folder.mkdir(exist_ok=True)
     rows = pa.table({"n": order, "balance": [n % 5 for n in order]})
     pq.write_table(rows, folder / "rows.parquet")
@@ -126,7 +126,7 @@ def test_numbers_of_rows_in_another_order(
     verify_input: VerifyInput,
     tmp_path: Path,
 ) -> None:
-    """The keys are 1 to n each time, but of other rows: by keys, rows are lost and doubled."""
+    """The keys are 1 to n each time, but for different rows: by keys, rows are lost and doubled."""
     how = _How(verify_input=verify_input)
     first = compacted(lake, tmp_path / "raw", range(ROWS))
     with pytest.raises(TransformError):
@@ -142,10 +142,10 @@ def test_numbers_of_rows_in_another_order(
     assert lake.table(f"{table}.snapshots").count() == 0
 
 
-def test_a_run_of_keys_cannot_go_on_by_rows_and_says_so(
+def test_a_run_verified_by_keys_cannot_continue_by_rows(
     lake: SparkSession, table: str, ledger: dict[str, Any]
 ) -> None:
-    """Nothing was noted of the values; the other way round works, and the report says so."""
+    """The values were not recorded; the other way round works, and the report says so."""
     append(balances(lake), table, ledger)
     with pytest.raises(RunMismatchError, match="200 rows were done without it"):
         append(balances(lake), table, ledger, verify_input="rows")
@@ -168,7 +168,7 @@ def test_a_column_that_was_added_is_named_and_the_order_of_columns_is_free(
 def test_rows_of_remaining_are_compared_by_keys_only(
     lake: SparkSession, table: str, ledger: dict[str, Any]
 ) -> None:
-    """What arrives is not the input's rows: said at once, and the same run goes on by keys."""
+    """What arrives is not the input's rows: an error at once; the same run continues by keys."""
     with pytest.raises(SettingsError, match=r"with run\.remaining\(\)"):
         hf.Run("remaining", **ledger, verify_input="rows").remaining(balances(lake), key="k")
     run = hf.Run("remaining", **ledger)
@@ -183,7 +183,7 @@ def sums(df: DataFrame) -> InputSums:
     return measured
 
 
-# Values of one type that must have different hashes, and may not be told apart by xxhash64 alone.
+# Values of one type that must have different hashes, and that xxhash64 alone may confuse.
 DIFFERENT = {
     "NULL and empty": ["cast(null as string)", "''"],
     "array": ["array(1, null, 2)", "array(null, 1, 2)", "array(1, 2)", "array(1, 2, null)"],
@@ -238,7 +238,7 @@ SAME = {
 
 @pytest.mark.parametrize("kind", [*DIFFERENT, *SPARK_4])
 def test_different_values_have_different_sums(lake: SparkSession, kind: str) -> None:
-    """Spark's own hash skips NULLs and refuses maps: each pair here must be told apart."""
+    """Spark's own hash skips NULLs and refuses maps: the values here must have different hashes."""
     if kind in SPARK_4 and lake.version < "4":
         pytest.skip("a type of Spark 4")
     values = {**DIFFERENT, **SPARK_4}[kind]
@@ -248,27 +248,27 @@ def test_different_values_have_different_sums(lake: SparkSession, kind: str) -> 
 
 @pytest.mark.parametrize("kind", SAME)
 def test_the_same_value_in_another_form_has_the_same_sums(lake: SparkSession, kind: str) -> None:
-    """A map has no order, and a time no zone; 0.0 and -0.0 are equal to Spark."""
-    one, other = (sums(lake.sql(f"select 1 as k, {value} as v")) for value in SAME[kind])
-    assert one.matches(other)
+    """A map has no order, and a timestamp no zone; 0.0 and -0.0 are equal in Spark."""
+    first, other = (sums(lake.sql(f"select 1 as k, {value} as v")) for value in SAME[kind])
+    assert first.matches(other)
 
 
 def test_which_column_a_value_is_in_matters_and_nullability_does_not(lake: SparkSession) -> None:
     """NULL and 1 are not 1 and NULL; how a column is declared says nothing about its values."""
-    one = sums(lake.sql("select 1 as k, 1 as a, cast(null as int) as b"))
-    assert not one.matches(sums(lake.sql("select 1 as k, cast(null as int) as a, 1 as b")))
+    first = sums(lake.sql("select 1 as k, 1 as a, cast(null as int) as b"))
+    assert not first.matches(sums(lake.sql("select 1 as k, cast(null as int) as a, 1 as b")))
     strict = lake.range(3).selectExpr("id as k", "id as v")
     loose = lake.createDataFrame(strict.collect(), "k bigint, v bigint")
     assert strict.schema != loose.schema
     assert sums(strict).matches(sums(loose))
 
 
-def test_names_that_spark_cannot_tell_apart_are_hashed_by_position(lake: SparkSession) -> None:
-    """Two columns of one name, or of one that differs in case, may swap their values."""
+def test_names_that_spark_cannot_distinguish_are_hashed_by_position(lake: SparkSession) -> None:
+    """Columns with the same name, or names that differ only in case, may swap values."""
     for names in ("a, a", "a, A"):
         first, last = names.split(", ")
-        one = sums(lake.sql(f"select 1 as k, 1 as {first}, 2 as {last}"))
-        assert not one.matches(sums(lake.sql(f"select 1 as k, 2 as {first}, 1 as {last}")))
+        found = sums(lake.sql(f"select 1 as k, 1 as {first}, 2 as {last}"))
+        assert not found.matches(sums(lake.sql(f"select 1 as k, 2 as {first}, 1 as {last}")))
 
 
 def test_rows_of_every_type_land_and_are_known_again(
@@ -295,7 +295,7 @@ def test_rows_of_every_type_land_and_are_known_again(
 def test_under_connect_values_are_compared_too(
     stack: Stack, lake: SparkSession, namespace: str, ledger: dict[str, Any], tmp_path: Path
 ) -> None:
-    """No JVM is in reach: the hash is SQL."""
+    """No JVM is reachable: the hash is SQL."""
     lake.sql(f"CREATE TABLE lake.{namespace}.rows ({COLUMNS}) USING iceberg")
     with connect_server(tmp_path / "server") as remote:
         job = {

@@ -1,4 +1,4 @@
-"""Keys of every kind: a run that failed half way goes on where it stopped, to the exact result."""
+"""Keys of every kind: a run that failed half way resumes where it stopped, with an exact result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.wide_rows import differences
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
 ALL = list(range(ROWS))
-# Name of each key column, and how it is made of the row's number.
+# Name of each key column, and how it is made from the row's number.
 KEYS: dict[str, dict[str, str]] = {
     "two columns": {"a": "n % 4", "b": "cast(n div 4 AS int)"},
     "string": {"k": "concat('käse ', n, if(n % 2 = 0, ' ', ''))"},
@@ -44,7 +44,7 @@ def half_then_whole(watched: WatchedTable, df: DataFrame, key: list[str]) -> Non
     with pytest.raises(TransformError):
         watched.append(df, key=key, fails_at=[ROWS - 4])
     done = watched.computed()
-    assert 0 < len(done) < ROWS  # It did fail half way: the test is not vacuous.
+    assert 0 < len(done) < ROWS  # It did fail half way, so the test is not vacuous.
     assert watched.snapshots() == []
     report = watched.append(df, key=key)
     assert (report.outcome, report.rows, report.kept_rows) == ("committed", ROWS, len(done))
@@ -71,7 +71,7 @@ def test_a_key_column_may_have_any_name(watched: WatchedTable, name: str) -> Non
 
 
 def test_a_key_column_may_have_a_dot_in_its_name(watched: WatchedTable) -> None:
-    """A dot is no path into a struct here, even where a struct with that path stands beside it."""
+    """A dot is not a path into a struct here, even where a struct with that path exists too."""
     watched.lake.sql(f"CREATE TABLE {watched.name} (`a.b` string, n bigint) USING iceberg")
     half_then_whole(watched, watched.input("concat('x', n) AS `a.b`"), ["a.b"])
     found = watched.lake.table(watched.name).select("`a.b`").collect()
@@ -98,7 +98,7 @@ def test_a_timestamp_key_survives_the_hour_that_a_zone_repeats(
 def test_rows_in_another_order_and_other_partitions_are_the_same_rows(
     watched: WatchedTable,
 ) -> None:
-    """Keys say what is done, not places: the second start may cut its input as it likes."""
+    """Keys, not positions, show what is done: the second start may partition its rows anew."""
     with pytest.raises(TransformError):
         watched.append(fails_at=[ROWS - 4])
     done = len(watched.computed())

@@ -1,7 +1,7 @@
-"""Races on a Lance dataset, the commit step only: two drivers of one run, let go at one barrier.
+"""Races on a Lance dataset, commit step only: two drivers of one run, released at one barrier.
 
-Neither is fenced here, which is harder than what the log allows: both look, post, and look again
-until they know that the run is in. HOLDFAST_RACES sets the number of rounds.
+Neither is fenced here, which is harder than what the run log allows: both look, post, and look
+again until they know that the run has landed. HOLDFAST_RACES sets the number of rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.contract.lance_tables import LanceDatasetUnderTest
 from tests.stack_access import Stack, missing
 
 ROUNDS = int(os.environ.get("HOLDFAST_RACES") or 20)
-# A round of creation takes a hundredth of a second there, and few of them are close.
+# A round of creation takes a hundredth of a second there, and few of them are close races.
 LOCAL_CREATIONS = 300
 TRIES_MAX = 20
 IDS = [0, 1, 2]
@@ -37,13 +37,13 @@ SCHEMA = pa.schema([("id", pa.int64())])
 
 @dataclass
 class Place:
-    """Where the rounds take place."""
+    """The storage that the rounds run on."""
 
     folder: str
     options: dict[str, str] = field(default_factory=dict)
 
     def uri(self) -> str:
-        """Return a place of its own."""
+        """Return a new dataset's URI."""
         return f"{self.folder}/{uuid.uuid4().hex}.lance"
 
 
@@ -75,7 +75,7 @@ class Race:
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def drive(self) -> MarkFound:
-        """Be one driver: look and post until the run is in."""
+        """Act as one driver: look and post until the run has landed."""
         sink = self.table.sink()
         groups = self.table.stage(IDS)
         self.barrier.wait(timeout=60)
@@ -88,32 +88,32 @@ class Race:
             attempt.post()
             if found := self.find(sink, attempt.run_id, attempt.mark.run_nonce):
                 return found
-        raise AssertionError(f"{TRIES_MAX} tries, and the run is not in")
+        raise AssertionError(f"{TRIES_MAX} tries, and the run has not landed")
 
     def find(self, sink: Sink, run_id: str, nonce: str) -> MarkFound | None:
-        """Look for the run, as a driver does that reads the shared log."""
+        """Look for the run, as a driver that reads the shared log does."""
         return sink.find_mark(sink.load(), run_id, nonce, dict(self.intents))
 
     def append_foreign(self) -> None:
-        """Be another writer."""
+        """Act as another writer."""
         self.barrier.wait(timeout=60)
         self.table.foreign_append()
 
 
 def race(table: LanceDatasetUnderTest, *others: Callable[[Race], object]) -> list[MarkFound]:
-    """Let two drivers go, and others with them; return what the drivers found."""
+    """Release two drivers, and others with them; return what the drivers found."""
     found = Race(table, threading.Barrier(2 + len(others)))
     with ThreadPoolExecutor(2 + len(others)) as pool:
         drivers = [pool.submit(found.drive) for _ in range(2)]
         rest = [pool.submit(other, found) for other in others]
-        for one in rest:
-            one.result()
-        return [one.result() for one in drivers]
+        for job in rest:
+            job.result()
+        return [driver.result() for driver in drivers]
 
 
 @pytest.mark.timeout(1800)
 def test_two_drivers_make_one_version(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are in once, by one new version, and both drivers name the same."""
+    """The rows are there once, in one new version, and both drivers name it."""
     storage = {**place.options}
     for number in range(ROUNDS):
         table = LanceDatasetUnderTest(place.uri(), storage, monkeypatch, empty=False)
@@ -126,7 +126,7 @@ def test_two_drivers_make_one_version(place: Place, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.timeout(1800)
 def test_two_drivers_and_a_foreign_appender(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What somebody appends at the same moment is in as well, once."""
+    """What another writer appends at the same moment is there too, once."""
     for number in range(ROUNDS):
         table = LanceDatasetUnderTest(place.uri(), place.options, monkeypatch, empty=False)
         before = table.load().version
@@ -138,7 +138,7 @@ def test_two_drivers_and_a_foreign_appender(place: Place, monkeypatch: pytest.Mo
 
 @pytest.mark.timeout(1800)
 def test_a_dataset_is_created_once(place: Place) -> None:
-    """Of two that create, one does; the other finds it, and never writes over it."""
+    """Of two drivers that create it, one does; the other finds it, and never overwrites it."""
     is_local = place.folder.startswith("file:")
     for number in range(max(ROUNDS, LOCAL_CREATIONS) if is_local else ROUNDS):
         target = LanceTable(place.uri(), storage_options=place.options)
@@ -155,7 +155,7 @@ def test_a_dataset_is_created_once(place: Place) -> None:
             return sink.load().uuid
 
         with ThreadPoolExecutor(2) as pool:
-            ids = {one.result() for one in [pool.submit(create, target, barrier) for _ in "ab"]}
+            ids = {job.result() for job in [pool.submit(create, target, barrier) for _ in "ab"]}
         assert len(ids) == 1, f"round {number}"
         options = LanceDatasetUnderTest.lance_options(place.options)
         dataset = lance.dataset(target.uri, storage_options=options)

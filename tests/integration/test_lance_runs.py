@@ -57,10 +57,10 @@ def test_a_dataset_is_made_and_gets_each_row_once(desk: LanceDesk) -> None:
 
 
 def test_a_dataset_with_the_schema_of_the_dataframe(desk: LanceDesk) -> None:
-    """Without a transform and a schema the DataFrame's own is taken."""
+    """Without a transform and a schema, the DataFrame's own schema is used."""
     df = desk.ids().selectExpr("id", "concat('row ', id) AS label", "array(id, 1L) AS pair")
     desk.append(df, transform=None, create=hf.Create())
-    assert desk.rows() == [(one, f"row {one}", [one, 1]) for one in range(ROWS)]
+    assert desk.rows() == [(id_, f"row {id_}", [id_, 1]) for id_ in range(ROWS)]
 
 
 def test_a_second_start_goes_on_and_a_third_gives_the_receipt(desk: LanceDesk) -> None:
@@ -79,7 +79,7 @@ def test_a_second_start_goes_on_and_a_third_gives_the_receipt(desk: LanceDesk) -
 
 @pytest.mark.parametrize("landed", [False, True], ids=["half done", "landed"])
 def test_the_same_id_onto_another_dataset_is_refused(desk: LanceDesk, *, landed: bool) -> None:
-    """The error says what differs, and the run itself goes on unharmed."""
+    """The error says what differs, and the run itself continues unharmed."""
     if landed:
         desk.append()
     else:
@@ -95,7 +95,7 @@ def test_the_same_id_onto_another_dataset_is_refused(desk: LanceDesk, *, landed:
 
 
 def test_two_runs_and_others_share_a_dataset(desk: LanceDesk) -> None:
-    """Rows, deletes and an index of others outlive two runs, and the index finds all rows."""
+    """Other writers' rows, deletes and index survive two runs, and the index finds all rows."""
     desk.append(run_id="first")
     desk.make(pa.table({"id": [-1, -2], "label": ["foreign", "foreign"]}), mode="append")
     desk.dataset().delete("id = -2")
@@ -113,7 +113,7 @@ def test_two_runs_and_others_share_a_dataset(desk: LanceDesk) -> None:
 
 
 def test_a_driver_is_fenced_by_a_later_one(desk: LanceDesk, tmp_path: Path) -> None:
-    """The later driver's rows land once; the first is told, and adds nothing."""
+    """The later driver's rows land once; the first gets an error, and adds nothing."""
     called, release = tmp_path / "called", tmp_path / "release"
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(desk.append, desk.ids(tasks=1), transform=HeldLabelled(tmp_path))
@@ -121,7 +121,7 @@ def test_a_driver_is_fenced_by_a_later_one(desk: LanceDesk, tmp_path: Path) -> N
             until = time.monotonic() + 60.0
             while not called.exists() and not first.done() and time.monotonic() < until:
                 time.sleep(0.05)
-            assert called.exists()  # It is at work: the test is not vacuous.
+            assert called.exists()  # It is at work, so the test is not vacuous.
             with pytest.warns(UserWarning, match="code has changed"):
                 report = desk.append(desk.ids(tasks=1), takeover="now")
         finally:
@@ -143,7 +143,7 @@ BAD_SCHEMA = pa.schema(
 
 
 class Output:
-    """Gives all rows the same values, of which a test changes some; an ellipsis takes one away."""
+    """Gives all rows the same values, some of which a test changes; an ellipsis removes one."""
 
     def __init__(self, **changes: Any) -> None:  # noqa: ANN401 - any value.
         """Take what is changed."""
@@ -154,7 +154,7 @@ class Output:
         row = {"label": "a", "vector": np.array([0.0, 1.0, 2.0], np.float32), **self.changes}
         return {
             "id": batch["id"],
-            **{name: [one] * batch.num_rows for name, one in row.items() if one is not ...},
+            **{name: [value] * batch.num_rows for name, value in row.items() if value is not ...},
         }
 
 
@@ -170,10 +170,10 @@ class Output:
     ],
     ids=["missing", "null", "type", "length", "no vector", "extra"],
 )
-def test_output_that_does_not_fit_is_told_by_column(
+def test_output_that_does_not_fit_is_reported_by_column(
     desk: LanceDesk, changes: dict[str, Any], column: str, problem: str
 ) -> None:
-    """The error names the column and says what is wrong; nothing lands, and mending is enough."""
+    """The error names the column and says what is wrong; nothing lands, and a fix is enough."""
     create = hf.Create(schema=BAD_SCHEMA)
     with pytest.raises(SchemaMismatchError, match=problem) as caught:
         desk.append(transform=Output(**changes), create=create)
@@ -193,7 +193,7 @@ def test_an_aborted_run_is_swept_and_nothing_else(desk: LanceDesk) -> None:
     kept = desk.files()
     half_done(desk)
     staged = desk.files() - kept
-    assert staged  # There is something to sweep: the test is not vacuous.
+    assert staged  # There is something to sweep, so the test is not vacuous.
     with pytest.raises(RunUnfinishedError, match=r"run\.abort\(\)"):
         desk.run().sweep(to=desk.to)
     desk.run().abort(to=desk.to, reason="wrong model")
@@ -208,7 +208,7 @@ def test_an_aborted_run_is_swept_and_nothing_else(desk: LanceDesk) -> None:
 
 
 def test_a_sweep_after_the_commit_leaves_what_the_dataset_needs(desk: LanceDesk) -> None:
-    """Left-overs go, the rows stay; the run is still known, and cannot be given up."""
+    """Left-overs go, the rows stay; the run is still known, and cannot be aborted."""
     half_done(desk)
     first = desk.append()
     assert desk.run().sweep(to=desk.to).ledger_objects > 0
@@ -222,8 +222,8 @@ def test_a_sweep_after_the_commit_leaves_what_the_dataset_needs(desk: LanceDesk)
 
 
 @pytest.mark.parametrize("names", ["Lance's", "Iceberg's", "the session's"])
-def test_options_are_taken_in_anybody_s_names(lake: SparkSession, stack: Stack, names: str) -> None:
-    """Drivers and workers find the server by either; abort and sweep as well."""
+def test_options_are_taken_under_any_names(lake: SparkSession, stack: Stack, names: str) -> None:
+    """Drivers and workers find the server under each set of names, and so do abort and sweep."""
     desk = LanceDesk.on(lake, stack.s3)
     session = lake.newSession()
     to: Any = desk.to

@@ -66,13 +66,13 @@ def plain(ids: list[int]) -> dict[str, Any]:
     """Return vectors, bytes and a dictionary; a NULL in each."""
 
     def array(kind: pa.DataType, value: Callable[[int], Any]) -> pa.Array:
-        return pa.array([None if one == 5 else value(one) for one in ids], kind)
+        return pa.array([None if id_ == 5 else value(id_) for id_ in ids], kind)
 
     return {
-        "single": array(pa.list_(pa.float32(), 2), lambda one: [one, one + 0.5]),
-        "half": array(pa.list_(pa.float16(), 2), lambda one: np.array([one, 0.5], np.float16)),
-        "data": array(pa.large_binary(), lambda one: bytes([one]) * 1000),
-        "color": array(pa.string(), lambda one: ("red", "green")[one % 2]).dictionary_encode(),
+        "single": array(pa.list_(pa.float32(), 2), lambda id_: [id_, id_ + 0.5]),
+        "half": array(pa.list_(pa.float16(), 2), lambda id_: np.array([id_, 0.5], np.float16)),
+        "data": array(pa.large_binary(), lambda id_: bytes([id_]) * 1000),
+        "color": array(pa.string(), lambda id_: ("red", "green")[id_ % 2]).dictionary_encode(),
     }
 
 
@@ -102,7 +102,7 @@ def test_an_array_of_spark_becomes_a_vector(desk: LanceDesk) -> None:
     vector = "IF(id = 5, NULL, array(CAST(id AS FLOAT), 0.5F, CAST(-id AS FLOAT))) AS vector"
     desk.append(desk.ids().selectExpr("id", vector), transform=None)
     found = dict(desk.rows())
-    assert found == {one: None if one == 5 else [one, 0.5, -one] for one in range(ROWS)}
+    assert found == {id_: None if id_ == 5 else [id_, 0.5, -id_] for id_ in range(ROWS)}
     short = desk.ids().selectExpr("id", "array(1.0F, 2.0F) AS vector")
     with pytest.raises(SchemaMismatchError, match="2 elements instead of 3") as caught:
         desk.append(short, transform=None, run_id="short")
@@ -114,7 +114,7 @@ def test_an_array_of_spark_becomes_a_vector(desk: LanceDesk) -> None:
 
 
 def blob_of(number: int) -> bytes | None:
-    """Return what a row's blob is to hold; a NULL and an empty one are among them."""
+    """Return the content of a row's blob; a NULL and an empty one are among them."""
     if number in {5, 6}:
         return None if number == 5 else b""
     return bytes([number]) * BLOB_SIZES[number % len(BLOB_SIZES)]
@@ -122,7 +122,7 @@ def blob_of(number: int) -> bytes | None:
 
 def blobs(ids: list[int]) -> dict[str, Any]:
     """Return plain bytes, as a user has them."""
-    return {"blob": [blob_of(one) for one in ids]}
+    return {"blob": [blob_of(id_) for id_ in ids]}
 
 
 def check_blobs(desk: LanceDesk) -> None:
@@ -154,7 +154,7 @@ def test_blobs_beside_the_rows_are_bytes_to_a_user(desk: LanceDesk) -> None:
 def test_blobs_that_have_waited_for_long_are_copied_with_their_rows(
     desk: LanceDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copies are read, whatever becomes of the files that they were made of."""
+    """The copies are read, whatever happens to the originals."""
     monkeypatch.setattr(resolve, "_OLD_AFTER_S", 0.0)
     schema = pa.schema([ID, lance.blob_field("blob")])
     report = append_in_two_starts(desk, blobs, create=hf.Create(schema=schema))
@@ -179,7 +179,7 @@ def test_blobs_that_a_user_has_made_are_taken_too(desk: LanceDesk) -> None:
     create = hf.Create(schema=pa.schema([ID, lance.blob_field("blob")]))
 
     def own(ids: list[int]) -> dict[str, Any]:
-        return {"blob": lance.blob_array([blob_of(one) for one in ids])}
+        return {"blob": lance.blob_array([blob_of(id_) for id_ in ids])}
 
     def elsewhere(ids: list[int]) -> dict[str, Any]:
         return {"blob": lance.blob_array(["s3://elsewhere/file" for _ in ids])}

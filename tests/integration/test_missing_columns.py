@@ -1,4 +1,4 @@
-"""Output that lacks a column of the table, on real Spark: no column is emptied without a word."""
+"""Output that lacks a column of the table, on real Spark: no column is set to NULL silently."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Countries:
         self.calls = calls
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Return the countries, slowly: the first tasks alone begin with the job."""
+        """Return the countries, slowly: only the first tasks start with the job."""
         time.sleep(2.5)
         (self.calls / f"{uuid.uuid4().hex} {batch.num_rows}").touch()
         ids = batch.column("id")
@@ -62,12 +62,12 @@ def prices(desk: Desk) -> list[Any]:
 
 
 def test_a_transform_that_lacks_a_column_ends_after_one_small_batch(desk: Desk) -> None:
-    """Each task at work pays for one, those that begin later for none; then NULL is asked for."""
+    """Each running task computes one batch, later tasks none; then NULL is asked for."""
     transform = Countries(desk.folder)
     with pytest.raises(SchemaMismatchError, match='missing_columns="null"') as caught:
         desk.append(desk.ids(rows=1200, tasks=TASKS), transform=transform, run_id="large")
     assert (caught.value.table, caught.value.column) == (desk.table, "price")
-    paid = [int(one.name.split()[1]) for one in desk.folder.iterdir()]
+    paid = [int(file.name.split()[1]) for file in desk.folder.iterdir()]
     assert 0 < len(paid) <= desk.lake.sparkContext.defaultParallelism < TASKS
     assert max(paid) <= 8
     assert desk.snapshots() == 0
@@ -78,7 +78,7 @@ def test_a_transform_that_lacks_a_column_ends_after_one_small_batch(desk: Desk) 
 
 
 def test_a_dataframe_that_lacks_a_column_starts_no_task(desk: Desk) -> None:
-    """Without a transform it is known beforehand: not even the keys are read."""
+    """Without a transform this is known beforehand: not even the keys are read."""
     context = desk.lake.sparkContext
     few = desk.ids().selectExpr("id", "concat('c', id) AS country")
     context.setJobGroup("lacking", "")
@@ -96,7 +96,7 @@ def test_a_dataframe_that_lacks_a_column_starts_no_task(desk: Desk) -> None:
 
 @pytest.mark.parametrize("computed", [False, True], ids=["as it is", "with a transform"])
 def test_a_scan_that_lacks_a_column_names_it(desk: Desk, *, computed: bool) -> None:
-    """Its files say what it gives: without a transform no task is started."""
+    """Its files have the schema: without a transform no task is started."""
     folder = desk.folder / "input"
     folder.mkdir()
     rows = pa.table({"id": range(ROWS), "country": [name for _, name in COUNTRIES]})
@@ -116,7 +116,7 @@ def test_a_scan_that_lacks_a_column_names_it(desk: Desk, *, computed: bool) -> N
 def test_under_connect_the_column_is_named_too(
     stack: Stack, lake: SparkSession, namespace: str, ledger: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The workers' answer comes the same way."""
+    """The workers' error arrives the same way."""
     lake.sql(f"CREATE TABLE lake.{namespace}.rows ({COLUMNS}, price DOUBLE) USING iceberg")
     with connect_server(tmp_path / "server") as remote:
         job = {

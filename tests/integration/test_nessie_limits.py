@@ -1,4 +1,4 @@
-"""What cannot be done to a table in Nessie: the reasons for which cases are skipped still hold.
+"""What cannot be done to a table in Nessie: the reasons for skipped cases still hold.
 
 A case that fails here means that Nessie has changed: then take its reason out of
 hostile_catalogs.py, and the cases that it kept away run.
@@ -30,13 +30,13 @@ def table(lake: SparkSession, stack: Stack, ledger: dict[str, Any]) -> HostileTa
 
 
 def ids(table: HostileTable) -> list[int]:
-    """Return the ids of the table's rows, read afresh."""
+    """Return the ids of the table's rows, without a cache."""
     table.sql("REFRESH TABLE {t}")
     return sorted(row["id"] for row in table.spark.table(table.name).collect())
 
 
 def test_the_reasons_name_the_version_that_is_installed() -> None:
-    """Another version is looked at afresh before a reason speaks of it."""
+    """Another version is checked again before a reason names it."""
     version = NO_REFS.split()[1]
     assert f"<artifactId>nessie-quarkus</artifactId><version>{version}</version>" in POM.read_text()
 
@@ -61,13 +61,15 @@ def test_only_the_newest_snapshot_is_shown(table: HostileTable) -> None:
     table.insert(-2)
     after = table.py_table()
     assert before is not None
-    assert [one.snapshot_id for one in after.snapshots()] == [after.metadata.current_snapshot_id]
+    assert [snapshot.snapshot_id for snapshot in after.snapshots()] == [
+        after.metadata.current_snapshot_id
+    ]
     with pytest.raises(Py4JJavaError, match="unknown snapshot"):
         table.sql(f"CALL {{c}}.system.set_current_snapshot('{{s}}', {before.snapshot_id})")
 
 
 def test_a_table_is_v2_and_stays_so(table: HostileTable) -> None:
-    """An upgrade is answered with 500, and a wish for v1 is not heard."""
+    """An upgrade is answered with 500, and a request for v1 is ignored."""
     with pytest.raises(Py4JJavaError, match="500: Implement format version update"):
         table.sql("ALTER TABLE {t} SET TBLPROPERTIES ('format-version'='3')")
     table.sql("DROP TABLE {t}")
@@ -76,6 +78,6 @@ def test_a_table_is_v2_and_stays_so(table: HostileTable) -> None:
 
 
 def test_a_table_that_is_replaced_by_an_empty_one_keeps_its_rows(table: HostileTable) -> None:
-    """CREATE OR REPLACE without AS would take them away."""
+    """CREATE OR REPLACE without AS should remove them."""
     table.make(verb="CREATE OR REPLACE")
     assert ids(table) == [-1]

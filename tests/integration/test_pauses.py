@@ -1,9 +1,9 @@
-"""A driver paused around its commit, while abort, sweep or another driver goes by.
+"""A driver paused around its commit while abort, sweep or another driver runs.
 
-Method: the pause is made on the wire. The proxy holds our post, lets the other side do its work
-through the catalog's own address, and only then forwards the post: the catalog's answer is real.
-On a table without a snapshot the first post is the empty snapshot, which goes out before the
-intent; on a filled table the first post follows the intent.
+Method: the proxy makes the pause. It holds our post, lets the other side do its work through the
+catalog's own address, and only then forwards the post: the catalog's answer is real. On a table
+without a snapshot the first post is the empty snapshot, which goes out before the intent; on a
+filled table the first post follows the intent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Paused:
 
     @property
     def direct(self) -> hf.IcebergTable:
-        """The table, past the proxy."""
+        """The table, without the proxy."""
         return hf.IcebergTable(self.name, catalog=self.stack.rest_catalog_properties())
 
     def run(self) -> hf.Run:
@@ -52,13 +52,13 @@ class Paused:
         return hf.Run("r", **self.ledger, takeover="now")
 
     def append(self, table: hf.IcebergTable) -> hf.Report:
-        """Start the run; whoever comes second must not wait for the one that is paused."""
+        """Start the run; a second driver must not wait for the paused one."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self.run().append(self.session.range(ROWS), to=table, key="id")
 
     def append_while(self, others: Callable[[], None]) -> str:
-        """Start the run, let the others do their work during its first post; say how it ended."""
+        """Start the run, let the others work during its first post, and return how it ended."""
         with fault_proxy(self.stack.rest.uri) as proxy:
             proxy.faults = [Fault(before=others)]
             catalog = {**self.stack.rest_catalog_properties(), "uri": proxy.uri}
@@ -66,11 +66,11 @@ class Paused:
                 ended: str = self.append(hf.IcebergTable(self.name, catalog=catalog)).outcome
             except HoldfastError as error:
                 ended = type(error).__name__
-            assert not proxy.faults  # It was paused: the test is not vacuous.
+            assert not proxy.faults  # It was paused, so the test is not vacuous.
         return ended
 
     def ids(self) -> list[int]:
-        """Read the run's rows as Spark sees them, every file of them."""
+        """Read the run's rows as Spark sees them, from every file."""
         rows = self.session.table(f"lake.{self.name}").where("id >= 0").collect()
         return sorted(row["id"] for row in rows)
 
@@ -111,7 +111,7 @@ def test_an_abort_goes_by(paused: Paused) -> None:
 
 
 def test_a_new_driver_commits(paused: Paused) -> None:
-    """The paused one finds its mark in the table, or is fenced; the rows stand there once."""
+    """The paused one finds its mark in the table, or is fenced; the rows are there once."""
     ended = paused.append_while(lambda: assert_committed(paused.append(paused.direct)))
     assert ended in {RunFencedError.__name__, "already_committed", "committed"}
     assert (paused.ids(), paused.data_snapshots()) == (list(range(ROWS)), 1)
@@ -132,7 +132,7 @@ def test_a_new_driver_commits_and_sweeps(paused: Paused) -> None:
 
 
 def test_a_sweep_alone_is_refused(paused: Paused) -> None:
-    """The run may go on, so its files are paid work; the paused driver then commits."""
+    """The run may continue, so its files are paid work; the paused driver then commits."""
 
     def clean_up() -> None:
         with pytest.raises(RunUnfinishedError):
@@ -143,7 +143,7 @@ def test_a_sweep_alone_is_refused(paused: Paused) -> None:
 
 
 def test_an_abort_after_the_landing_says_so(paused: Paused) -> None:
-    """A run that has landed cannot be given up, and its files stay."""
+    """A run that has landed cannot be aborted, and its files stay."""
     assert paused.append_while(lambda: None) == "committed"
     with pytest.raises(RunCommittedError):
         paused.run().abort(to=paused.direct)
@@ -152,5 +152,5 @@ def test_an_abort_after_the_landing_says_so(paused: Paused) -> None:
 
 
 def assert_committed(report: hf.Report) -> None:
-    """The other driver did commit: the test is not vacuous."""
+    """Check that the other driver did commit, so that the test is not vacuous."""
     assert report.outcome == "committed"

@@ -50,7 +50,7 @@ def test_twenty_tasks_on_two_workers_build_twice_and_a_second_run_not_at_all(des
     assert first.tasks == TASKS
     builds = builds_by_mark(desk.folder)
     assert sorted(builds.values()) == [1, 1]
-    # The rows carry label and process: both objects have worked, and no other.
+    # The rows carry label and process: both objects were used, and no other.
     rows = desk.rows()
     assert [number for number, _ in rows] == list(range(40))
     assert {mark for _, mark in rows} == set(builds)

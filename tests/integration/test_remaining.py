@@ -46,7 +46,7 @@ def costly(notes: Path, fails_at: int = -1) -> Callable[[str], Column]:
 
 
 def append(watched: WatchedTable, fails_at: int = -1, **options: Any) -> hf.Report:  # noqa: ANN401
-    """Append what the UDF makes of the rows that are left; the run is a new object each time."""
+    """Append the UDF's output for the rows that are left; the run is a new object each time."""
     run = watched.run()
     left = run.remaining(watched.input(tasks=TASKS), key="n")
     done = left.select("n", costly(watched.notes, fails_at)("n").alias("twice"))
@@ -54,7 +54,7 @@ def append(watched: WatchedTable, fails_at: int = -1, **options: Any) -> hf.Repo
 
 
 def check_exact(watched: WatchedTable) -> None:
-    """Assert that each row stands in the table once, with the UDF's result."""
+    """Assert that each row is in the table once, with the UDF's result."""
     found = watched.lake.table(watched.name).collect()
     assert sorted((row["n"], row["twice"]) for row in found) == [(n, 2 * n) for n in ALL]
     assert len(watched.snapshots()) == 1
@@ -74,18 +74,18 @@ def test_a_udf_is_called_once_a_row_and_not_again_after_the_commit(watched: Watc
 
 
 def test_a_udf_that_failed_goes_on_with_the_rows_that_are_left(watched: WatchedTable) -> None:
-    """Spark gives the whole job up, and what its finished tasks have done is kept."""
+    """Spark gives up the whole job, but what its finished tasks have done is kept."""
     with pytest.raises(JobFailedError, match="no answer for 19"):
         append(watched, fails_at=ROWS - 1)
     paid = set(watched.computed())
     run = watched.run()
     left = {row["n"] for row in run.remaining(watched.input(), key="n").collect()}
     assert ROWS - 1 in left
-    assert 0 < len(left) < ROWS  # Some are done: the test is not vacuous.
+    assert 0 < len(left) < ROWS  # Some are done, so the test is not vacuous.
     assert set(ALL) - left <= paid
     report = append(watched)
     assert (report.outcome, report.kept_rows) == ("committed", ROWS - len(left))
-    # Rows of a task that Spark killed are computed again, and none else.
+    # Only rows of a task that Spark killed are computed again.
     again = [n for n in ALL if watched.computed().count(n) > 1]
     assert set(again) <= left
     check_exact(watched)
@@ -102,7 +102,7 @@ def test_a_udf_that_failed_goes_on_with_the_rows_that_are_left(watched: WatchedT
 def test_rows_lost_after_remaining_are_an_error(
     watched: WatchedTable, step: Callable[[DataFrame], DataFrame]
 ) -> None:
-    """A filter between would lose rows for ever: nothing lands, and the work is kept."""
+    """A filter after `remaining` would lose rows for good: nothing lands, and the work is kept."""
     run = watched.run()
     left = run.remaining(watched.input(tasks=TASKS), key="n")
     done = step(left).select("n", costly(watched.notes)("n").alias("twice"))
@@ -116,7 +116,7 @@ def test_rows_lost_after_remaining_are_an_error(
 
 
 def test_rows_doubled_after_remaining_are_an_error(watched: WatchedTable) -> None:
-    """An explode between would make two rows of one key."""
+    """An explode after `remaining` would make two rows with one key."""
     run = watched.run()
     left = run.remaining(watched.input(tasks=TASKS), key="n")
     doubled = left.select("n", sf.explode(sf.array(sf.lit(1), sf.lit(2))).alias("twice"))
@@ -139,7 +139,7 @@ def test_a_write_without_remaining_goes_on_where_one_with_it_stopped(
 
 
 def test_remaining_stops_where_append_would(watched: WatchedTable) -> None:
-    """NULL keys, another key, and a run that was given up are found before a row is computed."""
+    """NULL keys, another key, and an aborted run are found before a row is computed."""
     nulls = watched.input("if(n = 3, NULL, n) AS k")
     with pytest.raises(NullKeyError, match="1 input rows"):
         watched.run("nulls").remaining(nulls, key="k")
@@ -169,7 +169,7 @@ def test_a_transform_behind_remaining_has_its_own_code(watched: WatchedTable) ->
 def test_under_connect_remaining_does_the_same(
     watched: WatchedTable, stack: Stack, tmp_path: Path
 ) -> None:
-    """Fail, go on, lose rows, land, start again: all steps as a client of Spark Connect."""
+    """Fail, resume, lose rows, land, start again: all steps as a client of Spark Connect."""
     settings = {
         "spark": {"spark.remote": stack.connect_remote, "spark.sql.session.timeZone": "UTC"},
         "run_id": "nightly",

@@ -1,8 +1,8 @@
-"""Two drivers of one run at the same time: the rows land once, and the other driver is told.
+"""Two drivers of one run at the same time: the rows land once; the other driver gets an error.
 
 Method: 45 rounds between two clients of one Spark Connect server, and 5 between two whole driver
 processes with a Spark of their own. The second driver starts after a random pause, so that they
-meet at ever other steps; nobody waits (`takeover="now"`).
+meet at different steps; neither waits (`takeover="now"`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEED_VARIABLE = "HOLDFAST_TEST_SEED"
 SEED = int(os.environ.get(SEED_VARIABLE) or random.randrange(2**32))
 ROWS = 20
 DRIVERS = ("a", "b")
-# How each of the two may end, beside the rows that have landed once.
+# How each of the two may end, while the rows have landed once.
 ENDS = {
     ("already_committed", "committed"),
     ("RunFencedError", "committed"),
@@ -45,7 +45,7 @@ ENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arena:
-    """Where the rounds take place."""
+    """The session, store and namespace that the rounds run on."""
 
     stack: Stack
     lake: SparkSession
@@ -54,7 +54,7 @@ class Arena:
     folder: Path
 
     def settings(self, rounds: int, pause_max_s: float) -> dict[str, Any]:
-        """Return what all drivers are told; every second round begins without a table."""
+        """Return the settings of all drivers; every second round starts without a table."""
         rng = random.Random(SEED)
         found = []
         for number in range(rounds):
@@ -106,10 +106,16 @@ class Arena:
         rows = self.lake.table(name).collect()
         assert sorted(row["n"] for row in rows) == list(range(ROWS)), ends
         snapshots = self.lake.table(f"{name}.snapshots").collect()
-        data = [one for one in snapshots if one["summary"].get("added-records", "0") != "0"]
-        assert [one["summary"].get("holdfast.run") for one in data] == [f"round {number}"], ends
-        told = {end["snapshot_id"] for end in ends if end["outcome"]}
-        assert told == {data[0]["snapshot_id"]}, ends
+        data = [
+            snapshot
+            for snapshot in snapshots
+            if snapshot["summary"].get("added-records", "0") != "0"
+        ]
+        assert [snapshot["summary"].get("holdfast.run") for snapshot in data] == [
+            f"round {number}"
+        ], ends
+        named = {end["snapshot_id"] for end in ends if end["outcome"]}
+        assert named == {data[0]["snapshot_id"]}, ends
         return tuple(sorted(end["outcome"] or end["error"] for end in ends))
 
 
@@ -138,7 +144,7 @@ def tally_of(arena: Arena, rounds: int, ends: list[dict[str, Any]]) -> Counter[t
 
 @pytest.mark.connect
 def test_two_connect_clients_of_one_run_land_it_once(arena: Arena) -> None:
-    """In 45 rounds there is never a second data snapshot, and never another error."""
+    """In 45 rounds there is never a second data snapshot, and no other error."""
     spark = {
         "spark.remote": arena.stack.connect_remote,
         "spark.sql.session.timeZone": "UTC",
@@ -147,7 +153,7 @@ def test_two_connect_clients_of_one_run_land_it_once(arena: Arena) -> None:
     settings = {**arena.settings(45, pause_max_s=1.6), "spark": spark}
     tally = tally_of(arena, 45, arena.fight(settings, [DRIVERS]))
     assert set(tally) <= ENDS
-    # They did meet: in some rounds one driver was fenced.
+    # They did overlap: in some rounds one driver was fenced.
     assert sum(count for pair, count in tally.items() if "RunFencedError" in pair) > 0
 
 

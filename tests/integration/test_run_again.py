@@ -1,4 +1,4 @@
-"""A run that is started again: nothing is done twice, and nothing is dropped without a word."""
+"""A run that is started again: nothing is done twice, and nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = list(range(ROWS))
 
 
 class Rewritten(Watched):
-    """The same transform after somebody has worked on its code."""
+    """The same transform after its code was changed."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows as they are, by other code."""
@@ -40,7 +40,7 @@ def test_the_same_input_again_computes_nothing_and_gives_the_receipt(watched: Wa
 
 
 def test_return_reads_no_input_and_is_quick(watched: WatchedTable, tmp_path: Path) -> None:
-    """With if_committed="return" the receipt comes without a look at the input, in seconds.
+    """With if_committed="return" the receipt comes without reading the input, in seconds.
 
     Method: the input's files are removed, so that any read of them fails.
     """
@@ -50,7 +50,7 @@ def test_return_reads_no_input_and_is_quick(watched: WatchedTable, tmp_path: Pat
     first = watched.append(df)
     for file in folder.glob("*.parquet"):
         file.unlink()
-    with pytest.raises(JobFailedError):  # A read does fail: the test is not vacuous.
+    with pytest.raises(JobFailedError):  # A read does fail, so the test is not vacuous.
         watched.append(df)
     started = time.monotonic()
     with pytest.warns(UserWarning, match="was not compared"):
@@ -79,7 +79,7 @@ def test_return_reads_no_input_and_is_quick(watched: WatchedTable, tmp_path: Pat
 def test_the_same_id_for_another_job_is_refused(
     watched: WatchedTable, changes: dict[str, Any], told: str, *, landed: bool
 ) -> None:
-    """The error names what differs, nothing is computed, and the run itself goes on unharmed."""
+    """The error names what differs, nothing is computed, and the run itself continues unharmed."""
     columns = ["concat('row ', n) AS name"]
     if landed:
         watched.append(watched.input(*columns))
@@ -106,7 +106,7 @@ def test_the_same_id_for_another_job_is_refused(
 
 
 def test_a_run_whose_table_was_dropped_does_not_create_it_again(watched: WatchedTable) -> None:
-    """A new table would not be the run's: it is refused before it is there."""
+    """A new table would not be the run's: the start is refused before it creates one."""
     watched.append()
     watched.lake.sql(f"DROP TABLE {watched.name} PURGE")
     with pytest.raises(RunMismatchError, match=rf"table {watched.name} has since been dropped"):
@@ -118,7 +118,7 @@ def test_a_run_whose_table_was_dropped_does_not_create_it_again(watched: Watched
 def test_a_setting_that_spells_out_its_default_is_the_same_job(
     watched: WatchedTable, name: str
 ) -> None:
-    """What counts is the value in force, whether somebody has set it or not."""
+    """What counts is the effective value, whether it was set or not."""
     usual, spelled = watched.lake.newSession(), watched.lake.newSession()
     usual.conf.unset(name)
     spelled.conf.set(name, str(usual.conf.get(name)))
@@ -129,14 +129,14 @@ def test_a_setting_that_spells_out_its_default_is_the_same_job(
     assert outcomes == ["committed", "already_committed"]
 
 
-def test_changed_code_is_said_and_the_report_tells_whose_rows_are_whose(
+def test_changed_code_is_reported_and_rows_are_counted_by_version(
     watched: WatchedTable,
 ) -> None:
-    """What is done is kept; the rest is made by the new code, and the report counts both."""
+    """What is done is kept; the new code computes the rest, and the report counts both."""
     with pytest.raises(TransformError):
         watched.append(fails_at=[ROWS - 1])
     done = len(watched.computed())
-    assert 0 < done < ROWS  # Both versions have rows: the test is not vacuous.
+    assert 0 < done < ROWS  # Both versions have rows, so the test is not vacuous.
     with pytest.warns(UserWarning, match="the transform's code has changed"):
         report = watched.append(transform=Rewritten(watched.notes))
     assert sorted(report.rows_by_code.values()) == sorted([done, ROWS - done])

@@ -1,4 +1,4 @@
-"""Scans on real Spark: workers read files of the stack's S3 themselves, and go on after a stop."""
+"""Scans on real Spark: workers read files from S3 themselves, and resume after a stop."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_stopped_scan_goes_on_where_it_stopped(watched: WatchedTable, folder: 
 
 
 def test_rows_that_a_filter_leaves_out_are_done_too(watched: WatchedTable, folder: str) -> None:
-    """A stop and a second start between them; another filter is another job."""
+    """There is a stop and a second start between; another filter is another job."""
     where = [[("n", "<", 3)], [("n", ">", 11)]]
     scan = hf.scan_parquet(folder, where=where, **options(watched))
     with pytest.raises(TransformError):
@@ -94,7 +94,7 @@ def test_a_failed_row_is_found_by_its_file_and_place(watched: WatchedTable, fold
 
 
 def test_a_scan_is_worked_on_row_by_row(watched: WatchedTable, folder: str) -> None:
-    """Calls for single rows, many at once, with a stop between them."""
+    """There are calls for single rows, many at once, with a stop between them."""
 
     def call(row: dict[str, Any], *, fails: bool) -> dict[str, Any]:
         if fails and row["n"] in {4, 17}:
@@ -116,7 +116,9 @@ def test_files_of_any_kind_are_rows(watched: WatchedTable, folder: str) -> None:
     """The table gets what the transform makes of their bytes."""
 
     def measured(batch: pa.RecordBatch) -> dict[str, Any]:
-        assert batch.column("size").to_pylist() == [len(one) for one in batch["bytes"].to_pylist()]
+        assert batch.column("size").to_pylist() == [
+            len(content) for content in batch["bytes"].to_pylist()
+        ]
         return {"n": [int(path.as_py().rsplit("/", 1)[-1][0]) for path in batch.column("path")]}
 
     create = hf.Create(schema=pa.schema([("n", pa.int64())]))
@@ -139,7 +141,7 @@ def test_a_snapshot_of_a_table_is_read_without_its_deleted_rows(
     rows.writeTo(source).append()
     lake.sql(f"DELETE FROM {source} WHERE old IN (3, 4, 11)")
     deletes = lake.table(f"{source}.delete_files").count()
-    assert deletes > 0  # They were not rewritten: the test is not vacuous.
+    assert deletes > 0  # They were not rewritten, so the test is not vacuous.
     lake.sql(f"ALTER TABLE {source} RENAME COLUMN old TO n")
     scan = hf.scan_iceberg(source, columns=["n"], where="n < 18")
     with pytest.raises(TransformError):
@@ -163,7 +165,7 @@ def test_a_snapshot_of_a_table_is_read_without_its_deleted_rows(
 
 @pytest.mark.lance
 def test_a_version_of_a_lance_dataset_is_read_whatever_comes_later(watched: WatchedTable) -> None:
-    """Deleted rows are left out; a stop inside a fragment, and a dataset that moves on."""
+    """Deleted rows are left out, despite a stop inside a fragment and a dataset that moves on."""
     # Lance warns when a process that has loaded it is forked, as Spark's start does.
     import lance  # noqa: PLC0415
 
@@ -194,12 +196,12 @@ def test_a_version_of_a_lance_dataset_is_read_whatever_comes_later(watched: Watc
 
 
 def test_a_materialized_input_is_read_once(lake: SparkSession, watched: WatchedTable) -> None:
-    """Rows without a key that are others at each reading: a second start has those of the first."""
+    """Rows without a key that change at each read: a second start has those of the first."""
 
     def unstable() -> DataFrame:
         return lake.range(0, 20, 1, 3).selectExpr("abs(hash(uuid())) as n", "id")
 
-    # They are others each time: the test is not vacuous.
+    # They differ each time, so the test is not vacuous.
     assert {row["n"] for row in unstable().collect()} != {row["n"] for row in unstable().collect()}
 
     def some(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -233,7 +235,7 @@ def test_a_materialized_input_is_read_once(lake: SparkSession, watched: WatchedT
 def test_a_scan_under_connect_lands_once(
     stack: Stack, watched: WatchedTable, folder: str, tmp_path: Path
 ) -> None:
-    """No JVM is in reach; all settings are arguments."""
+    """No JVM is reachable; all settings are arguments."""
     with connect_server(tmp_path / "server") as remote:
         job = {
             "spark": {"spark.remote": remote},

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 WARNS = pytest.mark.filterwarnings("ignore:run .* code has changed:UserWarning")
 
 ALL = list(range(ROWS))
-# A row of each task: neither comes to its end before the last start.
+# A row of each task, so that neither task ends before the last start.
 FIRST_STOP, SECOND_STOP = (4, 14), (8, 18)
 
 
@@ -45,7 +45,7 @@ def fail(append: Any, transform: Scored) -> None:  # noqa: ANN401 - of either de
 
 
 def three_starts_of_iceberg(watched: WatchedTable, last_change: list[str]) -> hf.Report:
-    """Start, add a column, start and fill it, change the table again, start to the end."""
+    """Start, add a column, start and fill it, change the table again, then run to the end."""
     watched.lake.sql(
         f"CREATE TABLE {watched.name} (n BIGINT, v INT) USING iceberg PARTITIONED BY (v)"
     )
@@ -61,12 +61,12 @@ def three_starts_of_iceberg(watched: WatchedTable, last_change: list[str]) -> hf
 def test_a_column_that_is_added_and_one_that_is_widened_between_starts_do_not(
     watched: WatchedTable,
 ) -> None:
-    """Spark reads every value that was paid for, and NULL where the column was not there yet."""
+    """Spark reads every value that was computed, and NULL where the column did not exist yet."""
     report = three_starts_of_iceberg(watched, ["ALTER COLUMN v TYPE BIGINT"])
     table = watched.lake.table(watched.name)
     rows = table.orderBy("n").collect()
     assert [(row["n"], row["v"]) for row in rows] == [(n, n % 3) for n in ALL]
-    for value in range(3):  # By what the manifests say of partitions and bounds.
+    for value in range(3):  # From what the manifests say about partitions and bounds.
         found = sorted(row["n"] for row in table.where(f"v = {value}L").collect())
         assert found == [n for n in ALL if n % 3 == value]
     without = [row["n"] for row in rows if row["score"] is None]

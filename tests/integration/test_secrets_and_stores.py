@@ -41,7 +41,7 @@ def test_a_store_that_ignores_create_if_absent_is_refused(
 
 
 def cases(stack: Stack) -> list[dict[str, Any]]:
-    """Return jobs that end well and in every way that could show a credential."""
+    """Return jobs that succeed, and that fail in every way that could show a credential."""
     catalog = stack.rest_catalog_properties()
     store = stack.s3.store_options()
     wrong = {"s3.access-key-id": f"{CANARY}-id", "s3.secret-access-key": f"{CANARY}-key"}
@@ -99,7 +99,7 @@ def test_no_credential_is_in_any_record_log_line_or_error(stack: Stack, tmp_path
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    # The reference catalog lets any client in, so "catalog login" ends well beside the two.
+    # The reference catalog lets any client in, so "catalog login" succeeds, beside the other two.
     assert done.stdout.count("ended well") == 3
     assert done.stdout.count("ended in") == len(order["cases"]) - 3  # Each error was seen.
     places = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}

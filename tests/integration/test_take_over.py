@@ -1,4 +1,4 @@
-"""A driver that is started beside another one of the same run: wait, stop, or take over at once.
+"""A driver started beside another one of the same run: it waits, stops, or takes over at once.
 
 Method: the first driver is a process of its own, a client of Spark Connect, whose transform
 waits for a file. This process is the second driver. The clocks of both run SPEED times as fast:
@@ -32,7 +32,7 @@ from tests.stack_access import Stack
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest, pytest.mark.connect]
 
 ALL = list(range(ROWS))
-# How often a driver gives a sign of life, and how long one that lives may give none.
+# How often a driver gives a sign of life, and how long a living one may give none.
 EVERY_S = 5.0
 QUIET_S = 30.0
 # So that five seconds without a sign of life, on a busy machine, do not look like an end.
@@ -47,7 +47,7 @@ class Healthy:
     folder: Path
 
     def release(self) -> None:
-        """Let its transform go on."""
+        """Let its transform continue."""
         (self.folder / "release").touch()
 
     def ending(self) -> dict[str, str]:
@@ -62,7 +62,7 @@ class Healthy:
 def healthy(
     watched: WatchedTable, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Healthy]:
-    """Start a driver and return when its transform was called; let this process hurry as well."""
+    """Start a driver and return when its transform was called; speed up this process too."""
     monkeypatch.setattr(run_module, "Ports", partial(Ports, **hurried(SPEED)))
     folder = tmp_path / "held"
     folder.mkdir()
@@ -82,12 +82,12 @@ def healthy(
         wait_until(lambda: any(folder.iterdir()) or process.poll() is not None)
         assert process.poll() is None, process.communicate()
         yield Healthy(process=process, folder=folder)
-        (folder / "release").touch()  # Whatever the test did: no worker is left waiting.
+        (folder / "release").touch()  # Whatever the test did, no worker is left waiting.
 
 
 def waits(said: pytest.WarningsRecorder) -> list[str]:
-    """Return the warnings that tell of a wait; another one tells that the code has changed."""
-    return [str(one.message) for one in said if "waiting" in str(one.message)]
+    """Return the warnings about a wait; another one says that the code has changed."""
+    return [str(warning.message) for warning in said if "waiting" in str(warning.message)]
 
 
 def wait_until(what: Callable[[], bool]) -> None:
@@ -99,7 +99,7 @@ def wait_until(what: Callable[[], bool]) -> None:
 
 
 def test_never_raises_and_leaves_the_other_alone(watched: WatchedTable, healthy: Healthy) -> None:
-    """The error names the process; the other driver finishes as if nothing had been."""
+    """The error names the process; the other driver finishes undisturbed."""
     with pytest.raises(RunBusyError, match="seems to be running it") as caught:
         watched.append(takeover="never")
     assert caught.value.process_id == healthy.process.pid
@@ -113,9 +113,9 @@ def test_never_raises_and_leaves_the_other_alone(watched: WatchedTable, healthy:
 def test_a_driver_that_is_stopped_is_waited_for_and_then_taken_over(
     watched: WatchedTable, healthy: Healthy
 ) -> None:
-    """When its signs of life end it counts as dead; woken up it is fenced, and rows land once.
+    """When its signs of life end it counts as dead; when it wakes up it is fenced; rows land once.
 
-    The code is another one here than there, which is said as well.
+    The two drivers have different code, and a warning says so.
     """
     os.kill(healthy.process.pid, signal.SIGSTOP)
     started = time.monotonic()
@@ -136,8 +136,8 @@ def test_a_driver_that_is_stopped_is_waited_for_and_then_taken_over(
     assert watched.snapshots() == [report.snapshot_id]
 
 
-def test_a_driver_that_lives_is_never_taken_over(watched: WatchedTable, healthy: Healthy) -> None:
-    """It works for longer than its records are young, and the second start waits all the time."""
+def test_a_living_driver_is_never_taken_over(watched: WatchedTable, healthy: Healthy) -> None:
+    """It works longer than its records count as fresh, and the second start waits all the time."""
     later = threading.Timer(2 * QUIET_S / SPEED, healthy.release)
     later.start()
     started = time.monotonic()
@@ -153,7 +153,7 @@ def test_a_driver_that_lives_is_never_taken_over(watched: WatchedTable, healthy:
 
 
 def test_wait_ends_as_soon_as_the_other_has_landed(watched: WatchedTable, healthy: Healthy) -> None:
-    """Two starts of one run that only overlap: the second gives the receipt of the first."""
+    """Two starts of one run overlap: the second returns the receipt of the first."""
     later = threading.Timer(EVERY_S / 2 / SPEED, healthy.release)
     later.start()
     with pytest.warns(UserWarning, match="^run 'nightly'") as said:
@@ -179,7 +179,7 @@ def test_now_does_not_wait(watched: WatchedTable, healthy: Healthy) -> None:
 
 
 def test_abort_stops_a_driver_at_work(watched: WatchedTable, healthy: Healthy) -> None:
-    """It is fenced for good: nothing of it lands, and nobody starts it again."""
+    """It is fenced for good: nothing of it lands, and no start resumes it."""
     watched.run().abort(reason="wrong input")
     healthy.release()
     assert healthy.ending() == {"outcome": "", "error": "RunAbortedError"}
@@ -191,7 +191,7 @@ def test_abort_stops_a_driver_at_work(watched: WatchedTable, healthy: Healthy) -
 def test_a_dead_driver_of_this_machine_is_not_waited_for(
     watched: WatchedTable, healthy: Healthy
 ) -> None:
-    """Its process is gone, which is known here at once, however young its records are."""
+    """Its process is gone, which this machine sees at once, however fresh its records are."""
     os.killpg(healthy.process.pid, signal.SIGKILL)
     healthy.process.wait(timeout=10.0)
     with pytest.warns(UserWarning, match="^run 'nightly'") as said:

@@ -73,7 +73,7 @@ def test_every_type_and_layout_reads_back_as_from_sparks_own_writer(
 def test_a_changed_partition_spec_is_followed(
     lake: SparkSession, namespace: str, ledger: dict[str, Any]
 ) -> None:
-    """Rows written before and after the change are all there, in the partitions Spark makes."""
+    """Rows from before and after the change are all there, in the partitions that Spark makes."""
     ours, theirs = make_pair(lake, namespace, "PARTITIONED BY (days(at))")
     df = wide_rows(lake)
     evolve = ("ADD PARTITION FIELD bucket(4, id)", "DROP PARTITION FIELD days(at)")
@@ -110,12 +110,13 @@ def test_a_filter_prunes_as_many_files_as_in_sparks_own_table(
 ) -> None:
     """Partitions and statistics let a reader skip the same files, and no row is hidden.
 
-    Method: both writers leave a file per task and partition, and the scan itself counts the
-    files that are left after pruning.
+    Method: both writers leave a file per task and partition, and the scan itself counts the files
+    that remain after pruning.
     """
     layout, condition = FILTERS[name]
     ours, theirs = make_pair(lake, namespace, layout)
-    # Spark would gather each partition's rows in one task first: other files, nothing to compare.
+    # Otherwise Spark gathers each partition's rows in one task first: other files, nothing to
+    # compare.
     lake.sql(
         f"ALTER TABLE {theirs} SET TBLPROPERTIES ('write.distribution-mode'='none', "
         "'write.spark.fanout.enabled'='true')"
@@ -129,7 +130,7 @@ def test_a_filter_prunes_as_many_files_as_in_sparks_own_table(
     assert planned[ours] == planned[theirs]
     everything = lake.table(f"{ours}.files").count()
     if name != "null":  # Every file holds NULLs: there is nothing to prune.
-        assert planned[ours] < everything  # It does prune: the test is not vacuous.
+        assert planned[ours] < everything  # It does prune, so the test is not vacuous.
 
 
 def planned_files(session: SparkSession, table: str, condition: str) -> int:

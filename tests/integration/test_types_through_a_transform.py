@@ -30,7 +30,7 @@ WITHOUT_TIME = Schema(*(field for field in SCHEMA.fields if field.name != "t"))
 
 
 def expected(number: int) -> dict[str, Any]:
-    """Return the row that a transform makes of an id; every third has NULLs."""
+    """Return the row that a transform makes from an id; every third has NULLs."""
     if number % 3 == 2:
         return {"id": number, "u": None, "t": None, "f": None}
     return {
@@ -61,7 +61,7 @@ def columns(batch: pa.RecordBatch, uuids: pa.DataType) -> dict[str, pa.Array]:
 def test_uuid_time_and_fixed_arrive_as_they_were_made(
     lake: SparkSession, stack: Stack, namespace: str, ledger: dict[str, Any]
 ) -> None:
-    """Each value stands in the table once, whichever way a transform writes a UUID.
+    """Each value is in the table once, whichever way a transform writes a UUID.
 
     Method: PyIceberg reads all of it; Spark's reader, which rejects `time`, the rest.
     """
@@ -91,7 +91,7 @@ def test_spark_reads_uuid_and_fixed_that_it_cannot_make(
     load_catalog("default", **properties).create_table(f"{namespace}.t", WITHOUT_TIME)
 
     def without_time(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        return {name: one for name, one in columns(batch, pa.uuid()).items() if name != "t"}
+        return {name: values for name, values in columns(batch, pa.uuid()).items() if name != "t"}
 
     hf.Run("r", **ledger).append(
         lake.range(30), to=f"lake.{namespace}.t", key="id", transform=without_time
@@ -101,8 +101,8 @@ def test_spark_reads_uuid_and_fixed_that_it_cannot_make(
         wanted = expected(row["id"])
         assert row["u"] == (wanted["u"] and str(wanted["u"]))
         assert row["f"] == wanted["f"]
-    # A filter on a UUID is left out: with Iceberg 1.12 Spark finds no row by it, in tables that
-    # its own writer has made as well.
+    # A filter on a UUID is left out: with Iceberg 1.12 Spark finds no row with it, even in tables
+    # from its own writer.
     assert len(rows) == 30
 
 

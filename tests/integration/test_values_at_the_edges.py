@@ -1,4 +1,4 @@
-"""Values at the edges of their types: Spark finds what we have written, as it finds its own."""
+"""Values at the edges of their types: Spark finds what we have written like its own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def edges(session: SparkSession) -> DataFrame:
 def test_spark_finds_every_value_in_what_we_have_written(
     lake: SparkSession, namespace: str, ledger: dict[str, Any], layout: str
 ) -> None:
-    """Same rows, partitions and bounds as in a table of Spark's own; each row by its value."""
+    """Rows, partitions and bounds equal those of Spark's own table; a filter finds each row."""
     ours, theirs = f"lake.{namespace}.ours", f"lake.{namespace}.theirs"
     for name in (ours, theirs):
         lake.sql(f"CREATE TABLE {name} ({DDL}) USING iceberg {LAYOUTS[layout]}")
@@ -80,7 +80,7 @@ def test_spark_finds_every_value_in_what_we_have_written(
         ]
         assert summaries[0] == summaries[1]
     columns = re.findall(r"\w+", LAYOUTS[layout] or DDL)
-    looked_up = [one for one in LITERALS if one.split()[-1] in columns]
+    looked_up = [literal for literal in LITERALS if literal.split()[-1] in columns]
     for row in lake.table(theirs).sort("id").selectExpr(*looked_up).collect():
         for column, literal in row.asDict().items():
             where = f"{column} IS NULL" if literal is None else f"{column} = {literal}"

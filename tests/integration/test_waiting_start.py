@@ -1,7 +1,7 @@
-"""A start that waits for another driver, which lives, was killed, is stopped, or has finished.
+"""A start that waits for another driver, which is alive, was killed, is stopped, or has finished.
 
 Method: both drivers are processes of their own, with sessions of their own; the second believes
-to be on another machine, so that only signs of life tell it what has become of the first.
+that it is on another machine, so that it knows the first only by its signs of life.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Starts:
                 (held / "release").touch()
 
     def release(self) -> None:
-        """Let all transforms go on."""
+        """Let all transforms continue."""
         for held in self.folders:
             (held / "release").touch()
 
@@ -98,7 +98,7 @@ class Starts:
 def starts(
     request: pytest.FixtureRequest, watched: WatchedTable, stack: Stack, tmp_path: Path
 ) -> Starts:
-    """Return how the run is started, under classic Spark and under Spark Connect."""
+    """Return what starts the run, under classic Spark and under Spark Connect."""
     return Starts(watched=watched, stack=stack, spark=request.param, folder=tmp_path)
 
 
@@ -110,14 +110,14 @@ def ending(ended: Ended) -> dict[str, str]:
 
 
 def assert_waited(ended: Ended, process: subprocess.Popen[str]) -> None:
-    """It said whom it waits for, and how to wait no longer."""
+    """Check that it said which driver it waits for, and how to stop waiting."""
     assert re.search(rf"process {process.pid} on .* waiting for it to end", ended.errors)
     assert 'takeover="now" does not wait' in ended.errors
 
 
 @pytest.mark.parametrize("fate", ["lives", "killed", "stopped", "finished"])
-def test_the_second_start_waits_as_long_as_the_first_lives(starts: Starts, fate: str) -> None:
-    """And returns its receipt, or goes on where it stopped; the rows land once in any case."""
+def test_the_second_start_waits_while_the_first_is_alive(starts: Starts, fate: str) -> None:
+    """Then it returns its receipt, or resumes where it stopped; the rows land once in any case."""
     with starts.start(released=fate == "finished", machine="one") as first:
         if fate == "finished":
             assert ending(end_of(first)) == {"outcome": "committed", "error": ""}
@@ -131,10 +131,11 @@ def test_the_second_start_waits_as_long_as_the_first_lives(starts: Starts, fate:
                 os.killpg(first.pid, signal.SIGSTOP)
             elif fate == "lives":
                 time.sleep(QUIET_S + 3 * EVERY_S)
-                assert second.poll() is None  # It waits still.
+                assert second.poll() is None  # It is still waiting.
                 starts.release()
             if fate in {"killed", "stopped"}:
-                # Tasks of the first occupy the server's slots until they see that it is fenced.
+                # The first driver's tasks occupy the server's slots until they see that it is
+                # fenced.
                 wait_until(starts.is_taken_over)
                 starts.release()
             ended = end_of(second)

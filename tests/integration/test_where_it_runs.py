@@ -27,7 +27,7 @@ class Site:
     ledger: dict[str, Any]
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return all rows, in the order of the ids."""
+        """Return all rows, sorted by id."""
         found = self.lake.table(f"lake.{self.table}").orderBy("id")
         return [tuple(row) for row in found.collect()]
 
@@ -36,7 +36,7 @@ class Site:
         return self.lake.table(f"lake.{self.table}.snapshots").count()
 
     def connect_job(self) -> dict[str, Any]:
-        """Return the settings of a job on Spark Connect that is given all it needs to know."""
+        """Return the settings of a Spark Connect job that gets everything as arguments."""
         return {
             "spark": {"spark.remote": self.stack.connect_remote},
             "run_id": "nightly",
@@ -60,7 +60,7 @@ def site(stack: Stack, lake: SparkSession, namespace: str, ledger: dict[str, Any
 def test_under_connect_with_secrets_as_arguments_the_rows_land_once(
     site: Site, tmp_path: Path
 ) -> None:
-    """No JVM is in reach, the server gives no secret out, and none is needed from it."""
+    """No JVM is reachable, the server gives out no secret, and none is needed from it."""
     job = site.connect_job()
     first = run_job(job, folder=tmp_path)
     assert (first.code, first.report.get("outcome")) == (0, "committed"), first.errors
@@ -84,14 +84,14 @@ def test_under_connect_with_secrets_as_arguments_the_rows_land_once(
         # The server's own catalog, by its name in Spark.
         ("spark.sql.catalog.lake.s3.secret-access-key", {"catalog": None}),
         ("spark.holdfast.store.s3.secret-access-key", {"store_options": None}),
-        # Hidden for its value. Unseen, rows that are to wait for an audit would be live.
+        # Hidden because of its value. If it went unseen, rows meant for an audit would be live.
         ("spark.wap.id", {}),
     ],
 )
 def test_under_connect_a_setting_that_is_hidden_is_named(
     site: Site, tmp_path: Path, hidden: str, changes: dict[str, None]
 ) -> None:
-    """Connect says that there is no such setting; the job must not go on as if that were so."""
+    """Connect says that there is no such setting; the job must not believe it."""
     job = {**site.connect_job(), **changes}
     if "catalog" in changes:
         job["to"] = f"lake.{site.table}"
@@ -111,7 +111,7 @@ def test_under_connect_a_setting_that_is_hidden_is_named(
 def test_on_a_cluster_two_executors_write_and_the_rows_land_once(
     site: Site, tmp_path: Path
 ) -> None:
-    """All settings come from the session, which on a cluster gives secrets out; no jar is used."""
+    """All settings come from the session, which on a cluster gives out secrets; no jar is used."""
     catalog = site.stack.spark_catalog_conf("lake")
     store_options = site.ledger["store_options"]
     spark = {

@@ -1,7 +1,7 @@
 """Faults between a driver or a task and the S3 server that holds the ledger; no Spark.
 
 Method: the product's own readers and writers on a real S3 server, through a proxy of ours. The
-client's pauses are short and its patience too; nothing else differs from the product.
+client's pauses and timeouts are short; nothing else differs from the product.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def wire(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 
 @pytest.fixture
 def impatient(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """Return the same, with a client that waits for hardly anything."""
+    """Return the same, with very short timeouts."""
     be_quick(monkeypatch, timeout="500ms", retries=1)
     return wire
 
@@ -85,48 +85,48 @@ def test_a_write_lands_whole_and_once_or_says_that_it_did_not(
     wire: Wire, kind: str, fault: str
 ) -> None:
     """A create-once record gets through; anything else does, or may be written again."""
-    one = KINDS[kind]
-    rule = wire.proxy.on(put_of(one.part), *WRITES[fault])
+    stored = KINDS[kind]
+    rule = wire.proxy.on(put_of(stored.part), *WRITES[fault])
     try:
-        name = one.write(wire.storage, wire.layout)
+        name = stored.write(wire.storage, wire.layout)
     except (StorageError, StoreUnavailableError):
-        assert not one.create_once
+        assert not stored.create_once
         rule.faults.clear()
-        name = one.write(wire.storage, wire.layout)
+        name = stored.write(wire.storage, wire.layout)
     assert rule.met
-    assert one.read(wire.direct, wire.layout, name) == one.content
+    assert stored.read(wire.direct, wire.layout, name) == stored.content
     objects = wire.direct.list(wire.layout.folder)
-    assert len([uri for uri in objects if one.part in uri]) == 1
+    assert len([uri for uri in objects if stored.part in uri]) == 1
 
 
-@pytest.mark.parametrize("kind", [name for name, one in KINDS.items() if one.create_once])
+@pytest.mark.parametrize("kind", [name for name, stored in KINDS.items() if stored.create_once])
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "not landed"])
 def test_a_create_without_an_answer_is_looked_up(
     impatient: Wire, kind: str, *, landed: bool
 ) -> None:
-    """The connection stays open and silent: the client gives up, reads back, and knows."""
-    one, end = KINDS[kind], threading.Event()
+    """The connection stays open and silent: the client gives up, reads back, and finds out."""
+    stored, end = KINDS[kind], threading.Event()
     silent = Fault(forward=landed, after=hang(end), lose_answer=True)
-    rule = impatient.proxy.on(put_of(one.part), silent)
+    rule = impatient.proxy.on(put_of(stored.part), silent)
     try:
-        name = one.write(impatient.storage, impatient.layout)
+        name = stored.write(impatient.storage, impatient.layout)
     finally:
         end.set()
     assert rule.met == 1
-    assert one.read(impatient.direct, impatient.layout, name) == one.content
+    assert stored.read(impatient.direct, impatient.layout, name) == stored.content
 
 
-@pytest.mark.parametrize("kind", [name for name, one in KINDS.items() if one.create_once])
+@pytest.mark.parametrize("kind", [name for name, stored in KINDS.items() if stored.create_once])
 def test_a_create_that_arrives_after_our_look_changes_nothing(wire: Wire, kind: str) -> None:
     """It was lost, looked for, and made again; then the first one arrives and is refused."""
-    one, late = KINDS[kind], threading.Event()
-    wire.proxy.on(put_of(one.part), Fault(later=late, status=412, content=EXISTS.content))
-    name = one.write(wire.storage, wire.layout)
+    stored, late = KINDS[kind], threading.Event()
+    wire.proxy.on(put_of(stored.part), Fault(later=late, status=412, content=EXISTS.content))
+    name = stored.write(wire.storage, wire.layout)
     late.set()
     wire.proxy.settle()
-    answers = [status for seen, status in wire.proxy.seen if put_of(one.part)(seen)]
+    answers = [status for seen, status in wire.proxy.seen if put_of(stored.part)(seen)]
     assert answers == [200, 412]  # It did arrive, last.
-    assert one.read(wire.direct, wire.layout, name) == one.content
+    assert stored.read(wire.direct, wire.layout, name) == stored.content
 
 
 def test_a_create_that_lands_between_our_look_and_our_next_try_is_ours(wire: Wire) -> None:
@@ -146,7 +146,7 @@ def test_a_create_that_lands_between_our_look_and_our_next_try_is_ours(wire: Wir
 
 @pytest.mark.parametrize("fault", ["dropped", "500", "storm of 503", "answer cut"])
 def test_a_rival_at_our_number_is_seen_through_lost_answers(wire: Wire, fault: str) -> None:
-    """Another driver claims while our record is on its way: we are fenced, and it stands."""
+    """Another driver claims while our record is on its way: we are fenced, and its claim holds."""
     ours, rival = run_log(wire.storage, wire.layout), run_log(wire.direct, wire.layout)
     ours.claim(CLAIM)
     rule = wire.proxy.on(
@@ -165,10 +165,10 @@ def test_a_rival_at_our_number_is_seen_through_lost_answers(wire: Wire, fault: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_read_that_breaks_off_is_made_again(wire: Wire, kind: str, fault: str) -> None:
     """What arrives in the end is what was stored, byte for byte."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    rule = wire.proxy.on(get_of(one.part), *READS_THAT_END_WELL[fault])
-    assert one.read(wire.storage, wire.layout, name) == one.content
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    rule = wire.proxy.on(get_of(stored.part), *READS_THAT_END_WELL[fault])
+    assert stored.read(wire.storage, wire.layout, name) == stored.content
     assert rule.met
 
 
@@ -177,20 +177,21 @@ def test_a_read_that_breaks_off_is_made_again(wire: Wire, kind: str, fault: str)
 def test_bytes_that_do_not_fit_the_objects_tag_are_read_again(
     wire: Wire, kind: str, fault: str
 ) -> None:
-    """Without TLS the tag tells what the wire did; one more read, and nobody notices."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    rule = wire.proxy.on(get_of(one.part), *[spoiled(SPOILS[fault], tagged=True)] * 2)
+    """Without TLS the tag shows what the wire did; one more read, and the damage has no effect."""
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    rule = wire.proxy.on(get_of(stored.part), *[spoiled(SPOILS[fault], tagged=True)] * 2)
     if fault in {"no bytes", "half the bytes", "flipped bit"}:
-        # The same damage twice looks like an object whose tag is no digest; digests of ours tell.
+        # The same damage twice looks like an object whose tag is not a digest; our digests catch
+        # that.
         rule.faults.pop()
     else:
         rule.faults[1] = spoiled(half, tagged=True)
-    assert one.read(wire.storage, wire.layout, name) == one.content
+    assert stored.read(wire.storage, wire.layout, name) == stored.content
     assert not rule.faults
 
 
-def test_an_object_whose_tag_is_no_digest_is_read_twice(wire: Wire) -> None:
+def test_an_object_whose_tag_is_not_a_digest_is_read_twice(wire: Wire) -> None:
     """Encrypted objects have such tags: equal reads are taken for what is stored."""
     uri = f"{wire.layout.folder}/x"
     wire.direct.put(uri, b"content")
@@ -199,7 +200,7 @@ def test_an_object_whose_tag_is_no_digest_is_read_twice(wire: Wire) -> None:
     assert rule.met == 2
 
 
-def test_an_object_without_a_digest_of_any_kind_must_arrive_twice_alike(wire: Wire) -> None:
+def test_an_object_without_any_digest_must_arrive_the_same_twice(wire: Wire) -> None:
     """Neither its tag nor a record of ours vouches for it, as for a table's manifest list."""
     uri = f"{wire.layout.folder}/x"
     wire.direct.put(uri, b"content")
@@ -208,12 +209,12 @@ def test_an_object_without_a_digest_of_any_kind_must_arrive_twice_alike(wire: Wi
     assert rule.met == 3
 
 
-def test_an_object_that_arrives_otherwise_each_time_is_not_used(wire: Wire) -> None:
+def test_an_object_that_arrives_differently_each_time_is_not_used(wire: Wire) -> None:
     """A wire that spoils whatever it carries ends in an error."""
     uri = f"{wire.layout.folder}/x"
     wire.direct.put(uri, bytes(100))
     spoils = [partial(flip, at=number / 10) for number in range(9)]
-    wire.proxy.on(get_of("/x"), *[spoiled(one, tagged=True) for one in spoils])
+    wire.proxy.on(get_of("/x"), *[spoiled(spoil, tagged=True) for spoil in spoils])
     with pytest.raises(StorageError, match="different contents"):
         wire.storage.get(uri)
 
@@ -223,41 +224,41 @@ def test_an_object_that_arrives_otherwise_each_time_is_not_used(wire: Wire) -> N
 def test_bytes_that_were_spoiled_on_the_way_are_never_used(
     wire: Wire, kind: str, fault: str
 ) -> None:
-    """A digest or a checksum tells; the object itself is whole, and the next look finds it so."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    rule = wire.proxy.on(get_of(one.part), spoiled(SPOILS[fault]))
+    """A digest or a checksum shows it; the object itself is intact, and the next read is right."""
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    rule = wire.proxy.on(get_of(stored.part), spoiled(SPOILS[fault]))
     try:
-        found = one.read(wire.storage, wire.layout, name)
+        found = stored.read(wire.storage, wire.layout, name)
     except DAMAGE:
         pass
     else:
-        # No digest of ours tells, so it was read again.
-        assert (kind, found) == ("key file", one.content)
+        # It has no digest of ours, so it was read again.
+        assert (kind, found) == ("key file", stored.content)
     assert rule.met == 1
-    assert one.read(wire.storage, wire.layout, name) == one.content
+    assert stored.read(wire.storage, wire.layout, name) == stored.content
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_flipped_bit_of_an_object_goes_through(wire: Wire, kind: str) -> None:
-    """One bit of each byte in turn: every read ends in damage, or in what was written."""
-    one = KINDS[kind]
-    name = one.write(wire.direct, wire.layout)
-    (uri,) = [uri for uri in wire.direct.list(wire.layout.folder) if one.part in uri]
+    """One bit of each byte in turn: every read raises, or returns what was written."""
+    stored = KINDS[kind]
+    name = stored.write(wire.direct, wire.layout)
+    (uri,) = [uri for uri in wire.direct.list(wire.layout.folder) if stored.part in uri]
     size = wire.direct.size(uri)
     wrong = []
     for place in range(size):
         spoil = partial(flip, at=(place + 0.5) / size, bit=1 << place % 8)
-        rule = wire.proxy.on(get_of(one.part), spoiled(spoil))
+        rule = wire.proxy.on(get_of(stored.part), spoiled(spoil))
         with suppress(*DAMAGE):
-            if one.read(wire.storage, wire.layout, name) != one.content:
+            if stored.read(wire.storage, wire.layout, name) != stored.content:
                 wrong.append(place)
         assert rule.met == 1
     assert wrong == []
 
 
-def test_a_read_back_that_was_spoiled_is_no_victory_and_no_defeat(wire: Wire) -> None:
-    """Our record stands, its answer was lost, and its bytes come back spoiled: that is damage."""
+def test_a_read_back_that_was_spoiled_proves_nothing(wire: Wire) -> None:
+    """Our record landed, its answer was lost, and its bytes come back spoiled: that is damage."""
     log = run_log(wire.storage, wire.layout)
     log.claim(CLAIM)
     wire.proxy.on(put_of("/log/00000002.json"), ANSWER_LOST)
@@ -283,7 +284,7 @@ def test_a_read_back_that_was_spoiled_is_no_victory_and_no_defeat(wire: Wire) ->
     ids=lambda item: item[0],
 )
 def test_a_spoiled_listing_hides_no_record(wire: Wire, fault: tuple[str, Fault]) -> None:
-    """The log is read whole or not at all: a claim that is overlooked would fence nobody."""
+    """The log is read whole or not at all: an overlooked claim would fence no driver."""
     for _ in range(3):
         run_log(wire.direct, wire.layout).claim(CLAIM)
     rule = wire.proxy.on(listing_of("/r/log/"), fault[1])
@@ -324,7 +325,7 @@ def test_the_end_of_a_large_upload_that_has_landed_is_found(wire: Wire, fault: s
 def test_the_end_of_a_large_upload_that_has_not_landed_is_an_error(
     wire: Wire, fault: Fault
 ) -> None:
-    """Nothing is there, and nobody may count on it."""
+    """Nothing is there, and nothing may rely on it."""
     wire.proxy.on(put_of("/large"), *[fault] * 9)
     uri = f"{wire.layout.folder}/large"
     sink = wire.storage.open_sink(uri)
@@ -336,7 +337,7 @@ def test_the_end_of_a_large_upload_that_has_not_landed_is_an_error(
 
 @pytest.mark.parametrize("fault", READS_THAT_END_WELL)
 def test_sizes_are_asked_for_again(wire: Wire, fault: str) -> None:
-    """A staged file is not taken for lost because a question for it was."""
+    """A staged file is not taken for lost because a request for it was."""
     uris = [f"{wire.layout.folder}/o{number}" for number in range(40)]
     for uri in uris[:-1]:
         wire.direct.put(uri, b"12345")
@@ -347,7 +348,7 @@ def test_sizes_are_asked_for_again(wire: Wire, fault: str) -> None:
 
 @pytest.mark.parametrize("call", ["create", "put", "get", "size", "list", "delete"])
 def test_a_store_that_never_answers_ends_in_an_error(impatient: Wire, call: str) -> None:
-    """Every call is bounded: it ends after the client's patience, not after the server's."""
+    """Every call is bounded: it ends with the client's timeout, not the server's."""
     end, uri = threading.Event(), f"{impatient.layout.folder}/x"
     impatient.proxy.on(
         lambda _: True, *[Fault(before=hang(end), forward=False, lose_answer=True)] * 8

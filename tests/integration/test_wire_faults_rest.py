@@ -1,8 +1,8 @@
-"""Whole jobs whose requests to the REST catalog meet faults that no other file has.
+"""Whole jobs with faults on requests to the REST catalog that no other file covers.
 
 Each ends with every row in the table once, or with an error that says that running again is safe;
-the same script then ends well, with one snapshot of the run. What a lost or false answer to a
-post does, with the usual statuses, stands in `test_commit_on_real_catalogs.py`.
+the same script then ends well, with one snapshot of the run. `test_commit_on_real_catalogs.py`
+covers a lost or false answer to a post, with the usual statuses.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ NOT_LANDED = {
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the commit's pauses short, and its patience with a silent catalog too.
+    """Keep the commit's pauses short, and its timeout for a silent catalog too.
 
-    Not so short that a busy machine takes a second for an answer and a post is made once more.
+    Not so short that on a busy machine, where an answer takes a second, a post is repeated.
     """
     monkeypatch.setattr(commit, "_PAUSE_MAX_S", 0.02)
     monkeypatch.setattr(catalog, "_TIMEOUT_S", (5.0, 5.0))
 
 
 def is_load(seen: Seen) -> bool:
-    """Whether it is a look at the table."""
+    """Whether the request loads the table."""
     return seen.method == "GET" and seen.path.endswith("/tables/t")
 
 
@@ -58,7 +58,7 @@ def is_load(seen: Seen) -> bool:
 def test_a_post_that_landed_is_found_whatever_was_answered(
     desk: WireDesk, rest_wire: FaultProxy, fault: str
 ) -> None:
-    """An answer that cannot be understood is no answer: the mark in the table tells."""
+    """An answer that cannot be understood counts as no answer: the mark in the table decides."""
     rest_wire.faults = [LANDED[fault]]
     first = desk.start()
     assert rest_wire.commits == [200]
@@ -70,7 +70,7 @@ def test_a_post_that_landed_is_found_whatever_was_answered(
 def test_a_post_that_did_not_land_is_made_again(
     desk: WireDesk, rest_wire: FaultProxy, fault: str
 ) -> None:
-    """Nor is a 200 that something in between made up a commit."""
+    """A 200 that a gateway made up is not a commit."""
     rest_wire.faults = [NOT_LANDED[fault]]
     first = desk.start()
     assert rest_wire.commits[-1] == 200
@@ -99,7 +99,7 @@ def test_a_post_that_lands_after_our_next_look_is_adopted(
 ) -> None:
     """We look, see nothing, and post again; meanwhile the first post has landed.
 
-    On an empty table it is the empty snapshot that comes late, and then a post with the rows.
+    On an empty table the empty snapshot comes late, and then a post with the rows.
     """
     desk, late = plain_desk, threading.Event()
     desk.rest_uri, desk.foreign = rest_wire.uri, desk.foreign if filled else []
@@ -114,7 +114,7 @@ def test_a_post_that_lands_after_our_next_look_is_adopted(
     desk.on(rest_wire, is_load, *[Fault(after=arrive)] * 20)
     first = desk.start()
     assert first is not None
-    # Late, and before ours: that is refused, or finds the empty snapshot to stand on.
+    # It comes late, but before our next post, which is refused or builds on the empty snapshot.
     assert rest_wire.commits == ([200, 409] if filled else [200, 200])
     desk.ends_well(first)
 
@@ -123,7 +123,7 @@ def test_a_post_that_lands_after_our_next_look_is_adopted(
 def test_a_post_that_arrives_after_everything_is_refused(
     plain_desk: WireDesk, rest_wire: FaultProxy, *, filled: bool
 ) -> None:
-    """The run has landed by its second post, others have gone on, and then the first arrives."""
+    """The run landed by its second post, other writers moved on, and then the first arrives."""
     desk, late = plain_desk, threading.Event()
     desk.rest_uri, desk.foreign = rest_wire.uri, desk.foreign if filled else []
     desk.make_table()
@@ -141,7 +141,7 @@ def test_a_post_that_arrives_after_everything_is_refused(
 def test_a_storm_of_503_ends_in_an_error_and_the_next_start_lands(
     desk: WireDesk, rest_wire: FaultProxy
 ) -> None:
-    """A catalog that answers no post is given up, without a row in the table."""
+    """A catalog that answers no post ends the start, without a row in the table."""
     rule = desk.on(rest_wire, is_commit, *[Fault(forward=False, status=503)] * 30)
     first = desk.start()
     assert rule.met == 20
@@ -154,7 +154,7 @@ def test_a_storm_of_503_ends_in_an_error_and_the_next_start_lands(
 def test_a_post_that_landed_while_every_look_fails_is_found_by_the_next_start(
     desk: WireDesk, rest_wire: FaultProxy
 ) -> None:
-    """Nobody can tell, and the error says so; nothing is deleted, and nothing is posted again."""
+    """The outcome is unknown, and the error says so; nothing is deleted or posted again."""
     rest_wire.faults = [Fault(lose_answer=True)]
     posted: list[bool] = []
 
@@ -194,7 +194,7 @@ def test_a_look_that_goes_wrong_before_any_work(
 
 
 def test_a_look_that_hangs_ends_in_an_error(desk: WireDesk, rest_wire: FaultProxy) -> None:
-    """Our patience is bounded, whatever the catalog's is."""
+    """Our timeout applies, whatever the catalog's is."""
     end = threading.Event()
     desk.on(rest_wire, is_load, Fault(before=hang(end), lose_answer=True))
     first = desk.start()
@@ -204,7 +204,7 @@ def test_a_look_that_hangs_ends_in_an_error(desk: WireDesk, rest_wire: FaultProx
 
 
 def test_the_catalogs_own_settings_do_not_arrive(desk: WireDesk, rest_wire: FaultProxy) -> None:
-    """The very first question goes wrong."""
+    """The very first request fails."""
     rule = desk.on(rest_wire, lambda seen: "/v1/config" in seen.path, Fault(status=503))
     first = desk.start()
     assert rule.met == 1

@@ -1,8 +1,8 @@
-"""Whole jobs whose objects meet faults on the way to S3: files, records, keys, chunks, seals.
+"""Whole jobs with faults on objects on the way to S3: files, records, keys, chunks, seals.
 
 Each job ends with every row in the table once, or with an error that says that running again is
-safe; the same script then ends well, with one snapshot of the run. Executors have the product's
-own pauses and patience.
+safe; the same script then ends well, with one snapshot of the run. Executors have the product's own
+pauses and timeouts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OBJECTS = {
     "record of the run log": "/log/",
     "manifest list": "-0-holdfast.avro",
 }
-# Each may come back from a client that tries again by itself, so it ends well at once.
+# The client itself retries after each of these, so the job succeeds at once.
 HEALED = ["500 after landing", "dropped after landing", "dropped before landing", "upload cut"]
 
 
@@ -70,7 +70,7 @@ class FirstOfEach:
     """Matches the first request of a kind for each object."""
 
     def __init__(self, matches: Callable[[Seen], bool]) -> None:
-        """Take what tells the kind; no object is known yet."""
+        """Take what recognizes the kind; no object is known yet."""
         self._matches = matches
         self._known: set[str] = set()
 
@@ -86,7 +86,7 @@ class FirstOfEach:
 def test_every_object_of_a_job_meets_a_fault_and_the_job_ends_well(
     desk: WireDesk, s3_wire: FaultProxy, fault: str
 ) -> None:
-    """The first upload of each single object goes wrong, ledger and files alike."""
+    """The first upload of every object fails, of the ledger and of the files."""
     rule = desk.on(s3_wire, FirstOfEach(put_of("/")), *WRITES[fault] * 100)
     first = desk.start()
     assert rule.met > len(OBJECTS)
@@ -144,7 +144,7 @@ def test_a_chunk_whose_answer_is_lost_is_replayed(desk: WireDesk, s3_wire: Fault
 def test_a_chunk_that_arrives_spoiled_is_not_replayed(
     desk: WireDesk, s3_wire: FaultProxy, fault: str
 ) -> None:
-    """Its digest tells: its rows are computed again, in the same start."""
+    """Its digest shows it: its rows are computed again, in the same start."""
     desk.start(transform=FailsAt(ROWS - 4))
     rule = desk.on(s3_wire, get_of(".chunk"), spoiled(SPOILS[fault]))
     second = desk.start()
@@ -181,7 +181,7 @@ def test_a_resume_never_uses_a_ledger_that_arrives_spoiled(
 def test_a_resume_reads_keys_again_that_arrive_spoiled(
     desk: WireDesk, s3_wire: FaultProxy, fault: str
 ) -> None:
-    """No digest vouches for a key file: it must arrive twice alike, or fit its tag."""
+    """A key file has no digest: it must arrive the same twice, or match its tag."""
     desk.start(transform=FailsAt(ROWS - 4))
     rule = desk.on(s3_wire, get_of(".keys"), spoiled(SPOILS[fault]))
     second = desk.start()
@@ -193,7 +193,7 @@ def test_a_resume_reads_keys_again_that_arrive_spoiled(
 def test_a_resume_reads_again_what_does_not_fit_its_tag(
     desk: WireDesk, s3_wire: FaultProxy
 ) -> None:
-    """The first answer to each question for an object is spoiled, and the job goes on."""
+    """The first answer to each read of an object is spoiled, and the job continues."""
     desk.start(transform=FailsAt(ROWS - 4))
     rule = desk.on(s3_wire, FirstOfEach(get_of("/r/")), *[spoiled(flip, tagged=True)] * 100)
     second = desk.start()
@@ -206,7 +206,7 @@ def test_a_resume_reads_again_what_does_not_fit_its_tag(
 def test_a_task_record_that_arrives_spoiled_stops_the_driver(
     desk: WireDesk, s3_wire: FaultProxy
 ) -> None:
-    """The seal must not leave work out because the wire has changed a letter of it."""
+    """The seal must not leave out work because the wire changed a byte of its record."""
     rule = desk.on(s3_wire, get_of("/0000.json"), spoiled(flip))
     assert desk.start() is None
     assert rule.met == 1
@@ -218,7 +218,7 @@ def test_a_task_record_that_arrives_spoiled_stops_the_driver(
 def test_a_listing_of_task_records_that_breaks_off(
     desk: WireDesk, s3_wire: FaultProxy, fault: str
 ) -> None:
-    """It is asked for again, or the start ends; no record is overlooked."""
+    """It is requested again, or the start ends; no record is overlooked."""
     faults = {
         "answer cut": Fault(cut_answer=True),
         "half of it": Fault(spoil_answer=half),
@@ -236,7 +236,7 @@ def test_a_listing_of_task_records_that_breaks_off(
 def test_a_staged_file_that_seems_gone_lands_once(
     desk: WireDesk, s3_wire: FaultProxy, times: int
 ) -> None:
-    """A false 404 looks like somebody's clean-up: a second one, and its rows are made again."""
+    """A false 404 looks like a clean-up: after a second one, its rows are computed again."""
     paths: list[str] = []
 
     def same_file(seen: Seen) -> bool:
@@ -271,12 +271,12 @@ def test_a_staged_file_that_seems_gone_lands_once(
 def test_the_end_of_a_large_upload_goes_wrong(
     desk: WireDesk, s3_wire: FaultProxy, faults: tuple[str, list[Fault]]
 ) -> None:
-    """A data file of many parts is there as a whole or not at all, and never counted too soon."""
+    """A data file of many parts is there whole or not at all, and never counted too early."""
     large = {"transform": enlarge, "rows": 4}
     ends = desk.on(s3_wire, put_of("/data/"), *faults[1])
     first = desk.start(**large)
     assert ends.met >= len(faults[1])
-    assert any("partNumber=" in seen.target for seen, _ in s3_wire.seen)  # It was a large one.
+    assert any("partNumber=" in seen.target for seen, _ in s3_wire.seen)  # It was a large upload.
     if first is None:
         desk.failed(JobFailedError)
     desk.ends_well(first, **large)
@@ -299,7 +299,7 @@ def test_the_parents_manifest_list_arrives_spoiled_and_is_read_again(
 def test_the_parents_manifest_list_arrives_spoiled_from_a_store_without_digests(
     desk: WireDesk, s3_wire: FaultProxy, fault: str
 ) -> None:
-    """It is read until it arrives twice alike: never a snapshot that hides foreign rows."""
+    """It is read until it arrives the same twice: no snapshot hides foreign rows."""
     spoil = {**SPOILS, "only the header": only_header}[fault]
     rule = desk.on(s3_wire, get_of("/metadata/snap-"), spoiled(spoil))
     first = desk.start()

@@ -23,7 +23,7 @@ __all__ = ["plain_desk"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.versitygw, pytest.mark.toxiproxy]
 
-# The bytes all arrive, sooner or later.
+# All bytes arrive, sooner or later.
 SLOW = {
     "latency": [Toxic("latency", {"latency": 60, "jitter": 40})],
     "little bandwidth": [
@@ -63,13 +63,13 @@ def storage(stack: Stack, toxic: ToxicProxy, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def s3_options(stack: Stack, endpoint: str) -> dict[str, str]:
-    """Return storage options for one way to S3."""
+    """Return storage options for one route to S3."""
     return {**stack.s3.store_options(), "s3.endpoint": endpoint}
 
 
 @pytest.fixture
 def desk(plain_desk: WireDesk, toxic: ToxicProxy, monkeypatch: pytest.MonkeyPatch) -> WireDesk:
-    """Return a run on a table of its own, with toxiproxy before S3."""
+    """Return a run on a table of its own, with toxiproxy in front of S3."""
     be_quick(monkeypatch, timeout="10s", retries=5)
     plain_desk.s3_uri = toxic.uri
     plain_desk.make_table()
@@ -92,7 +92,7 @@ def test_the_ledger_is_written_and_read_over_a_slow_wire(
 def test_the_ledger_over_a_broken_wire_is_whole_or_not_there(
     stack: Stack, toxic: ToxicProxy, monkeypatch: pytest.MonkeyPatch, harm: str, kind: str
 ) -> None:
-    """Every write and read ends, in time and with an error; the store itself is well."""
+    """Every write and read ends in time, with an error; the store itself is healthy."""
     be_quick(monkeypatch, timeout="250ms", retries=1)
     one, layout = KINDS[kind], fresh_layout(stack.s3.bucket)
     storage = ObjectStorage(s3_options(stack, toxic.uri))
@@ -101,7 +101,7 @@ def test_the_ledger_over_a_broken_wire_is_whole_or_not_there(
     with pytest.raises((StoreUnavailableError, StorageError)):
         one.write(storage, layout)
     for uri in direct.list(layout.folder):
-        assert direct.size(uri)  # It landed and we were not told: then it is there.
+        assert direct.size(uri)  # It landed without an answer, so it is there.
     layout = fresh_layout(stack.s3.bucket)
     name = one.write(direct, layout)
     with pytest.raises((StoreUnavailableError, StorageError)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 
 # Column, Iceberg type as Spark spells it, and an expression over `id` (which goes from 0 up).
-# Every fifth row is NULL in every column that may be.
+# Every fifth row is NULL in every nullable column.
 COLUMNS: dict[str, tuple[str, str]] = {
     "flag": ("boolean", "id % 2 = 0"),
     "small": ("int", "cast(id - 5 as int)"),
@@ -63,6 +63,6 @@ def comparable(df: DataFrame) -> DataFrame:
 
 
 def differences(ours: DataFrame, theirs: DataFrame) -> int:
-    """Count the rows that are in one of the two only, doubled rows included."""
+    """Count the rows that are in only one of the two, including doubled rows."""
     left, right = comparable(ours), comparable(theirs)
     return left.exceptAll(right).count() + right.exceptAll(left).count()

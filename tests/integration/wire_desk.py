@@ -1,4 +1,4 @@
-"""A whole job with both its ways out, to S3 and to the catalog, through proxies of ours."""
+"""A whole job whose traffic to S3 and to the catalog goes through proxies of ours."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @dataclass
 class WireDesk:
-    """One table with one row of somebody else's, and one run that appends to it."""
+    """One table with one foreign row, and one run that appends to it."""
 
     session: SparkSession
     stack: Stack
@@ -59,15 +59,15 @@ class WireDesk:
     s3_uri: str
     rest_uri: str
     store: str
-    # How the first start ended, if not well.
+    # The error that the first start ended with, if any.
     error: HoldfastError | None = None
-    # The numbers of rows that others have put there.
+    # The numbers of foreign rows.
     foreign: list[int] = field(default_factory=lambda: [FOREIGN])
     rules: list[Rule] = field(default_factory=list)
 
     @property
     def table(self) -> str:
-        """The table's name in Spark, which reads it past all proxies."""
+        """The table's name in Spark, which reads it without the proxies."""
         return f"lake.{self.namespace}.t"
 
     @property
@@ -81,11 +81,11 @@ class WireDesk:
         return hf.IcebergTable(f"{self.namespace}.t", catalog=catalog)
 
     def make_table(self) -> None:
-        """Create the table with one row of somebody else's, or with no snapshot at all."""
+        """Create the table with one foreign row, or with no snapshot at all."""
         with_pyiceberg = open_catalog("lake", self.stack.rest_catalog_properties())
         schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
         rows = pa.table({"id": self.foreign, "text": ["x"] * len(self.foreign)}, schema=schema)
-        # Not compressed, so that a test can tell how large a file becomes.
+        # Not compressed, so that a test knows how large a file becomes.
         properties = {"format-version": "2", "write.parquet.compression-codec": "uncompressed"}
         table = with_pyiceberg.create_table(
             f"{self.namespace}.t", schema=schema, properties=properties
@@ -111,7 +111,7 @@ class WireDesk:
             return run.append(df, to=self.target, key="id", **{**usual, **options})
 
     def on(self, proxy: FaultProxy, matches: Callable[[Seen], bool], *faults: Fault) -> Rule:
-        """Let requests meet faults; they end with the first start."""
+        """Inject faults into requests; they end with the first start."""
         rule = proxy.on(matches, *faults)
         self.rules.append(rule)
         return rule
@@ -129,15 +129,15 @@ class WireDesk:
         return report
 
     def failed(self, *kinds: type[HoldfastError]) -> None:
-        """See that the first start ended with such an error, which says that a retry is safe."""
+        """Check that the first start ended with such an error, which says that a retry is safe."""
         assert isinstance(self.error, kinds)
         assert self.error.retry_safe
         assert "Worth a retry: yes" in str(self.error)
 
     def ends_well(self, first: hf.Report | None, **options: Any) -> None:  # noqa: ANN401
-        """See the run's rows once, in one snapshot, and all foreign ones.
+        """Check that the run's rows are there once, in one snapshot, and all foreign ones.
 
-        If the first start did not end well, the same script is started again: it must.
+        If the first start failed, the same script is started again, and must succeed.
         """
         landed = first or self.append(**options)
         assert landed.outcome in {"committed", "already_committed"}

@@ -1,6 +1,6 @@
 """Faults by name, and the requests that they are for, on the way to an S3 server.
 
-Each fault is a list: what the first matching request meets, what the second, and so on.
+Each fault is a list: for the first matching request, the second, and so on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.fault_proxy import Fault, Seen
 
 
 def be_quick(monkeypatch: pytest.MonkeyPatch, *, timeout: str, retries: int) -> None:
-    """Let this process' S3 client pause for hardly anything, and wait no longer than told.
+    """Give this process's S3 client very short pauses, and the given timeout.
 
     For stores that are opened from now on; executors have the product's own settings.
     """
@@ -27,7 +27,7 @@ def be_quick(monkeypatch: pytest.MonkeyPatch, *, timeout: str, retries: int) -> 
 
 
 def flip(body: bytes, *, at: float = 0.5, bit: int = 1) -> bytes:
-    """Return the bytes with one bit of theirs turned over."""
+    """Return the bytes with one bit flipped."""
     place = min(int(len(body) * at), len(body) - 1)
     return body[:place] + bytes([body[place] ^ bit]) + body[place + 1 :]
 
@@ -65,7 +65,7 @@ WRITES: dict[str, list[Fault]] = {
     "upload with a flipped bit": [Fault(spoil_request=flip)],
     "upload of half the bytes": [Fault(spoil_request=half, cut_request=True)],
 }
-# The client gets what was stored, perhaps at the second try.
+# The client gets what was stored, perhaps at the second attempt.
 READS_THAT_END_WELL: dict[str, list[Fault]] = {
     "answer cut": [Fault(cut_answer=True)],
     "answer cut twice": [Fault(cut_answer=True)] * 2,
@@ -73,7 +73,7 @@ READS_THAT_END_WELL: dict[str, list[Fault]] = {
     "500": [Fault(status=500)],
     "storm of 503": [BUSY] * 3,
 }
-# What the client gets instead of the bytes that are stored, with a length that fits.
+# What the client gets instead of the stored bytes, with a matching length.
 SPOILS: dict[str, Callable[[bytes], bytes]] = {
     "flipped bit": flip,
     "flipped first byte": lambda body: flip(body, at=0),
@@ -87,8 +87,8 @@ def spoiled(spoil: Callable[[bytes], bytes], *, tagged: bool = False) -> Fault:
     """Return a read that gives other bytes than are stored.
 
     Args:
-        spoil: What becomes of them.
-        tagged: Whether the object's tag still tells: on most stores it is a digest, on some not.
+        spoil: What changes them.
+        tagged: Whether the object's tag shows it: on most stores it is a digest, on some not.
     """
     return Fault(spoil_answer=spoil, tag=None if tagged else '"opaque"')
 
@@ -110,7 +110,7 @@ def get_of(part: str) -> Callable[[Seen], bool]:
 
 
 def head_of(part: str) -> Callable[[Seen], bool]:
-    """Match questions for the size of objects with the part in their name."""
+    """Match requests for the size of objects with the part in their name."""
     return lambda seen: seen.method == "HEAD" and part in seen.path
 
 
@@ -123,7 +123,7 @@ def listing_of(part: str) -> Callable[[Seen], bool]:
 
 
 def hang(release: threading.Event) -> Callable[[], None]:
-    """Return what keeps a connection open without a word, until the test ends it."""
+    """Return what keeps a connection open and silent, until the test ends it."""
     return lambda: void(release.wait(30))
 
 

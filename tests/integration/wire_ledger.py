@@ -53,12 +53,12 @@ class Kind:
 
 
 def fresh_layout(bucket: str) -> RunLayout:
-    """Return the layout of a run that nobody has begun."""
+    """Return the layout of a run that was never started."""
     return RunLayout.of(f"s3://{bucket}/wire-{uuid.uuid4().hex[:10]}", "r")
 
 
 def run_log(storage: Storage, layout: RunLayout) -> RunLog:
-    """Open the run's log as a driver does that never sleeps."""
+    """Open the run's log, as a driver that never sleeps does."""
     ports = Ports()
     return RunLog(
         run_id="r",

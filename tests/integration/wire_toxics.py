@@ -35,7 +35,7 @@ class ToxicProxy:
     api: str
 
     def add(self, *toxics: Toxic) -> None:
-        """Begin to do harm, to open connections as well as to new ones."""
+        """Add a toxic, to open connections as well as to new ones."""
         for toxic in toxics:
             body = {
                 "name": f"{toxic.kind}-{toxic.stream}",
@@ -43,17 +43,17 @@ class ToxicProxy:
                 "stream": toxic.stream,
                 "attributes": toxic.attributes,
             }
-            # Two workers may want the same: the second is told that it is there.
+            # Two workers may add the same one: the second gets the answer that it exists.
             self._call("POST", "/toxics", body, also=409)
 
     def clear(self) -> None:
-        """Do no more harm; connections that were kept silent are closed."""
+        """Remove all toxics; connections that were kept silent are closed."""
         for toxic in self.toxics():
             self._call("DELETE", f"/toxics/{toxic}")
 
     def toxics(self) -> list[str]:
-        """Return the names of what it does."""
-        return [one["name"] for one in self._call("GET", "/toxics")]
+        """Return the names of its toxics."""
+        return [toxic["name"] for toxic in self._call("GET", "/toxics")]
 
     def _call(self, method: str, path: str, body: Any = None, *, also: int = 200) -> Any:  # noqa: ANN401
         with requests.request(method, self.api + path, json=body, timeout=_TIMEOUT_S) as answer:
@@ -64,7 +64,7 @@ class ToxicProxy:
 
 @contextlib.contextmanager
 def toxic_proxy(api: str, upstream: str) -> Iterator[ToxicProxy]:
-    """Run a proxy of toxiproxy's in front of one server, and remove it again.
+    """Run a toxiproxy proxy in front of one server, and remove it again.
 
     Args:
         api: Toxiproxy's own address.
@@ -82,10 +82,10 @@ def toxic_proxy(api: str, upstream: str) -> Iterator[ToxicProxy]:
 
 
 class TurnsToxic:
-    """A transform that passes rows on; at the first row of all the wire goes bad."""
+    """A transform that passes rows on; the wire goes bad at the very first row."""
 
     def __init__(self, proxy: ToxicProxy, *toxics: Toxic) -> None:
-        """Take the wire, and what becomes of it."""
+        """Take the wire, and what happens to it."""
         self._proxy = proxy
         self._toxics = toxics
 
@@ -98,9 +98,9 @@ class TurnsToxic:
 
 @contextlib.contextmanager
 def heals(proxy: ToxicProxy, after_s: float) -> Iterator[Callable[[], bool]]:
-    """Let a wire that has gone bad be good again some time later.
+    """Heal a wire some time after it has gone bad.
 
-    Gives a question: whether it has been bad.
+    Yields a function that says whether it has been bad.
     """
     end, healed = threading.Event(), threading.Event()
 

@@ -19,7 +19,7 @@ _creates = st.lists(st.none() | st.sampled_from(CreateFault), max_size=20)
 def test_a_run_that_is_started_until_it_ends_well_is_in_the_table_once(
     post_faults: list[PostFault | None], create_faults: list[CreateFault | None]
 ) -> None:
-    """Every start either ends well or raises one of our errors; at the end one snapshot stands.
+    """Every start either succeeds or raises one of our errors; at the end there is one snapshot.
 
     Each start uses up at least one of the faults, so the starts come to an end.
     """

@@ -47,7 +47,7 @@ _leaves = st.sampled_from(
         Pair(pa.string(), pa.uuid(), st.uuids().map(str), uuid.UUID),
     ]
 )
-# Only as a whole column: pyarrow 26 itself takes maps of lists of it apart wrongly.
+# Only as a whole column: pyarrow 26 itself handles maps of lists of it wrongly.
 _untyped = st.just(Pair(pa.null(), pa.int64(), st.none()))
 
 

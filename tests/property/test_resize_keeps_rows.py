@@ -28,7 +28,7 @@ _SCHEMA = pa.schema([("text", pa.string()), ("list", pa.list_(pa.int64()))])
 def test_the_same_rows_come_out(
     stream: list[list[dict[str, Any]]], rows: int | None, cut: int
 ) -> None:
-    """Rows, order and NULLs are kept, also of sliced batches; only the last batch is short."""
+    """Rows, order and NULLs are kept, also for sliced batches; only the last batch is short."""
     batches = [pa.RecordBatch.from_pylist(part, schema=_SCHEMA).slice(cut) for part in stream]
     out = list(resize(batches, rows))
     assert [row for batch in out for row in batch.to_pylist()] == [

@@ -1,4 +1,4 @@
-"""Random kills and faults: each row lands once, and what is durable is not paid for again."""
+"""Random kills and faults: each row lands once, and what is durable is not computed again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fakes.watched_transform import WatchedTransform
 
 @dataclass(frozen=True)
 class Life:
-    """One start: how it is made, and how many writes it lives for; None if nobody kills it."""
+    """One start: its options, and how many writes it survives; None if it is not killed."""
 
     options: dict[str, Any]
     partitions: int
@@ -65,7 +65,7 @@ def test_a_run_that_is_killed_again_and_again_lands_once(
 ) -> None:
     """Any kill, at any write, under any options: no row is lost, doubled, or needlessly computed.
 
-    Rows stand in other partitions at each start, as they do in Spark.
+    Rows are in other partitions at each start, as they are in Spark.
     """
     rig, ids = Rig(), range(rows)
     rig.table.file_rows = file_rows

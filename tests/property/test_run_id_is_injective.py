@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.errors import SettingsError
 from holdfast.model.records import encode_run_id
 
-# Characters that encodings trip over stand beside all others.
+# Characters that encodings trip over, beside all others.
 _ids = st.text(st.sampled_from("a.=-_/%3D2E é\n") | st.characters(codec="utf-8"), max_size=30)
 
 
@@ -30,7 +30,7 @@ def test_distinct_ids_never_share_a_segment(one: str, other: str) -> None:
 
 
 @given(_ids)
-def test_a_segment_tells_its_id(run_id: str) -> None:
+def test_a_segment_decodes_to_its_id(run_id: str) -> None:
     """The encoding can be undone, so no two ids can have the same segment."""
     segment = _segment(run_id)
     assume(segment is not None)

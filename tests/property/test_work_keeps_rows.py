@@ -1,4 +1,4 @@
-"""Random histories of work: each covered row's output stands exactly once, whatever is dropped."""
+"""Random histories of work: each covered row's output exists exactly once, whatever is dropped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSEEN = "00000001/rows/000000/000000000001/9999"
 
 @dataclass
 class History:
-    """What tasks did and the driver accepted, and which rows stand in which object."""
+    """What tasks did and the driver accepted, and which rows are in which object."""
 
     work: Work = field(default_factory=Work)
     next_row: int = 0
@@ -55,14 +55,14 @@ class History:
         )
 
     def check(self) -> None:
-        """Compare what stands where with what is covered."""
+        """Compare the rows in objects with those that are covered."""
         work = self.work
         standing: Counter[int] = Counter()
         for group in work.groups:
             standing.update(self.outputs[group.path.removeprefix("group of ")])
-        for one in work.waiting:
-            standing.update(self.outputs[one.name])
-        covered = [row for one in work.records for row in self.covered[one.name]]
+        for record in work.waiting:
+            standing.update(self.outputs[record.name])
+        covered = [row for record in work.records for row in self.covered[record.name]]
         assert len(set(covered)) == len(covered)
         assert standing == Counter(_outputs(covered))
         whole = _coverage(covered)
@@ -77,7 +77,7 @@ class History:
 
 
 def _outputs(rows: list[int]) -> list[int]:
-    """Return the output of input rows: none, one or two rows each, told apart by number."""
+    """Return the output of input rows: none, one or two rows each, distinguished by number."""
     return [10 * row + i for row in rows for i in range(row % 3)]
 
 
@@ -99,39 +99,39 @@ def _few(data: st.DataObject, names: list[str]) -> list[str]:
 def _step(data: st.DataObject, history: History) -> None:
     """Do one thing that tasks or the driver may do."""
     work = history.work
-    accepted = [one.name for one in work.records]
-    waiting = [one.name for one in work.waiting]
+    accepted = [record.name for record in work.records]
+    waiting = [record.name for record in work.waiting]
     superseded = sorted(work.superseded)
     kind = data.draw(st.sampled_from([*_TASKS, "drop", "lose", "rival", "again"]))
     if kind in {"drop", "lose"}:
-        # Of any record, or of one whose rows stand in the files of another.
+        # Any record, or one whose rows are in the files of another.
         history.work = work.without(_few(data, accepted if kind == "drop" else superseded))
     elif kind == "again":
         history.work, refused = work.plus(work.records)
         assert refused == tuple(accepted)
     elif kind == "rival":
-        # It names what is superseded already, what was dropped, or what nobody has seen.
+        # It names what is superseded already, what was dropped, or what was never seen.
         bad = [*superseded, *sorted(set(history.covered) - set(accepted)), _UNSEEN]
         named = (*_few(data, bad), *waiting[:1])
-        one = history.make(history.rows(2), chunk=False, supersedes=named)
-        history.work, refused = work.plus([one])
-        assert refused == (one.name,)
+        record = history.make(history.rows(2), chunk=False, supersedes=named)
+        history.work, refused = work.plus([record])
+        assert refused == (record.name,)
     else:
         rows = history.rows(0 if kind == "replay" else data.draw(st.integers(0, 4)))
         named = () if kind == "chunk" else _half(data, waiting)
-        one = history.make(rows, chunk=kind == "chunk", supersedes=named)
-        history.work, refused = work.plus([one])
+        record = history.make(rows, chunk=kind == "chunk", supersedes=named)
+        history.work, refused = work.plus([record])
         assert refused == ()
 
 
 @given(data=st.data())
 @settings(deadline=None)
-def test_every_covered_row_stands_exactly_once(data: st.DataObject) -> None:
+def test_every_covered_row_is_kept_exactly_once(data: st.DataObject) -> None:
     """After every step, the output of the covered rows is in files or waiting chunks, once."""
     history = History()
     for _ in range(data.draw(st.integers(5, 25))):
         _step(data, history)
         history.check()
-    texts = [json.dumps(one.to_json()) for one in history.work.records]
+    texts = [json.dumps(record.to_json()) for record in history.work.records]
     again = Work(records=tuple(TaskRecord.from_json(json.loads(text)) for text in texts))
     assert again == history.work

@@ -1,1 +1,1 @@
-"""A simulation of the protocol: the product's own code, and a seed in place of the world."""
+"""A simulation of the protocol: the product's own code in a world that is drawn from a seed."""

@@ -11,7 +11,7 @@ from tests.simulation.search import search, show
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("histories", type=int, nargs="?", default=20_000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

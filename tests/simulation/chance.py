@@ -1,7 +1,7 @@
 """Chance: every decision of a history, drawn from a seed or taken from a list.
 
 Decision 0 always means that nothing special happens. So a list of decisions can be shortened, and
-its members set to 0, until only those are left that a failure needs.
+its members set to 0, until only those that a failure needs are left.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Chance:
         self.taken: list[int] = []
 
     def of(self, options: int, special: float = 1.0) -> int:
-        """Decide between `options` ways, of which 0 is the ordinary one.
+        """Decide between `options` outcomes; 0 is the ordinary one.
 
         Args:
-            options: How many ways there are.
+            options: How many outcomes there are.
             special: How likely it is that the decision is drawn at all.
         """
         if self._given is not None:

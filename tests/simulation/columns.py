@@ -1,9 +1,9 @@
-"""Columns: what others do to a table's schema, and what readers find of the values of a run.
+"""Columns: what others do to a table's schema, and where readers find the values of a run.
 
-A column is more than its number: Lance gives the number of a dropped column to the next that is
-added, and so does an Iceberg catalog that was restored from a backup. Each column that ever was has
-an origin of its own here, of which the product knows nothing, and each value says for which origin
-it was computed.
+A number does not identify a column: Lance gives the number of a dropped column to the next one that
+is added, and so does an Iceberg catalog that was restored from a backup. Here each column that ever
+existed has its own origin, which the product does not see, and each value names the origin that it
+was computed for.
 """
 
 from __future__ import annotations
@@ -41,34 +41,36 @@ Columns = tuple[Column, ...]
 
 
 def key_column(number: int) -> Columns:
-    """Return the one column that a table begins with."""
+    """Return the one column that a table starts with."""
     return (Column(number=number, name=KEY, kind="long"),)
 
 
 def renamed(columns: Columns, number: int, name: str) -> Columns:
     """Return the columns, one of them under another name."""
-    return tuple(replace(one, name=name) if one.number == number else one for one in columns)
+    return tuple(
+        replace(column, name=name) if column.number == number else column for column in columns
+    )
 
 
 def widened(columns: Columns, number: int, number_now: int) -> Columns:
-    """Return the columns, one of them of a wider type and maybe under another number."""
+    """Return the columns, one of them with a wider type and maybe another number."""
     return tuple(
-        replace(one, kind="long", number=number_now) if one.number == number else one
-        for one in columns
+        replace(column, kind="long", number=number_now) if column.number == number else column
+        for column in columns
     )
 
 
 def dropped(columns: Columns, number: int) -> Columns:
     """Return the columns without one."""
-    return tuple(one for one in columns if one.number != number)
+    return tuple(column for column in columns if column.number != number)
 
 
 def filled(columns: Iterable[Column], ids: Sequence[int]) -> dict[str, pa.Array]:
     """Return what a job computes for each column but the key, by name."""
     return {
-        one.name: pa.array([_APART * one.origin + id_ for id_ in ids], _ARROW[one.kind])
-        for one in columns
-        if one.name != KEY
+        column.name: pa.array([_APART * column.origin + id_ for id_ in ids], _ARROW[column.kind])
+        for column in columns
+        if column.name != KEY
     }
 
 
@@ -78,19 +80,19 @@ class Misread:
 
     path: str
     written: Column
-    # Under which column readers find them; None where they find none.
+    # The column in which readers find them; None if they find none.
     read: Column | None
 
     @property
     def looks_right(self) -> bool:
-        """Whether number, name and type fit what they were: only the table's history tells."""
+        """Whether number, name and type match: only the table's history shows the change."""
         now, then = self.read, self.written
         if now is None or (now.number, now.name) != (then.number, then.name):
             return False
         return now.kind == then.kind or (then.kind, now.kind) == ("int", "long")
 
     def __str__(self) -> str:
-        """Say what readers see."""
+        """Describe what readers see."""
         if self.read is None:
             return f"values of {self.written} are lost in {self.path}"
         return f"values of {self.written} landed in {self.read}, in {self.path}"
@@ -99,14 +101,14 @@ class Misread:
 def misread(
     path: str, rows: pa.Table, written: Columns, now: Columns, known: Mapping[int, Column]
 ) -> list[Misread]:
-    """Return what readers of a file do not find where it belongs.
+    """Return the values of a file that readers do not find in their column.
 
     Args:
         path: The file's path.
         rows: What is in it.
         written: The columns that it was written for.
         now: The table's columns, by whose numbers readers find values.
-        known: Each column that ever was, by its origin.
+        known: Each column that ever existed, by origin.
     """
     if len(now) == 1 and written == now:
         return []

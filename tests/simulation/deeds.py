@@ -1,7 +1,7 @@
-"""Deeds: what others have done in a history, and whether the last start may rightly fail for it.
+"""Deeds: what others have done in a history, and whether the last start may fail because of it.
 
-One table: a deed that is not `harmless` says which error a user may rightly get; one that is says
-why the last start has no excuse.
+One table: a deed that is not `harmless` names the error that a user may get; one that is says why
+the last start must succeed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """Whether the last start must still end well, and why."""
+    """Whether the last start must still succeed, and why."""
 
     is_harmless: bool
     reason: str
@@ -33,23 +33,23 @@ def _harmful_in_doubt(reason: str) -> Deed:
 
 DEEDS: dict[str, Deed] = {
     # ---- to the run and its ledger ------------------------------------------------------------
-    "abort": _harmful("the user gave the run up: RunAbortedError"),
+    "abort": _harmful("the user aborted the run: RunAbortedError"),
     "sweep": _harmless("it deletes nothing before a receipt or an abort, and keeps what landed"),
     "look on": _harmless("it only reads"),
-    "interrupt": _harmless("a later start goes on where the signal stopped one"),
+    "interrupt": _harmless("a later start resumes where the signal stopped one"),
     "damage": _harmful("a damaged object is a LedgerDamagedError"),
-    "remove a ledger object": _harmless("who meets the gap fails, and the next start withdraws it"),
+    "remove a ledger object": _harmless("a start that meets the gap fails; the next withdraws it"),
     "remove a staged file": _harmless("its rows are computed again"),
     "remove old orphans": _harmless("old staged files are copied before they are published"),
     "restore the ledger": _harmful("the table may name what the log lacks: CommitUnknownError"),
     "cut the ledger": _harmful("records are missing: LedgerDamagedError"),
-    "copy the ledger": _harmful("two logs for one run: whichever loses says so"),
-    "shut down": _harmless("a later start goes on with what is recorded"),
-    "hide the table": _harmless("it is there again before the last start"),
+    "copy the ledger": _harmful("two logs for one run: the loser raises"),
+    "shut down": _harmless("a later start continues with what is recorded"),
+    "hide the table": _harmless("it is back before the last start"),
     "store outage": _harmless("it is over before the last start"),
     "catalog outage": _harmless("it is over before the last start"),
     # ---- to a table of either format ----------------------------------------------------------
-    "append": _harmless("a post that is refused is made again"),
+    "append": _harmless("a post that is refused is repeated"),
     "append before each post": _harmless("fewer appends than a start has attempts"),
     "drop": _harmful("there is no table: TableMissingError"),
     "make again": _harmful("it is another table: TableChangedError"),
@@ -57,7 +57,7 @@ DEEDS: dict[str, Deed] = {
     "add a column": _harmless("it is optional: rows without it read as NULL"),
     "drop a column": _harmful("what is staged may have values for it: TableChangedError"),
     "rename a column": _harmful("what is staged may be for its old name: TableChangedError"),
-    "drop marks": _harmful_in_doubt("without its mark a post stays in doubt: CommitUnknownError"),
+    "drop marks": _harmful_in_doubt("without its mark, a post stays in doubt: CommitUnknownError"),
     # ---- to an Iceberg table ------------------------------------------------------------------
     "roll back": _harmful("what landed is gone: CommittedThenRemovedError"),
     "rewind": _harmful("the catalog denies what the log says: TableChangedError"),
@@ -67,7 +67,7 @@ DEEDS: dict[str, Deed] = {
     "restore": _harmful("what landed is gone: CommittedThenRemovedError"),
     "clean up": _harmful_in_doubt("a post may stay in doubt for ever: CommitUnknownError"),
     "cast a column": _harmful("Lance gives it another number: TableChangedError"),
-    "compact": _harmless("the mark outlives it, and a post that is refused is made again"),
+    "compact": _harmless("the mark survives it, and a post that is refused is repeated"),
     "delete": _harmless("rows of other writers, which is a commit like any other"),
     "configure": _harmless("a setting changes no rows"),
     "index": _harmless("an index changes no rows"),

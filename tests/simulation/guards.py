@@ -1,4 +1,4 @@
-"""Guards: what the protocol's safety hangs on, each of which can be taken away.
+"""Guards: what the protocol's safety depends on, each of which can be removed.
 
 A simulation that finds nothing proves little unless it finds what was broken on purpose.
 """
@@ -35,26 +35,26 @@ from tests.simulation.table import SimTable
 
 
 def _finds_nothing(_commit: Commit, _view: TableView | None = None) -> None:
-    """Stand for a look that never finds the mark."""
+    """Act as a look-up that never finds the mark."""
 
 
 _look = Commit.look
 
 
 def _takes_gone_for_never(commit: Commit, view: TableView | None = None) -> Any:
-    """Stand for a look that takes a snapshot that was rolled back for one that never landed."""
+    """Act as a look-up that takes a rolled-back snapshot for one that never landed."""
     view = view or commit.sink.load()
     found = commit.sink.find_mark(view, commit.run_id, commit.run_file.nonce, commit.log.intents)
     return None if found is None or found.present is False else _look(commit, view)
 
 
 def _loads_any_table(commit: Commit) -> TableView:
-    """Stand for a commit that does not ask whether the table is still the same."""
+    """Act as a commit that does not check whether the table is still the same."""
     return commit.sink.load()
 
 
 def _lands_anywhere(table: SimTable, post: Any) -> bool:
-    """Stand for a catalog without requirements on a post."""
+    """Act as a catalog without requirements on a post."""
     table._add(
         MemorySnapshot(
             snapshot_id=post.mark.snapshot_id,
@@ -68,12 +68,12 @@ def _lands_anywhere(table: SimTable, post: Any) -> bool:
 
 
 def _lands_on_its_head(table: SimTable, post: Any) -> bool:
-    """Stand for a catalog that takes a sequence number twice."""
+    """Act as a catalog that accepts a sequence number twice."""
     return table.head == post.head_seen and _lands_anywhere(table, post)
 
 
 def _believes(storage: Any, uri: str, data: bytes, **_named: object) -> bytes:
-    """Stand for a create whose unclear answer is taken for a success."""
+    """Act as a create that takes an unclear answer for a success."""
     try:
         storage.create(uri, data)
     except StorageError:
@@ -82,14 +82,14 @@ def _believes(storage: Any, uri: str, data: bytes, **_named: object) -> bytes:
 
 
 def _goes_on(_log: RunLog) -> None:
-    """Stand for a driver that does not mind a newer claim."""
+    """Act as a driver that ignores a newer claim."""
 
 
 _append = RunLog.append
 
 
 def _appends_behind(log: RunLog, body: Any) -> Any:
-    """Stand for a driver that appends behind whatever stands there."""
+    """Act as a driver that appends to the log, whatever its last record is."""
     for _ in range(20):
         record, is_ours = log._try_append(body)
         if is_ours:
@@ -98,12 +98,12 @@ def _appends_behind(log: RunLog, body: Any) -> Any:
 
 
 def _all_done(work: InputCheck) -> bool:
-    """Stand for a driver that takes the tasks' word for it that no row is missing."""
+    """Act as a driver that trusts the tasks that no row is missing."""
     return not work._book.all_rows_seen
 
 
 def _inherits_the_seal_only(book: Workbook) -> None:
-    """Stand for a driver that does not read the logs of dead tasks."""
+    """Act as a driver that does not read the logs of dead tasks."""
     with mock.patch.object(Workbook, "take_tasks", lambda _book: None):
         _inherit(book)
     if book._log.plans:
@@ -114,38 +114,38 @@ _inherit = Workbook.inherit
 
 
 def _kept(work: Work, *_arguments: object, **_named: object) -> Work:
-    """Stand for a check that leaves nothing out."""
+    """Act as a check that leaves nothing out."""
     return work
 
 
 def _without_only(work: Work, names: Any) -> Work:
-    """Stand for a drop that does not ask who holds the dropped rows."""
+    """Act as a drop that does not check who holds the dropped rows."""
     gone = set(names)
     return Work(records=tuple(record for record in work.records if record.name not in gone))
 
 
 def _plus_all(work: Work, records: Any) -> tuple[Work, tuple[str, ...]]:
-    """Stand for a seal that accepts whatever it reads."""
+    """Act as a seal that accepts whatever it reads."""
     return Work(records=(*work.records, *records)), ()
 
 
 def _does_nothing(_work: InputCheck) -> None:
-    """Stand for a check that was left out."""
+    """Act as a check that was left out."""
 
 
 def _sweeps_at_once(log: RunLog) -> bool:
-    """Stand for a cleanup that takes every run for one that was given up."""
+    """Act as a cleanup that takes every run for an aborted one."""
     return True
 
 
 def _spoils_aborts(record: Record) -> bytes:
-    """Stand for an cleanup whose record cannot be read back."""
+    """Act as a cleanup whose record cannot be read back."""
     return b"given up" if isinstance(record.body, Abort) else encode_record(record)
 
 
 def _schemas_of_files(book: Workbook) -> list[dict[str, Any]]:
-    """Stand for a check that does not mind chunks which wait to be put into files."""
-    claims = {one.claim for one in book.work.records if one.groups}
+    """Act as a check that ignores chunks that wait to be put into files."""
+    claims = {record.claim for record in book.work.records if record.groups}
     return [book._log.plans[claim].schema for claim in claims]
 
 
@@ -153,20 +153,20 @@ _answered = SimTable._answered
 
 
 def _takes_conflict_for_unsent(table: SimTable, outcome: Outcome) -> Outcome:
-    """Stand for a commit that records a refusal without a look at the table."""
-    told = _answered(table, outcome)
-    return Outcome.UNSENT if told is Outcome.CONFLICT else told
+    """Act as a commit that records a refusal without looking at the table."""
+    answer = _answered(table, outcome)
+    return Outcome.UNSENT if answer is Outcome.CONFLICT else answer
 
 
 def _records_at_once(commit: Commit, tally: Any, _view: TableView) -> None:
-    """Stand for a commit that takes a look without a mark for proof of a refusal."""
+    """Act as a commit that takes a missing mark as proof of a refusal."""
     number, tally.conflict = tally.conflict, None
     if number is not None:
         commit.log.append(Refused(intent_number=number))
 
 
 def _keeps_what_landed(ledger: Ledger, sight: Sight, table: str) -> Any:
-    """Stand for a cleanup that takes a post in doubt for one that has not landed."""
+    """Act as a cleanup that takes a post in doubt for one that has not landed."""
     return _to_keep(ledger, replace(sight, doubtful={}), table)
 
 
@@ -174,13 +174,15 @@ _to_keep = cleanup._to_keep
 
 
 def _refuses_new_rows(book: Workbook) -> None:
-    """Stand for a complete run that does not go on with rows that came since."""
+    """Act as a complete run that does not continue with rows that came since."""
     raise RunMismatchError(run_id=book._log.run_id, differences="new rows")
 
 
 def _oldest_schema(book: Workbook) -> list[dict[str, Any]]:
-    """Stand for a check of the schema that the oldest accepted files were written for."""
-    claims = {one.claim for one in book.work.records if one.groups or one.chunk is not None}
+    """Act as a check of the schema that the oldest accepted files were written for."""
+    claims = {
+        record.claim for record in book.work.records if record.groups or record.chunk is not None
+    }
     return [book._log.plans[min(claims)].schema] if claims else []
 
 
@@ -188,7 +190,7 @@ Patches = Callable[[], list[Any]]
 
 
 def _named_by_number(intents: Mapping[int, Intent], number: int, **_facts: Any) -> Intent | None:
-    """Stand for a look at the mark that takes any intent of its number."""
+    """Act as a look-up that accepts any intent with the mark's number."""
     return intents.get(number)
 
 
@@ -263,7 +265,7 @@ GUARDS: dict[str, Patches] = {
 
 @contextmanager
 def without(guard: str | None) -> Iterator[None]:
-    """Take a guard away, or none."""
+    """Remove a guard, or none."""
     with ExitStack() as stack:
         for patch in GUARDS[guard]() if guard else ():
             stack.enter_context(patch)

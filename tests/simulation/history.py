@@ -1,4 +1,4 @@
-"""One history: drivers that are killed and started again, among others who do as they like."""
+"""One history: drivers that are killed and started again, while other actors do as they like."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from tests.simulation.world import Actor, DiedError, Faults, World
 STORE, RUN_ID = "s3://store", "r"
 LAYOUT = RunLayout.of(STORE, RUN_ID)
 _STARTS_MAX = 3
-# Before which call somebody may stand still: most histories have ended then.
+# The call before which an actor may stall: most histories have ended by then.
 _STALLS_BEFORE = 300
-# How long it takes until somebody starts a job again that was left alone.
+# How long it takes until a user starts an abandoned job again.
 LONG_S = 5_000.0
-# How long any driver of a history may give no sign of life.
+# How long a driver of a history may give no sign of life.
 _LONGEST_QUIET_S = 120.0
 
-# What a user may choose by mistake; the first is no mistake.
+# What a user may choose by mistake; the first is not a mistake.
 _SLIPS: tuple[dict[str, Any], ...] = (
     {},
     {"retries": -1},
@@ -91,18 +91,18 @@ class History:
     world: World = field(init=False)
     setting: Setting = field(init=False)
     storage: SimStorage = field(init=False)
-    # What stood there when all was done, and nothing swept.
+    # The store when all was done, before the sweep.
     before_sweep: SimStorage = field(init=False)
     table: SimTable = field(init=False)
     uuid_began: str = field(init=False)
     starts: list[Start] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    # What others have done, by its name in `DEEDS`, and which errors they got for an answer.
+    # What others have done, by its name in `DEEDS`, and which errors they got.
     deeds: set[str] = field(default_factory=set)
     refusals: list[HoldfastError] = field(default_factory=list)
-    # What was seen to be wrong while it happened.
+    # Violations that were seen while they happened.
     wrong: list[str] = field(default_factory=list)
-    # In which step an abort came to its end without doubt, and whether somebody rolled back or
+    # The step in which an abort ended without doubt, and whether the table was rolled back or
     # replaced.
     aborted_at: int | None = None
     is_disturbed: bool = False
@@ -113,17 +113,17 @@ class History:
     # Whether the ledger is not what drivers have written: restored, cut, or used in two places.
     is_ledger_moved: bool = False
     copies: list[SimStorage] = field(default_factory=list)
-    # Whether the last sweep has come to its end.
+    # Whether the last sweep has ended.
     is_swept: bool = False
-    # Whether nothing goes wrong any more.
+    # Whether faults have ended.
     is_ending: bool = False
-    # The code that drivers run now: mended, or not yet.
+    # The code that drivers run now: fixed, or not yet.
     is_mended: bool = False
     failed_once: set[int] = field(default_factory=set)
     # The inputs that starts of the script have read.
     inputs: list[list[int | None]] = field(default_factory=list)
     _users: list[Actor] = field(default_factory=list)
-    # Who opened a ledger, by process id.
+    # The actor that opened a ledger, by process id.
     _processes: dict[int, Actor | None] = field(default_factory=dict)
     _names: Any = field(default_factory=lambda: itertools.count(1))
     _nonces: Any = field(default_factory=lambda: itertools.count(1))
@@ -132,7 +132,7 @@ class History:
         """Draw the setting."""
         chance = Chance(self.seed, self.given)
         self.setting = Setting.drawn(
-            chance, {one: sorted(kinds) for one, kinds in self.others.items()}
+            chance, {table_format: sorted(kinds) for table_format, kinds in self.others.items()}
         )
         faults = Faults(deaths=chance.of(4), calls=chance.of(6))
         self.world = World(chance, faults, is_traced=self.is_traced)
@@ -148,7 +148,7 @@ class History:
         self.uuid_began = self.table.uuid
 
     def run(self) -> None:
-        """Let it happen; then, with nothing going wrong any more, bring it to its end."""
+        """Run it; then, without further faults, bring it to its end."""
         with scaled_down(self.setting), simulated_signals(self.world):
             self._users = [
                 self.world.spawn(name, self._user)
@@ -171,19 +171,19 @@ class History:
 
     @property
     def has_users(self) -> bool:
-        """Whether somebody may still start the script."""
+        """Whether a user may still start the script."""
         return any(not user.is_done for user in self._users)
 
     def did(self, deed: str, what: str = "") -> None:
-        """Write down what somebody has done."""
+        """Record what an actor has done."""
         self.deeds.add(deed)
         self.world.note(f"{deed} {what}".rstrip())
 
     def is_harmless(self, *, in_doubt: bool) -> bool:
-        """Whether nothing was done for which the last start may fail.
+        """Whether nothing was done that the last start may fail because of.
 
         Args:
-            in_doubt: Whether the log has an intent that was posted and not answered.
+            in_doubt: Whether the log has an intent that was posted but not answered.
         """
         return all(
             DEEDS[deed].is_harmless or (DEEDS[deed].needs_doubt and not in_doubt)
@@ -243,20 +243,20 @@ class History:
         return Ledger.open(RUN_ID, STORE, storage or self.storage, ports)
 
     def _watch_claims(self, log: RunLog) -> None:
-        """Notice a start that is to wait, and takes the run from a driver that lives."""
+        """Notice a start that should wait, but takes the run from a living driver."""
         try_claim, driver = log.try_claim, self.world.current
 
         def claim(body: Claim | Abort) -> Record | None:
             record = try_claim(body)
-            earlier = [one for one in log.claims if record and one < record.number]
+            earlier = [number for number in log.claims if record and number < record.number]
             if earlier and self._is_at_work(log, max(earlier), driver):
-                self.wrong.append(f"record {max(earlier)}: its driver lives, and was stopped")
+                self.wrong.append(f"record {max(earlier)}: its driver is alive, and was stopped")
             return record
 
         log.try_claim = claim  # type: ignore[method-assign]
 
     def _is_at_work(self, log: RunLog, number: int, other: Actor | None) -> bool:
-        """Whether the driver of a claim lives, and nothing has kept its signs of life away."""
+        """Whether the driver of a claim is alive, and nothing has held up its signs of life."""
         owner, counts = self._processes[log.claims[number].process_id], self.world.counts
         if owner is None or owner is other or owner.is_done or not owner.lives:
             return False
@@ -278,14 +278,14 @@ class History:
         start = Start(name=f"driver {next(self._names)}")
         self.starts.append(start)
         ids = self.setting.ids(len(self.starts))
-        self.inputs.append([one for one in ids if one not in self.setting.left_out])
+        self.inputs.append([id_ for id_ in ids if id_ not in self.setting.left_out])
         spark = SimSpark(self.world, ids, self.setting)
 
         def ended(driven: Report | None, error: BaseException | None) -> None:
             start.driven, start.error = driven, error
             if isinstance(error, DiedError):
                 for task in spark.tasks:
-                    # Executors notice sooner or later that their driver is gone.
+                    # Executors notice after a while that their driver is gone.
                     if not task.is_done and not self.world.chance.happens(0.5):
                         task.lives = False
             self.world.note(f"{start.name} ended: {driven and 'committed'} {error!r}")
@@ -337,7 +337,7 @@ class History:
         setting, chance = self.setting, self.world.chance
         columns = self.table.columns_seen(view)
         if len(columns) > 1 and chance.of(2, 0.3):
-            columns = ()  # The script is as old as it was, and knows of none.
+            columns = ()  # The script has not changed, and does not know the new columns.
 
         def called(batch: pa.RecordBatch, is_mended: bool) -> dict[str, pa.Array]:  # noqa: FBT001
             self._called(ledger, batch, is_mended=is_mended)
@@ -346,7 +346,7 @@ class History:
         faulty = Misfit if setting.misfit else Transform
         chosen: dict[str, Any] = {
             "transform": (Mended if self.is_mended else faulty)(called),
-            # A script that is older than a column of the table means NULL.
+            # A script that is older than a column of the table leaves it NULL.
             "missing_columns": "error" if columns else "null",
             "verify_input": "keys" if setting.verify_input else False,
             "batch_rows": setting.batch_rows,
@@ -364,8 +364,8 @@ class History:
         return WriteOptions(**chosen | slip)
 
     def _called(self, ledger: Ledger, batch: pa.RecordBatch, *, is_mended: bool) -> None:
-        """A transform is called: count it, and let it fail if it is to."""
-        ids = tuple(int(one) for one in batch["id"].to_pylist())
+        """Count a call of the transform, and let it fail if it should."""
+        ids = tuple(int(id_) for id_ in batch["id"].to_pylist())
         self.world.pause(f"transform {ids}{', mended' if is_mended else ''}")
         self.calls.append(Call(self.world.steps, ledger.log.own_claim, ids))
         if is_mended:

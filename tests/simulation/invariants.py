@@ -1,7 +1,7 @@
 """What must hold after every history: the invariants of the design, seen from outside.
 
-Nothing here trusts the engine: the table's snapshots and files, the store's objects and the calls
-of the transform are the witnesses.
+Nothing here trusts the engine: the evidence is the table's snapshots and files, the store's objects
+and the calls of the transform.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.simulation.history import LAYOUT, History
 from tests.simulation.store import SimStorage
 from tests.simulation.world import DiedError
 
-# What others do after which a table no longer names the run that has landed there.
+# Deeds after which a table no longer names the run that has landed there.
 _TAKE_THE_MARK = {"drop marks", "rewind", "make again", "restore", "replace"}
 _KEYS = pa.schema([("id", pa.int64())])
 
 
 def violations(history: History) -> list[str]:
-    """Return what is not as it must be."""
+    """Return the violated invariants."""
     return history.wrong + _left_wrong(history)
 
 
@@ -45,7 +45,7 @@ def _left_wrong(history: History) -> list[str]:
         log_of_copy = history.ledger(copy).log
         log_of_copy.refresh()
         found += _honest_receipts(history, copy, log_of_copy)
-    # A driver that was fenced before it could record an unsent post leaves it in doubt, too.
+    # A driver that was fenced before it could record an unsent post leaves it in doubt too.
     in_doubt = log.doubtful
     found += _ended_well(history, in_doubt=bool(in_doubt))
     found += _true_refusals(history, log) + _recorded_refusals(history, log)
@@ -59,17 +59,17 @@ def _left_wrong(history: History) -> list[str]:
     if history.table.undone:
         found.append(f"versions {history.table.undone} undid what others had done")
     if history.setting.must_not_land and history.table.ids_ever:
-        found.append("it landed, and must not")
+        found.append("it landed, but must not")
     return found + _no_copies_left(history, log) + _paid_once(history)
 
 
 def _values_where_they_belong(history: History) -> list[str]:
-    """Readers of the landing find each value in the column that it was computed for.
+    """Readers find each landed value in the column that it was computed for.
 
     Where the table's history is gone, a column that was dropped and added again looks the same.
     """
     is_blind = history.versions_removed or history.is_rewound
-    wrong = [one for one in history.table.misread if not (is_blind and one.looks_right)]
+    wrong = [value for value in history.table.misread if not (is_blind and value.looks_right)]
     return [str(wrong[0])] if wrong else []
 
 
@@ -87,14 +87,16 @@ def _at_most_one_snapshot(history: History) -> list[str]:
 
 def _honest_receipts(history: History, storage: SimStorage, log: RunLog) -> list[str]:
     receipts = [record.body for record in log.records if isinstance(record.body, Receipt)]
-    landed = {one.mark.intent_number for one in history.table.ever if one.mark is not None}
+    landed = {
+        snapshot.mark.intent_number for snapshot in history.table.ever if snapshot.mark is not None
+    }
 
     def is_honest(receipt: Receipt) -> bool:
-        # Once old versions are cleaned away, only the mark tells, and not in which version.
+        # Once old versions are cleaned up, only the mark is left, and it does not name the version.
         by_mark = history.versions_removed and receipt.intent_number in landed
         return receipt.snapshot_id in history.table.ids_ever or by_mark
 
-    if any(not is_honest(one) for one in receipts):
+    if any(not is_honest(receipt) for receipt in receipts):
         return ["a receipt for what never landed"]
     return _receipts_of_other_files(history, storage, receipts)
 
@@ -103,11 +105,11 @@ def _receipts_of_other_files(
     history: History, storage: SimStorage, receipts: Sequence[Receipt]
 ) -> list[str]:
     """A receipt lists the files of the snapshot that it names: a sweep keeps only those."""
-    # A table that was made again counts its versions anew, so several may have one number.
+    # A table that was created again counts its versions anew, so several may share a number.
     landed: dict[int, list[set[str]]] = {}
-    for one in history.table.ever:
-        paths = {path for group in one.groups for path in group.paths}
-        landed.setdefault(one.snapshot_id, []).append(paths)
+    for snapshot in history.table.ever:
+        paths = {path for group in snapshot.groups for path in group.paths}
+        landed.setdefault(snapshot.snapshot_id, []).append(paths)
     for receipt in receipts:
         is_there = LAYOUT.part(receipt.staged.name) in storage.objects
         if receipt.snapshot_id in landed and is_there and not history.is_damaged:
@@ -118,7 +120,7 @@ def _receipts_of_other_files(
 
 
 def _has_landed_in_sight(history: History) -> bool:
-    """Whether the table tells it: not one that was dropped since, of which an abort warns."""
+    """Whether the table shows it: not one that was dropped since, which an abort warns about."""
     table = history.table
     return table.landed_in == [table.uuid] and not table.is_gone and not history.is_rewound
 
@@ -131,18 +133,22 @@ def _may_be_damaged(history: History) -> bool:
 
 def _true_refusals(history: History, log: RunLog) -> list[str]:
     """An intent that is recorded as refused has not landed, and does not."""
-    refused = {one.body.intent_number for one in log.records if isinstance(one.body, Refused)}
-    landed = {one.mark.intent_number for one in history.table.ever if one.mark is not None}
+    refused = {
+        record.body.intent_number for record in log.records if isinstance(record.body, Refused)
+    }
+    landed = {
+        snapshot.mark.intent_number for snapshot in history.table.ever if snapshot.mark is not None
+    }
     is_known = not history.is_ledger_moved and not history.is_rewound
     wrong = refused & landed if is_known else ()
-    return [f"intent {one} was refused, says the log, and it landed" for one in wrong]
+    return [f"intent {number} was recorded as refused, but landed" for number in wrong]
 
 
 def _recorded_refusals(history: History, log: RunLog) -> list[str]:
-    """A driver that was told of a conflict, and goes on to its next intent, has recorded it.
+    """A driver that got a conflict, and continues with its next intent, has recorded it.
 
-    Else the post stays in doubt, and a run without its table can be given up no more. Only where
-    the table has moved past the post, which the next intent's sequence number tells.
+    Otherwise the post stays in doubt, and a run whose table is gone can no longer be aborted. This
+    holds only where the table has moved past the post, as the next intent's sequence number shows.
     """
     if history.is_ledger_moved or history.is_rewound:
         return []
@@ -154,13 +160,13 @@ def _recorded_refusals(history: History, log: RunLog) -> list[str]:
             if last is not None and last[1].sequence_number < record.body.sequence_number:
                 number, intent = last
                 if intent.snapshot_id in history.table.conflicts and number in log.doubtful:
-                    return [f"intent {number} was refused, and the log does not say so"]
+                    return [f"intent {number} was refused, but the log does not say so"]
             last = record.number, record.body
     return []
 
 
 def _ended_well(history: History, *, in_doubt: bool) -> list[str]:
-    """The last starts, with nothing going wrong, end in a commit or in an error that says why."""
+    """The last starts, without faults, end in a commit or in an error that says why."""
     found = []
     for start in history.starts:
         error = start.error
@@ -169,11 +175,11 @@ def _ended_well(history: History, *, in_doubt: bool) -> list[str]:
         # "Aborted" makes a user start over under another id: then no row may be in the table.
         is_known = not history.is_ledger_moved
         if isinstance(error, RunAbortedError) and is_known and _has_landed_in_sight(history):
-            found.append(f"{start.name} was told that the run is aborted, and it has landed")
+            found.append(f"{start.name} reported the run as aborted, but it has landed")
     errors = [start.error for start in history.starts[-2:]]
-    if "sweep" not in history.deeds:  # Else it may have taken what a driver was about to read.
+    if "sweep" not in history.deeds:  # It may delete what a driver is about to read.
         errors += [*(start.error for start in history.starts), *history.refusals]
-    damage = [one for one in errors if isinstance(one, LedgerDamagedError)]
+    damage = [error for error in errors if isinstance(error, LedgerDamagedError)]
     if damage and not _may_be_damaged(history):
         found.append(f"damage that nothing did: {damage[0]}")
     last = history.starts[-1]
@@ -182,32 +188,33 @@ def _ended_well(history: History, *, in_doubt: bool) -> list[str]:
     if history.is_harmless(in_doubt=in_doubt) and not may_fail and last.driven is None:
         found.append(f"the last start ended in {last.error!r}")
     if last.driven is not None and not history.table.ids_ever:
-        found.append("a start says that it has landed, and nothing has")
+        found.append("a start reports that it has landed, but nothing has")
     return found
 
 
 def _whole_content(history: History, log: RunLog) -> list[str]:
-    """The snapshot holds each row once, and its files are there; failed rows stand aside."""
+    """The snapshot holds each row once, and its files are there; failed rows are set aside."""
     table = history.table
     snapshot = table.ever[0]
     paths = [file.path for group in snapshot.groups for file in group.files]
     gone = [path for path in paths if path not in table.files]
     if gone:
-        # A rewound catalog may take what was given up for good, and so may a restored ledger.
+        # A rewound catalog may accept what was given up for good, and so may a restored ledger.
         is_undone = history.is_rewound or (history.is_ledger_moved and "sweep" in history.deeds)
-        # Between the last look at the files and the post nothing protects them: see promises.md.
+        # Nothing protects files between the last look at them and the post: see promises.md.
         is_undone |= "remove old orphans" in history.deeds and bool(history.world.counts["stalls"])
-        # A restored ledger lands once more what was rolled back: then nothing reaches the first.
+        # A restored ledger lands again what was rolled back: then nothing reaches the first
+        # landing.
         live = table.live_files(cast("TableView", None), gone, "")
         is_undone |= history.is_ledger_moved and not live
         return [] if is_undone else [f"files of the snapshot are gone: {gone}"]
-    ids = sorted(one for path in paths for one in table.files[path]["id"].to_pylist())
+    ids = sorted(id_ for path in paths for id_ in table.files[path]["id"].to_pylist())
     # Without an input check, a source that gives other rows each time is the user's own risk.
     is_sure = history.setting.verify_input or not history.setting.is_risky
     if is_sure and len(set(ids)) < len(ids):
         return [f"rows have landed twice: {ids}"]
     if history.is_damaged or history.is_ledger_moved:
-        return []  # What stands aside cannot be told any more.
+        return []  # Which rows were set aside is no longer known.
     found: list[str] = []
     if snapshot.mark is None or snapshot.mark.intent_number not in log.intents:
         return [*found, "the snapshot's intent is not in the log"]
@@ -215,32 +222,34 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     if aside is None:
         return found
     if is_sure and sorted([*ids, *aside]) not in history.inputs:
-        found.append(f"rows {ids} have landed, {aside} stand aside, of {history.setting.rows}")
+        found.append(f"rows {ids} have landed, {aside} were set aside, of {history.setting.rows}")
     if set(aside) - history.setting.poison - {history.setting.flaky}:
-        found.append(f"{aside} stand aside, and only {history.setting.poison} fail")
+        found.append(f"{aside} were set aside, but only {history.setting.poison} fail")
     return found
 
 
 def _no_copies_left(history: History, log: RunLog) -> list[str]:
-    """A sweep leaves no copy that has not landed, wherever the driver that made it has died.
+    """A sweep leaves no copy that has not landed, wherever the driver that made it died.
 
-    Unless there was a sweep before: then a driver that could not be stopped may have copied after
-    it. And a post in doubt keeps its files, as does a version that came so late that it is no part
-    of the dataset's history: the sweep does not judge what a version is worth.
+    Exceptions: after an earlier sweep, a driver that could not be stopped may still have copied. A
+    post in doubt keeps its files, and so does a version that came too late to be part of the
+    dataset's history: the sweep does not judge versions.
     """
     is_in_doubt = log.receipt is None and bool(log.doubtful)
     if not history.is_swept or history.is_disturbed or "sweep" in history.deeds or is_in_doubt:
         return []
-    landed = {path for one in history.table.ever for group in one.groups for path in group.paths}
+    landed = {
+        path for snapshot in history.table.ever for group in snapshot.groups for path in group.paths
+    }
     left = [path for path in history.table.files if "-copy-" in path and path not in landed]
     useless = set(left) - history.table.live_files(cast("TableView", None), left, "")
     return [f"copies are left: {sorted(useless)}"] if useless else []
 
 
 def _aside(history: History, staged: PartReference) -> list[int] | None:
-    """Return the rows that stand aside; None if somebody has removed what stood there."""
+    """Return the rows that were set aside; None if their file was removed."""
     if history.is_rewound and LAYOUT.part(staged.name) not in history.storage.objects:
-        return None  # The sweep went by a receipt, and the rewound catalog took an older intent.
+        return None  # The sweep went by a receipt; the rewound catalog accepted an older intent.
     work = read_work(history.storage, LAYOUT, staged)
     found: list[int] = []
     for record in work.quarantined:
@@ -256,8 +265,8 @@ def _aside(history: History, staged: PartReference) -> list[int] | None:
 def _paid_once(history: History) -> list[str]:
     """What a durable record covers is not computed again by a later claim.
 
-    Only where nothing can be dropped or withdrawn: each place has one log, rows stay where they
-    are, and no file was removed. A record counts if it was written before a driver listed its
+    Checked only where nothing can be dropped or withdrawn: each place has one log, rows stay where
+    they are, and no file was removed. A record counts if it was written before a driver listed its
     claim: what a task writes after that was given up with the task.
     """
     setting = history.setting
@@ -271,7 +280,7 @@ def _paid_once(history: History) -> list[str]:
     places = [name.rsplit("/", 1)[0] for name in logs]
     if len(set(places)) < len(places):
         return []
-    records = [record for one in logs.values() for record in one]
+    records = [record for log in logs.values() for record in log]
 
     def in_time(record: TaskRecord) -> bool:
         sealed = history.storage.listed_at.get(
@@ -281,27 +290,27 @@ def _paid_once(history: History) -> list[str]:
 
     covered = _covered(history, [record for record in records if in_time(record)])
     return [
-        f"row {one} was durable under claim {claim}, and was paid for again under {call.claim}"
+        f"row {id_} was durable under claim {claim}, but was computed again under {call.claim}"
         for call in history.calls
-        for one in call.ids
-        for claim in covered.get(one, ())
+        for id_ in call.ids
+        for claim in covered.get(id_, ())
         if claim < call.claim
     ][:1]
 
 
 def _covered(history: History, records: Sequence[TaskRecord]) -> dict[int, list[int]]:
-    """Return for each row under which claims it was covered."""
+    """Return the claims under which each row was covered."""
     covered: dict[int, list[int]] = {}
     for record in records:
         if record.coverage.ranges is not None:
             for start, stop in record.coverage.ranges:
-                for one in range(start, stop):
-                    covered.setdefault(one, []).append(record.claim)
+                for id_ in range(start, stop):
+                    covered.setdefault(id_, []).append(record.claim)
         elif record.coverage.rows:
             uri = LAYOUT.keys(record.name)
             if "sweep" in history.deeds and uri not in history.before_sweep.objects:
-                continue  # It takes keys first, or leaves the records; a task may write after it.
+                continue  # It deletes keys first, or leaves the records; a task may write later.
             for batch in read_keys(history.before_sweep, uri, _KEYS):
-                for one in batch["id"].to_pylist():
-                    covered.setdefault(one, []).append(record.claim)
+                for id_ in batch["id"].to_pylist():
+                    covered.setdefault(id_, []).append(record.claim)
     return covered

@@ -1,4 +1,4 @@
-"""Judge: run one history, say what is wrong with it, and make a failure as small as it gets."""
+"""Judge: run one history, report what is wrong with it, and shrink a failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS_OF_OTHERS: dict[TableFormat, dict[str, Callable[[History], None]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one history."""
+    """The outcome of one history."""
 
     seed: int
     wrong: tuple[str, ...]
@@ -31,12 +31,12 @@ class Verdict:
 
 
 def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = False) -> Verdict:
-    """Run one history and look at what is left of it.
+    """Run one history and check what is left of it.
 
     Args:
         seed: Where its decisions come from.
         given: Decisions to follow instead.
-        is_traced: Whether to write down each step.
+        is_traced: Whether to record each step.
     """
     history = History(seed, KINDS_OF_OTHERS, given, is_traced=is_traced)
     try:
@@ -60,10 +60,9 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
 
 
 def shrunk(seed: int, decisions: Sequence[int]) -> tuple[int, ...]:
-    """Return fewer and plainer decisions that still end in a violation.
+    """Return fewer and simpler decisions that still end in a violation.
 
-    First what comes last is cut off, then stretches of decisions are set to "nothing special", in
-    ever smaller stretches.
+    First the end is cut off, then ever smaller stretches of decisions are set to "nothing special".
     """
     best, trials = list(decisions), 0
     size = max(1, len(best) // 2)

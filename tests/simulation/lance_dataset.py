@@ -1,7 +1,7 @@
 """A Lance dataset in memory, in the shape that the shipped look-up reads.
 
-A look sees the version that it opened. Older ones are read when they are asked for, so they may
-have been cleaned away since, and in a dataset that was made again they are somebody else's.
+A look sees the version that it opened. Older ones are read on demand, so they may have been cleaned
+up since, and in a dataset that was created again they belong to the new one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class SimFile(NamedTuple):
     """A fragment's file; those of other writers have no name."""
 
     path: str
-    # The numbers of the columns that it holds, dropped ones too, and of those that were written
-    # anew beside it, each into a file that goes when its column is dropped.
+    # The numbers of the columns that it holds, including dropped ones, and of those that were
+    # rewritten beside it, each into a file that is removed when its column is dropped.
     numbers: tuple[int, ...]
     beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimSchema:
-    """What stands for Lance's own schema: columns by number, and texts beside them."""
+    """In place of Lance's own schema: columns by number, and texts beside them."""
 
     columns: Columns = field(default_factory=lambda: key_column(0))
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class SimSchema:
         return [_Field(column) for column in self.columns]
 
     def __reduce__(self) -> tuple[Callable[..., SimSchema], tuple[str, Columns]]:
-        """Return what Lance gives to whoever copies a schema."""
+        """Return what Lance gives to code that copies a schema."""
         texts = {name: list(text.encode()) for name, text in self.metadata.items()}
         return _rebuilt, (json.dumps(texts), self.columns)
 
@@ -83,10 +83,11 @@ class SimVersion:
     stops: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
     schema: SimSchema = field(default_factory=SimSchema)
-    # Data files by the numbers of their fragments, and what of ours is in them, here or rewritten.
+    # Data files by the numbers of their fragments, and which of our groups are in them, here or
+    # rewritten.
     fragments: Mapping[int, SimFile] = field(default_factory=dict)
     groups: tuple[StagedGroup, ...] = ()
-    # Whether it came so late that younger versions stood there, and its number had been cleaned up.
+    # Whether it came so late that newer versions were there, and its number had been cleaned up.
     is_stray: bool = False
 
 
@@ -97,14 +98,14 @@ def operation(kind: str, **what: Any) -> Any:  # noqa: ANN401 - of a class of it
 
 @dataclass
 class SimFolder:
-    """What stands in the dataset's folder."""
+    """What is in the dataset's folder."""
 
     uri: str
     there: dict[int, SimVersion] = field(default_factory=dict)
     newest: int = 0
-    # How many fragments there have been: each has a number of its own.
+    # How many fragments there have been: each has its own number.
     fragments: int = 0
-    # Whether each commit removes all older versions, as a setting of Lance's can have it.
+    # Whether each commit removes all older versions, as a setting of Lance's can make it.
     cleans_up: bool = False
 
     @property
@@ -133,7 +134,7 @@ class SimFolder:
     def new_number(self) -> int:
         """Return the number of the next column: above those in the schema and in files.
 
-        So that of a dropped column is given away again, unless a file holds its values.
+        So the number of a dropped column is reused, unless a file holds its values.
         """
         files = self.head.fragments.values()
         held = [number for file in files for number in (*file.numbers, *file.beside)]
@@ -152,18 +153,20 @@ class SimFolder:
         """Make a version with other columns."""
         head, live = self.head, {column.number for column in columns}
         files = {
-            fragment: file._replace(beside=tuple(one for one in file.beside if one in live))
+            fragment: file._replace(
+                beside=tuple(column for column in file.beside if column in live)
+            )
             for fragment, file in head.fragments.items()
         }
         self.change(kind, schema=replace(head.schema, columns=columns), fragments=files)
 
     def cast_column(self, number: int) -> None:
-        """Make a version in which a column is of a wider type: its values are written anew."""
+        """Make a version in which a column has a wider type: its values are rewritten."""
         head, number_now = self.head, self.new_number()
         columns = widened(head.schema.columns, number, number_now)
         files = {
             fragment: file._replace(
-                beside=(*(one for one in file.beside if one != number), number_now)
+                beside=(*(column for column in file.beside if column != number), number_now)
             )
             for fragment, file in head.fragments.items()
         }
@@ -172,11 +175,13 @@ class SimFolder:
     def delete(self) -> None:
         """Make a version without one of other writers' files."""
         others = [number for number, file in self.head.fragments.items() if not file.path]
-        kept = {one: file for one, file in self.head.fragments.items() if one not in others[:1]}
+        kept = {
+            number: file for number, file in self.head.fragments.items() if number not in others[:1]
+        }
         self.change("Delete", fragments=kept)
 
     def create(self) -> None:
-        """Make a dataset without rows, in the place of one that may have been there."""
+        """Make a dataset without rows, replacing one that may have been there."""
         self.there, self.newest, self.fragments, self.cleans_up = {}, 0, 0, False
         self.put(1, SimVersion(operation=operation("Overwrite")))
 
@@ -187,7 +192,7 @@ class SimFolder:
         self.put(self.newest + 1, made)
 
     def compact(self) -> None:
-        """Write small files into larger ones, whose numbers are taken first."""
+        """Compact small files into larger ones, whose numbers are reserved first."""
         self.change("ReserveFragments", stops=False)
         self.change(
             "Rewrite", fragments=self.new_fragments([SimFile("", self.head.schema.numbers)])
@@ -201,15 +206,15 @@ class SimFolder:
 
     def clean_up(self, below: int) -> None:
         """Remove old versions; the newest stays."""
-        for version in [one for one in self.there if one < min(below, self.newest)]:
+        for version in [number for number in self.there if number < min(below, self.newest)]:
             del self.there[version]
 
     def refuses(self, base: int) -> bool:
-        """Whether somebody has been faster than a merge, as far as Lance can still see."""
-        return any(one.stops for version, one in self.there.items() if version > base)
+        """Whether another writer was faster than a merge, as far as Lance can still see."""
+        return any(made.stops for version, made in self.there.items() if version > base)
 
     def lacks(self, fragments: Iterable[int]) -> bool:
-        """Whether a merge does not name every fragment that is there, which Lance demands."""
+        """Whether a merge fails to name every fragment that is there, as Lance demands."""
         return bool(set(self.head.fragments) - set(fragments))
 
 
@@ -225,7 +230,7 @@ class SimDataset:
         """Open a version that is there.
 
         Args:
-            folder: Where it stands.
+            folder: The dataset's folder.
             version: Which one.
             before_read: Called before another version is read; may raise what a store does.
         """
@@ -252,7 +257,7 @@ class SimDataset:
         """Open another version.
 
         Raises:
-            OSError: It was cleaned away, or the store does not answer.
+            OSError: It was cleaned up, or the store does not answer.
         """
         self._before_read(f"open version {version}")
         self._refuse_missing(version)
@@ -262,7 +267,7 @@ class SimDataset:
         """Return what made a version.
 
         Raises:
-            OSError: It was cleaned away, or the store does not answer.
+            OSError: It was cleaned up, or the store does not answer.
         """
         self._before_read(f"read version {version}")
         self._refuse_missing(version)

@@ -1,4 +1,4 @@
-"""Guards that Lance needs, each of which can be taken away."""
+"""Guards that Lance needs, each of which can be removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.lance_table import LanceSimTable
 
 
 def _settled_below_the_next(history: History) -> int:
-    """Stand for a look that takes every number that was given away for used up."""
+    """Act as a look-up that takes every assigned number for used up."""
     return history.dataset.version + 1
 
 
@@ -33,7 +33,7 @@ def _sends_to_any(
     mark: RunMark,
     groups: Sequence[StagedGroup],
 ) -> Outcome:
-    """Stand for a post that does not ask which dataset stands there."""
+    """Act as a post that does not check which dataset is there."""
     with mock.patch.object(lance_post, "read_identity", lambda _place: view.uuid):
         return _send(table, view, run_id, mark, groups)
 
@@ -44,7 +44,7 @@ _landing = History.landing
 def _takes_gone_for_never(
     history: History, base: int, is_ours: Callable[[Step], bool]
 ) -> int | None:
-    """Stand for a look-up that takes a version that was cleaned away for somebody else's."""
+    """Act as a look-up that takes a version that was cleaned up for another writer's."""
     try:
         return _landing(history, base, is_ours)
     except GoneError:
@@ -52,17 +52,17 @@ def _takes_gone_for_never(
 
 
 def _passes_what_is_gone(_post: Post, _base: int) -> bool:
-    """Stand for a post that leaves it to Lance to see what has come since."""
+    """Act as a post that relies on Lance to see what has come since."""
     return True
 
 
 def _is_always_followed(*_arguments: object) -> bool:
-    """Stand for a look-up that takes a version for landed because it stands there."""
+    """Act as a look-up that takes a version for landed because it exists."""
     return True
 
 
 def _looks_at_the_newest(_history: History, schemas: Any, now: Any) -> list[str]:  # noqa: ANN401
-    """Stand for a check that takes a column for the same by number, name and type."""
+    """Act as a check that identifies a column by number, name and type."""
     return [change for schema in schemas for change in schema_changes(schema, now)]
 
 

@@ -23,10 +23,12 @@ def _did(history: History, deed: str) -> None:
 
 
 def _restore(history: History) -> None:
-    """Go back to an older version, whichever is there."""
+    """Go back to some older version that is there."""
     table = _dataset(history)
     there, newest = table.folder.there, table.folder.newest
-    older = sorted((one for one in there if one < newest and not there[one].is_stray), reverse=True)
+    older = sorted(
+        (number for number in there if number < newest and not there[number].is_stray), reverse=True
+    )
     if older and not table.is_gone:
         history.is_disturbed = True
         version = older[history.world.chance.of(min(3, len(older)))]
@@ -94,7 +96,7 @@ _UPKEEP = (
 
 
 def _keep_up(history: History) -> None:
-    """Do one thing after the other, as whoever cares for the dataset does."""
+    """Do one thing after the other, as a maintainer of the dataset does."""
     chance = history.world.chance
     for _ in range(1 + chance.of(_UPKEEP_MAX)):
         _UPKEEP[chance.of(len(_UPKEEP))](history)

@@ -1,4 +1,4 @@
-"""Where a simulated Lance dataset stands: what the shipped sink asks past Lance."""
+"""The place of a simulated Lance dataset: what the real sink asks for outside Lance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.lance_dataset import SimDataset
 
 
 class Dataset(Protocol):
-    """What is to be known of the dataset."""
+    """What the place needs of the dataset."""
 
     uuid: str
     is_gone: bool
@@ -29,7 +29,7 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SimPlace(DatasetPlace):
-    """Where the dataset stands."""
+    """Where the dataset is."""
 
     table: Dataset = field(repr=False)
 
@@ -38,8 +38,8 @@ class SimPlace(DatasetPlace):
         """Its objects: the identity only."""
         return _Identity(self.table)
 
-    def open(self, version: int | None = None) -> Any:  # noqa: ANN401 - stands for Lance's class.
-        """Look at the newest version.
+    def open(self, version: int | None = None) -> Any:  # noqa: ANN401 - in place of Lance's class.
+        """Open the newest version.
 
         Raises:
             StoreUnavailableError: There is no answer.
@@ -51,7 +51,7 @@ class SimPlace(DatasetPlace):
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """The object with the dataset's id: made with the dataset, and gone with it."""
+    """The object with the dataset's id: created and removed with the dataset."""
 
     table: Dataset
 

@@ -1,7 +1,7 @@
-"""The table with Lance's semantics: the shipped sink on a dataset in memory.
+"""The table with Lance's semantics: the real sink on a dataset in memory.
 
-The sink itself looks, posts and looks up; simulated is what it stands on. A merge lands unless
-something else than a setting or an index has come since the version that it was built on.
+The sink itself looks, posts and looks up; only what is below it is simulated. A merge lands unless
+something other than a setting or an index has come since the version that it was built on.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _Posting = tuple[RunMark, tuple[StagedGroup, ...]]
 class LanceSimTable(SimTable):
     """One dataset for all drivers and other writers."""
 
-    # A version that is sent again meets the first only when that is there: then it is a conflict.
+    # A version that is sent again conflicts with the first only if that one is there.
     locks = False
 
     def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
-        """Start with a version of somebody else's rows, or with one without rows."""
+        """Start with a version of another writer's rows, or with one without rows."""
         self._began_empty = empty
         self.folder = SimFolder(self.name)
         self.folder.create()
-        # What is about to be committed: Lance itself knows fragments only.
+        # What is about to be committed: Lance itself knows only fragments.
         self._posting: _Posting | None = None
         self._is_sending = False
         self._commits = 0
@@ -65,11 +65,11 @@ class LanceSimTable(SimTable):
 
     # ---- what the engine asks for ------------------------------------------------------------
     def load(self) -> TableView:
-        """Look at the dataset afresh."""
+        """Load the dataset again."""
         return self._sink.load()
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
-        """Return the columns that the dataset has got since."""
+        """Return the columns that were added to the dataset since."""
         return self._sink.columns_since(view, began)
 
     def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
@@ -90,23 +90,23 @@ class LanceSimTable(SimTable):
 
     def live_files(
         self,
-        view: TableView,  # noqa: ARG002 - it tells of one version, and all that are there count.
+        view: TableView,  # noqa: ARG002 - it is one version, but all versions count.
         paths: Sequence[str],
         run_nonce: str,  # noqa: ARG002 - Lance names its files.
     ) -> set[str]:
-        """Return the files that a version which is there reaches."""
+        """Return the files that an existing version reaches."""
         self.refuse_outside(paths)
         live: set[str] = set()
         for version in self.folder.there.values():
             files = {file.path for file in version.fragments.values()}
-            groups = [one for one in version.groups if files.intersection(one.paths)]
+            groups = [group for group in version.groups if files.intersection(group.paths)]
             live.update(path for group in groups for path in group.paths)
         return live.intersection(paths)
 
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:
-        """Stop if staged files are gone or the schema has changed."""
+        """Raise if staged files are gone or the schema has changed."""
         if changes := changes_since(view.handle, schemas, view.schema):
             raise TableChangedError(table=self.name, change="; ".join(changes))
         self._refuse_missing(view, groups)
@@ -141,7 +141,7 @@ class LanceSimTable(SimTable):
 
     @contextmanager
     def _sent(self, posting: _Posting | None) -> Iterator[None]:
-        """Let the sink post, and nobody come between its checks and Lance's: that gap is open."""
+        """Let the sink post; no actor comes between its checks and Lance's: that gap is open."""
         self._posting, self._is_sending = posting, True
         try:
             with mock.patch.object(lance_post, "LanceDataset", self):
@@ -156,7 +156,7 @@ class LanceSimTable(SimTable):
         """Do what Lance's own commit does.
 
         Raises:
-            CommitConflictError: It is refused, or said to be.
+            CommitConflictError: It is refused, or reported to be.
             OSError: There is no answer.
         """
         self._commits += 1
@@ -166,7 +166,7 @@ class LanceSimTable(SimTable):
         number = None if self.refuses(transaction) else folder.newest + 1
 
         def is_put() -> bool:
-            # A dataset that was made again under a request on its way: not simulated.
+            # Not simulated: a dataset that was created again while a request is on its way.
             if self.is_gone or self.uuid != uuid or number is None or number in folder.there:
                 return False
             self._put(number, transaction, posting)
@@ -209,7 +209,7 @@ class LanceSimTable(SimTable):
         """The ids of all rows that a reader of the table sees, sorted."""
         groups = self.folder.head.groups
         paths = [file.path for group in groups for file in group.files]
-        return sorted(one for path in paths for one in self.files[path]["id"].to_pylist())
+        return sorted(id_ for path in paths for id_ in self.files[path]["id"].to_pylist())
 
     def foreign_append(self) -> None:
         """Let another writer add rows."""
@@ -242,11 +242,11 @@ class LanceSimTable(SimTable):
         self.folder.add_column(self._new_column(self.folder.new_number(), name))
 
     def widen_column(self, number: int) -> None:
-        """Let others give a column a wider type, which gives it another number too."""
+        """Let others widen a column, which gives it another number too."""
         self.folder.cast_column(number)
 
     def make_again(self) -> None:
-        """Drop the dataset, and make one of the same name."""
+        """Drop the dataset, and create one of the same name."""
         self.uuid, self.is_gone = f"{self.uuid}+", False
         self.folder.create()
         if not self._began_empty:
@@ -267,20 +267,20 @@ class LanceSimTable(SimTable):
             raise OSError("503")
 
     def _put(self, number: int, transaction: Transaction, posting: _Posting | None) -> None:
-        """Put a version of ours, on top or where somebody has cleaned up."""
+        """Put a version of ours, on top or at a number that was cleaned up."""
         folder, merge = self.folder, cast("Any", transaction.operation)
         mark, groups = posting or (None, ())
         below = {
-            one.id: SimFile(
-                one.files[0].path,
-                tuple(one.files[0].fields),
-                tuple(file.fields[0] for file in one.files[1:]),
+            fragment.id: SimFile(
+                fragment.files[0].path,
+                tuple(fragment.files[0].fields),
+                tuple(file.fields[0] for file in fragment.files[1:]),
             )
-            for one in merge.fragments
+            for fragment in merge.fragments
         }
         paths = [file.path for group in groups for file in group.files]
-        numbers = [tuple(one.number for one in self.written_for[path]) for path in paths]
-        files = [SimFile(*one) for one in zip(paths, numbers, strict=True)]
+        numbers = [tuple(column.number for column in self.written_for[path]) for path in paths]
+        files = [SimFile(*pair) for pair in zip(paths, numbers, strict=True)]
         version = SimVersion(
             operation=merge,
             properties=transaction.transaction_properties or {},
@@ -293,7 +293,7 @@ class LanceSimTable(SimTable):
         folder.put(number, version)
         self._world.note(f"  version {number} of {folder.newest}")
         if version.is_stray:
-            return  # No version after it was built on it: nothing has landed.
+            return  # No later version was built on it: nothing has landed.
         if (below, merge.schema.columns) != (head.fragments, head.schema.columns):
             self.undone.append(number)
         if mark is None:

@@ -1,6 +1,6 @@
 """Others at the ledger: it is restored from a backup, cut, or copied and used twice.
 
-A start after that must be loud or right: no second landing, no receipt for what has not landed.
+A start after that must fail or be right: no second landing, no receipt for what has not landed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.simulation.history import LAYOUT, LONG_S, History
 from tests.simulation.store import SimStorage
 
-# How many records of the log are lost at most.
+# The most records of the log that are lost.
 _CUT_MAX = 4
 
 

@@ -1,4 +1,4 @@
-"""Others: what else happens to a run, its table and its store while drivers are at work."""
+"""Others: what other actors do to a run, its table and its store while drivers are at work."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
 
 _RIVAL_POSTS = 45
-# How much older than what a driver publishes a file must be to be taken for an orphan: longer than
-# any post is under way. In real life it is a day.
+# How much older than what a driver publishes a file must be to count as an orphan: longer than any
+# post is under way. In practice it is a day.
 _ORPHAN_SLACK_S = 2_000.0
 
 
 def quietly(act: Callable[[History], None]) -> Callable[[History], None]:
-    """Return what a user does who takes no for an answer."""
+    """Return what a user does who accepts an error."""
 
     def done(history: History) -> None:
         history.some_time()
@@ -40,7 +40,7 @@ def quietly(act: Callable[[History], None]) -> Callable[[History], None]:
 
 
 class _Elsewhere:
-    """What an abort or a sweep finds that asks another catalog than the run's."""
+    """What an abort or a sweep that asks the wrong catalog finds."""
 
     name = "lake.db.t"
 
@@ -61,7 +61,7 @@ def _sink(history: History, *, elsewhere: bool) -> Callable[[Identity], Sink]:
 def _abort(history: History, *, elsewhere: bool = False) -> None:
     history.did("abort", "elsewhere" if elsewhere else "")
     table = history.table
-    # A user says that the table is gone only if it is.
+    # A user declares the table gone only if it is.
     is_gone = table.is_gone or table.uuid != history.uuid_began
     is_said = is_gone and history.world.chance.of(2) == 1
     try:
@@ -75,7 +75,7 @@ def _abort(history: History, *, elsewhere: bool = False) -> None:
         return
     if given_up.in_doubt:  # It may land later, and is then shown as landed.
         if elsewhere and not is_said:
-            history.wrong.append("a run was given up in doubt, with its table out of sight")
+            history.wrong.append("a run was aborted in doubt, with its table out of sight")
         history.world.note(f"aborted, with doubt: {given_up.reason}")
         return
     history.aborted_at = history.world.steps
@@ -104,7 +104,7 @@ def _append(history: History) -> None:
 
 
 def _append_often(history: History) -> None:
-    """Be faster than a driver, more often than it tries."""
+    """Be faster than a driver, more often than it retries."""
     history.is_disturbed = True
     history.table.rivals = _RIVAL_POSTS
     history.did("append before each post")
@@ -153,7 +153,7 @@ def _expire(history: History) -> None:
 
 
 def _forget(history: History) -> None:
-    """Let the table forget the run as soon as it has landed; then give it up, in doubt or not."""
+    """Let the table forget the run as soon as it has landed; then abort it, in doubt or not."""
     world, table = history.world, history.table
     world.wait_for(lambda: bool(table.ever) or not history.has_users)
     for _ in range(world.chance.of(3)):
@@ -173,12 +173,12 @@ def _drop_marks(history: History) -> None:
 
 
 def _remove_orphans(history: History) -> None:
-    """Take a staged file, or what the ledger keeps beside its records.
+    """Remove a staged file, or what the ledger keeps beside its records.
 
-    Not what a driver has looked for right before its post: nothing can help there.
+    Not files that a driver has checked right before its post: nothing can help there.
     """
     table, objects = history.table, history.storage.objects
-    # A rule of the store may take old objects of the ledger as well.
+    # A rule of the store may remove old objects of the ledger too.
     mine = [uri for uri in objects if uri.endswith((".keys", ".chunk", ".failed"))]
     free = sorted({*table.files, *mine} - table.checked)
     if free:
@@ -194,11 +194,13 @@ def _remove_orphans(history: History) -> None:
 
 
 def _remove_old_orphans(history: History) -> None:
-    """Take what was old and nowhere referred to, long after the look at the table that said so."""
+    """Remove files that were old and unreferenced at an earlier look at the table."""
     table, world = history.table, history.world
     world.sleep(LONG_S / 2)
     before = world.clock - history.setting.old_after_s - _ORPHAN_SLACK_S
-    referred = {path for one in table.ever for group in one.groups for path in group.paths}
+    referred = {
+        path for snapshot in table.ever for group in snapshot.groups for path in group.paths
+    }
     old = {path for path in table.files if table.files.written_at[path] < before}
     world.sleep(LONG_S)
     for path in sorted((old - referred).intersection(table.files)):
@@ -218,7 +220,7 @@ def _look_on(history: History) -> None:
 
 
 def _damage(history: History) -> None:
-    """Turn one bit of one object over."""
+    """Flip one bit of one object."""
     inside = sorted(uri for uri in history.storage.objects if uri.startswith(LAYOUT.folder))
     if inside:
         uri = inside[history.world.chance.of(len(inside))]
@@ -244,7 +246,7 @@ def _interrupt(history: History) -> None:
 
 
 def _outage(history: History, what: SimStorage | SimTable) -> None:
-    """Let nothing arrive for a while; a catalog may still answer questions."""
+    """Let nothing arrive for a while; a catalog may still answer reads."""
     history.did("store outage" if isinstance(what, SimStorage) else "catalog outage")
     what.is_down = True
     if isinstance(what, SimTable):

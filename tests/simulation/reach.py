@@ -1,4 +1,4 @@
-"""Reach: how much of engine and ledger do histories alone come to?
+"""Reach: how much of engine and ledger do histories alone execute?
 
 python -m tests.simulation.reach N [--seed S]
 """
@@ -13,7 +13,7 @@ import coverage
 
 
 def show_reach(first: int, histories: int) -> float:
-    """Run histories in this process, and print what they reach of each module, in percent."""
+    """Run histories in this process, and print the percentage of each module that they reach."""
     measured = coverage.Coverage(
         branch=True,
         include=["*/holdfast/engine/*", "*/holdfast/ledger/*"],
@@ -27,7 +27,7 @@ def show_reach(first: int, histories: int) -> float:
 
     logging.disable(logging.WARNING)
     with measured.collect():
-        # Here, so that what runs when a module is loaded counts too.
+        # Imported here, so that what runs when a module is loaded counts too.
         from tests.simulation.judge import judged  # noqa: PLC0415
 
         thread = threading.Thread(target=run)

@@ -1,6 +1,6 @@
-"""Scale: a history has a handful of rows, and no thread that is not one of its actors.
+"""Scale: a history has a handful of rows, and no threads besides its actors.
 
-What the product does only to large jobs or after days is done to small ones, and within minutes.
+What the product does only for large jobs or after days happens in small jobs and within minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.worker import replay
 from tests.simulation.setting import Setting
 
 _INLINE = IoRuntime(is_inline=True)
-# What no history is as large as.
+# Sizes that no history reaches.
 _BOUNDS: tuple[tuple[Any, str], ...] = (
     (row_files, "_ROW_GROUP_BYTES"),
     (parts, "_PORTION_BYTES"),
@@ -40,7 +40,7 @@ def scaled_down(setting: Setting) -> Iterator[None]:
     ]
     if setting.low_bounds:
         values += [(module, name, 1) for module, name in _BOUNDS]
-    if "catalog outage" in setting.others:  # Else no outage is long enough to give up.
+    if "catalog outage" in setting.others:  # Otherwise no outage is long enough to give up.
         values.append((commit, "_UNKNOWN_MAX", 3))
     with contextlib.ExitStack() as patches, warnings.catch_warnings():
         for module, name, value in values:

@@ -1,4 +1,4 @@
-"""Others who change a table's schema: again and again, or while the job is down and chunks wait."""
+"""Others that change a table's schema: repeatedly, or while the job is down and chunks wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.history import History
 
 _CHANGES_MAX = 5
 _NAMES = ("new", "other")
-# How many calls are made at most between a chunk's record and the end of all that runs.
+# The most calls between a chunk's record and the end of all that runs.
 _CALLS_LEFT = 6
 
 
@@ -24,14 +24,14 @@ def _change_column(history: History) -> None:
         (_add, _rename)[chance.of(2, 0.1)](history, table.columns[0].number)
         return
     column = added[chance.of(len(added))]
-    # What is hardest to see comes most often.
+    # What is hardest to detect comes most often.
     acts: tuple[Callable[[History, int], None], ...]
     acts = (_replace, _replace, _replace, _drop, _widen, _rename, _add)
     acts[chance.of(len(acts))](history, column.number)
 
 
 def own(history: History) -> None:
-    """Change columns again and again: at once, after a while, or when the job is started again."""
+    """Change columns repeatedly: at once, after a while, or when the job is started again."""
     world, chance = history.world, history.world.chance
     for _ in range(1 + chance.of(_CHANGES_MAX)):
         starts = len(history.starts)
@@ -43,7 +43,7 @@ def own(history: History) -> None:
 
 
 def maintain(history: History) -> None:
-    """Change columns as `own` does; of a slow job also while it is down and its chunks wait.
+    """Change columns as `own` does; for a slow job also while it is down and its chunks wait.
 
     The columns are there before the job, which fills them. When a task has a chunk and no file,
     everything that runs is ended, and the next start finds other columns under the same names.
@@ -93,7 +93,7 @@ def _add_again(history: History) -> None:
 
 
 def _swap_names(history: History) -> None:
-    """Let two columns have each other's names."""
+    """Swap the names of two columns."""
     added = _added(history)
     if len(added) < 2:
         _add_again(history)
@@ -105,7 +105,7 @@ def _swap_names(history: History) -> None:
 
 
 def _hand_name_on(history: History) -> None:
-    """Drop a column, and give its name to another."""
+    """Drop a column, and rename another to its name."""
     added = _added(history)
     if len(added) < 2:
         _add_again(history)
@@ -136,7 +136,7 @@ def _replace(history: History, number: int) -> None:
 
 
 def _rename(history: History, number: int, name: str = "") -> None:
-    """Give a column a name, or one that no other has."""
+    """Rename a column, by default to a name that no other has."""
     history.is_disturbed = True
     names = {column.name for column in history.table.columns}
     name = name or next(name for name in ("name", "number", "label") if name not in names)

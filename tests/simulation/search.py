@@ -1,4 +1,4 @@
-"""Search: run many histories on several processes, and show the first that is wrong."""
+"""Search: run many histories on several processes, and show the first bad one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PORTION = 100
 
 
 def _portion(job: tuple[int, int, str | None]) -> tuple[Counter[str], Verdict | None]:
-    """Run some histories; stop at the first that is wrong."""
+    """Run some histories; stop at the first bad one."""
     first, histories, guard = job
     logging.disable(logging.WARNING)
     pa.set_cpu_count(1)  # Files of a few rows are read faster without a pool of threads.
@@ -42,7 +42,7 @@ def apart(run: Callable[[], None]) -> None:
     """Run in a thread of its own: signals reach the main thread only, and are not simulated.
 
     Raises:
-        RuntimeError: It broke off, so that what it has not come to is not judged.
+        RuntimeError: It broke off, so the rest of its histories were not judged.
     """
     ended: list[bool] = []
 
@@ -80,7 +80,7 @@ def search(first: int, histories: int, guard: str | None, jobs: int) -> Verdict 
 
 
 def show(seed: int, guard: str | None, *, is_shrunk: bool) -> None:
-    """Print a history step by step, as small as it gets."""
+    """Print a shrunk history step by step."""
 
     def run() -> None:
         with without(guard):

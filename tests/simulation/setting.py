@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tests.simulation.chance import Chance
 
-# What may be wrong with an input: a key stands in two rows, a row has none, or later starts of the
+# What may be wrong with an input: a key appears in two rows, a row has none, or later starts of the
 # script find a row more or less than the first.
 Input = Literal["steady", "duplicate", "null", "grows", "shrinks"]
 # Whose semantics the table has.
@@ -30,7 +30,7 @@ class Setting:
     file_rows: int | None
     empty_table: bool
     unstable: bool
-    # Rows whose transform fails; how many of them may; whether the code is mended in the end.
+    # Rows whose transform fails; how many of them may; whether the code is fixed in the end.
     poison: frozenset[int]
     max_errors: float
     is_mended: bool
@@ -45,37 +45,37 @@ class Setting:
     others: tuple[str, ...]
     decimal_keys: bool
     input: Input
-    # Whether the transform gives what the table has no column for, until it is mended.
+    # Whether the transform returns a column that the table lacks, until it is fixed.
     misfit: bool
     strict_code: bool
     same_machine: bool
-    # Whether the store overwrites where it is asked to create.
+    # Whether the store overwrites where it should create.
     unsafe_store: bool
     # How many bytes of chunks one task puts into files.
     replay_bytes: int
     # When staged files count as old, and are copied before they are published.
     old_after_s: float
-    # Whether workers read the input themselves, and which of its rows are not asked for.
+    # Whether workers read the input themselves, and which of its rows are left out.
     is_scan: bool
     left_out: frozenset[int]
-    # Whether what the product does to large jobs only is done to this one.
+    # Whether what the product does only for large jobs is done for this one.
     low_bounds: bool
-    # Whether a row has a price: then keys that stand twice are looked for before all else.
+    # Whether a row has a price: then doubled keys are looked for first.
     is_priced: bool
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
     @classmethod
     def drawn(cls, chance: Chance, kinds_of_others: Mapping[TableFormat, Sequence[str]]) -> Setting:
-        """Draw a setting; 0 everywhere gives the plainest one."""
+        """Draw a setting; 0 everywhere gives the simplest one."""
         formats: tuple[TableFormat, ...] = ("iceberg", "lance", "iceberg")
         table_format = formats[chance.of(3)]
         rows = (3, 1, 2, 4, 6, 0)[chance.of(6)]
         kinds = ("", *kinds_of_others[table_format])
         others = [kinds[chance.of(len(kinds), 0.6)] for _ in range(3)]
-        if table_format == "lance":  # Its versions need more care than a table's snapshots.
+        if table_format == "lance":  # Its versions need more testing than a table's snapshots.
             others.append(("", "upkeep")[chance.of(2)])
-        # Who gives a run up must know whether it has landed: that is asked more often.
+        # A user who aborts a run must know whether it has landed: that is drawn more often.
         others.append(("", "abort")[chance.of(2, 0.2)])
         drawn = cls(
             format=table_format,
@@ -94,7 +94,7 @@ class Setting:
             is_derived=chance.of(2, 0.3) == 1,
             loses_a_row=chance.of(2, 0.1) == 1,
             rival=chance.of(2, 0.6) == 1,
-            others=tuple(one for one in others if one),
+            others=tuple(other for other in others if other),
             decimal_keys=chance.of(2, 0.4) == 1,
             input=_INPUTS[chance.of(len(_INPUTS), 0.2)],
             misfit=chance.of(2, 0.06) == 1,
@@ -108,13 +108,13 @@ class Setting:
             low_bounds=chance.of(2, 0.4) == 1,
             is_priced=chance.of(2) == 1,
         )
-        # Drawn only where an owner waits for chunks: so all other seeds keep their histories.
+        # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
         if "owner" in drawn.others and chance.of(2):
             drawn = drawn.as_slow()
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
 
     def as_scan(self) -> Setting:
-        """Return the same for a scan: its rows need no keys, and are the same for every reader."""
+        """Return the setting for a scan: its rows need no keys and are the same for all readers."""
         return replace(
             self,
             unstable=False,
@@ -125,7 +125,7 @@ class Setting:
         )
 
     def as_slow(self) -> Setting:
-        """Return the same for a job of one place whose batches take long, and make no file full."""
+        """Return the same setting for a slow job of one place whose batches do not fill a file."""
         return replace(
             self,
             is_slow=True,
@@ -142,11 +142,11 @@ class Setting:
         return pa.decimal128(9, 0) if self.decimal_keys else pa.int64()
 
     def may_not_end_well(self, *, has_landed: bool) -> bool:
-        """Whether the last start may fail although nobody has disturbed anything.
+        """Whether the last start may fail although nothing was disturbed.
 
         Args:
-            has_landed: Whether the run has: then rows that came since are an error. Else a run
-                goes on with them, unless its files are pinned.
+            has_landed: Whether the run has landed: then rows that came since are an error.
+                Otherwise a run continues with them, unless its files are pinned.
         """
         fails = bool(self.poison) and not self.max_errors and not self.is_mended
         fails |= self.misfit and not self.is_mended
@@ -158,12 +158,12 @@ class Setting:
 
     @property
     def is_risky(self) -> bool:
-        """Whether only the input check can tell that rows are lost or doubled."""
+        """Whether only the input check can detect that rows are lost or doubled."""
         return self.unstable or self.input == "duplicate" or (self.is_derived and self.loses_a_row)
 
     @property
     def must_not_land(self) -> bool:
-        """Whether it would be wrong if anything landed at all."""
+        """Whether nothing may land at all."""
         doubled = self.input == "duplicate" and self.rows > 0 and self.verify_input
         keyless = self.input == "null" and (self.verify_input or not self.unstable)
         return doubled or keyless or self.unsafe_store

@@ -1,6 +1,6 @@
 """Signals: Ctrl-C and SIGTERM for drivers that are actors, not processes.
 
-Stands in for the modules `signal` and `threading` inside `holdfast.engine.interrupts`: each driver
+Replaces the modules `signal` and `threading` inside `holdfast.engine.interrupts`: each driver
 is the main thread of a process of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Spark: jobs of one task per place, with lost executors, twins, zombies and rows dealt anew."""
+"""Spark: jobs of one task per place, with lost executors, twins, zombies and reshuffled rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ZOMBIES = 0.5
 _LOSSES_MAX = 6
 _BAD_EXECUTORS = 0.005
 
-# Gives each place its rows; who reads again may get others.
+# Gives each place its rows; a second read may give others.
 Deal = Callable[[], list[pa.RecordBatch]]
 
 
 @dataclass
 class Place:
-    """One partition of a job, and what Spark knows of it."""
+    """One partition of a job, and what Spark knows about it."""
 
     number: int
     rows: pa.RecordBatch
@@ -52,10 +52,10 @@ class SimSpark(MemorySubmitter):
         """Take the input.
 
         Args:
-            world: Where the tasks live.
+            world: The world that the tasks run in.
             ids: The input's keys.
-            setting: Into how many partitions a job's rows are dealt, and whether one that is read
-                again may give other rows.
+            setting: Into how many partitions a job's rows are dealt, and whether a second read may
+                give other rows.
             tasks: Where to note the attempts that are started.
         """
         super().__init__(partition(ids, setting.key_type))
@@ -97,13 +97,13 @@ class SimSpark(MemorySubmitter):
     def left(self, finished: KeyFiles) -> list[int | None]:
         """Return the ids that are not finished."""
         (left,) = self._left(self.partitions, finished)
-        return [one if one is None else int(one) for one in left["id"].to_pylist()]
+        return [id_ if id_ is None else int(id_) for id_ in left["id"].to_pylist()]
 
     def _dealt(self, ids: Sequence[int | None]) -> list[pa.RecordBatch]:
         shift = self._world.chance.of(self._places)
         dealt: list[list[int | None]] = [[] for _ in range(self._places)]
-        for number, one in enumerate(ids):
-            dealt[(number + shift) % self._places].append(one)
+        for number, id_ in enumerate(ids):
+            dealt[(number + shift) % self._places].append(id_)
         return [partition(some, self._kind) for some in dealt]
 
     def _run(self, plan: TaskPlan | ItemPlan, deal: Deal) -> list[TaskReport]:
@@ -123,7 +123,7 @@ class SimSpark(MemorySubmitter):
         )
         for place in places:
             for twin in place.attempts:
-                # Spark ends what it no longer needs; sometimes that does not arrive.
+                # Spark kills what it no longer needs; sometimes the kill does not arrive.
                 if not twin.is_done and not world.chance.happens(_ZOMBIES):
                     twin.lives = False
         if any(place.failures >= _ATTEMPTS_MAX for place in places):

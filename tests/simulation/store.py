@@ -19,9 +19,9 @@ from tests.simulation.world import World
 _READ_FAULTS = 0.004
 _WRITE_FAULTS = 0.012
 _DELETE_FAULTS = 0.03
-# How likely a listing of the run log or of runs is stale, and how young is what it may miss. Task
-# logs must be listed whole: that is asked of a store. Of the run log a listing only saves requests,
-# for the create decides; when the newest object of a folder was written is advice.
+# How likely a listing of the run log or of runs is stale, and how young the objects are that it may
+# miss. A store must list task logs completely. For the run log a listing only saves requests, since
+# the create decides; the time of a folder's newest object is only a hint.
 _STALE = 0.01
 _YOUNG_S = 30.0
 
@@ -34,7 +34,7 @@ class SimStorage(StoredObjects):
         super().__init__()
         self._world = world
         self.is_down = False
-        # Whether it does not know what create-if-absent means.
+        # Whether it ignores create-if-absent.
         self.overwrites = False
         # When each folder was listed first.
         self.listed_at: dict[str, float] = {}
@@ -74,12 +74,12 @@ class SimStorage(StoredObjects):
         return [self.written_at[uri] if uri in self.objects else None for uri in uris]
 
     def copy(self, names: Mapping[str, str]) -> None:
-        """Copy each object to the name beside it."""
+        """Copy each object to the name it is paired with."""
         for source, target in names.items():
             self.put(target, self.get(source))
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete the objects one by one, as far as the process lives."""
+        """Delete the objects one by one, until the process dies."""
         for uri in uris:
             # By value: another may be deleted when it arrives.
             gone = functools.partial(self.objects.pop, uri, None)
@@ -95,7 +95,7 @@ class SimStorage(StoredObjects):
         self.listed_at.setdefault(prefix_uri, self._world.clock)
         if prefix_uri.endswith("/log") and self._is_stale():
             old = self._world.clock - _YOUNG_S
-            # It ends sooner than it should: the log's names are in the order of its numbers.
+            # It ends early: the log's names are in the order of its numbers.
             return [*itertools.takewhile(lambda uri: self.written_at[uri] < old, found)]
         return found
 
@@ -124,7 +124,7 @@ class SimStorage(StoredObjects):
         hides: bool = False,
         faults: float = _WRITE_FAULTS,
     ) -> tuple[Any, bool]:
-        """Do a write, unless something goes wrong; say whether a landing is hidden."""
+        """Do a write, unless a fault is due; return whether a landing is hidden."""
         world = self._world
         world.pause(label)
         if self.is_down:

@@ -1,7 +1,7 @@
 """The table: Iceberg's semantics in memory, whose answers get lost or come late.
 
-What a post asserts, how sequence numbers grow, what a rollback, a replace, an expiry and a new
-table of the same name do is in `MemoryTable`; here every call is a step of the world.
+`MemoryTable` has what a post asserts, how sequence numbers grow, and what a rollback, a replace, an
+expiry and a new table of the same name do; here every call is a step of the world.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class _Backup(NamedTuple):
 class SimTable(MemoryTable):
     """One table for all drivers and other writers."""
 
-    # Whether a client that sends a post again may be told that its first try is in the way.
+    # Whether a client that sends a post again may get a conflict with its own first attempt.
     locks = True
 
     def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
-        """Start with a snapshot of somebody else's, or with none."""
+        """Start with a snapshot of another writer's, or with none."""
         self._backups: list[_Backup] = []
-        # The columns of an Iceberg table, the highest number that one has had, and each column
-        # that ever was, by its origin.
+        # The columns of an Iceberg table, the highest column number so far, and each column that
+        # ever existed, by origin.
         self._columns = key_column(1)
         self._last_number = 1
         self.known_columns: dict[int, Column] = {}
-        # For which columns each file was written, and what readers of a landing do not find.
+        # The columns that each file was written for, and what readers of a landing do not find.
         self.written_for: dict[str, Columns] = {}
         self.misread: list[Misread] = []
         super().__init__(empty=empty)
@@ -74,12 +74,12 @@ class SimTable(MemoryTable):
         self._world = world
         self.files.now = world.now
         self.file_rows = file_rows
-        # All data snapshots that ever were, also those of a table that was dropped since.
+        # All data snapshots that ever existed, including those of a table that was dropped since.
         self.ever: list[MemorySnapshot] = []
         self.landed_in: list[str] = []
-        # Ids of all that ever landed, also of what a rewound catalog has forgotten.
+        # Ids of all that ever landed, including what a rewound catalog has forgotten.
         self.ids_ever: set[int] = set()
-        # Files that a driver has looked for before its post: after that nobody can help.
+        # Files that a driver has checked before its post: after that, nothing protects them.
         self.checked: set[str] = set()
         self.is_down = self.can_be_read = self.is_gone = False
         # Whether the catalog says for a while that there is no such table.
@@ -92,11 +92,11 @@ class SimTable(MemoryTable):
         self.conflicts: set[int] = set()
         # How many posts drivers were about to make.
         self.posts_begun = 0
-        # How many of the next posts find that somebody was faster.
+        # How many of the next posts find that another writer was faster.
         self.rivals = 0
 
     def load(self) -> TableView:
-        """Look at the table afresh."""
+        """Load the table again."""
         world = self._world
         world.pause("load the table")
         if self.is_down and not self.can_be_read:
@@ -109,7 +109,7 @@ class SimTable(MemoryTable):
         return super().load()
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
-        """Return the columns that the table has got since."""
+        """Return the columns that were added to the table since."""
         return added_columns(began, view.schema)
 
     def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
@@ -144,7 +144,7 @@ class SimTable(MemoryTable):
         self.change_columns(renamed(self.columns, number, name))
 
     def widen_column(self, number: int) -> None:
-        """Let others give a column a wider type, which files of the old type still fit."""
+        """Let others widen a column; files of the old type still fit."""
         self.change_columns(widened(self.columns, number, number))
 
     def _new_column(self, number: int, name: str) -> Column:
@@ -153,7 +153,7 @@ class SimTable(MemoryTable):
         return column
 
     def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
-        """Return the paths of files that somebody has removed."""
+        """Return the paths of files that were removed."""
         self._world.pause("look for missing files")
         return super().missing_files(view, groups)
 
@@ -165,7 +165,7 @@ class SimTable(MemoryTable):
         return super().old_groups(view, groups, before)
 
     def copy_file(self, source: str, target: str) -> None:
-        """Copy one file, as far as the process lives."""
+        """Copy one file, unless the process dies."""
         self._world.pause(f"copy {source} to {target}")
         super().copy_file(source, target)
         self.written_for[target] = self.written_for[source]
@@ -174,7 +174,7 @@ class SimTable(MemoryTable):
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:
-        """Stop if staged files are gone or the schema has changed."""
+        """Raise if staged files are gone or the schema has changed."""
         for schema in schemas:
             if changes := changes_between(json.dumps(schema), json.dumps(view.schema)):
                 raise TableChangedError(table=self.name, change=changes)
@@ -182,7 +182,7 @@ class SimTable(MemoryTable):
         self.checked |= {path for group in groups for path in group.paths}
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
-        """Delete files one by one, as far as the process lives."""
+        """Delete files one by one, until the process dies."""
         self.refuse_outside(paths)
         for path in paths:
             self._world.pause(f"delete {path}")
@@ -212,12 +212,12 @@ class SimTable(MemoryTable):
         return outcome
 
     def replace(self) -> None:
-        """Replace the table's content, as CREATE OR REPLACE does: history begins anew."""
+        """Replace the table's content, as CREATE OR REPLACE does: a new history starts."""
         self.head = None
         self.foreign_append()
 
     def make_again(self) -> None:
-        """Drop the table, and make one of the same name."""
+        """Drop the table, and create one of the same name."""
         self.uuid, self.is_gone = f"{self.uuid}+", False
         self._backups = []
         self.snapshots, self.marks, self.head = {}, {}, None
@@ -227,7 +227,7 @@ class SimTable(MemoryTable):
         self.foreign_append()
 
     def rewind_to(self, version: int) -> None:
-        """Restore the catalog from a backup: what came after it has never been."""
+        """Restore the catalog from a backup: what came after it is lost."""
         backup = self._backups[version]
         self._backups = self._backups[: version + 1]
         self.snapshots, self.marks = dict(backup.snapshots), dict(backup.marks)
@@ -235,7 +235,7 @@ class SimTable(MemoryTable):
         self.last_sequence_number = backup.last_sequence_number
         self._last_number = backup.last_number
         self.change_columns(backup.columns)
-        self.ever = [one for one in self.ever if one.snapshot_id in self.snapshots]
+        self.ever = [snapshot for snapshot in self.ever if snapshot.snapshot_id in self.snapshots]
         self.landed_in = self.landed_in[: len(self.ever)]
 
     @property
@@ -278,21 +278,21 @@ class SimTable(MemoryTable):
         return self._answered(self._delivered(label, arrives))
 
     def _answered(self, outcome: Outcome) -> Outcome:
-        """Return what a driver is told; that there is no answer, only after some time."""
+        """Return the answer that a driver gets; a missing answer takes some time."""
         if outcome is Outcome.UNKNOWN:
             self._world.rest()
         return outcome
 
     def _before_post(self, label: str) -> None:
-        """Let others act before a post, for long if the driver's machine stands still."""
+        """Let others act before a post, for long if the driver's machine stalls."""
         self.posts_begun += 1
         self._world.pause(label)
         if self._world.faults.calls and self._world.chance.happens(_STALLS):
-            self._fault("the driver stands still before it posts")
+            self._fault("the driver stalls before it posts")
             self._world.sleep((20.0, 300.0)[self._world.chance.of(2)])
 
     def _delivered(self, label: str, arrives: Callable[[], bool]) -> Outcome:
-        """Let a post arrive, or something go wrong with it."""
+        """Let a post arrive, or inject a fault."""
         world = self._world
         world.counts["posts"] += 1
         if self.is_down or self.is_hidden:
@@ -329,7 +329,7 @@ class SimTable(MemoryTable):
         return Outcome.CONFLICT if fault == 5 and self.locks else Outcome.UNKNOWN
 
     def _deleted(self, view: TableView, path: str) -> None:
-        """Delete one file, unless the call goes wrong."""
+        """Delete one file, unless the call fails."""
         world = self._world
         fault = world.chance.of(4, _DELETE_FAULTS) if world.faults.calls else 0
         if fault == 1:

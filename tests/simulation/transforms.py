@@ -1,4 +1,4 @@
-"""The job's code, before and after somebody has mended it."""
+"""The job's code, before and after it was fixed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pyarrow as pa
 
 
 class Transform:
-    """Hands each batch to the history, which decides what becomes of it.
+    """Hands each batch to the history, which decides what happens to it.
 
     A class of its own in a module of its own: Holdfast looks at a transform's code, and should see
     this, not the simulation.
     """
 
     def __init__(self, called: Callable[[pa.RecordBatch, bool], dict[str, pa.Array]]) -> None:
-        """Take what is to be called: it returns the values of columns that the table has got."""
+        """Take the function to call: it returns the values of added columns."""
         self._called = called
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -32,7 +32,7 @@ class Mended(Transform):
 
 
 class Misfit(Transform):
-    """Gives something that the table has no column for."""
+    """Returns a column that the table lacks."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Work on a batch."""

@@ -1,8 +1,8 @@
 """The world: processes that take turns at every call, a clock, and what goes wrong.
 
 Each actor is a greenlet. Before every call to the store or the table it pauses, and the world
-decides who goes on, who dies, and what becomes of the call. Nothing runs at the same time as
-anything else, so a history is its decisions, to the letter.
+decides which actor continues, which one dies, and what happens to the call. Nothing runs
+concurrently, so its decisions determine a history exactly.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SWITCHES = 0.35
 
 
 class DiedError(BaseException):
-    """Ends a process where it stands; nothing of ours catches it for good."""
+    """Ends a process where it is; no code of ours swallows it."""
 
 
 class EndlessError(Exception):
-    """A history did not come to its end."""
+    """A history did not end."""
 
 
 @dataclass(eq=False)
 class Actor:
-    """Something that acts: a driver, a task, another writer, a request that is under way."""
+    """Something that acts: a driver, a task, another writer, a request under way."""
 
     name: str
     run: Callable[[], Any]
@@ -40,14 +40,14 @@ class Actor:
     lives: bool = True
     is_done: bool = False
     wakes_at: float = 0.0
-    # Whose process it belongs to: they die together.
+    # The actor whose process it belongs to: they die together.
     process: Actor | None = None
-    # Until when its whole process is stopped, with all that happens beside it.
+    # Until when its whole process is stopped, with everything that runs beside it.
     stopped_until: float = 0.0
-    # Until when its signs of life are held up, though it lives.
+    # Until when its signs of life are held up, though it is alive.
     unheard_until: float = 0.0
     waits_for: Callable[[], bool] | None = None
-    # Signals that have come and are not handled yet, and who handles which.
+    # Signals that have come and are not handled yet, and the handlers.
     signals: list[int] = field(default_factory=list)
     handlers: dict[int, Callable[[int, None], None]] = field(default_factory=dict)
     turn: Any = None
@@ -73,16 +73,16 @@ class World:
     actors: list[Actor] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    # Whoever makes the call of such a number stands still before it, for so many seconds.
+    # The actor that makes the call of such a number stalls before it, for so many seconds.
     stalls: dict[int, float] = field(default_factory=dict)
-    # Who dies with whom: called when an actor is killed.
+    # Called when an actor is killed: ends what dies with it.
     killed: Callable[[Actor], None] = lambda _actor: None
     _current: Actor | None = None
     _hub: Any = None
 
     @property
     def current(self) -> Actor | None:
-        """Who acts now."""
+        """The actor that acts now."""
         return self._current
 
     def now(self) -> float:
@@ -100,14 +100,14 @@ class World:
         """Let actors take turns until all have ended.
 
         Raises:
-            EndlessError: They do not.
+            EndlessError: The actors do not end.
         """
         self._hub = getcurrent()
         current: Actor | None = None
         while True:
             waiting = [actor for actor in self.actors if not actor.is_done]
             if not waiting:
-                self._current = None  # Whoever looks from outside now is none of them.
+                self._current = None  # Calls from outside do not belong to an actor.
                 return
             ready = [actor for actor in waiting if self._is_ready(actor)]
             if not ready:
@@ -115,7 +115,7 @@ class World:
                 later = [moment for moment in moments if moment > self.clock]
                 if not later:
                     names = ", ".join(actor.name for actor in waiting)
-                    raise EndlessError(f"nobody can go on: {names}")
+                    raise EndlessError(f"no actor can continue: {names}")
                 self.clock = min(later)
                 continue
             if current in ready:
@@ -123,20 +123,20 @@ class World:
                 ready.insert(0, current)
             current = ready[self.chance.of(len(ready), _SWITCHES)]
             self._current = current
-            # When it ends, the next turn is the world's to give, not that of whoever started it.
+            # When it ends, the world gives the next turn, not the actor that started it.
             current.turn.parent = self._hub
             current.turn.switch()
             self.actors = [actor for actor in self.actors if not actor.is_done]
 
     def pause(self, label: str) -> None:
-        """Let others act before this actor's next call, which it may not live to make.
+        """Let others act before this actor's next call; it may die before it makes it.
 
         Raises:
-            DiedError: It does not.
+            DiedError: The actor dies before its call.
         """
         actor = self._current
         if actor is None:
-            return  # Whoever looks from outside disturbs nobody.
+            return  # Calls from outside do not disturb actors.
         if not actor.lives:
             raise DiedError
         self.steps += 1
@@ -144,7 +144,7 @@ class World:
         if self.steps > _STEPS_MAX:
             raise EndlessError(f"more than {_STEPS_MAX} calls")
         if self.steps in self.stalls:
-            self.note(f"stands still before {label}")
+            self.note(f"stalls before {label}")
             self.counts["stalls"] += 1
             seconds = self.stalls.pop(self.steps)
             if self.chance.of(2):
@@ -164,7 +164,7 @@ class World:
         self.note(label)
 
     def kill(self, actor: Actor) -> None:
-        """End an actor at its next step, and whatever dies with it."""
+        """End an actor at its next step, and everything that dies with it."""
         actor.lives = False
         actor.waits_for, actor.wakes_at = None, 0.0
         self.counts["deaths"] += 1
@@ -182,10 +182,10 @@ class World:
             self.kill(actor)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Let the current actor rest until something is so.
+        """Let the current actor rest until a condition holds.
 
         Raises:
-            DiedError: It dies before.
+            DiedError: The actor dies first.
         """
         actor = self._current
         if actor is None:
@@ -205,7 +205,7 @@ class World:
         """Let the current actor rest for a while.
 
         Raises:
-            DiedError: It dies before.
+            DiedError: The actor dies first.
         """
         actor = self._current
         if actor is None:
@@ -219,7 +219,7 @@ class World:
     def beside(
         self, name: str, after_s: float, act: Callable[[], float | None], /
     ) -> Callable[[], None]:
-        """Let something happen beside the current actor, in the same process."""
+        """Run something beside the current actor, in the same process."""
         owner, is_over = self._current, False
         if owner is None:
             return lambda: None
@@ -244,7 +244,7 @@ class World:
         return end
 
     def new_lock(self) -> Lock:
-        """Return a lock that one actor may hold as often as it likes."""
+        """Return a reentrant lock."""
         return Lock(self)
 
     def rest(self) -> None:
@@ -252,7 +252,7 @@ class World:
         self.sleep((0.0, 1.0, 20.0, 300.0)[self.chance.of(4)])
 
     def note(self, what: str) -> None:
-        """Write down what the current actor does."""
+        """Record what the current actor does."""
         if self.is_traced:
             name = self._current.name if self._current else "the world"
             self.trace.append(f"{self.steps:5d}  {name:<22} {what}")
@@ -274,7 +274,7 @@ class World:
                 result = actor.run()
         except DiedError as died:
             error = died
-        except Exception as raised:  # noqa: BLE001 - whoever waits for it decides what it means.
+        except Exception as raised:  # noqa: BLE001 - the waiting actor decides what it means.
             error = raised
         actor.is_done = True
         actor.ended(result, error)
@@ -282,14 +282,14 @@ class World:
 
 @dataclass
 class Lock:
-    """What one actor holds at a time, and others wait for."""
+    """A lock: one actor holds it at a time, and others wait for it."""
 
     world: World
     holder: Actor | None = None
     depth: int = 0
 
     def __enter__(self) -> None:
-        """Wait until it is free, or its holder dead, and take it."""
+        """Wait until it is free, or its holder is dead, and take it."""
         actor = self.world.current
         if self.holder is not actor:
             self.world.wait_for(self._is_free)
@@ -297,7 +297,7 @@ class Lock:
         self.depth += 1
 
     def __exit__(self, *_error: object) -> None:
-        """Let it go."""
+        """Release it."""
         self.depth -= 1
         if not self.depth:
             self.holder = None

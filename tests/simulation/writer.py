@@ -1,4 +1,4 @@
-"""Schemas as the tables tell them, and writers that note for which columns a file was written."""
+"""Schemas as the tables show them, and writers that note which columns a file was written for."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.simulation.world import World
 
 @functools.cache
 def changes_between(began: str, now: str) -> str:
-    """Return which changes files for an Iceberg schema would not survive, as the sink has it."""
+    """Return the schema changes that files would not survive, as the Iceberg sink decides it."""
     return "; ".join(schema_changes(json.loads(began), json.loads(now)))
 
 
 @functools.cache
 def _schema_text(columns: Columns) -> str:
     fields = [
-        {"id": one.number, "name": one.name, "type": one.kind, "required": False}
-        | {"doc": str(one.origin)}
-        for one in columns
+        {"id": column.number, "name": column.name, "type": column.kind, "required": False}
+        | {"doc": str(column.origin)}
+        for column in columns
     ]
     return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
 
@@ -42,22 +42,22 @@ def schema_of(columns: Columns) -> dict[str, Any]:
 def columns_of(schema: Mapping[str, Any]) -> Columns:
     """Return the columns of a schema from `schema_of`."""
     return tuple(
-        Column(number=one["id"], name=one["name"], kind=one["type"], origin=int(one["doc"]))
-        for one in schema["fields"]
+        Column(number=field["id"], name=field["name"], kind=field["type"], origin=int(field["doc"]))
+        for field in schema["fields"]
     )
 
 
 class Written(Protocol):
-    """What a writer needs of its table."""
+    """What a writer needs from its table."""
 
     files: TimedFiles
     file_rows: int | None
-    # For which columns each file was written.
+    # The columns that each file was written for.
     written_for: dict[str, Columns]
 
 
 class SimWriterSpec(MemoryWriterSpec):
-    """Opens writers that a kill can meet between two files."""
+    """Opens writers that can be killed between two files."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class SimWriterSpec(MemoryWriterSpec):
 
         Args:
             columns: The columns to write for.
-            world: Where the writers' tasks live.
+            world: The world that the writers' tasks run in.
             table: The table.
-            may_lack: Which columns the output need not have.
+            may_lack: The columns that the output may lack.
             is_numbered: Whether rows carry the numbers of their columns, as Iceberg's do.
         """
         super().__init__(
@@ -93,8 +93,10 @@ class SimWriterSpec(MemoryWriterSpec):
 
 @functools.cache
 def _arrow_schema(columns: Columns, is_numbered: bool) -> pa.Schema:  # noqa: FBT001 - cached.
-    numbers = ({"PARQUET:field_id": str(one.number)} if is_numbered else None for one in columns)
-    fields = zip((one.arrow for one in columns), numbers, strict=True)
+    numbers = (
+        {"PARQUET:field_id": str(column.number)} if is_numbered else None for column in columns
+    )
+    fields = zip((column.arrow for column in columns), numbers, strict=True)
     return pa.schema([field.with_metadata(number) for field, number in fields])
 
 

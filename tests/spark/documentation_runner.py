@@ -1,6 +1,6 @@
 """Run the documentation's blocks of code: one process and one Spark session for all pages.
 
-Usage: python -m tests.spark.documentation_runner FOLDER. What became of each block is written to
+Usage: python -m tests.spark.documentation_runner FOLDER. The outcome of each block is written to
 `outcomes.json` there: nothing, or how it failed.
 """
 
@@ -28,7 +28,7 @@ _SETTINGS = {
 
 
 def main(folder: Path) -> None:
-    """Run all pages, and write down what became of them."""
+    """Run all pages, and write their outcomes."""
     builder: Any = SparkSession.builder
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
@@ -46,13 +46,13 @@ def main(folder: Path) -> None:
 
 
 def play(page: Path, scene: Scene) -> dict[str, str]:
-    """Run a page's blocks in their order; one that fails does not keep the next from its turn."""
+    """Run a page's blocks in order; the next one runs even if one fails."""
     return {block.place: failure(scene, block) for block in blocks_to_run(page)}
 
 
 def failure(scene: Scene, block: Block) -> str:
     """Run a block, and return how it failed; empty if it did not."""
-    print(block.place, flush=True)  # Told if the whole takes too long.
+    print(block.place, flush=True)  # Printed, so that a timeout shows which block was running.
     try:
         scene.play(block)
     except Exception:  # noqa: BLE001 - whatever a block raises is its outcome.

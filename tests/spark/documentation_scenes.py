@@ -1,8 +1,8 @@
 """What the documentation's blocks of code find when they are run: a lake, inputs, stand-ins.
 
-A page's blocks are run in their order, with the same names. What a page takes for granted (`df`,
-`enrich`, a table) is made here. `s3://lake` and `s3://raw` are folders, and the catalog `lake` is a
-file of SQLite: so a reader's places need no server.
+A page's blocks are run in order, with the same names. What a page takes for granted (`df`,
+`enrich`, a table) is made here. `s3://lake` and `s3://raw` are folders, and the catalog `lake` is
+an SQLite file, so a page's locations need no server.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ TUTORIALS = pages("docs/tutorial/*.md")
 NOT_RUN = {
     ("README.md", "quickstart-1"): "tests/spark/test_quickstart.py runs it, and kills it half way",
     ("docs/explanation/comparison.md", "left_anti"): "it shows bare Spark, with Iceberg's own JAR",
-    ("docs/how-to/name-catalog-and-store.md", "catalog.example"): "a catalog of nobody's",
+    ("docs/how-to/name-catalog-and-store.md", "catalog.example"): "a catalog that does not exist",
     ("docs/how-to/run-from-cron.md", "EX_TEMPFAIL"): "a part of examples/cron, which is run",
     ("docs/how-to/run-under-airflow.md", "airflow.sdk"): "a part of examples/airflow",
     ("docs/how-to/run-under-airflow.md", "default_int_handler"): "it changes the process's signals",
     ("docs/how-to/run-under-dagster.md", "dg.asset"): "a part of examples/dagster",
     ("docs/how-to/run-under-dagster.md", "partition_key"): "a line of such an asset",
     ("examples/keyed_join/README.md", "join(customers"): "a part of score.py, which is run",
-    ("examples/keyed_join/README.md", "doubled.isEmpty"): "it goes on from the block before",
-    ("examples/llm_enrich/README.md", "quarantined()"): "it goes on from the example's own run",
-    ("examples/pdf_text/README.md", "quarantined()"): "it goes on from the example's own run",
+    ("examples/keyed_join/README.md", "doubled.isEmpty"): "it continues the block before",
+    ("examples/llm_enrich/README.md", "quarantined()"): "it continues the example's own run",
+    ("examples/pdf_text/README.md", "quarantined()"): "it continues the example's own run",
 }
 
 ROWS = 20
@@ -61,7 +61,7 @@ _TEXTS = ("text", "label", "answer")
 
 
 def blocks_to_run(page: Path) -> list[Block]:
-    """Return the blocks of a page that are run here, in their order."""
+    """Return the blocks of a page that are run here, in order."""
     if page in TUTORIALS:
         return []
     left_out = [text for name, text in NOT_RUN if name == name_of(page)]
@@ -70,7 +70,7 @@ def blocks_to_run(page: Path) -> list[Block]:
 
 
 class Embed:
-    """A model that some pages take for granted."""
+    """A model that some pages assume."""
 
     def __init__(self, name: str = "") -> None:
         """Take a model's name."""
@@ -85,7 +85,7 @@ class EmbedImage:
     """A model of images: the bytes, and a vector for each."""
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Return the columns that the page speaks of."""
+        """Return the columns that the page names."""
         vectors = pa.array([[0.5] * 512] * batch.num_rows, pa.list_(pa.float32(), 512))
         return {"path": batch["path"], "image": batch["bytes"], "vector": vectors}
 
@@ -95,15 +95,15 @@ class MyError(Exception):
 
 
 def enrich(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Stand for the reader's costly step."""
+    """Act as the reader's costly step."""
     return {"order_id": batch["order_id"], "id": batch["id"], "label": batch["text"]}
 
 
 def enrich_all_but_one(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Fail for one row of all.
+    """Fail for one of the rows.
 
     Raises:
-        ValueError: The row is among these.
+        ValueError: The row is in this batch.
     """
     if 7 in batch["id"].to_pylist():
         raise ValueError("a row that never works")
@@ -111,12 +111,12 @@ def enrich_all_but_one(batch: pa.RecordBatch) -> dict[str, Any]:
 
 
 def ask(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Stand for a model that answers."""
+    """Act as a model that answers."""
     return {"id": batch["id"], "answer": batch["text"]}
 
 
 async def ask_model(row: dict[str, Any]) -> dict[str, Any]:
-    """Stand for a model that answers one row."""
+    """Act as a model that answers one row."""
     return {"id": row["id"], "label": row["text"], "tokens": 3}
 
 
@@ -134,7 +134,7 @@ class Scene:
         """Make the lake.
 
         Args:
-            session: All pages' session; its catalog `lake` becomes this page's.
+            session: The session of all pages; its catalog `lake` becomes this page's.
             folder: Empty, and the page's own.
             url: Where the model that is asked over HTTP answers.
         """
@@ -170,12 +170,12 @@ class Scene:
         return f"file://{self.folder}/lake/_holdfast"
 
     def new_run(self) -> hf.Run:
-        """Return a run that nobody has started."""
+        """Return a run that was never started."""
         self._runs += 1
         return hf.Run(f"scene-{self._runs}", store=self.store)
 
     def play(self, block: Block) -> None:
-        """Run a block as a reader would, on this scene's places."""
+        """Run a block as a reader would, on this scene's locations."""
         # A reader's table has the columns of one job; those of the scene have all that pages name.
         with mock.patch.object(hf.Run, "append", _append_to_wide_table):
             self._play(block)

@@ -12,7 +12,7 @@ from tests.conftest import PYTHON_PATH
 from tests.crash.started_jobs import kill_process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Where `make example-envs` puts what the development set lacks.
+# Where `make example-envs` puts packages that the development environment lacks.
 INSTALLED = (
     Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast") / "examples"
 )
@@ -56,7 +56,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def working_folder(process: Path) -> str:
-    """Return where a process works; nothing once it is gone, or if it is somebody else's."""
+    """Return a process's working folder; nothing once it is gone, or if it is another user's."""
     try:
         return str((process / "cwd").readlink())
     except OSError:
@@ -64,7 +64,7 @@ def working_folder(process: Path) -> str:
 
 
 def output(script: Path, *arguments: str, folder: Path) -> str:
-    """Return what a script printed that ended well."""
+    """Return what a script that ended well printed."""
     done = run_script(script, *arguments, folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -28,12 +28,12 @@ def doctor(store: str, **environment: str) -> dict[str, Mapping[str, str]]:
         text=True,
     )
     checks = json.loads(done.stdout)["checks"]
-    assert done.returncode == int(any(one["level"] == "failed" for one in checks))
-    return {one["check"]: one for one in checks}
+    assert done.returncode == int(any(check["level"] == "failed" for check in checks))
+    return {check["check"]: check for check in checks}
 
 
 def test_executors_say_what_they_are_and_reach_the_store(tmp_path: Path) -> None:
-    """Two tasks import Holdfast, list the store and tell the time."""
+    """Two tasks import Holdfast, list the store and report the time."""
     found = doctor(f"file://{tmp_path}/store", PYSPARK_PYTHON=sys.executable)
     assert found["spark session"]["seen"].endswith("at local[2]")
     assert "2 tasks on" in found["executor python"]["seen"]
@@ -42,7 +42,7 @@ def test_executors_say_what_they_are_and_reach_the_store(tmp_path: Path) -> None
 
 
 def test_executors_of_the_wrong_python_are_found(tmp_path: Path) -> None:
-    """What Spark starts its workers with has none of our packages."""
+    """The Python that Spark starts its workers with has none of our packages."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # Without site-packages.
     python.chmod(0o755)

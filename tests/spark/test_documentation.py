@@ -53,7 +53,7 @@ def test_each_block_is_valid_python(page: Path) -> None:
 
 @pytest.mark.parametrize(("page", "text"), NOT_RUN, ids=str)
 def test_a_block_that_is_listed_as_not_run_is_there(page: str, text: str) -> None:
-    """One block has the text: a block that was mended or removed leaves no entry behind."""
+    """Exactly one block has the text: a block that was fixed or removed leaves no entry behind."""
     assert len([block for block in blocks(ROOT / page, "python") if text in block.code]) == 1
     assert NOT_RUN[page, text]  # It says why.
 
@@ -62,7 +62,7 @@ def test_a_block_that_is_listed_as_not_run_is_there(page: str, text: str) -> Non
     ("page", "text"), [(page, text) for page in BEFORE for text in BEFORE[page]], ids=str
 )
 def test_a_block_that_is_prepared_for_is_there(page: str, text: str) -> None:
-    """What is made for a block that nobody runs would only seem to be of use."""
+    """A preparation for a block that is not run would only seem useful."""
     assert any(text in block.code for block in blocks_to_run(ROOT / page))
 
 
@@ -82,7 +82,7 @@ def test_a_tutorial_works_from_top_to_bottom(page: Path, tmp_path: Path) -> None
     Method: a process of its own, so that no other test's Spark session is found.
     """
     found = blocks(page, "python")
-    assert found  # There is something to run: the test is not vacuous.
+    assert found  # There is something to run, so the test is not vacuous.
     script = tmp_path / "tutorial.py"
     script.write_text("\n".join(block.code for block in found))
     done = subprocess.run(

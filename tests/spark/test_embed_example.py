@@ -29,7 +29,7 @@ def output(folder: Path, script: str, *arguments: str) -> str:
 def test_the_example_keeps_vectors_over_a_kill_and_finds_texts(tmp_path: Path) -> None:
     """Each row lands once, a third start writes nothing, and rows that came later are found too.
 
-    Method: the stand-in for the model, so that nothing but the development set is needed.
+    Method: the stand-in for the model, so that only the development environment is needed.
     """
     job = ("--model=hashing", "--rows=2000", "--checkpoint-every=1s")
     resumed = output(tmp_path, "kill_and_resume.py", *job)
@@ -54,7 +54,7 @@ def test_the_example_keeps_vectors_over_a_kill_and_finds_texts(tmp_path: Path) -
 
 @pytest.fixture
 def model() -> None:
-    """Skip where the model is not installed: its package asks for far more than it needs."""
+    """Skip where the model is not installed: its package pulls in far more than it needs."""
     path = [str(MODEL), *sys.path]
     find = importlib.machinery.PathFinder.find_spec
     if missing := [name for name in NEEDED if find(name, path) is None]:
@@ -91,8 +91,8 @@ def test_the_model_says_what_its_authors_say(tmp_path: Path) -> None:
 def test_the_model_finds_what_is_meant(tmp_path: Path) -> None:
     """With the real model the nearest text is one with which the question shares no word.
 
-    The nearest only: colour, merit and city weigh as much as the thing, so that a drill may well
-    come before the third spade.
+    Only the nearest is checked: colour, quality and city weigh as much as the thing, so that a
+    drill may well come before the third spade.
     """
     assert "320 rows in the dataset, 320 different ids" in output(
         tmp_path, "embed.py", "--rows=320"

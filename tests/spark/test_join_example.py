@@ -1,4 +1,4 @@
-"""The example that joins two DataFrames, as its README runs it: killed, resumed, a key twice."""
+"""The example that joins two DataFrames, as its README runs it: killed, resumed, keys doubled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_example_rates_again_only_what_was_not_done(tmp_path: Path) -> None:
 
 
 def test_the_example_shows_keys_that_the_join_has_doubled(tmp_path: Path) -> None:
-    """A customer who stands twice doubles keys: nothing is written, and mending is enough."""
+    """A customer who appears twice doubles keys: nothing is written, and a fix is enough."""
     job = (EXAMPLE / "score.py", "--rows=600", "--run=join-2")
     refused = run_script(*job, "--doubled", folder=tmp_path)
     assert refused.returncode == 1

@@ -23,7 +23,7 @@ SEED = int(os.environ.get(SEED_VARIABLE) or random.randrange(2**32))
 ROWS = 600
 EDGES = (0, 1, -1, -(2**63), 2**63 - 1)
 
-# Each is made of 64 random bits: a shift keeps the sign and leaves as many as the type holds.
+# Each is made from 64 random bits: a shift keeps the sign and as many bits as the type holds.
 COLUMNS = {
     "flag": "bits < 0",
     "i8": "cast(shiftright(bits, 56) as tinyint)",
@@ -57,7 +57,7 @@ def values(lake: SparkSession) -> DataFrame:
         choices = (rng.choice(EDGES), rng.randrange(-1000, 1000), rng.randrange(-(2**63), 2**63))
         return rng.choice(choices)
 
-    # Each column gets bits of its own, or two columns of a key would be NULL together.
+    # Each column gets its own bits, or two columns of a key would be NULL together.
     rows = [tuple(bits() for _ in COLUMNS) for _ in range(ROWS)]
     raw = lake.createDataFrame(rows, ", ".join(f"{name} bigint" for name in COLUMNS))
     made = (f"{how.replace('bits', name)} as {name}" for name, how in COLUMNS.items())
@@ -84,6 +84,6 @@ def test_tasks_and_spark_sum_the_same_hashes(values: DataFrame, key: tuple[str, 
     print(f"to run again: {SEED_VARIABLE}={SEED}")
     nothing = KeyFiles(storage=ObjectStorage({}), uris={})
     measured: InputSums = DataFrameSubmitter(values, key).measure(nothing)
-    assert measured.null_keys > 0  # NULLs were among them: the test is not vacuous.
+    assert measured.null_keys > 0  # NULLs were among them, so the test is not vacuous.
     assert measured.rows == ROWS
     assert sums_in_tasks(values, key) == (measured.rows, measured.low, measured.high)

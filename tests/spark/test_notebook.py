@@ -20,7 +20,7 @@ def code_cells() -> list[dict[str, Any]]:
 
 
 def test_the_notebook_is_kept_without_outputs() -> None:
-    """What a run prints is the reader's own: in the repository it would only grow old."""
+    """What a run prints differs for each reader: in the repository it would only go stale."""
     assert code_cells()
     for cell in code_cells():
         assert cell["outputs"] == []

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 @pytest.fixture(autouse=True)
 def _libraries() -> None:
-    """Skip where what makes and reads PDFs is not installed: Holdfast itself does not need it."""
+    """Skip where the PDF packages are not installed: Holdfast itself does not need them."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}; see examples/pdf_text/README.md")
 
@@ -36,7 +36,7 @@ def test_the_example_reads_each_file_once_over_a_kill(tmp_path: Path) -> None:
     done = killed_half_way("pdf-text-1", *job, folder=tmp_path)
     assert FILES / 2 <= done < FILES
     resumed = output(*job, folder=tmp_path)
-    # The broken file may be among those that were done, but it is no row that is kept.
+    # The broken file may be among those that were done, but it is not a row that is kept.
     assert done - 1 <= number_in(r"kept +([\d,]+) rows of earlier starts", resumed) < FILES
     assert number_in(r"  rows +([\d,]+)", resumed) == FILES - 1
     assert "not read: logbook-0040.pdf: PdfStreamError: " in resumed
@@ -44,5 +44,5 @@ def test_the_example_reads_each_file_once_over_a_kill(tmp_path: Path) -> None:
 
     asked = output(EXAMPLE / "query.py", "with tea", folder=tmp_path)
     assert f"{FILES - 1} rows, {FILES - 1} different files" in asked
-    assert number_in(r"(\d+) of them speak of 'with tea'", asked) == 16
+    assert number_in(r"(\d+) of them mention 'with tea'", asked) == 16
     assert "logbook-0000.pdf, 6 pages: Log of the Marigold, bound for Lisbon with tea." in asked

@@ -47,14 +47,15 @@ report = hf.Run("shown", store=f"file://{lake}/ledger", progress=True).append(
     create=hf.Create(),
 )
 assert report.rows == 1000
-left = [one.name for one in threading.enumerate() if one.name.startswith("holdfast-progress")]
+names = [thread.name for thread in threading.enumerate()]
+left = [name for name in names if name.startswith("holdfast-progress")]
 assert left == [], left
 """
 
 
 @pytest.mark.spark
 def test_progress_of_a_real_job_leaves_stdout_alone(tmp_path: Path) -> None:
-    """Not a terminal: plain lines on stderr, the last one says that it has landed."""
+    """Without a terminal there are plain lines on stderr; the last one says that it has landed."""
     script = tmp_path / "job.py"
     script.write_text(JOB)
     done = subprocess.run(
@@ -66,7 +67,7 @@ def test_progress_of_a_real_job_leaves_stdout_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    lines = [one for one in done.stderr.splitlines() if one.startswith("holdfast: run shown: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("holdfast: run shown: ")]
     assert len(lines) >= 2  # It was seen at work, before its end.
     assert any("; start 1, pass 1: computes all rows; " in line for line in lines[:-1])
     assert "100%; rows 1,000 of 1,000" in lines[-1]

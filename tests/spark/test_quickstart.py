@@ -1,4 +1,4 @@
-"""The README's quickstart: killed half way, it goes on; and it needs nothing but pip packages."""
+"""The README's quickstart: killed half way, it resumes; and it needs only pip packages."""
 
 from __future__ import annotations
 

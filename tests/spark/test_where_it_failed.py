@@ -22,8 +22,8 @@ def parsed(value):
 
 
 def label(batch):
-    for one in batch["id"].to_pylist():
-        parsed(one)
+    for id_ in batch["id"].to_pylist():
+        parsed(id_)
 
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
@@ -36,7 +36,7 @@ OWN_LINE = """job.py:9 in parsed, `return {"three": 3}[value]  # The user's own 
 
 @pytest.mark.spark
 def test_an_uncaught_error_shows_the_workers_traceback_and_the_users_line(tmp_path: Path) -> None:
-    """The worker's traceback stands above the driver's; status says the same the next day."""
+    """The worker's traceback is above the driver's; status says the same the next day."""
     script, store = tmp_path / "job.py", f"file://{tmp_path}/ledger"
     text = JOB.replace("STORE", store).replace("TABLE", f"{tmp_path}/t.lance")
     script.write_text(text, encoding="utf-8")

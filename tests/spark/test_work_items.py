@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
 @pytest.mark.parametrize("items", [1, 2, 3, 8, 17])
 def test_each_item_is_alone_in_its_partition(lake: SparkSession, items: int) -> None:
-    """Spark's own dealing put two of two into one task, and a replay took twice as long."""
+    """Spark's own distribution put two of two into one task, and a replay took twice as long."""
     texts = [f'["it\'s", "{number}"]' for number in range(items)]
     found = one_a_partition(lake, texts).withColumn("place", sf.spark_partition_id()).collect()
     assert sorted(row[ITEM_COLUMN] for row in found) == sorted(texts)

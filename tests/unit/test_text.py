@@ -43,7 +43,7 @@ def test_a_duration_is_read_in_seconds(duration: str | float | timedelta, second
 )
 def test_a_text_that_is_not_a_duration_is_refused_and_repeated(duration: str) -> None:
     """A number without a unit is refused too, because its unit would be a guess."""
-    with pytest.raises(ValueError, match="is no duration") as caught:
+    with pytest.raises(ValueError, match="is not a duration") as caught:
         seconds_of(duration)
     assert repr(duration) in str(caught.value)
 

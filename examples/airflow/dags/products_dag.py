@@ -1,4 +1,4 @@
-"""A Holdfast job as a task of Airflow: each retry goes on where the last one stopped."""
+"""A Holdfast job as an Airflow task: each retry resumes where the last one stopped."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import holdfast as hf
 
 
 def describe(holdfast_run: str) -> dict[str, Any]:
-    """Run the job; what it returns can be seen as the task's XCom.
+    """Run the job; its return value is the task's XCom.
 
     Raises:
         AirflowFailException: A retry would fail the same way, so none is made.
-        HoldfastError: A retry may end well.
+        HoldfastError: The job failed, but a retry may succeed.
     """
-    # Here, because Airflow reads this file again and again, and PySpark is slow to import.
+    # Imported here, because Airflow reads this file repeatedly, and PySpark is slow to import.
     from product_job import describe_products  # noqa: PLC0415
 
     try:

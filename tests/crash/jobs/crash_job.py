@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 
 
-def named(name: str) -> Any:  # noqa: ANN401 - whatever stands there.
-    """Return what stands under `module:name`."""
+def named(name: str) -> Any:  # noqa: ANN401 - any object.
+    """Return the object named by `module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def target(settings: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:
-    """Return the table to write: a dataset where there are storage options for one."""
+    """Return the table to write: a dataset if there are storage options for one."""
     if "storage_options" in settings:
         return hf.LanceTable(settings["to"], storage_options=settings["storage_options"])
     return hf.IcebergTable(settings["to"], catalog=settings["catalog"])

@@ -1,4 +1,4 @@
-"""A user's script whose credentials are replaced under it. Its settings are in HOLDFAST_JOB."""
+"""A script whose credentials are replaced while it runs. Its settings are in HOLDFAST_JOB."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ job: dict[str, Any] = json.loads(os.environ["HOLDFAST_JOB"])
 
 
 def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Stand for work that takes ten milliseconds a row."""
+    """Take ten milliseconds a row, as real work does."""
     time.sleep(0.01 * batch.num_rows)
     return batch
 

@@ -21,14 +21,14 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.engine import resolve
 
-POISON = 3  # This row fails, whoever computes it.
+POISON = 3  # This row fails, whichever driver computes it.
 
 
 class Work:
-    """Stands for a model: y = 2 * id + 1, for all rows but one."""
+    """In place of a model: y = 2 * id + 1, for all rows but one."""
 
     def __init__(self, row_s: float, *, fails: bool) -> None:
-        """Say how long a row takes, and whether all fail, as with code that has a mistake."""
+        """Take how long a row takes, and whether all fail, as with code that has a bug."""
         self.row_s = row_s
         self.fails = fails
 
@@ -38,11 +38,11 @@ class Work:
         time.sleep(self.row_s)
         if self.fails or POISON in ids:
             raise ValueError("cannot be done")
-        return {"id": ids, "y": [2 * one + 1 for one in ids]}
+        return {"id": ids, "y": [2 * id_ + 1 for id_ in ids]}
 
 
 def target(order: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:
-    """Return the table to write; a place is one of a Lance dataset."""
+    """Return the table to write: an Iceberg table, or a Lance dataset if it has a place."""
     if "://" in order["to"]:
         return hf.LanceTable(order["to"], storage_options=order["store_options"])
     return hf.IcebergTable(order["to"], catalog=order["catalog"])
@@ -89,7 +89,7 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def live(order: dict[str, Any]) -> None:
-    """Be a driver from its first step to its end."""
+    """Run a driver from its first step to its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ended: dict[str, Any] = {"outcome": "", "error": ""}
     try:
@@ -103,7 +103,7 @@ def live(order: dict[str, Any]) -> None:
 
 def main() -> None:
     """Fork a driver for each order, until there are no more."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for them: no zombies.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # The system reaps them.
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -21,7 +21,7 @@ import holdfast as hf
 
 
 class Stamp:
-    """Stands for a model: built once in each worker process, it marks the rows that it sees."""
+    """In place of a model: built once in each worker process, it marks the rows that it sees."""
 
     def __init__(self, pause_s: float) -> None:
         """Take the time that a batch costs; find out which executor this process works for."""
@@ -32,7 +32,7 @@ class Stamp:
         self.executor = int(daemon.rpartition(")")[2].split()[1])
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Return the rows with the marks of who worked on them."""
+        """Return the rows, marked with the object and the executor that worked on them."""
         time.sleep(self.pause_s)
         return {
             "id": batch.column("id"),

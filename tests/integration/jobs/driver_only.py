@@ -1,4 +1,4 @@
-"""A transform that stands beside a job's script: the driver can import it, executors cannot."""
+"""A transform in a file beside the job's script: the driver can import it, executors cannot."""
 
 from __future__ import annotations
 

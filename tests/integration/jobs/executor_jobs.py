@@ -21,7 +21,7 @@ import holdfast as hf
 
 
 class Fails:
-    """Leaves a file that tells of each call, then fails."""
+    """Leaves a file for each call, then fails."""
 
     def __init__(self, calls: str) -> None:
         """Take the folder for the files."""
@@ -38,7 +38,7 @@ def chosen_transform(case: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever th
     if "calls" in case:
         return Fails(case["calls"])
     if "module" in case:
-        # It stands beside this script, where executors do not look.
+        # It is beside this script, where executors do not look.
         return importlib.import_module(case["module"]).unchanged
     return None
 

@@ -1,4 +1,4 @@
-"""A job whose transform waits for a file: a driver that is at work as long as a test wants.
+"""A job whose transform waits for a file: the driver stays at work as long as a test wants.
 
 Its settings are one JSON object in the environment's HOLDFAST_JOB. It prints one line of JSON:
 how it ended.
@@ -25,7 +25,7 @@ from holdfast.ledger.ports import Ports, in_a_thread
 
 
 def hurried(speed: float) -> dict[str, Any]:
-    """Return ports on which a wait, or the time between two beats, passes so many times as fast.
+    """Return ports on which waits, and the time between two beats, pass `speed` times as fast.
 
     Both drivers must have them: what one waits for is what the other does in that time.
     """
@@ -54,7 +54,7 @@ class Held:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run the job, on a machine of another name, or with faster clocks, if it is to be."""
+    """Run the job; optionally under another machine name, or with faster clocks."""
     ports = {"machine": settings["machine"]} if "machine" in settings else {}
     ports |= hurried(settings["speed"]) if "speed" in settings else {}
     run_module.Ports = partial(Ports, **ports)  # type: ignore[assignment, attr-defined]

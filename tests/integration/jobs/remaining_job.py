@@ -1,4 +1,4 @@
-"""A job with a UDF in its DataFrame, in the steps of a bad day. A client of Spark Connect.
+"""A Spark Connect job with a UDF in its DataFrame, in the steps of a bad day.
 
 Its settings are one JSON object in the environment's HOLDFAST_JOB. It prints one line of JSON
 for each step.
@@ -32,7 +32,7 @@ def twice(notes: str, fails_at: int) -> Column:
 
 
 def tell(step: str, **facts: object) -> None:
-    """Print what a step came to."""
+    """Print the result of a step."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
 
 

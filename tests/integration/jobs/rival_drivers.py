@@ -1,4 +1,4 @@
-"""Drivers of the same runs, all at once: threads with a Connect session each, or one process.
+"""Drivers of the same runs, at the same time: threads with a Connect session each, or one process.
 
 Settings are one JSON object in the environment's HOLDFAST_JOB. For each round and driver one line
 of JSON says how it ended.
@@ -40,7 +40,7 @@ def new_session(settings: dict[str, Any]) -> SparkSession:
 
 
 def meet(settings: dict[str, Any], number: int, driver: str) -> None:
-    """Wait until all drivers, of whatever process, are at the same round."""
+    """Wait until all drivers, in any process, are at the same round."""
     folder = Path(settings["meeting"])
     (folder / f"{number}-{driver}").touch()
     until = time.monotonic() + _MEET_S
@@ -54,24 +54,24 @@ def drive(settings: dict[str, Any], driver: str) -> None:
     """Take part in all rounds."""
     session = new_session(settings)
     rows = session.range(0, settings["rows"], 1, settings["tasks"]).withColumnRenamed("id", "n")
-    for number, one in enumerate(settings["rounds"]):
+    for number, round_ in enumerate(settings["rounds"]):
         ended: dict[str, Any] = {"round": number, "driver": driver, "outcome": "", "error": ""}
         run = hf.Run(
-            one["run_id"],
+            round_["run_id"],
             store=settings["store"],
             store_options=settings["store_options"],
             takeover="now",
         )
         meet(settings, number, driver)
-        time.sleep(one["delays"][driver])
+        time.sleep(round_["delays"][driver])
         try:
             report = run.append(
                 rows,
-                to=hf.IcebergTable(one["to"], catalog=settings["catalog"]),
+                to=hf.IcebergTable(round_["to"], catalog=settings["catalog"]),
                 key="n",
                 transform=slowly,
                 batch_rows=2,
-                checkpoint_every=one["checkpoint_every"],
+                checkpoint_every=round_["checkpoint_every"],
                 create=hf.Create(),
             )
             ended |= {"outcome": report.outcome, "snapshot_id": report.snapshot_id}

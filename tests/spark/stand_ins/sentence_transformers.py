@@ -1,4 +1,4 @@
-"""Stands for the package of this name, whose models nobody downloads for a test."""
+"""A stand-in for the package of this name, whose models are too large to download for a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIMENSIONS = 384
 
 
 class SentenceTransformer:
-    """Turns texts into vectors of the right size, which mean nothing."""
+    """Turns texts into meaningless vectors of the right size."""
 
     def __init__(self, name: str) -> None:
         """Take a model's name; nothing is loaded."""
