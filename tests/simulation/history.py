@@ -94,7 +94,6 @@ class History:
     # The store when all was done, before the sweep.
     before_sweep: SimStorage = field(init=False)
     table: SimTable = field(init=False)
-    uuid_began: str = field(init=False)
     starts: list[Start] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     # What others have done, by its name in `DEEDS`, and which errors they got.
@@ -145,7 +144,6 @@ class History:
         self.table = kind(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
         )
-        self.uuid_began = self.table.uuid
 
     def run(self) -> None:
         """Run it; then, without further faults, bring it to its end."""

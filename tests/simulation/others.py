@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import cast
 from holdfast.engine.cleanup import abort
 from holdfast.engine.watch import quarantine_chunks, run_folders, status
 from holdfast.errors import HoldfastError, RunCommittedError, TableMissingError
-from holdfast.model.records import Identity
+from holdfast.model.records import Identity, open_json
+from holdfast.model.stored import RecordDamagedError
 from holdfast.sinks.base import Sink, TableView
 from tests.simulation.history import LAYOUT, LONG_S, STORE, History
 from tests.simulation.lance_table import LanceSimTable
@@ -60,10 +62,8 @@ def _sink(history: History, *, elsewhere: bool) -> Callable[[Identity], Sink]:
 
 def _abort(history: History, *, elsewhere: bool = False) -> None:
     history.did("abort", "elsewhere" if elsewhere else "")
-    table = history.table
     # A user declares the table gone only if it is.
-    is_gone = table.is_gone or table.uuid != history.uuid_began
-    is_said = is_gone and history.world.chance.of(2) == 1
+    is_said = _is_table_gone(history) and history.world.chance.of(2) == 1
     try:
         given_up = abort(
             history.ledger(),
@@ -80,6 +80,17 @@ def _abort(history: History, *, elsewhere: bool = False) -> None:
         return
     history.aborted_at = history.world.steps
     history.world.note("aborted")
+
+
+def _is_table_gone(history: History) -> bool:
+    """Whether the run's table was dropped, or replaced by another after the run began."""
+    table, run_file = history.table, history.storage.objects.get(LAYOUT.identity)
+    if table.is_gone or run_file is None:
+        return table.is_gone
+    with contextlib.suppress(RecordDamagedError):
+        uuid: str = open_json(run_file)["identity"]["table_uuid"]
+        return table.uuid != uuid
+    return False
 
 
 def _sweep(history: History, *, elsewhere: bool = False) -> None:
