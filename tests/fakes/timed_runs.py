@@ -135,6 +135,7 @@ def timed_run(*starts: TimedStart, shape: Shape | None = None) -> Observation:
         starts=found,
         work=work,
         logs=[],
+        lost_cost=0.0,
     )
     return replace(
         look(Rig()),

@@ -51,7 +51,7 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/marks.py",
         before="    for snapshot in metadata.snapshots:\n        if snapshot.summary",
         after="    for snapshot in ():\n        if snapshot.summary",
-        test=f"{_PRESENCE} -k snapshot_tells",
+        test=f"{_PRESENCE} -k snapshot_proves",
     ),
     Guard(
         name="Iceberg: an intent whose number another snapshot has got is dead",
@@ -101,7 +101,7 @@ ICEBERG_GUARDS = (
         before="{**self.properties, **table_response.config, **keys}",
         after="{**self.properties, **table_response.metadata.properties, "
         "**table_response.config, **keys}",
-        test="tests/unit/sinks/iceberg/test_catalog_vended_credentials.py -k no_storage_options",
+        test="tests/unit/sinks/iceberg/test_catalog_vended_credentials.py -k servers_config",
     ),
     Guard(
         name="trust: what PyIceberg mixes for a REST catalog's table is not used",
@@ -115,14 +115,14 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/catalog.py",
         before='update={"properties": without_code(metadata.properties)}',
         after="update={}",
-        test=f"{_TRUST} -k no_step",
+        test=f"{_TRUST} -k never_imported",
     ),
     Guard(
         name="trust: a commit keeps the table's properties that name code",
         file="sinks/iceberg/catalog.py",
         before="{**staged.metadata.properties, **code}",
         after="{**staged.metadata.properties}",
-        test=f"{_TRUST} -k no_step",
+        test=f"{_TRUST} -k never_imported",
     ),
     Guard(
         name="trust: no property hides a commit from Glue",
@@ -143,7 +143,7 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/writer.py",
         before="without_code(self._properties)",
         after="self._properties",
-        test=f"{_TRUST} -k no_step",
+        test=f"{_TRUST} -k never_imported",
     ),
     Guard(
         name="trust: no table is created with the name of code",
@@ -157,28 +157,28 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/catalog.py",
         before="    _refuse_unguarded(kind, type(catalog))\n",
         after="",
-        test=f"{_TRUST} -k past_our_guards",
+        test=f"{_TRUST} -k bypasses_our_guards",
     ),
     Guard(
         name="trust: a PyIceberg that has renamed what we override is refused",
         file="sinks/iceberg/catalog.py",
         before=" and any(hook in names for names in theirs)",
         after="",
-        test=f"{_TRUST} -k hook_itself",
+        test=f"{_TRUST} -k a_hook_that",
     ),
     Guard(
         name="trust: nothing is deleted in a folder that a property names",
         file="sinks/iceberg/sink.py",
         before=" or not path.startswith(prefix)]",
         after="]",
-        test=f"{_STAGED} -k lets_nothing",
+        test=f"{_STAGED} -k nothing_is_deleted_in",
     ),
     Guard(
         name="trust: a table whose location is a root owns nothing there",
         file="sinks/iceberg/sink.py",
         before=" if is_root(own) or not",
         after=" if not",
-        test=f"{_STAGED} -k in_a_root",
+        test=f"{_STAGED} -k is_a_root",
     ),
     Guard(
         name="trust: a path through a symbolic link is not deleted",

@@ -140,6 +140,7 @@ def test_an_unknown_run_and_wrong_usage_are_reported_safely(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both repeat what was typed, which a script may have read from anywhere."""
+    (lake.folder / "store").mkdir()
     assert lake.call("status", HOSTILE) == 1
     assert "red\\x07\\nrun r: landed" in printed(capsys)
     with pytest.raises(SystemExit):

@@ -281,7 +281,8 @@ def test_the_check_before_any_task_knows_what_may_be_missing(priced: Rig) -> Non
         )
         priced = Rig()
         driver.write(priced.table.load(), priced.identity(), choice)
-    assert seen == [frozenset(), None]
+    # Each is checked twice: before the run exists, and once it is claimed.
+    assert seen == [frozenset(), frozenset(), None, None]
 
 
 def test_the_choice_is_checked() -> None:
