@@ -12,6 +12,13 @@ _MISSING = "tests/unit/sinks/test_conform_missing_columns.py"
 
 TABLE_GUARDS = (
     Guard(
+        name="a start that waited refuses a name that became another column's",
+        file="engine/drive.py",
+        before="        if view.schema != began_with:\n",
+        after="        if False:\n",
+        test="tests/unit/engine/test_drive_schema_changes.py -k while_a_start_waits",
+    ),
+    Guard(
         name="a column that the output lacks is not filled with NULL",
         file="sinks/conform.py",
         before="        if self._may_lack is not None and path not in self._may_lack:\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
 from holdfast.engine.commit import Commit, Landed
@@ -101,9 +102,10 @@ class Driver:
                 claim, book = claim_again(ledger, options), self.prepared.book
             heartbeat = Heartbeat(ledger, options.checkpoint_every_s)
             try:
+                began_with = view.schema
                 if ledger.ports.now() - began > _VIEW_S_MAX:
                     view = commit.load()  # The claim waited: the table may have changed.
-                return self._drive(commit, view, options, claim, book)
+                return self._drive(commit, view, began_with, options, claim, book)
             finally:
                 heartbeat.stop()
         except RunAbortedError:
@@ -116,8 +118,14 @@ class Driver:
             ledger.stop(error)
             raise
 
-    def _drive(
-        self, commit: Commit, view: TableView, options: WriteOptions, claim: Claim, book: Workbook
+    def _drive(  # noqa: PLR0913, PLR0917 - the parts of one start.
+        self,
+        commit: Commit,
+        view: TableView,
+        began_with: dict[str, Any],
+        options: WriteOptions,
+        claim: Claim,
+        book: Workbook,
     ) -> Report:
         identity = commit.run_file.identity
         # A scan has no key: its files are pinned.
@@ -137,6 +145,10 @@ class Driver:
                 self._report(landed, "already_committed", by if compared else None),
                 quarantined_rows=failed,
             )
+        # The output was made for the columns that this start saw first. Since then, a name may have
+        # become that of another column.
+        if view.schema != began_with:
+            self.sink.check(view, [began_with], ())
         self.input.settle(self.ledger, compare=True)
         self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, options)))
         if self.prepared is None:

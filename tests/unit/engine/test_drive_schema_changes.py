@@ -17,11 +17,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, LongType, NestedField, StringType
 
+from holdfast.engine import drive
+from holdfast.engine.claim import claim_run
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import SchemaMismatchError, TableChangedError, TransformError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
+from holdfast.model.records import Claim
 from holdfast.model.report import Report
 from holdfast.sinks.base import Sink
 from tests.fakes.cli_lake import CliLake, lake
@@ -102,6 +105,47 @@ def test_a_column_of_a_later_start_that_is_dropped_and_added_again_is_not_filled
     with pytest.raises(TableChangedError, match="column 'score' was dropped"):
         story.start(scored)
     assert story.table.current_snapshot() is None
+
+
+def recreate(story: IcebergStory) -> None:
+    """Drop the column, and add another one of its name."""
+    story.change(lambda update: update.delete_column("score"))
+    story.change(lambda update: update.add_column("score", StringType()))
+
+
+def give_the_name_away(story: IcebergStory) -> None:
+    """Drop the column, and rename another one to its name."""
+    story.change(lambda update: update.delete_column("score"))
+    story.change(lambda update: update.rename_column("label", "score"))
+
+
+@pytest.mark.parametrize("change", [recreate, give_the_name_away])
+def test_a_name_that_becomes_another_columns_while_a_start_waits_is_refused(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch, change: Callable[[IcebergStory], None]
+) -> None:
+    """The output was made for the column that the start saw; nothing is paid for.
+
+    Found by simulation (seed 201778221): the table was loaded again after the wait, and values
+    landed in the other column of that name.
+    """
+    story, computed = IcebergStory(lake), []
+    story.change(lambda update: update.add_column("score", StringType()))
+    story.change(lambda update: update.add_column("label", StringType()))
+
+    def wait(*arguments: Any, **options: Any) -> Claim:  # noqa: ANN401 - those of the real one.
+        claim = claim_run(*arguments, **options)
+        change(story)
+        monkeypatch.setattr(drive, "_VIEW_S_MAX", -1.0)
+        return claim
+
+    def counted(batch: pa.RecordBatch) -> dict[str, Any]:
+        computed.append(batch.num_rows)
+        return scored(batch)
+
+    monkeypatch.setattr(drive, "claim_run", wait)
+    with pytest.raises(TableChangedError, match="column 'score' was dropped"):
+        story.start(counted)
+    assert (computed, story.table.current_snapshot()) == ([], None)
 
 
 def test_a_column_added_in_mid_run_is_filled_by_later_starts(lake: CliLake) -> None:
