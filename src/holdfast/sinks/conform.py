@@ -249,8 +249,8 @@ class _Plans:
     ) -> Convert:
         if pt.is_struct(target) and pt.is_struct(source):
             return self._plan_struct(path, source, target, written)
-        if pt.is_map(target) and pt.is_map(source):
-            return self._plan_map(path, source, target, written)
+        if pt.is_map(target) and (fields := _entry_fields(source)):
+            return self._plan_map(path, fields, target, written)
         if is_any_list(target) and is_any_list(source):
             return self._plan_list(path, source, target, written)
         raise self.mismatch(path, f"{source} cannot be cast to {target} without loss")
@@ -288,11 +288,16 @@ class _Plans:
         return convert
 
     def _plan_map(
-        self, path: ColumnPath, source: pa.DataType, target: pa.DataType, written: pa.DataType
+        self,
+        path: ColumnPath,
+        source: tuple[pa.Field, pa.Field],
+        target: pa.DataType,
+        written: pa.DataType,
     ) -> Convert:
-        keys = self.plan((*path, KEY), source.key_type, target.key_type, written.key_type)
-        items = self.plan((*path, VALUE), source.item_type, target.item_type, written.item_type)
-        as_list = pa.list_(pa.struct([source.key_field, source.item_field]))
+        key, item = source
+        keys = self.plan((*path, KEY), key.type, target.key_type, written.key_type)
+        items = self.plan((*path, VALUE), item.type, target.item_type, written.item_type)
+        as_list = pa.list_(pa.struct(source))
 
         def convert(array: pa.Array) -> pa.Array:
             entries = array.cast(as_list)
@@ -301,6 +306,7 @@ class _Plans:
             if not target.item_field.nullable:
                 self.refuse_null((*path, VALUE), values.is_null())
             new_keys = _apply(keys, pc.struct_field(flat, indices=[0]))
+            self.refuse_null((*path, KEY), new_keys.is_null())  # A list's key may be NULL.
             return pa.MapArray.from_arrays(
                 _offsets(entries), new_keys, values, type=written, mask=array.is_null()
             )
@@ -359,6 +365,20 @@ def _lists(array: pa.Array, values: pa.Array, written: pa.DataType) -> pa.Array:
         return pa.ListArray.from_arrays(offsets, values, type=written, mask=mask)
     offsets = offsets.cast(pa.int64())
     return pa.LargeListArray.from_arrays(offsets, values, type=written, mask=mask)
+
+
+def _entry_fields(kind: pa.DataType) -> tuple[pa.Field, pa.Field] | None:
+    """Return the fields of a map's entries; None if it is not a map.
+
+    A list of structs of `key` and `value` is one too: so polars returns maps.
+    """
+    if pt.is_map(kind):
+        return kind.key_field, kind.item_field
+    if is_any_list(kind) and pt.is_struct(kind.value_type):
+        fields = tuple(kind.value_type)
+        if [field.name for field in fields] == ["key", "value"]:
+            return fields
+    return None
 
 
 def _offsets(array: pa.Array) -> pa.Array:

@@ -57,7 +57,7 @@ def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
         bytes_max: The most bytes in a copy, once its values are written out; a single row may
             exceed it.
     """
-    is_small = batch.get_total_buffer_size() <= bytes_max or batch.nbytes <= bytes_max
+    is_small = batch.get_total_buffer_size() <= bytes_max or _nbytes(batch) <= bytes_max
     if batch.num_rows < 2 or (is_small and not any(map(_is_encoded, batch.schema.types))):  # noqa: PLR2004
         yield batch
         return
@@ -81,6 +81,14 @@ def _is_encoded(kind: pa.DataType) -> bool:
     """Whether values take more space once written out than they seem to."""
     below = (kind.field(i).type for i in range(kind.num_fields))
     return bool(pt.is_dictionary(kind)) or any(map(_is_encoded, below))
+
+
+def _nbytes(batch: pa.RecordBatch) -> int:
+    """Return the size of a batch; if PyArrow cannot size its views, that of its buffers."""
+    try:
+        return int(batch.nbytes)
+    except pa.ArrowTypeError:
+        return int(batch.get_total_buffer_size())
 
 
 def _row_bytes(array: pa.Array) -> Sizes:

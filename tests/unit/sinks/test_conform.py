@@ -256,6 +256,30 @@ def test_nested_values_are_kept_even_in_a_slice(
     assert fit(pa.array(rows, source).slice(0, 0), target).to_pylist() == []
 
 
+ENTRY = pa.struct([("key", pa.large_string()), ("value", pa.int32())])
+
+
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_a_list_of_entries_is_a_map(start: int) -> None:
+    """Polars returns maps so; in a slice too."""
+    rows = [
+        None
+        if pairs is None
+        else [dict(zip(["key", "value"], pair, strict=True)) for pair in pairs]
+        for pairs in PAIRS
+    ]
+    source = pa.array(rows, pa.large_list(ENTRY)).slice(start)
+    assert fit(source, pa.map_(pa.string(), pa.int64())).to_pylist() == PAIRS[start:]
+
+
+@pytest.mark.parametrize("entry", [{"key": None, "value": 1}, None])
+def test_an_entry_without_a_key_is_refused(entry: dict[str, Any] | None) -> None:
+    """No reader expects a map with a NULL key."""
+    source = pa.array([[entry]], pa.large_list(ENTRY))
+    with pytest.raises(SchemaMismatchError, match=r"'c\.key' .*required, but NULL"):
+        fit(source, pa.map_(pa.string(), pa.int64()))
+
+
 def test_struct_fields_are_matched_by_name() -> None:
     """Another order is fine, and a field that may be missing is NULL."""
     source = pa.struct([("b", pa.string()), ("a", pa.int32())])
