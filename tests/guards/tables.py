@@ -14,8 +14,8 @@ TABLE_GUARDS = (
     Guard(
         name="a start that waited refuses a name that became another column's",
         file="engine/drive.py",
-        before="        if view.schema != began_with:\n",
-        after="        if False:\n",
+        before="self.sink.check(view, [began_with, *book.schemas], [])\n",
+        after="self.sink.check(view, book.schemas, [])\n",
         test="tests/unit/engine/test_drive_schema_changes.py -k while_a_start_waits",
     ),
     Guard(

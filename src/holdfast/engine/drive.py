@@ -134,28 +134,16 @@ class Driver:
         # wrote an intent, only a view loaded after our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
-            log_step(commit.run_id, f"already landed as snapshot {landed.receipt.snapshot_id}")
-            compared = options.if_committed == "compare" and bool(options.verify_input)
-            if compared:
-                self.input.settle(self.ledger, compare=True)
-                compared = self._compare(book, landed.receipt.staged, options)
-            seal = self._seal_of(landed.receipt.staged)
-            failed = seal.quarantined_rows if seal is not None else 0
-            return replace(
-                self._report(landed, "already_committed", by if compared else None),
-                quarantined_rows=failed,
-            )
-        # The output was made for the columns that this start saw first. Since then, a name may have
-        # become that of another column.
-        if view.schema != began_with:
-            self.sink.check(view, [began_with], ())
+            return self._after_landing(landed, by, options, book)
         self.input.settle(self.ledger, compare=True)
         self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, options)))
         if self.prepared is None:
             book.inherit()
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
         log_step(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
-        self.sink.check(view, book.schemas, [])
+        # The output is made for the columns that this start saw first. Since then, a name may have
+        # become that of another column.
+        self.sink.check(view, [began_with, *book.schemas], [])
         passes = Passes(
             Start(
                 ledger=self.ledger,
@@ -195,6 +183,22 @@ class Driver:
             cost_by_epoch=_cost_by_epoch(book.work),
             kept_cost=kept.cost,
             lost_cost=book.work.lost_cost(tally.dropped_cost, tally.killed_seconds),
+        )
+
+    def _after_landing(
+        self, landed: Landed, by: Compared, options: WriteOptions, book: Workbook
+    ) -> Report:
+        """Return the report of a start that found the run in the table, and compare the input."""
+        receipt = landed.receipt
+        log_step(self.ledger.run_id, f"already landed as snapshot {receipt.snapshot_id}")
+        compared = options.if_committed == "compare" and bool(options.verify_input)
+        if compared:
+            self.input.settle(self.ledger, compare=True)
+            compared = self._compare(book, receipt.staged, options)
+        seal = self._seal_of(receipt.staged)
+        return replace(
+            self._report(landed, "already_committed", by if compared else None),
+            quarantined_rows=seal.quarantined_rows if seal is not None else 0,
         )
 
     def _report(self, landed: Landed, outcome: Outcome, compared: Compared) -> Report:
