@@ -49,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
         console.make_console().print("Nothing was done.")
         return _REFUSED
     done = abort(ledger, sink_opener(given), given.reason, table_is_gone=given.table_is_gone)
-    record = next(one for one in ledger.log.records if isinstance(one.body, Abort))
+    record = next(found for found in ledger.log.records if isinstance(found.body, Abort))
     facts = {
         "run_id": ledger.run_id,
         "state": "aborted",

@@ -69,7 +69,7 @@ def check_store(store: str, storage: Storage) -> Iterator[Finding]:
     probe = probe_uri(store, uuid.uuid4().hex)
     seen = _permissions(store, storage, probe)
     yield from seen
-    if any(one.level == "failed" for one in seen):
+    if any(finding.level == "failed" for finding in seen):
         return
     yield _creates_once(store, storage)
 
@@ -259,14 +259,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Check everything that is named, and print each result as it comes."""
     findings, out = [], None if given.json else console.make_console()
-    for one in findings_of(given):
-        findings.append(one)
+    for finding in findings_of(given):
+        findings.append(finding)
         if out is not None:
-            _print(out, one)
-    broken = [one for one in findings if one.level == "failed"]
-    warned = [one for one in findings if one.level == "warning"]
+            _print(out, finding)
+    broken = [finding for finding in findings if finding.level == "failed"]
+    warned = [finding for finding in findings if finding.level == "warning"]
     if out is None:
-        plain.print_json({"ok": not broken, "checks": [asdict(one) for one in findings]})
+        plain.print_json({"ok": not broken, "checks": [asdict(found) for found in findings]})
     else:
         out.print()
         counts = [counted(len(findings), "check"), counted(len(warned), "warning")]

@@ -178,7 +178,7 @@ def _requirements() -> list[str]:
 
 def _python(version: Sequence[int]) -> Finding:
     found = f"Python {version[0]}.{version[1]}"
-    oldest, newest = ("{}.{}".format(*one) for one in _PYTHON_TESTED)
+    oldest, newest = ("{}.{}".format(*tested) for tested in _PYTHON_TESTED)
     if tuple(version) < _PYTHON_TESTED[0]:
         return failed("python", found, f"use Python {oldest} to {newest}")
     if tuple(version) > _PYTHON_TESTED[1]:
@@ -216,7 +216,7 @@ def _fits(installed: str, limits: str) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, for comparison."""
     found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(one) for one in found[0].split(".")) if found else ()
+    return tuple(int(number) for number in found[0].split(".")) if found else ()
 
 
 def _java_version(program: str) -> int | None:
@@ -311,16 +311,20 @@ def judge(found: list[dict[str, Any]], began_at: float, ended_at: float) -> Iter
         began_at: When the job began, by our clock.
         ended_at: When it ended.
     """
-    broken = {one["problem"]["host"]: one["problem"]["facts"] for one in found if "problem" in one}
+    broken = {
+        report["problem"]["host"]: report["problem"]["facts"]
+        for report in found
+        if "problem" in report
+    }
     for host, facts in broken.items():
         yield failed("executor python", f"{host}: {facts['what']}", facts["cure"])
-    seen = [one for one in found if "problem" not in one]
+    seen = [report for report in found if "problem" not in report]
     if not seen:
         return
-    hosts = sorted({one["host"] for one in seen})
+    hosts = sorted({report["host"] for report in seen})
     where = f"{counted(len(seen), 'task')} on {', '.join(hosts[:3])}"
-    versions = sorted({f"Python {one['python'].split()[0]}" for one in seen})
-    arrows = sorted({f"pyarrow {one['pyarrow']}" for one in seen})
+    versions = sorted({f"Python {report['python'].split()[0]}" for report in seen})
+    arrows = sorted({f"pyarrow {report['pyarrow']}" for report in seen})
     what = ", ".join([f"holdfast {__version__}", *versions, *arrows])
     yield ok("executor python", f"{what}; {where}")
     yield _reach(seen)
@@ -328,21 +332,24 @@ def judge(found: list[dict[str, Any]], began_at: float, ended_at: float) -> Iter
 
 
 def _reach(seen: list[dict[str, Any]]) -> Finding:
-    cut_off = {one["host"]: one["store_error"] for one in seen if one["store_error"]}
+    cut_off = {report["host"]: report["store_error"] for report in seen if report["store_error"]}
     if not cut_off:
         return ok("executors reach the store", "each of them listed it")
     host, error = next(iter(cut_off.items()))
     return failed(
         "executors reach the store",
-        f"{counted(len(cut_off), 'host')} of {len({one['host'] for one in seen})} cannot, such as "
-        f"{host}: {error}",
+        f"{counted(len(cut_off), 'host')} of {len({report['host'] for report in seen})} cannot, "
+        f"such as {host}: {error}",
         "give executors the network and the credentials that the driver has; serverless Spark "
         "without a network path to the store cannot run Holdfast",
     )
 
 
 def _clocks(seen: list[dict[str, Any]], began_at: float, ended_at: float) -> Finding:
-    off = {one["host"]: max(began_at - one["at"], one["at"] - ended_at, 0.0) for one in seen}
+    off = {
+        report["host"]: max(began_at - report["at"], report["at"] - ended_at, 0.0)
+        for report in seen
+    }
     host = max(off, key=lambda name: off[name])
     if off[host] <= _CLOCK_OFF_S:
         return ok("executor clocks", "they agree with this machine's")

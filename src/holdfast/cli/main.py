@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # Only for the one command: its module may take long to import.
-        given = make_parser([one for one in words if one in COMMANDS][:1]).parse_args(words)
+        given = make_parser([word for word in words if word in COMMANDS][:1]).parse_args(words)
         with plain.warnings_on_one_line():
             code = command_of(given.command).run(given)
         sys.stdout.flush()  # Here, where an error can still be reported.
@@ -98,12 +98,14 @@ def make_parser(whole: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPars
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
-        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        subparser = commands.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
         if name not in whole:
             continue
         if name not in _WITHOUT_STORE:
-            _add_common(one)
-        command_of(name).add_arguments(one)
+            _add_common(subparser)
+        command_of(name).add_arguments(subparser)
     return parser
 
 

@@ -144,7 +144,7 @@ def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
         )
         for what, objects in found.items()
     ]
-    return sorted(kinds, key=lambda one: -one.size_bytes)
+    return sorted(kinds, key=lambda kind: -kind.size_bytes)
 
 
 def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
@@ -214,7 +214,7 @@ def _kind_of(uri: str) -> str:
 
 def _ledger_sizes(ledger: Ledger) -> dict[str, int]:
     with answers(ledger.layout.folder):
-        return {one.uri: one.size_bytes for one in ledger.storage.facts(ledger.layout.folder)}
+        return {fact.uri: fact.size_bytes for fact in ledger.storage.facts(ledger.layout.folder)}
 
 
 class _LookingOnly:
@@ -254,15 +254,15 @@ def _json(
         "deleted": deleted,
         "kinds": [
             {
-                "what": one.what,
-                "objects": one.objects,
-                "size_bytes": one.size_bytes,
-                "example": one.example,
+                "what": kind.what,
+                "objects": kind.objects,
+                "size_bytes": kind.size_bytes,
+                "example": kind.example,
             }
-            for one in kinds
+            for kind in kinds
         ],
-        "objects": sum(one.objects for one in kinds),
-        "size_bytes": sum(one.size_bytes for one in kinds),
+        "objects": sum(kind.objects for kind in kinds),
+        "size_bytes": sum(kind.size_bytes for kind in kinds),
         "why_safe": safe,
         "kept": kept,
     }
@@ -270,7 +270,7 @@ def _json(
 
 def _print(ledger: Ledger, kinds: list[Kind], safe: str, kept: list[str], *, deleted: bool) -> None:
     out, folder = console.make_console(), f"{ledger.layout.folder}/"
-    objects, size = sum(one.objects for one in kinds), sum(one.size_bytes for one in kinds)
+    objects, size = sum(kind.objects for kind in kinds), sum(kind.size_bytes for kind in kinds)
     if not kinds:
         console.heading(out, f"Nothing of run {ledger.run_id} is left to delete")
     else:
@@ -278,14 +278,14 @@ def _print(ledger: Ledger, kinds: list[Kind], safe: str, kept: list[str], *, del
         whole = f"{counted(objects, 'object')} ({readable_size(size)})"
         console.heading(out, f"{would} {whole} of run {ledger.run_id}")
         table = console.listing("OBJECTS", "SIZE", "WHAT", right=("OBJECTS", "SIZE"))
-        for one in kinds:
-            table.add_row(f"{one.objects:,}", readable_size(one.size_bytes), one.what)
+        for kind in kinds:
+            table.add_row(f"{kind.objects:,}", readable_size(kind.size_bytes), kind.what)
             if not deleted:
-                table.add_row("", "", f"such as {one.example.removeprefix(folder)}", style="dim")
+                table.add_row("", "", f"such as {kind.example.removeprefix(folder)}", style="dim")
         console.show(out, table)
         out.print()
     lines = [("safe", f"{safe}.")] if kinds else []
-    lines += [("kept", kept[0]), *(("", one) for one in kept[1:])]
+    lines += [("kept", kept[0]), *(("", text) for text in kept[1:])]
     if kinds and not deleted:
         lines.append(("next", f"{command('sweep', ledger.run_id, '--yes')} deletes it"))
     console.facts(out, lines)

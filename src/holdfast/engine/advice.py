@@ -129,7 +129,7 @@ def _steps(seen: Observation) -> tuple[str, ...]:
             "look at the table first: whether the post of record "
             f"{posts[-1]} has landed is unknown; if it has, write the receipt and be done"
         )
-    seals = [one.body for one in seen.log if isinstance(one.body, Seal)]
+    seals = [record.body for record in seen.log if isinstance(record.body, Seal)]
     if not seals or not seals[-1].complete:
         steps += _work_left(seen)
     if progress.quarantined_rows:

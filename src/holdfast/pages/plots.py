@@ -99,15 +99,15 @@ def _kept(facts: Facts) -> list[Plot]:
         return []
     inks = {"kept": KEPT.name, "new": NEW.name, "failed": FAILED.name}
     # Failed rows saved no work: they are counted as what they are in all later starts, too.
-    failed = list(accumulate((one.failed_rows for one in facts.starts), initial=0))
+    failed = list(accumulate((start.failed_rows for start in facts.starts), initial=0))
     values = [
-        [one.kept_rows - failed[number - 1], one.rows - one.failed_rows, failed[number]]
-        for number, one in list(enumerate(facts.starts, start=1))[-_STARTS_MAX:]
+        [start.kept_rows - failed[number - 1], start.rows - start.failed_rows, failed[number]]
+        for number, start in list(enumerate(facts.starts, start=1))[-_STARTS_MAX:]
     ]
     if not failed[-1]:
         del inks["failed"]
         values = [found[:2] for found in values]
-    table = _bars("start", inks, [f"start {one.number}" for one in summaries], values, _count)
+    table = _bars("start", inks, [f"start {start.number}" for start in summaries], values, _count)
     text = f"Rows. What a start has kept was not computed again.{_last_of(facts)}"
     return [Plot(title="What each start found done, and added", text=text, table=table)]
 
@@ -142,7 +142,7 @@ def _host_waits(facts: Facts) -> list[Plot]:
 
 def _spent(of: str, labels: Sequence[str], by: Sequence[StartSummary | Host]) -> BarTable:
     inks = {"on rows": NEW.name, "waited": WAITING.name}
-    return _bars(of, inks, labels, [(one.seconds, one.waited_s) for one in by], readable_time)
+    return _bars(of, inks, labels, [(each.seconds, each.waited_s) for each in by], readable_time)
 
 
 def _memory(facts: Facts) -> list[Plot]:
@@ -217,8 +217,8 @@ def _file_sizes(facts: Facts) -> list[Plot]:
         f"{found.files:,} files from {readable_size(found.smallest)} to "
         f"{readable_size(found.largest)}, {readable_size(int(found.median))} in the middle."
     )
-    labels = [f"from {readable_size(one.from_bytes)}" for one in found.classes]
-    files = [(one.files,) for one in found.classes]
+    labels = [f"from {readable_size(size.from_bytes)}" for size in found.classes]
+    files = [(size.files,) for size in found.classes]
     table = _bars("size", {"files": PLAIN.name}, labels, files, _count)
     return [Plot(title="File sizes", text=text, table=table)]
 

@@ -24,7 +24,7 @@ def test_ticks_of_time_are_few_and_reach_the_top(top: float, most: int) -> None:
 
 def test_labels_are_short() -> None:
     """There is little room at an axis."""
-    numbers = [short_number(one) for one in (0, 0.5, 950, 6_000, 25_000, 1_500_000)]
+    numbers = [short_number(number) for number in (0, 0.5, 950, 6_000, 25_000, 1_500_000)]
     assert numbers == ["0", "0.5", "950", "6,000", "25k", "1.5M"]
-    times = [short_time(one) for one in (0, 0.5, 45, 60, 90, 5_400, 7_200, 172_800)]
+    times = [short_time(seconds) for seconds in (0, 0.5, 45, 60, 90, 5_400, 7_200, 172_800)]
     assert times == ["0 s", "0.5 s", "45 s", "1 min", "1 min 30", "1 h 30", "2 h", "2 d"]

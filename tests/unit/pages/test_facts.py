@@ -33,12 +33,12 @@ def test_each_start_has_the_rows_that_it_added_and_those_that_it_kept() -> None:
     """Killed after 5 rows, then after 10 more; the third does the rest."""
     seen = look(killed_twice())
     summaries = summaries_of(seen.starts, seen.gathered.work.records)
-    assert [(one.end, one.kept_rows, one.rows) for one in summaries] == [
+    assert [(start.end, start.kept_rows, start.rows) for start in summaries] == [
         ("gone", 0, 5),
         ("gone", 5, 10),
         ("committed", 15, 5),
     ]
-    assert [one.process_id for one in summaries] == [1, 2, 3]
+    assert [start.process_id for start in summaries] == [1, 2, 3]
     assert summaries[0].jobs[0].reason == "computes all rows"
     assert summaries[1].jobs[0].reason == "resumes where the last start ended"
 
@@ -64,7 +64,7 @@ def test_what_was_kept_is_what_the_report_of_the_start_says() -> None:
     driven = rig.start(ports=manual_ports(rig.time, process_id=2), **how)
     found = facts(look(rig))
     assert (found.totals.kept_rows, found.totals.failed_rows) == (driven.kept_rows, 1) == (4, 1)
-    assert [(one.rows, one.failed_rows) for one in found.starts] == [(5, 1), (15, 0)]
+    assert [(start.rows, start.failed_rows) for start in found.starts] == [(5, 1), (15, 0)]
 
 
 def test_progress_grows_over_all_starts_and_ends_of_starts_are_marked() -> None:
@@ -73,7 +73,7 @@ def test_progress_grows_over_all_starts_and_ends_of_starts_are_marked() -> None:
     count = len(seen.gathered.work.records)
     # 20 s in the first summary, and so on; the clock of the tasks is the driver's.
     begins = [start.began_at for start in seen.starts]
-    first = [one.claim < seen.starts[1].first_claim for one in seen.gathered.work.records]
+    first = [record.claim < seen.starts[1].first_claim for record in seen.gathered.work.records]
     dated = with_usage(seen, lambda n: Usage(at=begins[0] + n if first[n] else begins[1], host="h"))
     line = facts(dated).timeline
     assert (line.source, line.points[0], line.points[-1][1]) == ("tasks", (0.0, 0.0), 20.0)
@@ -128,7 +128,7 @@ def test_ledgers_without_times_are_drawn_from_their_seals() -> None:
     assert found.timeline.source == "seals"
     assert found.timeline.points[-1][1] == 20.0
     assert (found.hosts, found.memory, found.totals.waited_s) == ([], [], None)
-    assert [one.dated_records for one in found.starts] == [0, 0, 0]
+    assert [start.dated_records for start in found.starts] == [0, 0, 0]
     assert "storage" not in [tile.name for tile in tiles_of(found.totals)]
 
 
@@ -201,7 +201,7 @@ def _killer(rig: Rig) -> WatchedTransform:
 def test_a_run_that_only_lacks_its_commit_says_so() -> None:
     """The next start computes nothing."""
     seen = look(killed_twice())
-    starts = [replace(one, end="gone") for one in seen.starts[:-1]]
+    starts = [replace(start, end="gone") for start in seen.starts[:-1]]
     last = replace(seen.starts[-1], end="")
     staged = replace(seen, starts=[*starts, last], progress=replace(seen.progress, state="staged"))
     assert "only the commit is missing" in facts(staged).head.next_step

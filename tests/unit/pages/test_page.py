@@ -114,7 +114,7 @@ def test_failed_rows_are_counted_by_error_and_shown_by_key() -> None:
     rig.start(transform=transform, on_error="quarantine", max_errors=4)
     failures = report.look(rig.ledger(), BEGIN).failures
     assert (failures.rows, failures.read_rows, failures.problem) == (4, 4, "")
-    assert [(one.rows, one.error.partition(":")[0]) for one in failures.kinds] == [
+    assert [(kind.rows, kind.error.partition(":")[0]) for kind in failures.kinds] == [
         (3, "ValueError"),
         (1, "KeyError"),
     ]

@@ -54,7 +54,7 @@ def test_each_file_is_in_one_size_class(sizes: tuple[int, ...]) -> None:
     """However the sizes are spread."""
     found = file_sizes_of(files(*sizes))
     assert found is not None
-    assert sum(one.files for one in found.classes) == found.files == len(sizes)
+    assert sum(size.files for size in found.classes) == found.files == len(sizes)
     assert 1 <= len(found.classes) <= 8
     for earlier, later in zip(found.classes, found.classes[1:], strict=False):
         assert earlier.below_bytes == later.from_bytes
@@ -70,7 +70,7 @@ def test_hosts_are_added_up_and_the_busiest_comes_first() -> None:
         record("00000001/rows/000003/0/0000", 5),
     ]
     found = hosts_of(records)
-    assert [(one.host, one.rows, one.waited_s, one.memory_bytes) for one in found] == [
+    assert [(host.host, host.rows, host.waited_s, host.memory_bytes) for host in found] == [
         ("b", 5, 9.0, 0),
         ("a", 10, 0.0, 7),
     ]
