@@ -95,7 +95,9 @@ def check_packages() -> Iterator[Finding]:
             yield trouble
         else:
             fine.append(f"{name} {installed}")
-    yield ok("packages", ", ".join(fine) or "holdfast is not installed, so none is known")
+    yield ok(
+        "packages", ", ".join(fine) or "holdfast is not installed, so its requirements are unknown"
+    )
     for extra, names in missing.items():
         use = _EXTRAS.get(extra, extra)
         fix = f'for {use}, in a checkout of Holdfast: pip install ".[{extra}]"'
@@ -117,11 +119,11 @@ def check_java(*, is_needed: bool) -> Iterator[Finding]:
     fix = f"install Java {least} or newer, or use a Spark Connect server (sc://...)"
     version = _java_version(program) if program else None
     if version is None:
-        where = f"JAVA_HOME is {home!r}, and no Java runs there" if home else "no Java on the PATH"
+        where = f"JAVA_HOME is {home!r}, but no Java runs there" if home else "no Java on the PATH"
         say = failed if is_needed else warning
         yield say("java", where, f"{fix}; set JAVA_HOME" if home else fix)
     elif version < least:
-        yield failed("java", f"Java {version}, and PySpark {spark} needs {least} or newer", fix)
+        yield failed("java", f"Java {version}, but PySpark {spark} needs {least} or newer", fix)
     else:
         yield ok("java", f"Java {version}")
 
@@ -182,16 +184,16 @@ def _python(version: Sequence[int]) -> Finding:
     if tuple(version) < _PYTHON_TESTED[0]:
         return failed("python", found, f"use Python {oldest} to {newest}")
     if tuple(version) > _PYTHON_TESTED[1]:
-        return warning("python", f"{found} was never tried", f"use Python {oldest} to {newest}")
+        return warning("python", f"{found} is untested", f"use Python {oldest} to {newest}")
     return ok("python", found)
 
 
 def _trouble(name: str, installed: str, limits: str) -> Finding | None:
     if not _fits(installed, limits):
-        seen = f"{installed} is installed, and {limits} is needed"
+        seen = f"{installed} is installed, but {limits} is needed"
         return failed(name, seen, f'pip install "{name}{limits}"')
     if name == "pyspark" and _numbers(installed) >= _PYSPARK_BELOW:
-        return warning(name, f"{installed} was never tried", "use PySpark 3.5 to 4.x")
+        return warning(name, f"{installed} is untested", "use PySpark 3.5 to 4.x")
     return None
 
 
@@ -298,7 +300,7 @@ def check_store_is_shared(url: str, store: str) -> Iterator[Finding]:
     if store.startswith("file://") and not url.startswith("local"):
         yield failed(
             "store and cluster",
-            f"the store is a local folder, and executors of {_shown(url)} run on other machines",
+            f"the store is a local folder, but executors of {_shown(url)} run on other machines",
             "use an object store (s3://, gs://, abfss://), or a folder that all machines mount",
         )
 
@@ -334,13 +336,13 @@ def judge(found: list[dict[str, Any]], began_at: float, ended_at: float) -> Iter
 def _reach(seen: list[dict[str, Any]]) -> Finding:
     cut_off = {report["host"]: report["store_error"] for report in seen if report["store_error"]}
     if not cut_off:
-        return ok("executors reach the store", "each of them listed it")
+        return ok("executors reach the store", "all of them listed it")
     host, error = next(iter(cut_off.items()))
     return failed(
         "executors reach the store",
         f"{counted(len(cut_off), 'host')} of {len({report['host'] for report in seen})} cannot, "
         f"such as {host}: {error}",
-        "give executors the network and the credentials that the driver has; serverless Spark "
+        "give executors the same network access and credentials as the driver; serverless Spark "
         "without a network path to the store cannot run Holdfast",
     )
 
@@ -352,9 +354,9 @@ def _clocks(seen: list[dict[str, Any]], began_at: float, ended_at: float) -> Fin
     }
     host = max(off, key=lambda name: off[name])
     if off[host] <= _CLOCK_OFF_S:
-        return ok("executor clocks", "they agree with this machine's")
+        return ok("executor clocks", "they agree with this machine's clock")
     return warning(
         "executor clocks",
         f"{host} is {readable_time(off[host])} off this machine's clock",
-        "set the clocks of all machines by a time server (NTP)",
+        "synchronise the clocks of all machines with a time server (NTP)",
     )

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_TASKS_SHOWN,
         metavar="N",
-        help=f"how many task logs to list, the newest ones (default {_TASKS_SHOWN}; 0 for none)",
+        help=f"how many of the newest task logs to list (default {_TASKS_SHOWN}; 0 for none)",
     )
     parser.add_argument(
         "--failed",
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=_FAILED_SHOWN,
         metavar="N",
-        help=f"show rows that failed instead: their keys and errors (default {_FAILED_SHOWN} rows)",
+        help=f"show failed rows instead, with keys and errors (default {_FAILED_SHOWN} rows)",
     )
 
 

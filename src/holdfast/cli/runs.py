@@ -160,7 +160,7 @@ def _json(line: Line) -> dict[str, object]:
 def _print(store: str, lines: list[Line]) -> None:
     out = console.make_console()
     if not lines:
-        out.print(f"No such run in {store}.")
+        out.print(f"No runs found in {store}.")
         return
     cells = [
         _cells(line, time.time(), is_short=out.width < _WIDE) for line in lines if not line.error

@@ -82,9 +82,9 @@ def how_ended(start: Start, *, is_alive: bool) -> str:
     """
     words = {
         "": "at work, it seems" if is_alive else "gone, it seems",
-        "gone": "gone without a word: killed, or taken over",
+        "gone": "ended without a stop record: killed, or taken over",
         "stopped": f"stopped by {start.reason}",
-        "aborted": f"given up: {start.reason}" if start.reason else "given up",
+        "aborted": f"aborted: {start.reason}" if start.reason else "aborted",
     }
     return words.get(start.end, start.end)
 

@@ -188,7 +188,7 @@ def tiles_of(totals: Totals) -> list[Tile]:
         tiles += _kept(totals)
     if totals.cost:
         tiles.append(_paid(totals))
-    failed = "see the errors below" if totals.failed_rows else "none was set aside"
+    failed = "see the errors below" if totals.failed_rows else "none were set aside"
     tiles.append(Tile(name="failed rows", value=f"{totals.failed_rows:,}", note=failed))
     tiles.append(_files(totals))
     tiles.append(_time(totals))
@@ -236,7 +236,7 @@ def _kept(totals: Totals) -> list[Tile]:
 
 def _paid(totals: Totals) -> Tile:
     lost = f"about {totals.lost_cost:,.6g} of it lost; " if totals.lost_cost else ""
-    note = f"{lost}answers only: no call that failed or timed out"
+    note = f"{lost}answered calls only, without those that failed or timed out"
     return Tile(name="paid", value=f"{totals.cost:,.6g}", note=note)
 
 

@@ -108,8 +108,8 @@ def _kept(facts: Facts) -> list[Plot]:
         del inks["failed"]
         values = [found[:2] for found in values]
     table = _bars("start", inks, [f"start {start.number}" for start in summaries], values, _count)
-    text = f"Rows. What a start has kept was not computed again.{_last_of(facts)}"
-    return [Plot(title="What each start found done, and added", text=text, table=table)]
+    text = f"Rows. Those that a start kept were not computed again.{_last_of(facts)}"
+    return [Plot(title="Rows that each start kept and added", text=text, table=table)]
 
 
 def _waits(facts: Facts) -> list[Plot]:
@@ -120,7 +120,7 @@ def _waits(facts: Facts) -> list[Plot]:
         return [Plot(title=title, text=NO_USAGE)]
     if len(facts.starts) <= 1:  # The tiles say the same.
         return []
-    text = f"The time of all tasks together, for rows that count.{_last_of(facts)}"
+    text = f"The total time of all tasks, for rows that count.{_last_of(facts)}"
     labels = [f"start {summary.number}" for summary in summaries]
     return [Plot(title=title, text=text, table=_spent("start", labels, summaries))]
 
@@ -134,7 +134,7 @@ def _host_waits(facts: Facts) -> list[Plot]:
     """Draw the same by host, if there are several."""
     if len(facts.hosts) <= 1:
         return []
-    text = f"The busiest {len(facts.hosts)} hosts. One that waits more than others is worth a look."
+    text = f"The busiest {len(facts.hosts)} hosts. Look at any that waits more than the others."
     title = "Time on rows and waits for storage, by host"
     table = _spent("host", [host.host for host in facts.hosts], facts.hosts)
     return [Plot(title=title, text=text, table=table)]
@@ -149,7 +149,7 @@ def _memory(facts: Facts) -> list[Plot]:
     title, hosts = "Peak memory of workers", facts.memory
     if not hosts:
         return [Plot(title=title, text=NO_USAGE)] if facts.totals.done_rows else []
-    text = "The most that a worker process of a host had held when it wrote a record."
+    text = "The most memory that a worker process on each host held when it wrote a record."
     legend = {f"{hosts[0].host}: {readable_size(hosts[0].peak_bytes)}": NEW.name}
     if others := hosts[1:]:
         peak = readable_size(others[0].peak_bytes)
@@ -182,8 +182,8 @@ def _places(facts: Facts) -> list[Plot]:
         return []
     some = "" if len(found.rows) == found.places else f" {len(found.rows)} of them are drawn."
     text = (
-        f"{found.places:,} places of the job of claim {found.claim}, the largest first: "
-        f"{found.largest:,} rows in the largest, {found.median:,.0f} in the middle one.{some}"
+        f"{found.places:,} places in the job of claim {found.claim}, largest first: "
+        f"{found.largest:,} rows in the largest, {found.median:,.0f} in the median one.{some}"
     )
     if found.places <= _TABLE_ROWS_MAX:
         labels = [str(number) for number in range(1, found.places + 1)]
@@ -215,7 +215,7 @@ def _file_sizes(facts: Facts) -> list[Plot]:
         return []
     text = (
         f"{found.files:,} files from {readable_size(found.smallest)} to "
-        f"{readable_size(found.largest)}, {readable_size(int(found.median))} in the middle."
+        f"{readable_size(found.largest)}; {readable_size(int(found.median))} is the median."
     )
     labels = [f"from {readable_size(size.from_bytes)}" for size in found.classes]
     files = [(size.files,) for size in found.classes]

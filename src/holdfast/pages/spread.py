@@ -185,7 +185,7 @@ def failures_of(storage: Storage, chunks: Mapping[str, Chunk]) -> Failures:
 def _count(storage: Storage, uri: str, chunk: Chunk, kinds: dict[str, FailureKind]) -> None:
     for batch in read_chunk(storage, uri, chunk):
         if not set(batch.schema.names) >= _COLUMNS or not pa.types.is_string(batch["error"].type):
-            raise LedgerDamagedError(uri=uri, reason="it does not say why rows have failed")
+            raise LedgerDamagedError(uri=uri, reason="it does not say why its rows failed")
         for error, key in zip(batch["error"].to_pylist(), batch["key"], strict=True):
             # Errors name rows by number: these are of one kind.
             kind = _NUMBER.sub("#", error or "")

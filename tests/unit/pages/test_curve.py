@@ -104,7 +104,7 @@ def test_a_run_with_no_row_has_no_curve() -> None:
     (plot,) = progress_plot(
         facts(timed_run(TimedStart(at=0, records=0), shape=Shape(input_rows=9)))
     )
-    assert (plot.is_drawn, plot.text) == (False, "No row is done yet.")
+    assert (plot.is_drawn, plot.text) == (False, "No rows are done yet.")
     empty = TimedStart(at=0, records=0, end="committed")
     assert progress_plot(facts(timed_run(empty))) == []
     assert progress_plot(facts(look(Rig()))) == []

@@ -131,7 +131,7 @@ def test_at_most_twenty_kinds_of_errors_are_shown() -> None:
     found = report.look(rig.ledger(), BEGIN)
     failures = found.failures
     assert (failures.kinds[0].rows, len(failures.kinds), failures.other_kinds) == (5, 20, 6)
-    assert "And 6 kinds more." in page_of(found)
+    assert "And 6 more kinds." in page_of(found)
 
 
 def test_failed_rows_that_are_gone_leave_the_rest_of_the_page() -> None:
@@ -259,7 +259,7 @@ def test_the_last_start_adds_up_to_the_bar_of_all_rows() -> None:
     """Rows that failed in an earlier start are not among what a later one has kept."""
     starts = TimedStart(at=0, records=3, failed=(1,)), TimedStart(at=200, records=2, failed=(0,))
     found = facts(timed_run(*starts))
-    table = next(plot.table for plot in plots_of(found) if "found done" in plot.title)
+    table = next(plot.table for plot in plots_of(found) if "kept and added" in plot.title)
     assert table is not None
     rows = [[part.text for part in row.parts] for row in table.rows]
     assert rows == [["0", "200", "100"], ["200", "100", "200"]]
