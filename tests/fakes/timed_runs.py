@@ -23,7 +23,7 @@ COMMIT_S = 8.0
 class TimedStart:
     """One start: it reads the input, works, writes records at equal times, and ends."""
 
-    # Seconds after the run's begin.
+    # Seconds after the run began.
     at: float
     records: int = 10
     input_s: float = 30.0
