@@ -23,7 +23,7 @@ COMMIT_S = 8.0
 class TimedStart:
     """One start: it reads the input, works, writes records at equal times, and ends."""
 
-    # Seconds after the run's begin.
+    # Seconds after the run began.
     at: float
     records: int = 10
     input_s: float = 30.0
@@ -124,10 +124,14 @@ def timed_run(*starts: TimedStart, shape: Shape | None = None) -> Observation:
     found, work = starts_of(made.log), Work(records=tuple(made.records))
     for number, summary in enumerate(found):
         until = found[number + 1].first_claim if number + 1 < len(found) else len(made.log) + 1
-        own = [one.usage.at for one in made.records if summary.first_claim <= one.claim < until]
+        own = [
+            record.usage.at
+            for record in made.records
+            if summary.first_claim <= record.claim < until
+        ]
         summary.last_at = max([summary.last_at, *own])
     end = starts[-1].end
-    rows = sum(one.coverage.rows for one in made.records)
+    rows = sum(record.coverage.rows for record in made.records)
     progress = progress_of(
         run_id="embed-2026-11-15",
         state="committed" if end == "committed" else "stopped" if end == "stopped" else "started",

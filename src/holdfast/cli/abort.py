@@ -22,13 +22,15 @@ _REFUSED = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments, apart from the store."""
     parser.add_argument("run", metavar="RUN", help="the run's id")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for who reads the log")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--reason", default="", metavar="TEXT", help="the reason, kept in the run log"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--table-is-gone",
         action="store_true",
-        help="say so if the table or the branch was dropped for good: then it is not asked what "
-        "became of a post",
+        help="say that the table or its branch was dropped for good: the table is then not asked "
+        "what became of a post",
     )
     add_table_arguments(parser, of_run=True)
 
@@ -49,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
         console.make_console().print("Nothing was done.")
         return _REFUSED
     done = abort(ledger, sink_opener(given), given.reason, table_is_gone=given.table_is_gone)
-    record = next(one for one in ledger.log.records if isinstance(one.body, Abort))
+    record = next(found for found in ledger.log.records if isinstance(found.body, Abort))
     facts = {
         "run_id": ledger.run_id,
         "state": "aborted",
@@ -77,16 +79,16 @@ def _agreed(seen: Observation, ledger: Ledger) -> bool:
     """
     if not sys.stdin.isatty():
         raise SettingsError(
-            what=f"to abort run {ledger.run_id!r} is final, and there is no terminal to ask at",
-            cure="give --yes if that is what you want",
+            what=f"aborting run {ledger.run_id!r} is final, and there is no terminal to ask at",
+            cure="give --yes to abort it without being asked",
         )
     progress, out = seen.progress, console.make_console()
     done = done_of(progress.done_rows, progress.input_rows, progress.quarantined_rows, "rows")
     work = readable_time(progress.task_seconds + progress.kept_seconds)
-    out.print(f"Run {ledger.run_id} has done {done}, {work} of work. To abort it is final:")
-    out.print("none of this reaches the table, and the id cannot be used again.")
+    out.print(f"Run {ledger.run_id} has done {done}, {work} of work. Aborting it is final:")
+    out.print("none of this will reach the table, and the run id cannot be used again.")
     if (alive := driver_alive(seen, ledger.ports)) is not None:
-        out.print(f"Its driver is ended by it: {alive}.")
+        out.print(f"Aborting it also ends its driver: {alive}.")
     return input("Abort it? [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -96,16 +98,16 @@ def _what_of_posts(done: Aborted) -> str:
         posts = counted(len(done.in_doubt), "post")
         return f"{posts} of this run may have landed, or may still land: {done.reason}"
     if not done.posts:
-        return "nothing of this run was ever posted, and nothing can be any more"
+        return "this run has posted nothing to the table, and no longer can"
     return "no post of this run has landed, and none can land any more"
 
 
 def _print(run_id: str, number: int, seen: Observation, done: Aborted) -> None:
     out, progress = console.make_console(), seen.progress
-    out.print(f"Run {run_id} is given up (log record {number}).")
+    out.print(f"Run {run_id} is aborted (log record {number}).")
     lines = [("table", _what_of_posts(done))]
     if done.in_doubt:
-        lines.append(("", "look for its rows before they are written again under a new run id"))
+        lines.append(("", "look for its rows before you write them again under a new run id"))
     left = []
     if progress.files:
         left.append(counted(progress.files, "staged file"))

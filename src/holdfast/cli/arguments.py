@@ -93,7 +93,7 @@ def named_values(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]
         if not equals or not name:
             # The text is not repeated: a value without its name may be a secret.
             raise SettingsError(
-                what=f"{flag} number {number} is no NAME=VALUE",
+                what=f"{flag} number {number} is not NAME=VALUE",
                 cure="give it as NAME=VALUE",
             )
         found[name] = value_of(value, f"{flag} {name}")
@@ -117,7 +117,7 @@ def value_of(given: str, what: str) -> str:
         name = given.removeprefix(_FROM_ENVIRONMENT)
         if name not in os.environ:
             raise SettingsError(
-                what=f"{what}: the environment has no variable {name!r}", cure="set and export it"
+                what=f"{what}: there is no environment variable {name!r}", cure="set and export it"
             )
         return os.environ[name]
     if given.startswith(_FROM_FILE):
@@ -141,19 +141,19 @@ def add_table_arguments(parser: argparse.ArgumentParser, *, of_run: bool) -> Non
         parser: The parser to add them to.
         of_run: Whether a run's ledger already names the table.
     """
-    otherwise = "; by default the one that the run names" if of_run else ""
+    otherwise = "; by default the run's table" if of_run else ""
     parser.add_argument(
         "--table",
         metavar="NAME",
         help="catalog.namespace.table (namespace.table with --catalog), or a Lance dataset's "
-        f"place{otherwise}",
+        f"location{otherwise}",
     )
     parser.add_argument(
         "--catalog",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a property of the catalog as in PyIceberg (type=rest, uri=...); may be given again; "
+        help="a catalog property, as in PyIceberg (type=rest, uri=...); may be repeated; "
         f"{ELSEWHERE}",
     )
     parser.add_argument(
@@ -161,7 +161,7 @@ def add_table_arguments(parser: argparse.ArgumentParser, *, of_run: bool) -> Non
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"a storage option of a Lance dataset; may be given again; {ELSEWHERE}",
+        help=f"a storage option of a Lance dataset; may be repeated; {ELSEWHERE}",
     )
 
 
@@ -208,8 +208,8 @@ def named_target(given: argparse.Namespace, identity: Identity | None = None) ->
     found = configured_catalog(first)
     if found is None:
         raise SettingsError(
-            what=f"{name}: it is not known here how the catalog {first!r} is reached",
-            cure="give its properties as PyIceberg takes them (--catalog type=rest --catalog "
+            what=f"{name}: how to reach its catalog {first!r} is unknown",
+            cure="give its properties, as for PyIceberg (--catalog type=rest --catalog "
             "uri=https://...), or put them into PyIceberg's own configuration "
             f"(.pyiceberg.yaml, or PYICEBERG_CATALOG__{first.upper()}__URI and so on)",
         )

@@ -48,7 +48,7 @@ _REACH = (
     "check the URI, the credentials (--option s3.secret-access-key=@env:NAME, or the "
     "environment's) and the endpoint (--option s3.endpoint=...)"
 )
-_ALLOW = "allow {what} for everything below {store} to the driver and to all executors"
+_ALLOW = "give the driver and all executors permission for {what} below {store}"
 
 
 def check_store(store: str, storage: Storage) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def check_store(store: str, storage: Storage) -> Iterator[Finding]:
     probe = probe_uri(store, uuid.uuid4().hex)
     seen = _permissions(store, storage, probe)
     yield from seen
-    if any(one.level == "failed" for one in seen):
+    if any(finding.level == "failed" for finding in seen):
         return
     yield _creates_once(store, storage)
 
@@ -82,7 +82,7 @@ def check_store_named(given: str | None) -> Finding:
         return ok("store named", "by --store")
     return ok(
         "store named",
-        "by --store; HOLDFAST_STORE is not set, so jobs must name it: Run(store=...) or "
+        "by --store; HOLDFAST_STORE is not set, so jobs must name the store: Run(store=...) or "
         "spark.holdfast.store",
     )
 
@@ -91,7 +91,7 @@ def _place(store: str) -> Iterator[Finding]:
     if store.startswith("file://"):
         yield warning(
             "store place",
-            "it is a local folder: only this machine reaches it, and a power cut can lose the "
+            "it is a local folder: only this machine can reach it, and a power cut can lose the "
             "last records",
             "use an object store (s3://, gs://, abfss://) for anything but trials on one machine",
         )
@@ -111,11 +111,11 @@ def _reads(store: str, storage: Storage, probe: str, sent_at: float) -> list[Fin
     fix = _ALLOW.format(what="reads", store=store)
     try:
         if storage.get(probe) != _PROBE:
-            seen = "it gives back other bytes than it was sent"
-            return [failed("store reads", seen, "look for a proxy that changes what passes it")]
+            seen = "the bytes read differ from those written"
+            return [failed("store reads", seen, "look for a proxy that alters data")]
         clock = _clock(storage, probe, sent_at)
     except (StorageError, FileNotFoundError) as error:
-        return [failed("store reads", str(error) or "what was written is not there", fix)]
+        return [failed("store reads", str(error) or "the object just written is not there", fix)]
     return [ok("store reads", "the same bytes"), *clock]
 
 
@@ -127,8 +127,8 @@ def _deletes(store: str, storage: Storage, probe: str) -> Finding:
     except StorageError as error:
         return failed("store deletes", str(error), fix)
     if is_listed:
-        return failed("store deletes", "what was deleted is still listed", fix)
-    return ok("store deletes", "and does not list what was deleted")
+        return failed("store deletes", "the deleted object is still listed", fix)
+    return ok("store deletes", "and no longer lists the object")
 
 
 def _clock(storage: Storage, probe: str, sent_at: float) -> list[Finding]:
@@ -141,8 +141,8 @@ def _clock(storage: Storage, probe: str, sent_at: float) -> list[Finding]:
         exact = abs(off_s) < _CLOCK_EXACT_S
         return [ok("clocks agree", "to the second" if exact else f"the store's is {seen}")]
     fix = (
-        "set this machine's clock by a time server (NTP): a driver waits by it before it takes a "
-        "run over, and S3 refuses requests that are 15 minutes off"
+        "synchronise this machine's clock with a time server (NTP): drivers time their wait by it "
+        "before they take over a run, and S3 refuses requests that are 15 minutes off"
     )
     return [warning("clocks agree", f"the store's clock is {seen}", fix)]
 
@@ -195,9 +195,9 @@ def check_places(store: str, location: str) -> Iterator[Finding]:
     if f"{store}/".startswith(f"{place}/"):
         yield failed(
             "store apart from table",
-            f"the store {store} is inside the table's folder {place}: a removal of orphan files "
-            "takes the ledger for left-overs",
-            "move the store to a folder of its own, next to the tables and not inside one",
+            f"the store {store} is inside the table's folder {place}: orphan-file removal would "
+            "treat the ledger as left-overs",
+            "move the store to a folder of its own, next to the tables, not inside one",
         )
     else:
         yield ok("store apart from table", f"the table's files are in {place}")
@@ -226,7 +226,7 @@ def _of_its_kind(
     if found.is_audited:
         yield warning(
             "write-audit-publish",
-            "write.wap.enabled is set, and a run of Holdfast is published at once",
+            "write.wap.enabled is set, but a Holdfast run is published at once",
             "write to a branch (hf.IcebergTable(name, branch=...)) and publish it yourself",
         )
 
@@ -259,14 +259,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Check everything that is named, and print each result as it comes."""
     findings, out = [], None if given.json else console.make_console()
-    for one in findings_of(given):
-        findings.append(one)
+    for finding in findings_of(given):
+        findings.append(finding)
         if out is not None:
-            _print(out, one)
-    broken = [one for one in findings if one.level == "failed"]
-    warned = [one for one in findings if one.level == "warning"]
+            _print(out, finding)
+    broken = [finding for finding in findings if finding.level == "failed"]
+    warned = [finding for finding in findings if finding.level == "warning"]
     if out is None:
-        plain.print_json({"ok": not broken, "checks": [asdict(one) for one in findings]})
+        plain.print_json({"ok": not broken, "checks": [asdict(found) for found in findings]})
     else:
         out.print()
         counts = [counted(len(findings), "check"), counted(len(warned), "warning")]

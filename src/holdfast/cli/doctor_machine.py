@@ -95,7 +95,9 @@ def check_packages() -> Iterator[Finding]:
             yield trouble
         else:
             fine.append(f"{name} {installed}")
-    yield ok("packages", ", ".join(fine) or "holdfast is not installed, so none is known")
+    yield ok(
+        "packages", ", ".join(fine) or "holdfast is not installed, so its requirements are unknown"
+    )
     for extra, names in missing.items():
         use = _EXTRAS.get(extra, extra)
         fix = f'for {use}, in a checkout of Holdfast: pip install ".[{extra}]"'
@@ -117,11 +119,11 @@ def check_java(*, is_needed: bool) -> Iterator[Finding]:
     fix = f"install Java {least} or newer, or use a Spark Connect server (sc://...)"
     version = _java_version(program) if program else None
     if version is None:
-        where = f"JAVA_HOME is {home!r}, and no Java runs there" if home else "no Java on the PATH"
+        where = f"JAVA_HOME is {home!r}, but no Java runs there" if home else "no Java on the PATH"
         say = failed if is_needed else warning
         yield say("java", where, f"{fix}; set JAVA_HOME" if home else fix)
     elif version < least:
-        yield failed("java", f"Java {version}, and PySpark {spark} needs {least} or newer", fix)
+        yield failed("java", f"Java {version}, but PySpark {spark} needs {least} or newer", fix)
     else:
         yield ok("java", f"Java {version}")
 
@@ -178,20 +180,20 @@ def _requirements() -> list[str]:
 
 def _python(version: Sequence[int]) -> Finding:
     found = f"Python {version[0]}.{version[1]}"
-    oldest, newest = ("{}.{}".format(*one) for one in _PYTHON_TESTED)
+    oldest, newest = ("{}.{}".format(*tested) for tested in _PYTHON_TESTED)
     if tuple(version) < _PYTHON_TESTED[0]:
         return failed("python", found, f"use Python {oldest} to {newest}")
     if tuple(version) > _PYTHON_TESTED[1]:
-        return warning("python", f"{found} was never tried", f"use Python {oldest} to {newest}")
+        return warning("python", f"{found} is untested", f"use Python {oldest} to {newest}")
     return ok("python", found)
 
 
 def _trouble(name: str, installed: str, limits: str) -> Finding | None:
     if not _fits(installed, limits):
-        seen = f"{installed} is installed, and {limits} is needed"
+        seen = f"{installed} is installed, but {limits} is needed"
         return failed(name, seen, f'pip install "{name}{limits}"')
     if name == "pyspark" and _numbers(installed) >= _PYSPARK_BELOW:
-        return warning(name, f"{installed} was never tried", "use PySpark 3.5 to 4.x")
+        return warning(name, f"{installed} is untested", "use PySpark 3.5 to 4.x")
     return None
 
 
@@ -216,7 +218,7 @@ def _fits(installed: str, limits: str) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version, for comparison."""
     found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(one) for one in found[0].split(".")) if found else ()
+    return tuple(int(number) for number in found[0].split(".")) if found else ()
 
 
 def _java_version(program: str) -> int | None:
@@ -298,7 +300,7 @@ def check_store_is_shared(url: str, store: str) -> Iterator[Finding]:
     if store.startswith("file://") and not url.startswith("local"):
         yield failed(
             "store and cluster",
-            f"the store is a local folder, and executors of {_shown(url)} run on other machines",
+            f"the store is a local folder, but executors of {_shown(url)} run on other machines",
             "use an object store (s3://, gs://, abfss://), or a folder that all machines mount",
         )
 
@@ -311,16 +313,20 @@ def judge(found: list[dict[str, Any]], began_at: float, ended_at: float) -> Iter
         began_at: When the job began, by our clock.
         ended_at: When it ended.
     """
-    broken = {one["problem"]["host"]: one["problem"]["facts"] for one in found if "problem" in one}
+    broken = {
+        report["problem"]["host"]: report["problem"]["facts"]
+        for report in found
+        if "problem" in report
+    }
     for host, facts in broken.items():
         yield failed("executor python", f"{host}: {facts['what']}", facts["cure"])
-    seen = [one for one in found if "problem" not in one]
+    seen = [report for report in found if "problem" not in report]
     if not seen:
         return
-    hosts = sorted({one["host"] for one in seen})
+    hosts = sorted({report["host"] for report in seen})
     where = f"{counted(len(seen), 'task')} on {', '.join(hosts[:3])}"
-    versions = sorted({f"Python {one['python'].split()[0]}" for one in seen})
-    arrows = sorted({f"pyarrow {one['pyarrow']}" for one in seen})
+    versions = sorted({f"Python {report['python'].split()[0]}" for report in seen})
+    arrows = sorted({f"pyarrow {report['pyarrow']}" for report in seen})
     what = ", ".join([f"holdfast {__version__}", *versions, *arrows])
     yield ok("executor python", f"{what}; {where}")
     yield _reach(seen)
@@ -328,26 +334,29 @@ def judge(found: list[dict[str, Any]], began_at: float, ended_at: float) -> Iter
 
 
 def _reach(seen: list[dict[str, Any]]) -> Finding:
-    cut_off = {one["host"]: one["store_error"] for one in seen if one["store_error"]}
+    cut_off = {report["host"]: report["store_error"] for report in seen if report["store_error"]}
     if not cut_off:
-        return ok("executors reach the store", "each of them listed it")
+        return ok("executors reach the store", "all of them listed it")
     host, error = next(iter(cut_off.items()))
     return failed(
         "executors reach the store",
-        f"{counted(len(cut_off), 'host')} of {len({one['host'] for one in seen})} cannot, such as "
-        f"{host}: {error}",
-        "give executors the network and the credentials that the driver has; serverless Spark "
+        f"{counted(len(cut_off), 'host')} of {len({report['host'] for report in seen})} cannot, "
+        f"such as {host}: {error}",
+        "give executors the same network access and credentials as the driver; serverless Spark "
         "without a network path to the store cannot run Holdfast",
     )
 
 
 def _clocks(seen: list[dict[str, Any]], began_at: float, ended_at: float) -> Finding:
-    off = {one["host"]: max(began_at - one["at"], one["at"] - ended_at, 0.0) for one in seen}
+    off = {
+        report["host"]: max(began_at - report["at"], report["at"] - ended_at, 0.0)
+        for report in seen
+    }
     host = max(off, key=lambda name: off[name])
     if off[host] <= _CLOCK_OFF_S:
-        return ok("executor clocks", "they agree with this machine's")
+        return ok("executor clocks", "they agree with this machine's clock")
     return warning(
         "executor clocks",
         f"{host} is {readable_time(off[host])} off this machine's clock",
-        "set the clocks of all machines by a time server (NTP)",
+        "synchronise the clocks of all machines with a time server (NTP)",
     )

@@ -27,19 +27,19 @@ _ENDED_FIRST = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments, apart from the store."""
-    parser.add_argument("run", metavar="RUN", help="the run's id, as the job names it")
+    parser.add_argument("run", metavar="RUN", help="the run's id, the same as in the job")
     parser.add_argument(
         "--at",
         type=float,
         default=_HALF,
         metavar="SHARE",
-        help="kill when this share of the rows is in checkpoints (default 0.5)",
+        help="kill the job when this share of its rows is in checkpoints (default 0.5)",
     )
     parser.add_argument(
         "command_line",
         nargs="+",
         metavar="-- COMMAND",
-        help="how the job is started, as in: holdfast drill RUN -- python job.py",
+        help="the command that starts the job, as in: holdfast drill RUN -- python job.py",
     )
 
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_TASKS_SHOWN,
         metavar="N",
-        help=f"how many task logs to list, the newest ones (default {_TASKS_SHOWN}; 0 for none)",
+        help=f"how many of the newest task logs to list (default {_TASKS_SHOWN}; 0 for none)",
     )
     parser.add_argument(
         "--failed",
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=_FAILED_SHOWN,
         metavar="N",
-        help=f"show rows that failed instead: their keys and errors (default {_FAILED_SHOWN} rows)",
+        help=f"show failed rows instead, with keys and errors (default {_FAILED_SHOWN} rows)",
     )
 
 
@@ -76,7 +76,7 @@ def run(given: argparse.Namespace) -> int:
         return _show_failed(given, ledger)
     seen = Watcher(ledger=ledger).look()
     logs, in_all = task_logs(ledger, given.tasks)
-    lines, step = [task_line(one) for one in logs], next_step(seen, ledger.ports)
+    lines, step = [task_line(log) for log in logs], next_step(seen, ledger.ports)
     if given.json:
         plain.print_json(_json(seen, lines, in_all, step))
     else:
@@ -139,10 +139,10 @@ def task_line(log: Sequence[TaskRecord]) -> TaskLine:
         place=int(place),
         attempt=int(attempt),
         records=len(log),
-        rows=sum(one.coverage.rows for one in log),
-        failed_rows=sum(one.coverage.rows for one in log if one.quarantine is not None),
-        chunks=sum(1 for one in log if one.chunk is not None),
-        files=sum(len(group.files) for one in log for group in one.groups),
+        rows=sum(record.coverage.rows for record in log),
+        failed_rows=sum(record.coverage.rows for record in log if record.quarantine is not None),
+        chunks=sum(1 for record in log if record.chunk is not None),
+        files=sum(len(group.files) for record in log for group in record.groups),
         end=log[-1].end,
         host=log[-1].usage.host,
         last_at=log[-1].usage.at,
@@ -157,11 +157,11 @@ def _json(
         "state": seen.progress.state,
         "identity": seen.identity.to_json() if seen.identity else None,
         "records": [
-            _record_json(one, says)
-            for one, says in zip(seen.log, words_of_log(seen.log), strict=True)
+            _record_json(record, says)
+            for record, says in zip(seen.log, words_of_log(seen.log), strict=True)
         ],
         "task_logs": in_all,
-        "tasks": [{**asdict(one), "last_at": iso_moment(one.last_at)} for one in lines],
+        "tasks": [{**asdict(line), "last_at": iso_moment(line.last_at)} for line in lines],
         "advice": step.advice,
         "start_would": list(step.start_would),
     }
@@ -188,9 +188,9 @@ def _print(seen: Observation, lines: Sequence[TaskLine], in_all: int, step: Next
         right=("NO",),
         narrow=("WRITTEN (UTC)", "KIND"),
     )
-    for one, says in zip(seen.log, words_of_log(seen.log), strict=True):
-        at = moment(unix_seconds(one.written_at))
-        records.add_row(str(one.number), at, kind_of(one.body), says)
+    for record, says in zip(seen.log, words_of_log(seen.log), strict=True):
+        at = moment(unix_seconds(record.written_at))
+        records.add_row(str(record.number), at, kind_of(record.body), says)
     console.show(out, records)
     out.print()
     _print_tasks(lines, in_all)
@@ -214,19 +214,19 @@ def _print_tasks(lines: Sequence[TaskLine], in_all: int) -> None:
         "CLAIM", "JOB", "PLACE", "ROWS", "RECORDS", "CHUNKS", "FILES", "END", "LAST", "HOST",
         right=right, narrow=("JOB", "END", "LAST"),
     )  # fmt: skip
-    for one in lines:
-        rows = f"{one.rows:,}"
+    for line in lines:
+        rows = f"{line.rows:,}"
         table.add_row(
-            str(one.claim),
-            one.job,
-            str(one.place),
-            f"{rows} ({one.failed_rows:,} failed)" if one.failed_rows else rows,
-            str(one.records),
-            str(one.chunks),
-            str(one.files),
-            one.end or "open",
-            moment(one.last_at)[11:] if one.last_at else "",
-            one.host,
+            str(line.claim),
+            line.job,
+            str(line.place),
+            f"{rows} ({line.failed_rows:,} failed)" if line.failed_rows else rows,
+            str(line.records),
+            str(line.chunks),
+            str(line.files),
+            line.end or "open",
+            moment(line.last_at)[11:] if line.last_at else "",
+            line.host,
         )
     if lines:
         console.show(out, table)

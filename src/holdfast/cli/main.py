@@ -19,15 +19,15 @@ from holdfast.errors import HoldfastError, MissingExtraError
 # Each in a module of the same name.
 COMMANDS = {
     "runs": "list the runs of a store",
-    "status": "show where a run stands",
+    "status": "show the state of a run",
     "watch": "show a run's progress, live",
     "inspect": "show a run's log, its tasks, and what a start would do next",
     "report": "write a page about a run, to open in a browser",
-    "abort": "give a run up, for good",
+    "abort": "abort a run for good",
     "sweep": "delete what an ended run no longer needs",
-    "drill": "start a job, and kill it halfway, to see that it resumes",
+    "drill": "start a job and kill it halfway, to see that it resumes",
     "doctor": "check store, catalog, versions and executors, and say what to fix",
-    "completion": "print a shell's completion of this command line",
+    "completion": "print a completion script for a shell",
 }
 # These need no store.
 _WITHOUT_STORE = ("completion",)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # Only for the one command: its module may take long to import.
-        given = make_parser([one for one in words if one in COMMANDS][:1]).parse_args(words)
+        given = make_parser([word for word in words if word in COMMANDS][:1]).parse_args(words)
         with plain.warnings_on_one_line():
             code = command_of(given.command).run(given)
         sys.stdout.flush()  # Here, where an error can still be reported.
@@ -98,25 +98,27 @@ def make_parser(whole: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPars
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
-        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        subparser = commands.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
         if name not in whole:
             continue
         if name not in _WITHOUT_STORE:
-            _add_common(one)
-        command_of(name).add_arguments(one)
+            _add_common(subparser)
+        command_of(name).add_arguments(subparser)
     return parser
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--store", help="the store's URI; by default what HOLDFAST_STORE says", metavar="URI"
+        "--store", help="the store's URI; by default the value of HOLDFAST_STORE", metavar="URI"
     )
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a storage option (s3.endpoint=...); may be given again; VALUE may be @env:NAME or "
-        "@file:PATH, so that a secret is not seen in the list of processes",
+        help="a storage option (s3.endpoint=...); may be repeated; VALUE may be @env:NAME or "
+        "@file:PATH, so that a secret does not appear in the process list",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")

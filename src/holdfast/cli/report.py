@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="where to write the page; by default holdfast-RUN.html in this folder",
+        help="where to write the page; by default holdfast-RUN.html in the current folder",
     )
 
 
@@ -46,7 +46,7 @@ def run(given: argparse.Namespace) -> int:
     except OSError as error:
         raise SettingsError(
             what=f"the page cannot be written to {path}: {error.strerror}",
-            cure="name a file that can be written: --out FILE",
+            cure="name a writable file: --out FILE",
         ) from error
     plain.print_line(str(path.resolve()))
     return 0

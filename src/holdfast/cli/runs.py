@@ -79,10 +79,10 @@ def run(given: argparse.Namespace) -> int:
     )
     code = _INCOMPLETE if any(line.state == "unreadable" for line in lines) else 0
     if given.state:
-        lines = [one for one in lines if one.state in given.state]
-    lines.sort(key=lambda one: (-one.last_at, one.run_id))
+        lines = [line for line in lines if line.state in given.state]
+    lines.sort(key=lambda line: (-line.last_at, line.run_id))
     if given.json:
-        plain.print_json({"store": store, "runs": [_json(one) for one in lines]})
+        plain.print_json({"store": store, "runs": [_json(line) for line in lines]})
     else:
         _print(store, lines)
     return code
@@ -160,9 +160,11 @@ def _json(line: Line) -> dict[str, object]:
 def _print(store: str, lines: list[Line]) -> None:
     out = console.make_console()
     if not lines:
-        out.print(f"No such run in {store}.")
+        out.print(f"No runs found in {store}.")
         return
-    cells = [_cells(one, time.time(), is_short=out.width < _WIDE) for one in lines if not one.error]
+    cells = [
+        _cells(line, time.time(), is_short=out.width < _WIDE) for line in lines if not line.error
+    ]
     table = console.listing(*_COLUMNS, right=("ROWS DONE", "STARTS"), narrow=("STATE", "WRITTEN"))
     # The width that the two wrappable columns share. Ids get it first: they are copied from here.
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *cells, strict=True)]

@@ -56,7 +56,7 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "remaining_rows": progress.remaining_rows,
         "kept_rows": progress.kept_rows,
         "failed_rows": progress.quarantined_rows,
-        "starts": [_start_json(one) for one in seen.starts],
+        "starts": [_start_json(start) for start in seen.starts],
         "records": len(seen.log),
         "last_kind": kind_of(seen.log[-1].body) if seen.log else "",
         "last_at": iso_moment(progress.last_at),
@@ -82,9 +82,9 @@ def how_ended(start: Start, *, is_alive: bool) -> str:
     """
     words = {
         "": "at work, it seems" if is_alive else "gone, it seems",
-        "gone": "gone without a word: killed, or taken over",
+        "gone": "ended without a stop record: killed, or taken over",
         "stopped": f"stopped by {start.reason}",
-        "aborted": f"given up: {start.reason}" if start.reason else "given up",
+        "aborted": f"aborted: {start.reason}" if start.reason else "aborted",
     }
     return words.get(start.end, start.end)
 
@@ -153,13 +153,13 @@ def _print_starts(seen: Observation, ports: Ports) -> None:
     )
     if len(seen.starts) > _STARTS_SHOWN:
         out.print(f"  the last {_STARTS_SHOWN} of {len(seen.starts):,} starts", style="dim")
-    for one in seen.starts[-_STARTS_SHOWN:]:
+    for start in seen.starts[-_STARTS_SHOWN:]:
         table.add_row(
-            str(one.number),
-            moment(one.began_at),
-            readable_time(max(0.0, one.last_at - one.began_at)),
-            f"{one.host} ({one.process_id})",
-            how_ended(one, is_alive=is_alive),
+            str(start.number),
+            moment(start.began_at),
+            readable_time(max(0.0, start.last_at - start.began_at)),
+            f"{start.host} ({start.process_id})",
+            how_ended(start, is_alive=is_alive),
         )
     console.show(out, table)
 

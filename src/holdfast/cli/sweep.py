@@ -26,7 +26,7 @@ from holdfast.sinks.base import Outcome, Sink, TableView
 from holdfast.text import command
 
 _DATA_FILES = "staged data files that are not in the table"
-_MANIFESTS = "manifests of such files"
+_MANIFESTS = "manifests of those files"
 _MANIFEST = ".avro"
 _ENDED = ("committed", "aborted")
 # By the ending of an object's name.
@@ -34,10 +34,10 @@ _KINDS = {
     ".chunk": "chunks of output rows",
     ".keys": "keys of finished rows",
     ".json": "task records",
-    ".failed": "failed rows that were tried again",
+    ".failed": "failed rows that were retried",
 }
 _INPUTS = "the run's own copy of its input"
-_PARTS = "lists of work that later ones replaced"
+_PARTS = "work lists that later ones replaced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-ended",
         action="store_true",
-        help="all runs of the store that are committed or aborted, instead of one",
+        help="sweep all runs of the store that are committed or aborted",
     )
     parser.add_argument("--yes", action="store_true", help="delete; without it nothing is changed")
     add_table_arguments(parser, of_run=True)
@@ -95,7 +95,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         plain.print_json({"store": store, "runs": documents})
     elif not documents:
-        plain.print_line(f"No run of {store} that has ended")
+        plain.print_line(f"No ended runs in {store}.")
     return code
 
 
@@ -144,7 +144,7 @@ def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
         )
         for what, objects in found.items()
     ]
-    return sorted(kinds, key=lambda one: -one.size_bytes)
+    return sorted(kinds, key=lambda kind: -kind.size_bytes)
 
 
 def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
@@ -152,34 +152,34 @@ def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
     receipt = ledger.log.receipt
     if plan.in_doubt:
         return (
-            "the run was given up; only files that this run's own records list are deleted, and "
-            "none of a post that is in doubt"
+            "the run was aborted; only files that this run's own records list are deleted, and "
+            "no file of a post that is in doubt"
         )
     if receipt is None and not ledger.log.intents:
         return (
-            "the run was given up before anything was posted to the table, and no driver can post "
+            "the run was aborted before anything was posted to the table, and no driver can post "
             "any more; only files that this run's own records list are deleted"
         )
     if receipt is None and not ledger.log.doubtful:
         return (
-            "the run was given up, and every post of it was refused; only files that this run's "
+            "the run was aborted, and all of its posts were refused; only files that this run's "
             "own records list are deleted"
         )
     if receipt is None:
         return (
-            "the run was given up, and the table shows that no post of it can land any more; "
+            "the run was aborted, and the table shows that none of its posts can still land; "
             "only files that this run's own records list are deleted"
         )
     return (
         f"the receipt says that the run landed as snapshot {receipt.snapshot_id} with "
-        f"{counted(receipt.files, 'file')}; none of these is deleted, and only files that this "
+        f"{counted(receipt.files, 'file')}; these are not deleted, and only files that this "
         "run's own records list are"
     )
 
 
 def what_stays(plan: SweepPlan) -> list[str]:
     """Explain what is kept, and why."""
-    kept = ["the log and run.json: a later start is told by them how the run ended"]
+    kept = ["the log and run.json: a later start reads in them how the run ended"]
     if len(plan.kept_files) > (plan.live or 0):
         what = "are part of the snapshot"
         if plan.in_doubt:
@@ -194,13 +194,13 @@ def what_stays(plan: SweepPlan) -> list[str]:
         files = counted(plan.live, "file")
         kept.append(
             f"{files} that snapshots of the table reach, though this ledger does not say that they "
-            "have landed: was it copied, restored from a backup, or cut?"
+            "have landed: was it copied, restored from a backup, or truncated?"
         )
     failed = sum(1 for uri in plan.kept_objects if uri.endswith(".failed"))
     if failed:
-        kept.append(f"{counted(failed, 'object')} with rows that failed")
+        kept.append(f"{counted(failed, 'object')} with failed rows")
     if lists := len(plan.kept_objects) - failed:
-        kept.append(f"{counted(lists, 'list')} of what has landed, or was read")
+        kept.append(f"{counted(lists, 'list')} of what has landed or was read")
     return kept
 
 
@@ -214,7 +214,7 @@ def _kind_of(uri: str) -> str:
 
 def _ledger_sizes(ledger: Ledger) -> dict[str, int]:
     with answers(ledger.layout.folder):
-        return {one.uri: one.size_bytes for one in ledger.storage.facts(ledger.layout.folder)}
+        return {fact.uri: fact.size_bytes for fact in ledger.storage.facts(ledger.layout.folder)}
 
 
 class _LookingOnly:
@@ -234,9 +234,9 @@ class _LookingOnly:
             SettingsError: Always.
         """
         raise SettingsError(
-            what=f"it is not settled yet whether a post of run {self._run_id!r} can still land, "
+            what=f"it is not yet known whether a post of run {self._run_id!r} can still land, "
             "and a dry run writes nothing to the table",
-            cure=f"call {command('abort', self._run_id)} again, which settles it",
+            cure=f"run {command('abort', self._run_id)} again, which settles it",
         )
 
 
@@ -254,15 +254,15 @@ def _json(
         "deleted": deleted,
         "kinds": [
             {
-                "what": one.what,
-                "objects": one.objects,
-                "size_bytes": one.size_bytes,
-                "example": one.example,
+                "what": kind.what,
+                "objects": kind.objects,
+                "size_bytes": kind.size_bytes,
+                "example": kind.example,
             }
-            for one in kinds
+            for kind in kinds
         ],
-        "objects": sum(one.objects for one in kinds),
-        "size_bytes": sum(one.size_bytes for one in kinds),
+        "objects": sum(kind.objects for kind in kinds),
+        "size_bytes": sum(kind.size_bytes for kind in kinds),
         "why_safe": safe,
         "kept": kept,
     }
@@ -270,22 +270,22 @@ def _json(
 
 def _print(ledger: Ledger, kinds: list[Kind], safe: str, kept: list[str], *, deleted: bool) -> None:
     out, folder = console.make_console(), f"{ledger.layout.folder}/"
-    objects, size = sum(one.objects for one in kinds), sum(one.size_bytes for one in kinds)
+    objects, size = sum(kind.objects for kind in kinds), sum(kind.size_bytes for kind in kinds)
     if not kinds:
-        console.heading(out, f"Nothing of run {ledger.run_id} is left to delete")
+        console.heading(out, f"Run {ledger.run_id} has nothing left to delete")
     else:
         would = "Deleted" if deleted else "Would delete"
         whole = f"{counted(objects, 'object')} ({readable_size(size)})"
         console.heading(out, f"{would} {whole} of run {ledger.run_id}")
         table = console.listing("OBJECTS", "SIZE", "WHAT", right=("OBJECTS", "SIZE"))
-        for one in kinds:
-            table.add_row(f"{one.objects:,}", readable_size(one.size_bytes), one.what)
+        for kind in kinds:
+            table.add_row(f"{kind.objects:,}", readable_size(kind.size_bytes), kind.what)
             if not deleted:
-                table.add_row("", "", f"such as {one.example.removeprefix(folder)}", style="dim")
+                table.add_row("", "", f"such as {kind.example.removeprefix(folder)}", style="dim")
         console.show(out, table)
         out.print()
     lines = [("safe", f"{safe}.")] if kinds else []
-    lines += [("kept", kept[0]), *(("", one) for one in kept[1:])]
+    lines += [("kept", kept[0]), *(("", text) for text in kept[1:])]
     if kinds and not deleted:
         lines.append(("next", f"{command('sweep', ledger.run_id, '--yes')} deletes it"))
     console.facts(out, lines)

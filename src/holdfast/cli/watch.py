@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", default="2s", help="how often to look (default: 2s)", metavar="DURATION"
     )
-    parser.add_argument("--once", action="store_true", help="look once, and end")
+    parser.add_argument("--once", action="store_true", help="look once, then exit")
 
 
 def run(given: argparse.Namespace) -> int:

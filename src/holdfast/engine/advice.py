@@ -56,7 +56,7 @@ def next_step(seen: Observation, ports: Ports) -> NextStep:
         return NextStep(
             advice=f"nothing is left to do; {command('sweep', run_id)} shows what can be deleted",
             start_would=(
-                "compare the input with the one that has landed, as the run is in the table",
+                "compare the input with the one that landed, as the run is already in the table",
                 "write nothing, and return the receipt",
             ),
         )
@@ -64,7 +64,7 @@ def next_step(seen: Observation, ports: Ports) -> NextStep:
         return after_abort(seen)
     steps = _steps(seen)
     if (alive := driver_alive(seen, ports)) is not None:
-        waits = f"wait, as {alive}; go on when it has ended"
+        waits = f"wait, as {alive}; resume when it has ended"
         return NextStep(
             advice=f"let it finish: {alive}. {command('watch', run_id)} shows it",
             start_would=(waits, *steps),
@@ -79,14 +79,14 @@ def after_abort(seen: Observation) -> NextStep:
         seen: What the ledger shows of an aborted run.
     """
     run_id = seen.progress.run_id
-    refuses = "refuse, as the run was given up, which is final"
+    refuses = "refuse, as the run was aborted, which is final"
     bodies = (record.body for record in seen.log)
     abort = next((body for body in bodies if isinstance(body, Abort)), None)
     if doubtful_intents(seen.log) and not (abort and abort.table_is_gone):
         return NextStep(
-            advice=f"call {command('abort', run_id)} again before you start over: a post was "
-            "under way, and the table may show by now whether it has landed",
-            start_would=("look at the table, and say so if the run has landed", refuses),
+            advice=f"run {command('abort', run_id)} again before you start over: a post was "
+            "under way, and the table may now show whether it has landed",
+            start_would=("look at the table, and report it if the run has landed", refuses),
         )
     return NextStep(
         advice="use a new run id to do the work after all; "
@@ -103,7 +103,7 @@ def driver_alive(seen: Observation, ports: Ports) -> str | None:
     who = f"process {start.process_id} on {start.host}"
     quiet_s = ports.now() - max(seen.progress.last_at, seen.beat_at or 0.0)
     if start.machine and start.machine == ports.machine:
-        return f"{who} runs" if ports.is_running(start.process_id) else None
+        return f"{who} is running" if ports.is_running(start.process_id) else None
     if quiet_s >= quiet_after_s(start.checkpoint_every_s):
         return None
     return f"{who} gave a sign of life {age(quiet_s)}"
@@ -114,9 +114,9 @@ def _advice(seen: Observation, ports: Ports) -> str:
     if start is None:
         return "start the job: nothing is done yet"
     if start.end == "stopped":
-        return f"mend what ended the last start ({start.reason}), then {_GO_ON}"
+        return f"fix what ended the last start ({start.reason}), then {_GO_ON}"
     is_ours = bool(start.machine) and start.machine == ports.machine
-    why = "its process is gone" if is_ours else "its driver has written nothing for long"
+    why = "its process is gone" if is_ours else "its driver has written nothing for a long time"
     return f"{_GO_ON}: {why}"
 
 
@@ -126,16 +126,16 @@ def _steps(seen: Observation) -> tuple[str, ...]:
     posts = list(doubtful_intents(seen.log))
     if posts:
         steps.append(
-            "look at the table first: whether the post of record "
-            f"{posts[-1]} has landed is unknown; if it has, write the receipt and be done"
+            "look at the table first, as it is unknown whether the post of record "
+            f"{posts[-1]} has landed; if it has, write the receipt and end"
         )
-    seals = [one.body for one in seen.log if isinstance(one.body, Seal)]
+    seals = [record.body for record in seen.log if isinstance(record.body, Seal)]
     if not seals or not seals[-1].complete:
         steps += _work_left(seen)
     if progress.quarantined_rows:
         failed = counted(progress.quarantined_rows, "failed row")
-        steps.append(f"try {failed} again, if code or limits have changed")
-    steps.append("post one commit with all of it, as everything is in table files then")
+        steps.append(f"retry {failed}, if code or limits have changed")
+    steps.append("post one commit with all rows, as all are in table files by then")
     return tuple(steps)
 
 
@@ -145,9 +145,9 @@ def _work_left(seen: Observation) -> list[str]:
     if progress.done_rows:
         found.append(f"keep {counted(progress.done_rows, 'row')}, as records cover them")
     if left is None:
-        found.append("do all rows that no record covers; how many is not known")
+        found.append("process all rows that no record covers; their number is unknown")
     elif left:
-        found.append(f"do {counted(left, 'row')}, as no record covers them")
+        found.append(f"process {counted(left, 'row')}, as no record covers them")
     if chunks := progress.waiting_chunks:
         noun = counted(chunks, "chunk")
         found.append(f"put {noun} into table files, as only the ledger holds these rows")
@@ -174,14 +174,14 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
         return "committed", "good", _after_commit(seen.progress.run_id, failed)
     if state == "aborted":
         advice = after_abort(seen).advice
-        return "aborted", "ended", f"The run was given up for good: {advice}."
+        return "aborted", "ended", f"The run was aborted for good: {advice}."
     if last is None:
         return "new", "none", "No start has claimed this run yet: start the job."
     if state == "stopped":
         reason = f" with {last.reason}" if last.reason else ""
         said = f" ({last.message})" if last.message else ""
         again = _start_again(seen.progress.done_rows)
-        return "stopped", "act", f"The last start ended{reason}{said}: mend what it names. {again}"
+        return "stopped", "act", f"The last start ended{reason}{said}: fix the cause. {again}"
     if _may_be_alive(seen, heard_at, now):
         return "running", "busy", "Nothing to do: look again later, or use holdfast watch."
     return _silent(seen)
@@ -198,7 +198,7 @@ def _after_commit(run_id: str, failed: int) -> str:
     if failed:
         return (
             f"All other rows are in the table; {counted(failed, 'failed row')} set aside: "
-            f"{command('inspect', run_id, '--failed')} or run.quarantined() shows them. Mend the "
+            f"{command('inspect', run_id, '--failed')} or run.quarantined() shows them. Fix the "
             "transform, then call run.retry_quarantined()."
         )
     return "Nothing to do: the rows are in the table. holdfast sweep deletes what is left over."
@@ -225,12 +225,12 @@ def doing(progress: Progress | None, reason: str) -> str:
     if progress is None:
         return "opening"
     if progress.state == "new":
-        return "it has not been started yet"
+        return "not started yet"
     why = f" ({reason})" if reason else ""
     text = {
         "staged": "all rows staged; committing",
         "committed": "committed",
-        "stopped": f"stopped{why}; run it again to go on",
+        "stopped": f"stopped{why}; run it again to resume",
         "aborted": f"aborted{why}",
     }.get(progress.state)
     if text is None and not progress.passes:
@@ -247,7 +247,7 @@ def words_of_log(records: Iterable[Record]) -> list[str]:
     for record in records:
         body = record.body
         if isinstance(body, Claim) and last == _process(body):
-            found.append("the same driver begins its next pass; tasks of the last one end")
+            found.append("the same driver begins its next pass; tasks of the previous pass end")
         else:
             found.append(words_of(body))
         if isinstance(body, Claim):
@@ -274,9 +274,9 @@ def words_of(body: Body) -> str:
 @words_of.register
 def _(body: Claim) -> str:
     every = body.checkpoint_every_s
-    checkpoints = f"a checkpoint each {readable_time(every)}" if every else "no checkpoints"
+    checkpoints = f"a checkpoint every {readable_time(every)}" if every else "no checkpoints"
     return (
-        f"process {body.process_id} on {body.host} takes the run "
+        f"process {body.process_id} on {body.host} claims the run "
         f"(holdfast {body.holdfast_version}, code {body.code[:8] or 'unknown'}, {checkpoints})"
     )
 
@@ -286,16 +286,16 @@ def _(body: Plan) -> str:
     if body.job == "replay":
         return f"a job puts {counted(body.chunks, 'chunk')} of ended tasks into table files"
     if body.remaining_rows is None:
-        return "a job does all rows that are not done; how many is not known"
+        return "a job processes all rows that are not done; their number is unknown"
     if body.input is None:
-        return f"a job does {body.remaining_rows:,} rows"
+        return f"a job processes {body.remaining_rows:,} rows"
     compared = "; values were compared too" if body.input.has_row_sums else ""
-    return f"a job does {body.remaining_rows:,} of {body.input.rows:,} rows{compared}"
+    return f"a job processes {body.remaining_rows:,} of {body.input.rows:,} rows{compared}"
 
 
 @words_of.register
 def _(body: Seal) -> str:
-    found = [f"{counted(body.covered.rows, 'row')} count, of claims up to {body.through_claim}"]
+    found = [f"{counted(body.covered.rows, 'row')} count, from claims up to {body.through_claim}"]
     counts = (
         (body.waiting_chunks, "chunks wait to be put into files"),
         (body.quarantined_rows, "of the rows have failed"),
@@ -304,7 +304,7 @@ def _(body: Seal) -> str:
     )
     found += [f"{number:,} {what}" for number, what in counts if number]
     if body.complete:
-        found.append("nothing is missing, and all of it is in table files")
+        found.append("no row is missing, and all are in table files")
     return "; ".join(found)
 
 
@@ -315,7 +315,7 @@ def _(body: Renewal) -> str:
 
 @words_of.register
 def _(body: Stop) -> str:
-    return f"the driver gives this start up: {body.why}"
+    return f"the driver ends this start: {body.why}"
 
 
 @words_of.register
@@ -342,10 +342,10 @@ def _(body: Receipt) -> str:
 @words_of.register
 def _(body: Abort) -> str:
     gone = "; the user says that the table is gone" if body.table_is_gone else ""
-    return f"given up for good: {body.reason or 'no reason given'}{gone}"
+    return f"aborted for good: {body.reason or 'no reason given'}{gone}"
 
 
 @words_of.register
 def _(body: Pinned) -> str:
     files = counted(body.pins.records, "file")
-    return f"the input is settled: {counted(body.rows, 'row')} in {files}, for the whole run"
+    return f"the input is pinned: {counted(body.rows, 'row')} in {files}, for the whole run"

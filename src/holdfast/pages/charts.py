@@ -249,7 +249,7 @@ def bar_row(
 
 # ---- Plots: a drawing or bars, and the text around them
 
-NO_USAGE = "Not known: an earlier version of Holdfast has written these records."
+NO_USAGE = "Unknown: an earlier version of Holdfast wrote these records."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ END_WORDS = {
     "gone": "killed or taken over",
     "stopped": "stopped with an error",
     "committed": "committed",
-    "aborted": "given up",
+    "aborted": "aborted",
 }
 _END_INKS = {"gone": FAILED, "stopped": WAITING, "committed": KEPT, "aborted": PLAIN}
 # In full, and for a place with little room.
@@ -57,15 +57,15 @@ def progress_plot(facts: Facts) -> list[Plot]:
     if not line.points and facts.totals.done_rows:
         return [Plot(title=title, text=NO_USAGE)]
     if not any(rows for _, rows in line.points):
-        return [Plot(title=title, text="No row is done yet.")] if facts.totals.input_rows else []
-    text = "Rows that count now, by when they became durable."
+        return [Plot(title=title, text="No rows are done yet.")] if facts.totals.input_rows else []
+    text = "Rows that count now, by the time they became durable."
     if line.source == "seals":
         text = (
             "Rows that were done at each seal of the run log; "
             "these records do not say when each row was done."
         )
     if line.cut_s:
-        text += f" {readable_time(line.cut_s)} of pauses are cut out: the axis is time at work."
+        text += f" {readable_time(line.cut_s)} of pauses are cut out: the axis shows time at work."
     drawing, legend = _drawing(facts), _legend(facts)
     return [Plot(title=title, text=text, drawing=drawing, legend=legend, wide=True)]
 

@@ -109,7 +109,7 @@ def hosts_of(records: Iterable[TaskRecord]) -> list[Host]:
         host.bytes_read += used.bytes_read
         host.bytes_written += used.bytes_written
         host.memory_bytes = max(host.memory_bytes, used.memory_bytes)
-    busiest = sorted(found.values(), key=lambda one: (-(one.seconds + one.waited_s), one.host))
+    busiest = sorted(found.values(), key=lambda host: (-(host.seconds + host.waited_s), host.host))
     return busiest[:_HOSTS_MAX]
 
 
@@ -159,7 +159,7 @@ def totals_of(seen: Observation, summaries: Sequence[StartSummary]) -> Totals:
         summaries: Its starts.
     """
     progress, records = seen.progress, seen.gathered.work.records
-    dated = [one.usage for one in records if one.usage.at]
+    dated = [record.usage for record in records if record.usage.at]
     return Totals(
         done_rows=progress.done_rows,
         input_rows=progress.input_rows,
@@ -174,10 +174,10 @@ def totals_of(seen: Observation, summaries: Sequence[StartSummary]) -> Totals:
         size_bytes=progress.size_bytes,
         waiting_chunks=progress.waiting_chunks,
         task_seconds=sum(summary.seconds for summary in summaries),
-        waited_s=sum(one.waited_s for one in dated) if dated else None,
-        bytes_read=sum(one.bytes_read for one in dated),
-        bytes_written=sum(one.bytes_written for one in dated),
-        memory_bytes=max((one.memory_bytes for one in dated), default=0),
+        waited_s=sum(usage.waited_s for usage in dated) if dated else None,
+        bytes_read=sum(usage.bytes_read for usage in dated),
+        bytes_written=sum(usage.bytes_written for usage in dated),
+        memory_bytes=max((usage.memory_bytes for usage in dated), default=0),
     )
 
 
@@ -188,7 +188,7 @@ def tiles_of(totals: Totals) -> list[Tile]:
         tiles += _kept(totals)
     if totals.cost:
         tiles.append(_paid(totals))
-    failed = "see the errors below" if totals.failed_rows else "none was set aside"
+    failed = "see the errors below" if totals.failed_rows else "none were set aside"
     tiles.append(Tile(name="failed rows", value=f"{totals.failed_rows:,}", note=failed))
     tiles.append(_files(totals))
     tiles.append(_time(totals))
@@ -236,7 +236,7 @@ def _kept(totals: Totals) -> list[Tile]:
 
 def _paid(totals: Totals) -> Tile:
     lost = f"about {totals.lost_cost:,.6g} of it lost; " if totals.lost_cost else ""
-    note = f"{lost}answers only: no call that failed or timed out"
+    note = f"{lost}answered calls only, without those that failed or timed out"
     return Tile(name="paid", value=f"{totals.cost:,.6g}", note=note)
 
 

@@ -93,7 +93,7 @@ def _phase(record: Record) -> Reason | None:
         return "files" if body.job == "replay" else "first rows"
     if isinstance(body, Intent | Refused | Renewal) or (isinstance(body, Seal) and body.complete):
         return "commit"
-    # A start that goes on seals what it has found, then looks at the input.
+    # A start that resumes seals what it has found, then looks at the input.
     return "input" if isinstance(body, Claim | Pinned | Seal) else None
 
 

@@ -99,17 +99,17 @@ def _kept(facts: Facts) -> list[Plot]:
         return []
     inks = {"kept": KEPT.name, "new": NEW.name, "failed": FAILED.name}
     # Failed rows saved no work: they are counted as what they are in all later starts, too.
-    failed = list(accumulate((one.failed_rows for one in facts.starts), initial=0))
+    failed = list(accumulate((start.failed_rows for start in facts.starts), initial=0))
     values = [
-        [one.kept_rows - failed[number - 1], one.rows - one.failed_rows, failed[number]]
-        for number, one in list(enumerate(facts.starts, start=1))[-_STARTS_MAX:]
+        [start.kept_rows - failed[number - 1], start.rows - start.failed_rows, failed[number]]
+        for number, start in list(enumerate(facts.starts, start=1))[-_STARTS_MAX:]
     ]
     if not failed[-1]:
         del inks["failed"]
         values = [found[:2] for found in values]
-    table = _bars("start", inks, [f"start {one.number}" for one in summaries], values, _count)
-    text = f"Rows. What a start has kept was not computed again.{_last_of(facts)}"
-    return [Plot(title="What each start found done, and added", text=text, table=table)]
+    table = _bars("start", inks, [f"start {start.number}" for start in summaries], values, _count)
+    text = f"Rows. Those that a start kept were not computed again.{_last_of(facts)}"
+    return [Plot(title="Rows that each start kept and added", text=text, table=table)]
 
 
 def _waits(facts: Facts) -> list[Plot]:
@@ -120,7 +120,7 @@ def _waits(facts: Facts) -> list[Plot]:
         return [Plot(title=title, text=NO_USAGE)]
     if len(facts.starts) <= 1:  # The tiles say the same.
         return []
-    text = f"The time of all tasks together, for rows that count.{_last_of(facts)}"
+    text = f"The total time of all tasks, for rows that count.{_last_of(facts)}"
     labels = [f"start {summary.number}" for summary in summaries]
     return [Plot(title=title, text=text, table=_spent("start", labels, summaries))]
 
@@ -134,7 +134,7 @@ def _host_waits(facts: Facts) -> list[Plot]:
     """Draw the same by host, if there are several."""
     if len(facts.hosts) <= 1:
         return []
-    text = f"The busiest {len(facts.hosts)} hosts. One that waits more than others is worth a look."
+    text = f"The busiest {len(facts.hosts)} hosts. Look at any that waits more than the others."
     title = "Time on rows and waits for storage, by host"
     table = _spent("host", [host.host for host in facts.hosts], facts.hosts)
     return [Plot(title=title, text=text, table=table)]
@@ -142,14 +142,14 @@ def _host_waits(facts: Facts) -> list[Plot]:
 
 def _spent(of: str, labels: Sequence[str], by: Sequence[StartSummary | Host]) -> BarTable:
     inks = {"on rows": NEW.name, "waited": WAITING.name}
-    return _bars(of, inks, labels, [(one.seconds, one.waited_s) for one in by], readable_time)
+    return _bars(of, inks, labels, [(each.seconds, each.waited_s) for each in by], readable_time)
 
 
 def _memory(facts: Facts) -> list[Plot]:
     title, hosts = "Peak memory of workers", facts.memory
     if not hosts:
         return [Plot(title=title, text=NO_USAGE)] if facts.totals.done_rows else []
-    text = "The most that a worker process of a host had held when it wrote a record."
+    text = "The most memory that a worker process on each host held when it wrote a record."
     legend = {f"{hosts[0].host}: {readable_size(hosts[0].peak_bytes)}": NEW.name}
     if others := hosts[1:]:
         peak = readable_size(others[0].peak_bytes)
@@ -182,8 +182,8 @@ def _places(facts: Facts) -> list[Plot]:
         return []
     some = "" if len(found.rows) == found.places else f" {len(found.rows)} of them are drawn."
     text = (
-        f"{found.places:,} places of the job of claim {found.claim}, the largest first: "
-        f"{found.largest:,} rows in the largest, {found.median:,.0f} in the middle one.{some}"
+        f"{found.places:,} places in the job of claim {found.claim}, largest first: "
+        f"{found.largest:,} rows in the largest, {found.median:,.0f} in the median one.{some}"
     )
     if found.places <= _TABLE_ROWS_MAX:
         labels = [str(number) for number in range(1, found.places + 1)]
@@ -215,10 +215,10 @@ def _file_sizes(facts: Facts) -> list[Plot]:
         return []
     text = (
         f"{found.files:,} files from {readable_size(found.smallest)} to "
-        f"{readable_size(found.largest)}, {readable_size(int(found.median))} in the middle."
+        f"{readable_size(found.largest)}; {readable_size(int(found.median))} is the median."
     )
-    labels = [f"from {readable_size(one.from_bytes)}" for one in found.classes]
-    files = [(one.files,) for one in found.classes]
+    labels = [f"from {readable_size(size.from_bytes)}" for size in found.classes]
+    files = [(size.files,) for size in found.classes]
     table = _bars("size", {"files": PLAIN.name}, labels, files, _count)
     return [Plot(title="File sizes", text=text, table=table)]
 

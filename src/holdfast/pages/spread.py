@@ -69,7 +69,7 @@ def places_of(records: Iterable[TaskRecord]) -> Places | None:
             rows[place] = rows.get(place, 0) + record.coverage.rows
     if not jobs:
         return None
-    (claim, job), rows = max(jobs.items(), key=lambda one: sum(one[1].values()))
+    (claim, job), rows = max(jobs.items(), key=lambda job: sum(job[1].values()))
     counted = sorted(rows.values(), reverse=True)
     return Places(
         claim=claim,
@@ -177,7 +177,7 @@ def failures_of(storage: Storage, chunks: Mapping[str, Chunk]) -> Failures:
             found.problem = _short(str(error), _TEXT_LENGTH_MAX)
             break
         found.read_rows += chunk.rows
-    ranked = sorted(kinds.values(), key=lambda one: -one.rows)
+    ranked = sorted(kinds.values(), key=lambda kind: -kind.rows)
     found.kinds, found.other_kinds = ranked[:_KINDS_MAX], len(ranked[_KINDS_MAX:])
     return found
 
@@ -185,7 +185,7 @@ def failures_of(storage: Storage, chunks: Mapping[str, Chunk]) -> Failures:
 def _count(storage: Storage, uri: str, chunk: Chunk, kinds: dict[str, FailureKind]) -> None:
     for batch in read_chunk(storage, uri, chunk):
         if not set(batch.schema.names) >= _COLUMNS or not pa.types.is_string(batch["error"].type):
-            raise LedgerDamagedError(uri=uri, reason="it does not say why rows have failed")
+            raise LedgerDamagedError(uri=uri, reason="it does not say why its rows failed")
         for error, key in zip(batch["error"].to_pylist(), batch["key"], strict=True):
             # Errors name rows by number: these are of one kind.
             kind = _NUMBER.sub("#", error or "")

@@ -118,11 +118,11 @@ def moment(record: TaskRecord, starts: Sequence[Start], at: int) -> float:
 def _begun(start: Start) -> StartSummary:
     jobs = [
         Job(
-            claim=one.claim,
-            kind=one.plan.job if one.plan else "",
-            reason=pass_reason(start, one) or _no_job(start, one),
+            claim=run_pass.claim,
+            kind=run_pass.plan.job if run_pass.plan else "",
+            reason=pass_reason(start, run_pass) or _no_job(start, run_pass),
         )
-        for one in start.passes
+        for run_pass in start.passes
     ]
     return StartSummary(
         number=start.number,
@@ -299,14 +299,14 @@ def timeline_of(
         log: The run log: the only source of times if records have none.
     """
     of = StartOf(starts) if starts else None
-    with_rows = [one for one in records if one.coverage.rows]
-    source: Source = "tasks" if all(one.usage.at for one in with_rows) else "seals"
+    with_rows = [record for record in records if record.coverage.rows]
+    source: Source = "tasks" if all(record.usage.at for record in with_rows) else "seals"
     steps: list[tuple[int, float, int]] = []
     if of is not None and source == "tasks":
         steps = [
-            (at, moment(one, starts, at), one.coverage.rows)
-            for one in with_rows
-            for at in (of(one),)
+            (at, moment(record, starts, at), record.coverage.rows)
+            for record in with_rows
+            for at in (of(record),)
         ]
     elif starts:
         steps = _sealed(starts, log)
@@ -342,12 +342,12 @@ def memory_of(
         return []
     of = StartOf(starts)
     found: dict[str, dict[int, list[Point]]] = {}
-    for one in records:
-        if one.usage.at and one.usage.memory_bytes:
-            at = of(one)
-            place = axis.place(at, moment(one, starts, at))
-            lines = found.setdefault(one.usage.host, {})
-            lines.setdefault(at, []).append((place, one.usage.memory_bytes))
+    for record in records:
+        if record.usage.at and record.usage.memory_bytes:
+            at = of(record)
+            place = axis.place(at, moment(record, starts, at))
+            lines = found.setdefault(record.usage.host, {})
+            lines.setdefault(at, []).append((place, record.usage.memory_bytes))
     hosts = [
         HostMemory(
             host=host,
@@ -356,7 +356,7 @@ def memory_of(
         )
         for host, lines in found.items()
     ]
-    return sorted(hosts, key=lambda one: (-one.peak_bytes, one.host))[:_HOSTS_MAX]
+    return sorted(hosts, key=lambda memory: (-memory.peak_bytes, memory.host))[:_HOSTS_MAX]
 
 
 def _grown(

@@ -45,9 +45,9 @@ def pace_of(seen: Observation, now: float) -> Pace:
         return NO_PACE
     first = seen.starts[-1].first_claim
     steps = sorted(
-        (one.usage.at, one.coverage.rows)
-        for one in seen.gathered.work.records
-        if one.claim >= first and one.coverage.rows and one.usage.at
+        (record.usage.at, record.coverage.rows)
+        for record in seen.gathered.work.records
+        if record.claim >= first and record.coverage.rows and record.usage.at
     )
     rate = rows_per_s(steps, _job_began(seen, first), now)
     rows = seen.progress.remaining_rows

@@ -149,7 +149,7 @@ def _begin(
         )
         thread = _Thread(watching)
         thread.start()
-    except Exception:  # noqa: BLE001 - a job goes on without its display.
+    except Exception:  # noqa: BLE001 - a job continues without its display.
         _log.debug("run %r: its progress is not shown", ledger.run_id, exc_info=True)
         return None
     return thread

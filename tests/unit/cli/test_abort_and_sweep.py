@@ -78,8 +78,8 @@ def test_an_abort_keeps_the_reason_and_deletes_nothing(
     words = ("abort", "r", "--yes", "--reason", "wrong model", *lake.catalog_arguments)
     assert lake.call(*words) == 0
     printed = capsys.readouterr().out
-    assert "Run r is given up" in printed
-    assert "nothing of this run was ever posted" in printed
+    assert "Run r is aborted" in printed
+    assert "this run has posted nothing to the table" in printed
     assert "1 staged file: nothing was deleted" in printed
     assert lake.data_files() == before
     ledger = lake.ledger("r")
@@ -112,7 +112,7 @@ def test_an_unknown_catalog_is_an_error_that_says_what_to_give(
     die_before_post(lake)
     assert lake.call("abort", "r", "--yes") == 1
     printed = capsys.readouterr().err
-    assert "it is not known here how the catalog 'lake' is reached" in printed
+    assert "how to reach its catalog 'lake' is unknown" in printed
     assert "--catalog type=rest" in printed
     assert "PYICEBERG_CATALOG__LAKE__URI" in printed
 
@@ -164,7 +164,7 @@ def test_a_sweep_deletes_what_the_dry_run_listed(
     assert before - len(files_of(lake)) == dry["objects"]
     assert dry["size_bytes"] > 0
     assert lake.call("sweep", "r") == 0
-    assert "Nothing of run r is left to delete" in capsys.readouterr().out
+    assert "Run r has nothing left to delete" in capsys.readouterr().out
 
 
 def test_a_sweep_of_an_aborted_run_takes_its_staged_files(
@@ -187,7 +187,7 @@ def test_a_sweep_keeps_failed_rows(lake: CliLake, capsys: pytest.CaptureFixture[
     transform.fails_at = {3}
     lake.start("r", MemorySubmitter(range(10)), transform=transform, on_error="quarantine")
     assert lake.call("sweep", "r", "--yes", "--json") == 0
-    assert any("rows that failed" in kept for kept in facts(capsys)["kept"])
+    assert any("with failed rows" in kept for kept in facts(capsys)["kept"])
     assert [path for path in files_of(lake) if path.suffix == ".failed"]
 
 
@@ -209,7 +209,7 @@ def test_all_ended_runs_are_swept_and_no_other(
     capsys.readouterr()
     for run_id in ("a", "b"):
         lake.call("sweep", run_id)
-        assert f"Nothing of run {run_id} is left to delete" in capsys.readouterr().out
+        assert f"Run {run_id} has nothing left to delete" in capsys.readouterr().out
     assert [path for path in files_of(lake) if "going" in str(path)] == going
 
 
@@ -241,7 +241,7 @@ def test_a_dry_sweep_posts_nothing_to_the_table(
     before = lake.make_table().load().next_sequence_number
     assert lake.call("sweep", "r", *lake.catalog_arguments) == 1
     printed = capsys.readouterr().err
-    assert "it is not settled yet whether a post of run 'r' can still land" in printed
+    assert "it is not yet known whether a post of run 'r' can still land" in printed
     assert "`holdfast abort r` again" in printed
     assert lake.make_table().load().next_sequence_number == before
     assert lake.call("abort", "r", "--yes", *lake.catalog_arguments) == 0

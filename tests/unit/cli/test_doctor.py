@@ -67,9 +67,9 @@ def test_a_store_that_denies_access(
     ("call", "check", "cure"),
     [
         ("folders", "store answers", "credentials"),
-        ("put", "store writes", "allow writes"),
-        ("get", "store reads", "allow reads"),
-        ("delete", "store deletes", "allow deletes"),
+        ("put", "store writes", "permission for writes"),
+        ("get", "store reads", "permission for reads"),
+        ("delete", "store deletes", "permission for deletes"),
     ],
 )
 def test_a_store_that_refuses_one_kind_of_call(call: str, check: str, cure: str) -> None:

@@ -26,9 +26,13 @@ def test_inspect_explains_the_log_record_by_record(
     """Each record is explained in words."""
     lake.start("r", MemorySubmitter(range(1200)))
     printed = said(lake, capsys, "inspect", "r")
-    for text in ("takes the run", "a job does 1,200 of 1,200 rows", "about to post 1,200 rows"):
+    for text in (
+        "claims the run",
+        "a job processes 1,200 of 1,200 rows",
+        "about to post 1,200 rows",
+    ):
         assert text in printed
-    assert "nothing is missing, and all of it is in table files" in printed
+    assert "no row is missing, and all are in table files" in printed
     assert "landed: the post of record 4 is snapshot" in printed
     found = facts(lake, capsys, "inspect", "r")
     kinds = [record["kind"] for record in found["records"]]
@@ -45,7 +49,7 @@ def test_inspect_says_where_values_were_compared(
     assert "values were compared" not in said(lake, capsys, "inspect", "k")
     sink = lake.make_table()
     lake.start("v", MemorySubmitter(range(12)), sink=sink, verify_input="rows")
-    assert "a job does 12 of 12 rows; values were compared too" in said(
+    assert "a job processes 12 of 12 rows; values were compared too" in said(
         lake, capsys, "inspect", "v"
     )
     (plan,) = [
@@ -65,7 +69,7 @@ def test_inspect_distinguishes_a_next_pass_from_a_new_driver(
     lake.put(rig, "r")
     records = facts(lake, capsys, "inspect", "r")["records"]
     claims = [record["says"] for record in records if record["kind"] == "claim"]
-    assert ["takes the run" in claim for claim in claims] == [True, True, False]
+    assert ["claims the run" in claim for claim in claims] == [True, True, False]
     assert claims[-1].startswith("the same driver begins its next pass")
 
 
@@ -97,8 +101,8 @@ def test_inspect_lists_no_more_tasks_than_asked_for(
 @pytest.mark.parametrize(
     ("make", "steps"),
     [
-        (sealed, ["wait", "keep 6 rows", "do 14 rows", "put 3 chunks", "post one commit"]),
-        (stopped, ["keep 15 rows", "do 5 rows", "put 5 chunks", "post one commit"]),
+        (sealed, ["wait", "keep 6 rows", "process 14 rows", "put 3 chunks", "post one commit"]),
+        (stopped, ["keep 15 rows", "process 5 rows", "put 5 chunks", "post one commit"]),
         (unknown, ["wait", "look at the table first", "post one commit"]),
     ],
 )
@@ -124,7 +128,7 @@ def test_inspect_of_an_ended_run_says_that_a_start_does_nothing(
     lake.call("abort", "given-up", "--yes", *lake.catalog_arguments)
     capsys.readouterr()
     assert "write nothing, and return the receipt" in said(lake, capsys, "inspect", "landed")
-    assert "refuse, as the run was given up" in said(lake, capsys, "inspect", "given-up")
+    assert "refuse, as the run was aborted" in said(lake, capsys, "inspect", "given-up")
 
 
 def test_inspect_never_advises_to_start_over_while_rows_may_be_in_the_table(

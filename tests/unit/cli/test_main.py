@@ -167,7 +167,7 @@ def test_an_option_is_a_name_and_a_value(
     """Anything else is refused with its flag, and not repeated: it may be a secret."""
     assert lake.call("runs", "--option", "s3.region=x", "--option", pair) == 1
     printed = capsys.readouterr().err
-    assert "--option number 2 is no NAME=VALUE" in printed
+    assert "--option number 2 is not NAME=VALUE" in printed
     assert "canary" not in printed
 
 
@@ -195,7 +195,7 @@ def test_a_catalog_is_reached_by_a_property_in_a_file(
     pairs = {**lake.properties, "uri": f"@file:{tmp_path}/uri"}
     words = [word for name, value in pairs.items() for word in ("--catalog", f"{name}={value}")]
     assert lake.call("abort", "r", "--yes", *words) == 0
-    assert "Run r is given up" in capsys.readouterr().out
+    assert "Run r is aborted" in capsys.readouterr().out
 
 
 def test_a_value_that_cannot_be_read_is_refused(

@@ -158,7 +158,7 @@ def test_runs_can_be_filtered_by_state(lake: CliLake, capsys: pytest.CaptureFixt
     lake.put(killed(), "b")
     found = facts(lake, capsys, "runs", "--state", "stopped")["runs"]
     assert [run["run_id"] for run in found] == ["a"]
-    assert "No such run in" in said(lake, capsys, "runs", "--state", "aborted")
+    assert "No runs found in" in said(lake, capsys, "runs", "--state", "aborted")
     with pytest.raises(SystemExit):
         main(["runs", "--store", "file:///nowhere", "--state", "bogus"])
     assert "invalid choice: 'bogus'" in capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_the_status_of_a_run_that_stopped(
     printed = said(lake, capsys, "status", "r")
     assert "stopped by TransformError: the transform failed in 1 of 2 tasks; first: Val" in printed
     assert "row 15 is bad" in printed
-    assert "mend what ended the last start (TransformError), then run the same script" in printed
+    assert "fix what ended the last start (TransformError), then run the same script" in printed
     found = facts(lake, capsys, "status", "r")
     assert found["starts"][0]["reason"] == "TransformError"
     assert "row 15 is bad" in found["starts"][0]["message"]

@@ -94,7 +94,7 @@ def test_lines_where_there_is_no_terminal(
     monkeypatch.setattr(time, "sleep", sleep)
     assert main(command(tmp_path)) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "it has not been started yet",
+        "not started yet",
         "100%; rows 20 of 20; 2 files (2.0 kB); start 1: committed; 0 s",
     ]
     assert pauses == [2.0]

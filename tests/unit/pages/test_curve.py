@@ -25,7 +25,7 @@ def drawing_of(found: Facts) -> Drawing:
 
 
 def test_each_flat_stretch_has_its_reason_and_its_real_length() -> None:
-    """The pause is cut on the axis, and named by the time that it took."""
+    """The pause is cut on the axis, and its label gives its real length."""
     flats = facts(timed_run(KILLED, LATER)).timeline.flats
     assert [(flat.reason, flat.lasted_s) for flat in flats] == [
         ("input", 30.0),
@@ -42,7 +42,7 @@ def test_each_flat_stretch_has_its_reason_and_its_real_length() -> None:
 
 
 def test_stretches_that_are_too_short_to_see_are_left_out() -> None:
-    """Of a long run the commit is no plateau; a pause always is one, because it cuts the axis."""
+    """The commit of a long run is not a plateau; a pause always is, because it cuts the axis."""
     long = timed_run(TimedStart(at=0, records=300), TimedStart(at=1_600, records=90))
     assert {flat.reason for flat in facts(long).timeline.flats} == {"stopped"}
 
@@ -64,7 +64,7 @@ def test_rows_of_earlier_starts_and_of_the_last_one_have_colours_of_their_own() 
 
 
 def test_a_plateau_is_labelled_with_as_much_as_there_is_room_for() -> None:
-    """On paper and on a phone there is less; the tooltip says it on each."""
+    """Paper and phones have less room; the tooltip has the full text everywhere."""
     drawing = drawing_of(facts(timed_run(KILLED, LATER)))
     texts: dict[str, list[str]] = {screen: [] for screen in ("wide", "middle", "phone")}
     for label in drawing.labels:
@@ -77,7 +77,7 @@ def test_a_plateau_is_labelled_with_as_much_as_there_is_room_for() -> None:
 
 
 def test_an_axis_with_cut_pauses_counts_time_at_work() -> None:
-    """A tick behind a pause is moved by the pause's width, and by no more."""
+    """A tick after a pause is shifted by exactly the pause's width."""
     found = facts(timed_run(KILLED, LATER))
     line = found.timeline
     (pause,) = [flat for flat in line.flats if flat.reason == "stopped"]
@@ -100,11 +100,11 @@ def test_many_pauses_leave_most_of_the_axis_to_the_work() -> None:
 
 
 def test_a_run_with_no_row_has_no_curve() -> None:
-    """A waiting one says so in one line; of an empty input there is nothing to say."""
+    """A waiting run says so in one line; an empty input has no plot at all."""
     (plot,) = progress_plot(
         facts(timed_run(TimedStart(at=0, records=0), shape=Shape(input_rows=9)))
     )
-    assert (plot.is_drawn, plot.text) == (False, "No row is done yet.")
+    assert (plot.is_drawn, plot.text) == (False, "No rows are done yet.")
     empty = TimedStart(at=0, records=0, end="committed")
     assert progress_plot(facts(timed_run(empty))) == []
     assert progress_plot(facts(look(Rig()))) == []

@@ -30,21 +30,21 @@ from tests.fakes.watched_transform import WatchedTransform
 
 
 def test_each_start_has_the_rows_that_it_added_and_those_that_it_kept() -> None:
-    """Killed after 5 rows, then after 10 more; the third does the rest."""
+    """Two starts are killed, after 5 rows and after 10 more; the third does the rest."""
     seen = look(killed_twice())
     summaries = summaries_of(seen.starts, seen.gathered.work.records)
-    assert [(one.end, one.kept_rows, one.rows) for one in summaries] == [
+    assert [(start.end, start.kept_rows, start.rows) for start in summaries] == [
         ("gone", 0, 5),
         ("gone", 5, 10),
         ("committed", 15, 5),
     ]
-    assert [one.process_id for one in summaries] == [1, 2, 3]
+    assert [start.process_id for start in summaries] == [1, 2, 3]
     assert summaries[0].jobs[0].reason == "computes all rows"
     assert summaries[1].jobs[0].reason == "resumes where the last start ended"
 
 
 def test_totals_say_what_the_last_start_has_kept() -> None:
-    """Which is what resuming has saved."""
+    """This is what resuming has saved."""
     found = facts(look(killed_twice()))
     totals = found.totals
     assert (totals.done_rows, totals.input_rows, totals.kept_rows) == (20, 20, 15)
@@ -55,7 +55,7 @@ def test_totals_say_what_the_last_start_has_kept() -> None:
 
 
 def test_what_was_kept_is_what_the_report_of_the_start_says() -> None:
-    """Rows that failed before the kill are not tried again, but nothing was saved by that."""
+    """Rows that failed before the kill are not retried, but do not count as saved."""
     rig, transform = Rig(), WatchedTransform()
     transform.fails_at, transform.at[5] = {2}, rig.storage.kill
     how: dict[str, Any] = {"transform": transform, "batch_rows": 1, "on_error": "quarantine"}
@@ -64,16 +64,16 @@ def test_what_was_kept_is_what_the_report_of_the_start_says() -> None:
     driven = rig.start(ports=manual_ports(rig.time, process_id=2), **how)
     found = facts(look(rig))
     assert (found.totals.kept_rows, found.totals.failed_rows) == (driven.kept_rows, 1) == (4, 1)
-    assert [(one.rows, one.failed_rows) for one in found.starts] == [(5, 1), (15, 0)]
+    assert [(start.rows, start.failed_rows) for start in found.starts] == [(5, 1), (15, 0)]
 
 
 def test_progress_grows_over_all_starts_and_ends_of_starts_are_marked() -> None:
-    """From nothing to all rows, and never down."""
+    """The curve rises from zero to all rows, and never falls."""
     seen = look(killed_twice())
     count = len(seen.gathered.work.records)
     # 20 s in the first summary, and so on; the clock of the tasks is the driver's.
     begins = [start.began_at for start in seen.starts]
-    first = [one.claim < seen.starts[1].first_claim for one in seen.gathered.work.records]
+    first = [record.claim < seen.starts[1].first_claim for record in seen.gathered.work.records]
     dated = with_usage(seen, lambda n: Usage(at=begins[0] + n if first[n] else begins[1], host="h"))
     line = facts(dated).timeline
     assert (line.source, line.points[0], line.points[-1][1]) == ("tasks", (0.0, 0.0), 20.0)
@@ -88,7 +88,7 @@ def test_progress_grows_over_all_starts_and_ends_of_starts_are_marked() -> None:
 
 
 def test_a_task_clock_that_is_wrong_does_not_leave_its_start() -> None:
-    """A host that runs in another year is drawn at the edge of the start."""
+    """Records of a host whose clock is a year off are drawn at the edge of the start."""
     seen = look(killed_twice())
     for at in (1.0, BEGIN * 2):
         wrong = Usage(at=at, host="h", memory_bytes=1)
@@ -107,7 +107,7 @@ def _same(usage: Usage, _: int) -> Usage:
 
 
 def test_long_pauses_between_starts_are_cut() -> None:
-    """Otherwise a run that died at night would be two thin lines; what is cut is said."""
+    """Otherwise a run that died at night would be two thin lines; the page says what is cut."""
     seen = look(killed_twice())
     summaries = summaries_of(seen.starts, ())
     for at, summary in enumerate(summaries):
@@ -123,25 +123,25 @@ def test_long_pauses_between_starts_are_cut() -> None:
 
 
 def test_ledgers_without_times_are_drawn_from_their_seals() -> None:
-    """And nothing is made up: hosts, memory and waits are not known."""
+    """Hosts, memory and waits stay unknown: nothing is made up."""
     found = facts(without_usage(look(killed_twice())))
     assert found.timeline.source == "seals"
     assert found.timeline.points[-1][1] == 20.0
     assert (found.hosts, found.memory, found.totals.waited_s) == ([], [], None)
-    assert [one.dated_records for one in found.starts] == [0, 0, 0]
+    assert [start.dated_records for start in found.starts] == [0, 0, 0]
     assert "storage" not in [tile.name for tile in tiles_of(found.totals)]
 
 
-def test_a_run_that_nobody_has_started_has_facts_too() -> None:
-    """They are few."""
+def test_a_run_that_was_never_started_has_facts_too() -> None:
+    """There are few of them."""
     found = facts(look(Rig()))
     assert (found.head.word, found.head.tone, found.starts) == ("new", "none", [])
     assert (found.timeline.points, found.places, found.file_sizes) == ([], None, None)
     assert found.to_json()["head"]["next_step"].startswith("No start has claimed")
 
 
-def test_a_silent_start_is_told_from_one_at_work() -> None:
-    """By how long ago the last sign of life was."""
+def test_a_silent_start_differs_from_one_at_work() -> None:
+    """The time since the last sign of life decides."""
     rig, transform = Rig(), WatchedTransform()
     transform.at[5] = rig.storage.kill
     rig.start_and_die(transform=transform, batch_rows=1, checkpoint_every=ALWAYS)
@@ -154,7 +154,7 @@ def test_a_silent_start_is_told_from_one_at_work() -> None:
 
 
 def test_a_stopped_start_names_its_error_and_the_next_step() -> None:
-    """The same script again, once it is mended."""
+    """The next step is to run the same script again, once it is fixed."""
     rig, transform = Rig(), WatchedTransform()
     transform.fails_at = {15}
     with pytest.raises(HoldfastError):
@@ -166,7 +166,7 @@ def test_a_stopped_start_names_its_error_and_the_next_step() -> None:
 
 
 def test_an_aborted_run_needs_a_new_id() -> None:
-    """Nothing can be done with the old one."""
+    """The old id cannot be used again."""
     rig = Rig()
     rig.start_and_die(transform=_killer(rig), batch_rows=1, ports=manual_ports(rig.time))
     abort(rig.ledger(), lambda _: rig.table, reason="wrong model")
@@ -175,8 +175,8 @@ def test_an_aborted_run_needs_a_new_id() -> None:
     assert found.log[-1].words == "wrong model"
 
 
-def test_a_page_sends_nobody_to_start_over_when_the_rows_have_landed() -> None:
-    """Given up and landed all the same: under a new id the rows would be there twice."""
+def test_a_page_never_advises_to_start_over_when_the_rows_have_landed() -> None:
+    """An aborted run landed after all: under a new id its rows would be in the table twice."""
     aborted = Rig()
     aborted.start_and_die(transform=_killer(aborted), batch_rows=1, ports=manual_ports())
     abort(aborted.ledger(), lambda _: aborted.table, reason="wrong model")
@@ -201,14 +201,14 @@ def _killer(rig: Rig) -> WatchedTransform:
 def test_a_run_that_only_lacks_its_commit_says_so() -> None:
     """The next start computes nothing."""
     seen = look(killed_twice())
-    starts = [replace(one, end="gone") for one in seen.starts[:-1]]
+    starts = [replace(start, end="gone") for start in seen.starts[:-1]]
     last = replace(seen.starts[-1], end="")
     staged = replace(seen, starts=[*starts, last], progress=replace(seen.progress, state="staged"))
     assert "only the commit is missing" in facts(staged).head.next_step
 
 
 def test_a_large_run_has_few_facts() -> None:
-    """However many records there are."""
+    """Their number does not grow with the number of records."""
     found = facts(large_run(1_000, 20))
     assert found.totals.done_rows == 2_000_000
     assert len(found.timeline.points) <= 400

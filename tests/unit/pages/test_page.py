@@ -69,7 +69,7 @@ def failing_run(error: Exception) -> Rig:
 
 
 def test_a_page_is_whole_and_fetches_nothing() -> None:
-    """No script, no link, no address."""
+    """It has no script, link or address."""
     page = page_of(facts(look(killed_twice())))
     tags = Tags(page)
     assert tags.names >= {"html", "title", "svg", "table", "figure", "h1"}
@@ -82,7 +82,7 @@ def test_a_page_is_whole_and_fetches_nothing() -> None:
 
 
 def test_each_plot_is_described_for_those_who_do_not_see_it() -> None:
-    """A title and a text, which the drawing refers to."""
+    """Each drawing refers to a title and a description."""
     page = page_of(facts(look(killed_twice())))
     drawn = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     assert len(drawn) > 1
@@ -93,7 +93,7 @@ def test_each_plot_is_described_for_those_who_do_not_see_it() -> None:
 
 
 def test_what_users_name_is_never_taken_for_html() -> None:
-    """Neither a run's id, nor an error, nor a host."""
+    """Run ids, errors and hosts are escaped."""
     rig = failing_run(ValueError(HOSTILE))
     hosts = with_usage(look(rig), lambda n: Usage(at=BEGIN, host=f"{HOSTILE}{n}", memory_bytes=5))
     failures = report.look(rig.ledger(), BEGIN).failures
@@ -114,7 +114,7 @@ def test_failed_rows_are_counted_by_error_and_shown_by_key() -> None:
     rig.start(transform=transform, on_error="quarantine", max_errors=4)
     failures = report.look(rig.ledger(), BEGIN).failures
     assert (failures.rows, failures.read_rows, failures.problem) == (4, 4, "")
-    assert [(one.rows, one.error.partition(":")[0]) for one in failures.kinds] == [
+    assert [(kind.rows, kind.error.partition(":")[0]) for kind in failures.kinds] == [
         (3, "ValueError"),
         (1, "KeyError"),
     ]
@@ -122,7 +122,7 @@ def test_failed_rows_are_counted_by_error_and_shown_by_key() -> None:
 
 
 def test_at_most_twenty_kinds_of_errors_are_shown() -> None:
-    """The most frequent ones; of the others there is the number."""
+    """They are the most frequent ones; the others are only counted."""
     rig, function = Rig(), RowFunction()
     function.fails_at = {n: ValueError("bad" + "!" * n) for n in range(30)}
     function.fails_at |= {n: ValueError("same") for n in range(0, 30, 6)}
@@ -131,11 +131,11 @@ def test_at_most_twenty_kinds_of_errors_are_shown() -> None:
     found = report.look(rig.ledger(), BEGIN)
     failures = found.failures
     assert (failures.kinds[0].rows, len(failures.kinds), failures.other_kinds) == (5, 20, 6)
-    assert "And 6 kinds more." in page_of(found)
+    assert "And 6 more kinds." in page_of(found)
 
 
 def test_failed_rows_that_are_gone_leave_the_rest_of_the_page() -> None:
-    """It says why they are not shown."""
+    """The page says why they are not shown."""
     rig = failing_run(ValueError("bad"))
     doomed = [uri for uri in rig.storage.list(LAYOUT.tasks) if uri.endswith(".failed")]
     rig.storage.delete(doomed)
@@ -145,7 +145,7 @@ def test_failed_rows_that_are_gone_leave_the_rest_of_the_page() -> None:
 
 
 def test_no_failed_rows_need_no_table() -> None:
-    """There is nothing to say of them."""
+    """The section is left out."""
     rig = Rig()
     rig.start()
     found = report.look(rig.ledger(), BEGIN)
@@ -153,7 +153,7 @@ def test_no_failed_rows_need_no_table() -> None:
     assert "Failed rows, by error" not in page_of(found)
 
 
-def test_what_is_not_known_is_said_instead_of_drawn() -> None:
+def test_the_page_says_what_is_unknown_instead_of_drawing_it() -> None:
     """Ledgers of earlier versions say neither when nor where."""
     found = facts(without_usage(look(killed_twice())))
     plots = {plot.title: plot for plot in plots_of(found)}
@@ -164,8 +164,8 @@ def test_what_is_not_known_is_said_instead_of_drawn() -> None:
     assert page_of(found).count(NO_USAGE) == 1  # On one line, with the names of both.
 
 
-def test_a_run_that_nobody_has_started_has_a_page() -> None:
-    """Which says so."""
+def test_a_run_that_was_never_started_has_a_page() -> None:
+    """The page says that no start has claimed it."""
     page = page_of(facts(look(Rig())))
     Tags(page)
     assert "No start has claimed this run yet" in page
@@ -174,7 +174,7 @@ def test_a_run_that_nobody_has_started_has_a_page() -> None:
 
 @pytest.mark.parametrize("name", ["killed", "sealed", "committed"])
 def test_ledgers_of_an_earlier_version_have_a_page(name: str) -> None:
-    """As they were recorded, with what they know."""
+    """They are shown as they were recorded, with what they contain."""
     rig, folder = Rig(), Path(__file__).parents[2] / "ledgers" / "0.1" / name
     for file in folder.rglob("*"):
         if file.is_file():
@@ -199,7 +199,7 @@ def test_several_hosts_are_compared() -> None:
 
 @pytest.mark.parametrize("tiles", range(1, 13))
 def test_tiles_end_in_a_full_row_at_each_width(tiles: int) -> None:
-    """Rows differ by at most one tile; the first ones have fewer, which are then wider."""
+    """Rows differ by at most one tile; the first rows have fewer, wider tiles."""
     for sizes in zip(*tile_places(tiles), strict=True):
         rows, left = [], list(sizes)
         while left:
@@ -228,20 +228,20 @@ def test_no_panel_is_half_empty(starts: int, hosts: int, places: int) -> None:
 
 
 def test_what_tiles_say_already_is_not_drawn() -> None:
-    """One start, one host, one place and files of one size: only what happens over time is left."""
+    """With one start, host, place and file size, only the plots over time are left."""
     once = facts(timed_run(TimedStart(at=0, end="committed"), shape=Shape(places=1)))
     assert [plot.title for plot in plots_of(once)] == ["Progress", "Peak memory of workers"]
 
 
 def test_a_plot_without_a_drawing_takes_one_line() -> None:
-    """Neither a caption nor an empty frame."""
+    """It has neither a caption nor an empty frame."""
     page = page_of(facts(timed_run(TimedStart(at=0, records=0), shape=Shape(input_rows=9))))
     assert "<strong>Progress.</strong>" in page
     assert "<figure" not in page
 
 
 def test_one_bar_shows_all_rows_by_what_they_are() -> None:
-    """A part that is there is seen, however small it is; one that is not there is left out."""
+    """A non-empty part is visible, however small; an empty part is left out."""
     starts = TimedStart(at=0, records=3, failed=(1,)), TimedStart(at=200, records=2)
     found = facts(timed_run(*starts, shape=Shape(rows=1, input_rows=100_000)))
     parts = whole_bar(found.totals)
@@ -256,10 +256,10 @@ def test_one_bar_shows_all_rows_by_what_they_are() -> None:
 
 
 def test_the_last_start_adds_up_to_the_bar_of_all_rows() -> None:
-    """Rows that failed in an earlier start are not among what a later one has kept."""
+    """Rows that failed in an earlier start do not count as kept by a later one."""
     starts = TimedStart(at=0, records=3, failed=(1,)), TimedStart(at=200, records=2, failed=(0,))
     found = facts(timed_run(*starts))
-    table = next(plot.table for plot in plots_of(found) if "found done" in plot.title)
+    table = next(plot.table for plot in plots_of(found) if "kept and added" in plot.title)
     assert table is not None
     rows = [[part.text for part in row.parts] for row in table.rows]
     assert rows == [["0", "200", "100"], ["200", "100", "200"]]
@@ -277,7 +277,7 @@ def test_values_are_text_in_tables_and_tooltips() -> None:
 
 
 def test_all_colours_come_from_the_palette() -> None:
-    """The style sheet names none; the page has each of them for light and for dark."""
+    """The style sheet defines no colour; the page defines each for light and for dark."""
     css = (Path(page_module.__file__).parent / "page.css").read_text()
     assert re.findall(r"#[0-9a-fA-F]{3}|rgb|hsl", css) == []
     used = set(re.findall(r"var\(--([a-z]+)\)", css)) - {"row", "gap", "wide", "middle", "phone"}
@@ -289,7 +289,7 @@ def test_all_colours_come_from_the_palette() -> None:
 
 
 def test_a_page_of_twenty_thousand_records_is_quick_and_small() -> None:
-    """Under 5 s and 2 MB: points are thinned, hosts and places are some of many."""
+    """It takes under 5 s and 2 MB: points are thinned, and not all hosts and places are drawn."""
     seen = large_run(1_000, 20)
     assert len(seen.gathered.work.records) == 20_000
     began = time.process_time()

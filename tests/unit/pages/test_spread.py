@@ -11,7 +11,7 @@ from holdfast.pages.timeline import highest, thinned
 
 
 def record(name: str, rows: int, usage: Usage | None = None) -> TaskRecord:
-    """Return a record of so many rows."""
+    """Return a record of this many rows."""
     coverage = Coverage(rows=rows, low=0, high=0, keys_bytes=0)
     return TaskRecord(name=name, coverage=coverage, seconds=1.0, usage=usage or Usage())
 
@@ -30,7 +30,7 @@ def files(*sizes: int) -> list[StagedGroup]:
 
 
 def test_rows_by_place_are_those_of_the_largest_job() -> None:
-    """The largest place first; small jobs of other passes are not mixed in."""
+    """The largest place comes first; smaller jobs of other passes are left out."""
     records = [
         record("00000001/rows/000000/0/0000", 5),
         record("00000001/rows/000001/0/0000", 20),
@@ -51,10 +51,10 @@ def test_rows_by_place_are_those_of_the_largest_job() -> None:
     [(5,), (1, 1, 1), (100, 101), (0, 0), (1, 2, 3, 1_000_000_000), tuple(range(1_000, 9_000, 7))],
 )
 def test_each_file_is_in_one_size_class(sizes: tuple[int, ...]) -> None:
-    """However the sizes are spread."""
+    """This holds however the sizes are spread."""
     found = file_sizes_of(files(*sizes))
     assert found is not None
-    assert sum(one.files for one in found.classes) == found.files == len(sizes)
+    assert sum(size.files for size in found.classes) == found.files == len(sizes)
     assert 1 <= len(found.classes) <= 8
     for earlier, later in zip(found.classes, found.classes[1:], strict=False):
         assert earlier.below_bytes == later.from_bytes
@@ -70,14 +70,14 @@ def test_hosts_are_added_up_and_the_busiest_comes_first() -> None:
         record("00000001/rows/000003/0/0000", 5),
     ]
     found = hosts_of(records)
-    assert [(one.host, one.rows, one.waited_s, one.memory_bytes) for one in found] == [
+    assert [(host.host, host.rows, host.waited_s, host.memory_bytes) for host in found] == [
         ("b", 5, 9.0, 0),
         ("a", 10, 0.0, 7),
     ]
 
 
 def test_thinning_keeps_the_first_and_the_last_point_and_the_peaks_of_memory() -> None:
-    """What is between may go."""
+    """Points in between may be dropped."""
     points = [(float(n), float(n)) for n in range(10_000)]
     some = thinned(points, 100)
     assert (len(some), some[0], some[-1]) == (100, points[0], points[-1])

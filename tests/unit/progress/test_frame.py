@@ -103,7 +103,7 @@ def test_a_failed_start_says_why_and_what_to_do() -> None:
     rig = Rig()
     stop_half_way(rig)
     shown = frame(rig)
-    assert words(shown)["start"] == "1: stopped (TransformError); run it again to go on"
+    assert words(shown)["start"] == "1: stopped (TransformError); run it again to resume"
     assert "first: ValueError: row 15 is bad" in words(shown)["error"]
     assert "row 15 is bad" not in one_line(shown)  # The text may hold values, so logs leave it out.
     assert "row 15 is bad" in shown.to_json()["stop_message"]
@@ -121,7 +121,7 @@ def test_a_run_that_has_landed_is_over() -> None:
 
 def test_a_run_that_has_not_started_is_not_an_error() -> None:
     """It may be about to start."""
-    assert words(frame(Rig())) == {"start": "it has not been started yet"}
+    assert words(frame(Rig())) == {"start": "not started yet"}
     assert words(Frame(run_id="r")) == {"start": "opening"}
 
 

@@ -30,6 +30,12 @@ LINE_COLUMNS_MAX = 100
 NOT_OF_THE_PRODUCT = ("project", "tools")
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|speaks? of)\b", re.IGNORECASE)
+# The first two are "aborted" and "silently"; the third says nothing where it is a whole clause.
+ODD = re.compile(
+    r"\b(?:given\s+up|without\s+a\s+word)\b|\bso\s+it\s+is(?=\s*(?:[.,;:!?)]|$))", re.IGNORECASE
+)
+# In pieces, so that this line does not match itself.
+NAMELESS = re.compile(r"\bfor one" + r" in\b")
 # A name in a text, such as a test's.
 QUOTED = re.compile(r"`[^`\n]+`")
 LINTER_NOTE = re.compile(r"\s+# (?:noqa|type: ignore).*$")
@@ -123,10 +129,39 @@ def test_what_users_read_is_plain_english() -> None:
         if file.suffix == ".md" and file.relative_to(ROOT).parts[0] in {"docs", *ROOT_PAGES}
         if "adr" not in file.parts
     ]
+    sources = sorted((ROOT / "src").rglob("*.py"))
     found = [
         f"{file.relative_to(ROOT)}: {match[0]}"
-        for file in [*pages, *(ROOT / "src").rglob("*.py")]
+        for file in [*pages, *sources]
         for match in VAGUE.finditer(QUOTED.sub("", file.read_text()))
+    ]
+    texts = [(file, QUOTED.sub("", file.read_text())) for file in pages]
+    texts += [(file, file.read_text()) for file in (ROOT / "src").rglob("*.j2")]
+    texts += [(file, text) for file in sources for text in string_literals(file)]
+    found += [
+        f"{file.relative_to(ROOT)}: {match[0]}"
+        for file, text in texts
+        for match in ODD.finditer(text)
+    ]
+    assert found == []
+
+
+def string_literals(file: Path) -> Iterator[str]:
+    """Yield the strings of a Python file, docstrings and the parts of f-strings among them."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_a_loop_variable_names_its_thing() -> None:
+    """The guards quote source lines, and these are checked where they are."""
+    found = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in repository_files()
+        if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in {*CODE_FOLDERS, "examples"}
+        if (ROOT / "tests" / "guards") not in file.parents
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
+        if NAMELESS.search(line)
     ]
     assert found == []
 

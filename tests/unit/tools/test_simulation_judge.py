@@ -17,7 +17,7 @@ from tests.simulation.setting import TableFormat
 from tests.simulation.world import DiedError
 
 _FORMATS: tuple[TableFormat, ...] = ("iceberg", "lance")
-# The most histories to search for one in which column names are swapped while a chunk waits.
+# The most histories to search until column names are swapped in one while a chunk waits.
 _SLOW_HISTORIES = 400
 
 
