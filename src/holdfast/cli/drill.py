@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command_line",
         nargs="+",
-        metavar="-- COMMAND",
+        metavar="COMMAND",
         help="the command that starts the job, as in: holdfast drill RUN -- python job.py",
     )
 
@@ -51,7 +51,9 @@ def run(given: argparse.Namespace) -> int:
         StoreError: The ledger is damaged or does not answer; the job is killed.
     """
     if not 0 <= given.at < 1:
-        raise SettingsError(what=f"--at {given.at:g}", cure="give a share from 0 to less than 1")
+        raise SettingsError(
+            what=f"--at {given.at:g} is not a share of the rows", cure="give 0 to less than 1"
+        )
     ledger = open_ledger(given)
     state = Watcher(ledger=ledger).look().progress.state
     if state in {"committed", "aborted"}:

@@ -31,6 +31,8 @@ COMMANDS = {
 }
 # These need no store.
 _WITHOUT_STORE = ("completion",)
+# These print nothing that a program would read.
+_WITHOUT_JSON = ("drill",)
 _FAILED, _INTERRUPTED = 1, 130
 
 
@@ -104,12 +106,12 @@ def make_parser(whole: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPars
         if name not in whole:
             continue
         if name not in _WITHOUT_STORE:
-            _add_common(subparser)
+            _add_common(subparser, with_json=name not in _WITHOUT_JSON)
         command_of(name).add_arguments(subparser)
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser, *, with_json: bool) -> None:
     parser.add_argument(
         "--store", help="the store's URI; by default the value of HOLDFAST_STORE", metavar="URI"
     )
@@ -121,4 +123,5 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="a storage option (s3.endpoint=...); may be repeated; VALUE may be @env:NAME or "
         "@file:PATH, so that a secret does not appear in the process list",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    if with_json:
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")

@@ -26,7 +26,7 @@ from holdfast.sinks.base import Outcome, Sink, TableView
 from holdfast.text import command
 
 _DATA_FILES = "staged data files that are not in the table"
-_MANIFESTS = "manifests of those files"
+_MANIFESTS = "manifests of staged data files"
 _MANIFEST = ".avro"
 _ENDED = ("committed", "aborted")
 # By the ending of an object's name.

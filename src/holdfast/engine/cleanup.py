@@ -1,4 +1,4 @@
-"""Abort and sweep: give a run up, and delete what an ended run no longer needs.
+"""Abort and sweep: end a run for good, and delete what an ended run no longer needs.
 
 A sweep works only after a receipt or an abort, and deletes only what this run's own records list.
 It keeps data files listed by the intent that landed or by one in doubt, and keeps all of them if
@@ -46,7 +46,7 @@ from holdfast.sinks.base import MarkFound, Sink
 from holdfast.text import warn_caller
 
 
-# ---- Abort: give a run up, permanently. The record fences every driver, like a claim
+# ---- Abort: end a run for good. The record fences every driver, like a claim
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aborted:
     """The result of an abort."""
