@@ -92,7 +92,7 @@ class HoldfastError(Exception):
     def __str__(self) -> str:
         """Return what happened, whether a retry may succeed, and what to do."""
         facts = self._facts()
-        retry = "yes" if self.retry_safe else "no, it would fail the same way"
+        retry = "yes" if self.retry_safe else "no: a retry would fail the same way"
         return (
             f"{_shown(self.happened.format(**facts))}\n"
             f"  Worth a retry: {retry}.\n"

@@ -50,7 +50,7 @@ def test_an_uncaught_error_shows_the_workers_traceback_and_the_users_line(tmp_pa
     assert "\nholdfast.errors.TransformError: the transform failed in " in said
     assert "KeyError: " in said
     assert OWN_LINE in said
-    assert "Worth a retry: no, it would fail the same way." in said
+    assert "Worth a retry: no: a retry would fail the same way." in said
 
     command = [sys.executable, "-c", "from holdfast.cli.main import main; main()", "status"]
     status = subprocess.run(

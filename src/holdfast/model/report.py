@@ -149,10 +149,17 @@ def cost_text(cost: float, kept: float, lost: float) -> str:
         kept: Of it, what earlier starts had paid for rows that count.
         lost: Of it, about what was paid for rows that do not count.
     """
-    parts = [f"{cost:,.6g} paid"]
-    parts += [f"about {lost:,.6g} of it lost"] if lost else []
-    parts += [f"{kept:,.6g} saved by resuming"] if kept else []
+    parts = [f"{readable_amount(cost)} paid"]
+    parts += [f"about {readable_amount(lost)} of it lost"] if lost else []
+    parts += [f"{readable_amount(kept)} saved by resuming"] if kept else []
     return ", ".join(parts)
+
+
+def readable_amount(value: float) -> str:
+    """Return an amount of money in readable form: `1,234.5`, or three digits of a small one."""
+    if abs(value) < 1:
+        return f"{value:.3g}"
+    return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
 def readable_size(size_bytes: int) -> str:

@@ -10,7 +10,7 @@ from holdfast.engine.advice import Tone, standing_of, words_of_log
 from holdfast.engine.watch import Observation
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Body, Record, Seal, Stop, kind_of
-from holdfast.model.report import readable_size, readable_time
+from holdfast.model.report import readable_amount, readable_size, readable_time
 from holdfast.model.work import TaskRecord
 from holdfast.pages.spread import Failures, FileSizes, Places, file_sizes_of, places_of
 from holdfast.pages.timeline import (
@@ -227,7 +227,7 @@ def _kept(totals: Totals) -> list[Tile]:
         saved.append(
             Tile(
                 name="cost saved",
-                value=f"{totals.kept_cost:,.6g}",
+                value=readable_amount(totals.kept_cost),
                 note="by resumes: not paid twice",
             )
         )
@@ -235,9 +235,9 @@ def _kept(totals: Totals) -> list[Tile]:
 
 
 def _paid(totals: Totals) -> Tile:
-    lost = f"about {totals.lost_cost:,.6g} of it lost; " if totals.lost_cost else ""
+    lost = f"about {readable_amount(totals.lost_cost)} of it lost; " if totals.lost_cost else ""
     note = f"{lost}answered calls only, without those that failed or timed out"
-    return Tile(name="paid", value=f"{totals.cost:,.6g}", note=note)
+    return Tile(name="paid", value=readable_amount(totals.cost), note=note)
 
 
 def _files(totals: Totals) -> Tile:

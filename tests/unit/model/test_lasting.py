@@ -342,7 +342,7 @@ ValueError: what it was raised from
         (PythonException(UDF.format(last="ValueError: bad")), False),
         (PySparkException("Caused by: java.nio.file.AccessDeniedException: s3a://b/x"), False),
         (PySparkException("java.io.FileNotFoundException: /x (Permission denied)"), False),
-        (Py4JError(OURS.format(word="no, it would fail the same way")), False),
+        (Py4JError(OURS.format(word="no: a retry would fail the same way")), False),
         (Py4JError(OURS.format(word="yes")), True),
         (PythonException(UDF.format(last="ConnectionError: reset")), True),
         (PySparkException("ExecutorLostFailure (executor 7 exited caused by one of them)"), True),

@@ -17,7 +17,7 @@ from holdfast.engine.watch import Watcher
 from holdfast.errors import SettingsError, TransformError
 from holdfast.ledger.layout import task_log_name
 from holdfast.ledger.task_log import TaskLog
-from holdfast.model.report import Report
+from holdfast.model.report import Report, readable_amount
 from holdfast.model.work import Work
 from holdfast.pages.facts import totals_of
 from holdfast.worker.checkpoints import Checkpoints
@@ -371,3 +371,18 @@ def test_answers_of_failed_rows_that_are_tried_again_stay_on_the_bill() -> None:
     rig.start_and_die(submitter, transform=rows_with(function), cost=lambda _: 1.0, **aside)
     driven = rig.start(transform=rows_with(RowFunction()), cost=lambda _: 1.0)
     assert (driven.cost, driven.lost_cost, rig.table.ids) == (30.0, 10.0, ALL)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.325888, "0.326"),
+        (5.12589, "5.13"),
+        (10.0, "10"),
+        (2.5, "2.5"),
+        (1234567.891, "1,234,567.89"),
+    ],
+)
+def test_an_amount_has_no_more_digits_than_one_reads(value: float, shown: str) -> None:
+    """What was lost is an estimate: six digits of it would say more than is known."""
+    assert readable_amount(value) == shown
