@@ -41,9 +41,7 @@ def main() -> None:
     Raises:
         SystemExit: There is no Chromium.
     """
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        raise SystemExit("no chromium on the path: install it, or open the pages by hand")
+    browser = find_browser()
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as site:
@@ -55,23 +53,36 @@ def main() -> None:
                 take(browser, Path(site) / page / "index.html", size, folder / f"{name}-{size}.png")
 
 
+def find_browser() -> str:
+    """Return the path of Chromium.
+
+    Raises:
+        SystemExit: There is no Chromium.
+    """
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        raise SystemExit("no chromium on the path: install it, or open the pages by hand")
+    return browser
+
+
 def take(browser: str, page: Path, size: str, picture: Path) -> None:
     """Take one picture of a page."""
     width, height = SIZES[size]
+    call(browser, page, f"--window-size={width},{height}", f"--screenshot={picture.resolve()}")
+    print(picture, flush=True)
+
+
+def call(browser: str, page: Path, *options: str) -> None:
+    """Open a page without a window."""
     with tempfile.TemporaryDirectory() as profile:
+        quiet = ("--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu")
+        command = [browser, *quiet, f"--user-data-dir={profile}", *options]
         subprocess.run(
-            [
-                *(browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu"),
-                f"--user-data-dir={profile}",
-                f"--window-size={width},{height}",
-                f"--screenshot={picture.resolve()}",
-                page.resolve().as_uri(),
-            ],
+            [*command, page.resolve().as_uri()],
             check=True,
             capture_output=True,
             timeout=_TAKES_AT_MOST_S,
         )
-    print(picture, flush=True)
 
 
 if __name__ == "__main__":

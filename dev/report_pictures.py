@@ -6,13 +6,11 @@ names of shapes behind it if these are all. The pictures are to be looked at, no
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from dev.page_pictures import call, find_browser
 from holdfast.pages.facts import Facts
 from holdfast.pages.page import page_of
 from tests.fakes.pages import BEGIN, facts, killed_twice, look, without_usage
@@ -27,7 +25,6 @@ SIZES = {
     "dark": (1280, 2000, "--blink-settings=preferredColorScheme=0"),
     "phone": (390, 3400, "--blink-settings=preferredColorScheme=1"),
 }
-_TAKES_AT_MOST_S = 60
 
 
 def three_starts() -> Facts:
@@ -80,9 +77,7 @@ def main() -> None:
     Raises:
         SystemExit: There is no Chromium.
     """
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        raise SystemExit("no chromium on the path: install it, or open the pages by hand")
+    browser = find_browser()
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[2:] or SHAPES:
@@ -95,19 +90,6 @@ def main() -> None:
         paper = (folder / f"report-{name}.pdf").resolve()
         call(browser, page, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
         print(page, flush=True)
-
-
-def call(browser: str, page: Path, *options: str) -> None:
-    """Open a page without a window."""
-    with tempfile.TemporaryDirectory() as profile:
-        quiet = ("--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu")
-        command = [browser, *quiet, f"--user-data-dir={profile}", *options]
-        subprocess.run(
-            [*command, page.resolve().as_uri()],
-            check=True,
-            capture_output=True,
-            timeout=_TAKES_AT_MOST_S,
-        )
 
 
 if __name__ == "__main__":
