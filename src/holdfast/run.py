@@ -361,6 +361,8 @@ class Run:
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
         started, target = time.monotonic(), asked_target(to)
+        if not (create is None or isinstance(create, Create)):
+            raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
         given = open_input(source, key)
         if given.identity:  # Comparing the files of a scan costs next to nothing.
             options = replace(options, verify_input="keys")
@@ -430,6 +432,6 @@ def runs(
 
 def _status(ledger: Ledger) -> RunStatus:
     try:
-        return status(ledger, with_tasks=False)
+        return status(ledger)
     except LedgerDamagedError as error:
         return RunStatus.damaged(ledger.run_id, f"{error.uri}: {error.reason}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,7 +152,7 @@ class Scene:
             "run": self.new_run(),
             "url": url,
             "enrich": enrich,
-            "mended": enrich,
+            "fixed": enrich,
             "ask": ask,
             "ask_model": ask_model,
             "model_udf": sf.udf(str.upper, "string"),
@@ -225,6 +225,18 @@ def _landed_run(scene: Scene, names: Names) -> None:
     run.append(names["df"], to="lake.sales.orders", key="id", transform=enrich)
 
 
+def _stopped_run(scene: Scene, names: Names) -> None:
+    run = names["run"] = scene.new_run()
+    with suppress(hf.errors.TransformError):
+        run.append(
+            names["df"],
+            to="lake.sales.orders",
+            key="id",
+            transform=enrich_all_but_one,
+            retries=0,
+        )
+
+
 def _poison(_: Scene, names: Names) -> None:
     names["enrich"] = enrich_all_but_one
 
@@ -243,7 +255,7 @@ def _index(scene: Scene, names: Names) -> None:
 BEFORE: dict[str, dict[str, Callable[[Scene, Names], None]]] = {
     "README.md": {"lake.ml.enriched": _new_run},
     "docs/explanation/faq.md": {"hf.runs(": _landed_run},
-    "docs/how-to/resume-and-clean-up.md": {"run.sweep()": _landed_run, "run.abort(": _new_run},
+    "docs/how-to/resume-and-clean-up.md": {"run.sweep()": _landed_run, "run.abort(": _stopped_run},
     "docs/how-to/scans.md": {"hf.materialize(": _new_run},
     "docs/how-to/set-failing-rows-aside.md": {"on_error=": _poison},
     "docs/how-to/write-embeddings-to-lance.md": {

@@ -43,7 +43,14 @@ def print_error(error: HoldfastError) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose error messages repeat nothing that acts on a terminal."""
+    """A parser whose error messages repeat nothing that acts on a terminal.
+
+    Options are not abbreviated: a mistyped one must not pass for another.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - argparse's own.
+        """Take what argparse takes."""
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the problem, and exit."""

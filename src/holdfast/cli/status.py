@@ -132,8 +132,13 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
     if seen.log:
         last = seen.log[-1]
         ago = age(ports.now() - progress.last_at)
-        lines.append(("written", f"{ago}; log record {last.number} is a {kind_of(last.body)}"))
+        kind = _with_article(kind_of(last.body))
+        lines.append(("written", f"{ago}; log record {last.number} is {kind}"))
     return lines
+
+
+def _with_article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
 def _table(seen: Observation) -> str:

@@ -87,7 +87,7 @@ def run(given: argparse.Namespace) -> int:
     for run_id in run_ids(storage, store):
         ledger = Ledger.open(run_id, store, storage, Ports())
         try:
-            if status(ledger, with_tasks=False).state in _ENDED:
+            if status(ledger).state in _ENDED:
                 documents.append(_sweep(given, ledger))
         except HoldfastError as error:
             plain.print_error(error)

@@ -114,6 +114,8 @@ def _advice(seen: Observation, ports: Ports) -> str:
     if start is None:
         return "start the job: nothing is done yet"
     if start.end == "stopped":
+        if _is_signal(start.reason):
+            return _GO_ON
         return f"fix what ended the last start ({start.reason}), then {_GO_ON}"
     is_ours = bool(start.machine) and start.machine == ports.machine
     why = "its process is gone" if is_ours else "its driver has written nothing for a long time"
@@ -142,8 +144,8 @@ def _steps(seen: Observation) -> tuple[str, ...]:
 def _work_left(seen: Observation) -> list[str]:
     progress, found = seen.progress, []
     left = progress.remaining_rows
-    if progress.done_rows:
-        found.append(f"keep {counted(progress.done_rows, 'row')}, as records cover them")
+    if good := progress.done_rows - progress.quarantined_rows:
+        found.append(f"keep {counted(good, 'row')}, as records cover them")
     if left is None:
         found.append("process all rows that no record covers; their number is unknown")
     elif left:
@@ -180,8 +182,9 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
     if state == "stopped":
         reason = f" with {last.reason}" if last.reason else ""
         said = f" ({last.message})" if last.message else ""
-        again = _start_again(seen.progress.done_rows)
-        return "stopped", "act", f"The last start ended{reason}{said}: fix the cause. {again}"
+        fix = "" if _is_signal(last.reason) else ": fix the cause"
+        again = _start_again(seen.progress)
+        return "stopped", "act", f"The last start ended{reason}{said}{fix}. {again}"
     if _may_be_alive(seen, heard_at, now):
         return "running", "busy", "Nothing to do: look again later, or use holdfast watch."
     return _silent(seen)
@@ -190,7 +193,7 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
 def _silent(seen: Observation) -> tuple[str, Tone, str]:
     if seen.progress.state == "staged":
         return "staged", "act", "Start the same script again: only the commit is missing."
-    again = _start_again(seen.progress.done_rows)
+    again = _start_again(seen.progress)
     return "silent", "act", f"The last start has gone silent, and was probably killed. {again}"
 
 
@@ -204,10 +207,16 @@ def _after_commit(run_id: str, failed: int) -> str:
     return "Nothing to do: the rows are in the table. holdfast sweep deletes what is left over."
 
 
-def _start_again(done: int) -> str:
-    if not done:
+def _start_again(progress: Progress) -> str:
+    good = progress.done_rows - progress.quarantined_rows
+    if not good:
         return "Start the same script again."
-    return f"Start the same script again: {done:,} rows are kept, and not computed again."
+    return f"Start the same script again: {good:,} rows are kept, and not computed again."
+
+
+def _is_signal(reason: str) -> bool:
+    """Whether a signal ended a start, by Ctrl-C or by a scheduler: there is nothing to fix."""
+    return reason.startswith("SIG")
 
 
 def _may_be_alive(seen: Observation, heard_at: float, now: float) -> bool:
@@ -230,7 +239,7 @@ def doing(progress: Progress | None, reason: str) -> str:
     text = {
         "staged": "all rows staged; committing",
         "committed": "committed",
-        "stopped": f"stopped{why}; run it again to resume",
+        "stopped": f"stopped{why}",
         "aborted": f"aborted{why}",
     }.get(progress.state)
     if text is None and not progress.passes:

@@ -33,12 +33,11 @@ from holdfast.storage.port import Storage
 
 
 # ---- Status: what a run's ledger says, for people; read-only
-def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
-    """Return the status of a run.
+def status(ledger: Ledger) -> RunStatus:
+    """Return the status of a run, with what its tasks have done that no seal has accepted yet.
 
     Args:
         ledger: The run's ledger.
-        with_tasks: Also read task logs that no seal has accepted yet.
 
     Raises:
         StoreError: The ledger is damaged or does not answer.
@@ -47,9 +46,10 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
     log.refresh()
     run_file = ledger.run_file()
     last = last_seal(log)
-    done = last.covered.rows if last else 0
-    if with_tasks and log.receipt is None and not log.is_aborted:
-        done = accepted_work(ledger).sums.rows
+    done, failed = (last.covered.rows, last.quarantined_rows) if last else (0, 0)
+    if log.receipt is None and not log.is_aborted:
+        work = accepted_work(ledger)
+        done, failed = work.sums.rows, work.quarantined_rows
     planned = last_input(log)
     claim = log.claims[max(log.claims)] if log.claims else None
     state, end = state_of(log, last), log.records[-1].body if log.records else None
@@ -59,7 +59,7 @@ def status(ledger: Ledger, *, with_tasks: bool = True) -> RunStatus:
         table=run_file.identity.table if run_file else "",
         input_rows=planned.rows if planned else None,
         done_rows=done,
-        quarantined_rows=last.quarantined_rows if last else 0,
+        quarantined_rows=failed,
         starts=len({(driver.host, driver.process_id) for driver in log.claims.values()}),
         host=claim.host if claim else "",
         process_id=claim.process_id if claim else 0,

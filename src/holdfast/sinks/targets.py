@@ -17,7 +17,8 @@ class Create:
     """How to create the table if it does not exist.
 
     Args:
-        schema: A pyarrow schema; by default the DataFrame's own.
+        schema: A pyarrow schema; by default the input's own. If the transform returns other columns
+            than the input has, give the schema of what it returns.
         partition_by: Columns or transforms: `"country"`, `"day(ts)"`, `"bucket(16, id)"`,
             `"truncate(4, name)"`, `"hour(ts)"`, `"month(ts)"`, `"year(ts)"`.
         properties: Table properties.
@@ -44,6 +45,19 @@ class IcebergTable:
     # These properties hold credentials: never show them in a repr, a log or an error.
     catalog: Mapping[str, Any] | None = field(default=None, repr=False, kw_only=True)
     branch: str = field(default="main", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a catalog that is not its properties.
+
+        Raises:
+            SettingsError: It is a name, or something else.
+        """
+        if not (self.catalog is None or isinstance(self.catalog, Mapping)):
+            raise SettingsError(  # The value is not shown: it may hold a credential.
+                what=f"catalog= of {self.name!r} is a {type(self.catalog).__name__}",
+                cure='give its properties as a dict ({"type": "rest", ...}), or leave it out '
+                "and put the catalog's name first in the table's",
+            )
 
 
 @dataclass(frozen=True)

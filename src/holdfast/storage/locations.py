@@ -70,6 +70,11 @@ def normalise(uri: str) -> str:
                 cure="give a URI such as s3://bucket/folder, or an absolute path such as "
                 f"{Path(uri).absolute()}",
             )
+    if uri.startswith("file://") and not uri.startswith("file:///") and uri != "file://":
+        # The part after two slashes is a host. Some calls would take it for a folder, others not.
+        raise SettingsError(
+            what=f"{uri!r} is not an absolute path", cure=f"give file://{Path(uri[7:]).absolute()}"
+        )
     if has_password(uri):
         # The ledger, messages and reports name locations.
         raise SettingsError(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.watch import Observation, Watcher
-from holdfast.errors import HoldfastError
+from holdfast import per_row
+from holdfast.engine.advice import next_step
+from holdfast.engine.watch import Observation, Watcher, status
+from holdfast.errors import HoldfastError, TooManyErrorsError
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
+from tests.fakes.row_functions import QUICK, RowFunction
 from tests.fakes.watched_transform import WatchedTransform
 
 ALWAYS = 1e-9
@@ -130,3 +133,19 @@ def test_records_say_when_and_by_whom_they_were_written() -> None:
     rig.start(two_partitions())
     used = [record.usage for record in look(rig).gathered.work.records]
     assert all(usage.at > 0 and usage.host and usage.memory_bytes > 0 for usage in used)
+
+
+def test_rows_of_a_stopped_run_are_counted_alike_wherever_a_user_looks() -> None:
+    """No seal has accepted them yet, and some have failed: none of these is lost or called done."""
+    rig, function = Rig(), RowFunction()
+    function.fails_at = {number: ValueError("bad") for number in range(10)}
+    transform = per_row(function, concurrency=1, retry=QUICK)
+    with pytest.raises(TooManyErrorsError):
+        rig.start(transform=transform, on_error="quarantine", max_errors=3)
+    brief, seen = status(rig.ledger()), look(rig)
+    progress = seen.progress
+    assert brief.quarantined_rows == progress.quarantined_rows > 0
+    assert brief.done_rows == progress.done_rows > brief.quarantined_rows
+    good = progress.done_rows - progress.quarantined_rows
+    assert f"keep {good} rows, as records cover them" in next_step(seen, manual_ports()).start_would
+    assert f"done      {good} of 20 rows" in str(brief)

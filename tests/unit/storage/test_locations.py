@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import SettingsError
 from holdfast.storage import locations
 from holdfast.storage.port import StorageError
 from tests.fakes.http_servers import running
@@ -78,3 +79,10 @@ def test_every_store_has_a_deadline_that_its_credentials_outlive() -> None:
     """A retried request keeps its signature, which is valid for five minutes."""
     config = locations._RETRY_CONFIG  # noqa: SLF001 - what is tested.
     assert timedelta(0) < config["retry_timeout"] < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("uri", ["file://lake/ledger", "file://host/share"])
+def test_a_file_uri_with_a_host_is_refused(uri: str) -> None:
+    """Two slashes and a relative path: records were written to one folder and listed in another."""
+    with pytest.raises(SettingsError, match="is not an absolute path"):
+        locations.normalise(uri)
