@@ -10,6 +10,7 @@ from holdfast.errors import (
     RunAbortedError,
     RunCommittedError,
     RunUnfinishedError,
+    SettingsError,
     StoreUnavailableError,
     TransformError,
 )
@@ -55,12 +56,12 @@ def test_an_aborted_run_is_never_started_again(watched: WatchedTable) -> None:
     assert watched.run().status().state == "aborted"
 
 
-def test_a_run_that_was_never_started_can_be_aborted(watched: WatchedTable) -> None:
-    """A scheduler may cancel what never ran; the id is used up."""
-    watched.run().abort()
-    assert watched.run().sweep() == hf.Swept(data_files=0, ledger_objects=0)
-    with pytest.raises(RunAbortedError):
-        watched.append()
+def test_a_run_that_was_never_started_is_not_aborted_or_swept(watched: WatchedTable) -> None:
+    """Its id is probably mistyped, and the run that was meant would go on; the id stays free."""
+    for call in (watched.run().abort, watched.run().sweep):
+        with pytest.raises(SettingsError, match="there is no run"):
+            call()
+    assert watched.append().outcome == "committed"
 
 
 def test_a_sweep_after_the_commit_leaves_the_log_and_a_readable_table(

@@ -51,6 +51,6 @@ def test_another_librarys_table_is_refused_by_its_type() -> None:
 
 def test_a_catalog_is_its_properties_and_not_its_name() -> None:
     """The error does not show the value: a URI may hold a credential."""
-    with pytest.raises(SettingsError, match="catalog= of 'db.t' is a str") as caught:
+    with pytest.raises(SettingsError, match=r"catalog= of 'db\.t' is a str") as caught:
         IcebergTable("db.t", catalog="sk-canary")  # type: ignore[arg-type]
     assert "sk-canary" not in str(caught.value)
