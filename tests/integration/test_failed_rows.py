@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 import holdfast as hf
-from holdfast.errors import RunUnfinishedError, TooManyErrorsError, TransformError
+from holdfast.errors import RunUnfinishedError, SettingsError, TooManyErrorsError, TransformError
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
@@ -101,9 +101,13 @@ def test_failed_rows_stay_failed_for_the_same_code_and_are_tried_by_a_run_of_the
     run, calls = hf.Run("retry", **ledger), tmp_path / "calls"
     df = lake.range(0, ROWS, 1, 2)
     mended = doubling(calls, poison=frozenset())
-    with pytest.raises(RunUnfinishedError):
+    with pytest.raises(SettingsError, match="there is no run 'retry'"):
         run.retry_quarantined(transform=mended)
     poisoned = doubling(calls, poison=frozenset({3, POISON}))
+    with pytest.raises(TransformError):
+        run.append(df, to=table, key="id", transform=poisoned)
+    with pytest.raises(RunUnfinishedError):
+        run.retry_quarantined(transform=mended)
     run.append(df, to=table, key="id", transform=poisoned, on_error="quarantine")
     again = run.append(df, to=table, key="id", transform=poisoned, on_error="quarantine")
     assert (again.outcome, again.quarantined_rows) == ("already_committed", 2)
