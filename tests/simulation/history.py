@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.engine.claim import prepare
+from holdfast.engine.claim import _PREPARED_FOR_S, prepare
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
@@ -19,6 +19,7 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
+from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Claim, Identity, Receipt, Record, Stop
 from holdfast.model.report import Report
 from holdfast.model.work import Usage
@@ -263,7 +264,14 @@ class History:
         was_stopped = unheard_until > self.world.clock - _LONGEST_QUIET_S
         ends = (record.body for record in log.records[number:])
         has_ended = any(isinstance(body, Stop | Receipt | Abort) for body in ends)
-        return is_heard and not was_stopped and not has_ended
+        return is_heard and not was_stopped and not has_ended and not self._is_late(log, number)
+
+    def _is_late(self, log: RunLog, number: int) -> bool:
+        """Whether `remaining` made the claim longer ago than its driver gives signs of life."""
+        process = log.claims[number].process_id
+        first = min(other for other, claim in log.claims.items() if claim.process_id == process)
+        age_s = self.world.clock - unix_seconds(log.records[number - 1].written_at)
+        return self.setting.is_derived and first == number and age_s > _PREPARED_FOR_S
 
     def _user(self) -> None:
         for _ in range(1 + self.world.chance.of(_STARTS_MAX)):
