@@ -247,7 +247,6 @@ class Run:
             HoldfastError: As for `append`.
         """
         ledger = self._known_ledger(active_session())
-        ledger.log.refresh()
         run_file = ledger.run_file()
         if run_file is None or ledger.log.receipt is None:
             raise RunUnfinishedError(run_id=self._run_id)

@@ -94,6 +94,8 @@ def _show_failed(given: argparse.Namespace, ledger: Ledger) -> int:
         for batch in read_chunk(ledger.storage, uri, chunk):
             rows += batch.select(_FAILED_COLUMNS).to_pylist()
     rows = rows[: given.failed]
+    for row in rows:  # A key may be a date, a decimal or bytes.
+        row["key"] = {name: _plain(value) for name, value in (row["key"] or {}).items()}
     if given.json:
         plain.print_json({"run_id": ledger.run_id, "failed_rows": in_all, "rows": rows})
         return 0
@@ -102,11 +104,15 @@ def _show_failed(given: argparse.Namespace, ledger: Ledger) -> int:
     console.heading(out, f"{counted(in_all, 'failed row')} of {ledger.run_id}{part}")
     table = console.listing("KEY", "ATTEMPTS", "ERROR", right=("ATTEMPTS",))
     for row in rows:
-        key = ", ".join(f"{name}={value!r}" for name, value in (row["key"] or {}).items())
+        key = ", ".join(f"{name}={value!r}" for name, value in row["key"].items())
         table.add_row(printable(key), str(row["attempts"]), printable(row["error"] or ""))
     if rows:
         console.show(out, table)
     return 0
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def task_logs(ledger: Ledger, most: int) -> tuple[list[list[TaskRecord]], int]:

@@ -15,7 +15,7 @@ from holdfast.cli.arguments import (
     sink_opener,
 )
 from holdfast.engine.cleanup import SweepPlan, carry_out, plan_sweep
-from holdfast.engine.watch import run_ids, status
+from holdfast.engine.watch import run_ids, state
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
@@ -87,7 +87,7 @@ def run(given: argparse.Namespace) -> int:
     for run_id in run_ids(storage, store):
         ledger = Ledger.open(run_id, store, storage, Ports())
         try:
-            if status(ledger).state in _ENDED:
+            if state(ledger) in _ENDED:
                 documents.append(_sweep(given, ledger))
         except HoldfastError as error:
             plain.print_error(error)

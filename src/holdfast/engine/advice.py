@@ -144,8 +144,8 @@ def _steps(seen: Observation) -> tuple[str, ...]:
 def _work_left(seen: Observation) -> list[str]:
     progress, found = seen.progress, []
     left = progress.remaining_rows
-    if good := progress.done_rows - progress.quarantined_rows:
-        found.append(f"keep {counted(good, 'row')}, as records cover them")
+    if progress.good_rows:
+        found.append(f"keep {counted(progress.good_rows, 'row')}, as records cover them")
     if left is None:
         found.append("process all rows that no record covers; their number is unknown")
     elif left:
@@ -183,7 +183,7 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
         reason = f" with {last.reason}" if last.reason else ""
         said = f" ({last.message})" if last.message else ""
         fix = "" if _is_signal(last.reason) else ": fix the cause"
-        again = _start_again(seen.progress)
+        again = _start_again(seen.progress.good_rows)
         return "stopped", "act", f"The last start ended{reason}{said}{fix}. {again}"
     if _may_be_alive(seen, heard_at, now):
         return "running", "busy", "Nothing to do: look again later, or use holdfast watch."
@@ -193,7 +193,7 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
 def _silent(seen: Observation) -> tuple[str, Tone, str]:
     if seen.progress.state == "staged":
         return "staged", "act", "Start the same script again: only the commit is missing."
-    again = _start_again(seen.progress)
+    again = _start_again(seen.progress.good_rows)
     return "silent", "act", f"The last start has gone silent, and was probably killed. {again}"
 
 
@@ -207,11 +207,10 @@ def _after_commit(run_id: str, failed: int) -> str:
     return "Nothing to do: the rows are in the table. holdfast sweep deletes what is left over."
 
 
-def _start_again(progress: Progress) -> str:
-    good = progress.done_rows - progress.quarantined_rows
-    if not good:
+def _start_again(kept: int) -> str:
+    if not kept:
         return "Start the same script again."
-    return f"Start the same script again: {good:,} rows are kept, and not computed again."
+    return f"Start the same script again: {kept:,} rows are kept, and not computed again."
 
 
 def _is_signal(reason: str) -> bool:

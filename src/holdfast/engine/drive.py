@@ -80,7 +80,8 @@ class Driver:
         ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
-            if identity.key:  # The columns of a scan are known once its files are.
+            # What a transform returns is not known yet, nor are a scan's columns before its files.
+            if identity.key and options.transform is None:
                 self._refuse_misfit(view, options)
         # Before the claim: a start of a different job must not fence this run's driver.
         nonce = ledger.ports.new_nonce()

@@ -69,6 +69,17 @@ def status(ledger: Ledger) -> RunStatus:
     )
 
 
+def state(ledger: Ledger) -> RunState:
+    """Return the state of a run, without reading what its tasks have done.
+
+    Raises:
+        StoreError: The ledger is damaged or does not answer.
+    """
+    ledger.log.refresh()
+    ledger.run_file()  # From here on, another run's records are refused.
+    return state_of(ledger.log, last_seal(ledger.log))
+
+
 def accepted_work(ledger: Ledger) -> Work:
     """Return the work that counts now: what has landed, or what the next driver would start with.
 

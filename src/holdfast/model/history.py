@@ -241,6 +241,11 @@ class Progress:
     last_at: float = 0.0
 
     @property
+    def good_rows(self) -> int:
+        """How many rows are done and have not failed."""
+        return self.done_rows - self.quarantined_rows
+
+    @property
     def remaining_rows(self) -> int | None:
         """How many rows are left; None if that is not known."""
         return None if self.input_rows is None else max(0, self.input_rows - self.done_rows)
@@ -250,8 +255,7 @@ class Progress:
         """The share of the input that is done and has not failed; None if that is not known."""
         if self.input_rows is None:
             return None
-        good = self.done_rows - self.quarantined_rows
-        return min(1.0, good / self.input_rows) if self.input_rows else 1.0
+        return min(1.0, self.good_rows / self.input_rows) if self.input_rows else 1.0
 
 
 def progress_of(  # noqa: PLR0913 - each is a part of what was found.

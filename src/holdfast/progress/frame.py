@@ -232,8 +232,8 @@ def percent(progress: Progress) -> str:
     if progress.share is None:
         return ""
     # In integers: 0.29 * 100 is less than 29.
-    rows, good = progress.input_rows or 0, progress.done_rows - progress.quarantined_rows
-    return f"{min(100, 100 * good // rows) if rows else 100}%"
+    rows = progress.input_rows or 0
+    return f"{min(100, 100 * progress.good_rows // rows) if rows else 100}%"
 
 
 def calm_time(seconds: float) -> str:
@@ -247,7 +247,7 @@ def _has_rows(progress: Progress) -> bool:
 
 
 def _rows(progress: Progress, pace: Pace) -> str:
-    done = f"{progress.done_rows - progress.quarantined_rows:,}"
+    done = f"{progress.good_rows:,}"
     if progress.input_rows is None:
         done += " so far"
     else:

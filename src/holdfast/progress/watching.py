@@ -118,7 +118,7 @@ def shown(
         wanted: The `progress` setting of the run.
         tasks: As for `Watching`.
     """
-    thread = _begin(ledger, table, wanted, tasks)
+    thread = _begin(ledger, table, wanted=wanted, tasks=tasks)
     try:
         yield
     finally:
@@ -129,7 +129,8 @@ def shown(
 def _begin(
     ledger: Ledger,
     table: str,
-    wanted: bool | None,  # noqa: FBT001 - as `shown` has it.
+    *,
+    wanted: bool | None,
     tasks: Callable[[], tuple[int, int] | None],
 ) -> _Thread | None:
     try:

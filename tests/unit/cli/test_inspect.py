@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from holdfast.cli import inspect
 from holdfast.model.records import Abort
+from holdfast.model.work import Chunk
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.cli_said import facts, said, stopped, unknown
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -175,3 +179,20 @@ def test_failed_rows_are_listed_with_their_errors(
     printed = capsys.readouterr().out
     assert "done      6 of 10 rows (60%), 4 failed" in printed
     assert "4 rows set aside: `holdfast inspect r --failed` shows them" in printed
+
+
+def test_keys_of_failed_rows_are_printed_whatever_their_type(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON has no dates, decimals or bytes: these are texts there."""
+    key = {"day": dt.date(2026, 11, 17), "price": Decimal("1.5"), "raw": b"\xff", "id": 7}
+    lake.start("r", MemorySubmitter(range(3)))
+    rows = pa.RecordBatch.from_pylist([{"key": key, "error": "bad", "attempts": 1}])
+    chunk = Chunk(rows=1, size_bytes=1, digest="")
+    monkeypatch.setattr(inspect, "quarantine_chunks", lambda _: {"uri": chunk})
+    monkeypatch.setattr(inspect, "read_chunk", lambda *_: [rows])
+    assert lake.call("inspect", "r", "--failed", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["key"] == {"day": "2026-11-17", "price": "1.5", "raw": "b'\\xff'", "id": 7}
+    assert lake.call("inspect", "r", "--failed") == 0
+    assert "day='2026-11-17'" in capsys.readouterr().out
