@@ -152,6 +152,7 @@ def test_a_single_doubled_key_ends_a_long_job_early(
         "rows": ROWS,
         "tasks": 1,
         "folder": str(folder),
+        "call_s": 1.0,  # A task looks for the Stop at its checkpoints: rows must take as long.
         "key": "if(n = 17, 1, n)",
         "options": {"batch_rows": 2, "checkpoint_every": 1.0},
     }

@@ -38,11 +38,12 @@ def hurried(speed: float) -> dict[str, Any]:
 
 
 class Held:
-    """Leaves a file for each call, and returns when it is released."""
+    """Leaves a file for each call, and returns `call_s` after it is released."""
 
-    def __init__(self, folder: str) -> None:
-        """Take the folder of the files."""
+    def __init__(self, folder: str, call_s: float) -> None:
+        """Take the folder of the files, and how long a call takes."""
         self.folder = folder
+        self.call_s = call_s
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows as they are."""
@@ -50,6 +51,7 @@ class Held:
         until = time.monotonic() + 180.0
         while not (Path(self.folder) / "release").exists() and time.monotonic() < until:
             time.sleep(0.05)
+        time.sleep(self.call_s)
         return batch
 
 
@@ -75,7 +77,7 @@ def main(settings: dict[str, Any]) -> None:
             rows,
             to=hf.IcebergTable(settings["to"], catalog=settings["catalog"]),
             key="n",
-            transform=Held(settings["folder"]),
+            transform=Held(settings["folder"], settings.get("call_s", 0.0)),
             create=hf.Create(),
             **settings["options"],
         )
