@@ -113,6 +113,13 @@ LEDGER_GUARDS = (
         test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
+        name="take-over: a driver gives signs of life until its stop is recorded",
+        file="engine/drive.py",
+        before="            ledger.stop(error)\n",
+        after="            heartbeat and heartbeat.stop()\n            ledger.stop(error)\n",
+        test="tests/unit/engine/test_takeover.py",
+    ),
+    Guard(
         name="take-over: a beat is a sign of life",
         file="engine/takeover.py",
         before="if has_recorded or has_beaten else",

@@ -95,6 +95,7 @@ class Driver:
         )
         ledger.log.belongs_to(run_file)
         commit = Commit(ledger=ledger, run_file=run_file, sink=self.sink)
+        heartbeat: Heartbeat | None = None
         try:
             if self.prepared is None:
                 claim = claim_run(ledger, options, is_new=run_file.nonce == nonce)
@@ -102,13 +103,10 @@ class Driver:
             else:
                 claim, book = claim_again(ledger, options), self.prepared.book
             heartbeat = Heartbeat(ledger, options.checkpoint_every_s)
-            try:
-                began_with = view.schema
-                if ledger.ports.now() - began > _VIEW_S_MAX:
-                    view = commit.load()  # The claim waited: the table may have changed.
-                return self._drive(commit, view, began_with, options, claim, book)
-            finally:
-                heartbeat.stop()
+            began_with = view.schema
+            if ledger.ports.now() - began > _VIEW_S_MAX:
+                view = commit.load()  # The claim waited: the table may have changed.
+            return self._drive(commit, view, began_with, options, claim, book)
         except RunAbortedError:
             # The abort may have come while a post was under way. A user who sees "aborted" starts
             # over under another run id, so none of the rows may be in the table.
@@ -118,6 +116,9 @@ class Driver:
         except HoldfastError as error:
             ledger.stop(error)
             raise
+        finally:
+            if heartbeat is not None:  # Only now: the stop record may take long to write.
+                heartbeat.stop()
 
     def _drive(  # noqa: PLR0913, PLR0917 - the parts of one start.
         self,

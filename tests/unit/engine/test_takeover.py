@@ -308,6 +308,31 @@ def test_a_claim_that_is_being_made_is_seen_by_other_threads() -> None:
     assert (seen, ledger.ports.drivers) == ([1], [])
 
 
+def test_a_driver_beats_until_its_stop_is_recorded() -> None:
+    """The store may take long to accept the record: until then the driver is not dead."""
+    rig, submitter = Rig(), two_partitions()
+    counts: list[int] = []
+
+    def lose_the_table() -> None:
+        rig.table.uuid = "uuid-2"
+        rig.storage.before_create = slow_record
+
+    def slow_record() -> None:
+        before = len(beats(rig))
+        rig.time.pass_by(4 * BEAT_S)
+        counts.append(len(beats(rig)) - before)
+        rig.storage.before_create = slow_record  # The next one takes as long.
+
+    submitter.before_task[1] = lose_the_table
+    with pytest.raises(TableChangedError):
+        rig.start(submitter)
+    assert isinstance(rig.log().records[-1].body, Stop)
+    assert counts[-1] == 4
+    before = len(beats(rig))
+    rig.time.pass_by(4 * BEAT_S)
+    assert len(beats(rig)) == before
+
+
 def test_a_refused_append_ends_the_heartbeat_of_remaining() -> None:
     """The run does not match: this driver does not continue it, and no other should wait."""
     rig, submitter = Rig(), two_partitions()
