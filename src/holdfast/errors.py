@@ -327,11 +327,12 @@ class SchemaMismatchError(JobError):
 
     happened = "column {column!r} does not fit {table}: {problem}"
     retry_safe = False
-    advice = "change the transform's output or the table's column; nothing was committed"
+    advice = "{cure}; nothing was committed"
 
     table: str
     column: str
     problem: str
+    cure: str = "change the transform's output or the table's column"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -38,7 +38,12 @@ def open_store(
         SettingsError: No store is named.
         HiddenSettingError: The session does not reveal a setting.
     """
-    uri = store or _setting(session) or os.environ.get(_STORE_VARIABLE, "")
+    places = {
+        "": store,
+        _STORE_SETTING: _setting(session),
+        _STORE_VARIABLE: os.environ.get(_STORE_VARIABLE),
+    }
+    origin, uri = next(((name, uri) for name, uri in places.items() if uri), ("", ""))
     if not uri:
         raise SettingsError(
             what="no store is named for the run's ledger",
@@ -47,7 +52,12 @@ def open_store(
         )
     if options is None:
         options = _settings_under(session, f"{_STORE_SETTING}.")
-    return normalise(uri), ObjectStorage(options)
+    try:
+        return normalise(uri), ObjectStorage(options)
+    except SettingsError as error:
+        if origin:
+            error.what = f"{origin}: {error.what}"
+        raise
 
 
 def open_table(  # noqa: PLR0913 - each is another fact of the table.

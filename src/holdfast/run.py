@@ -22,7 +22,13 @@ from holdfast.engine.options import (
 )
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.watch import quarantine_chunks, refuse_unknown, run_ids, status
-from holdfast.errors import LedgerDamagedError, RunAbortedError, RunUnfinishedError, SettingsError
+from holdfast.errors import (
+    LedgerDamagedError,
+    RunAbortedError,
+    RunUnfinishedError,
+    SchemaMismatchError,
+    SettingsError,
+)
 from holdfast.inputs import open_input
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
@@ -396,8 +402,13 @@ class Run:
         )
         identity = identity_on(table=sink.name, table_uuid=view.uuid)
         tasks = partial(spark.tasks_running, given.session)
-        with shown(ledger, sink.name, wanted=self._progress, tasks=tasks):
-            report = driver.write(view, identity, options)
+        try:
+            with shown(ledger, sink.name, wanted=self._progress, tasks=tasks):
+                report = driver.write(view, identity, options)
+        except SchemaMismatchError as error:
+            if create is not None and create.schema is None and options.transform is not None:
+                error.cure = _CURE_OF_CREATE
+            raise
         spark.forget_cached_table(given.session, target)
         warn_of_doubts(report)
         report = replace(
@@ -406,6 +417,13 @@ class Run:
             unindexed_rows=sink.unindexed_rows(),
         )
         return report if given.compares else replace(report, input_compared=None)
+
+
+_CURE_OF_CREATE = (
+    "hf.Create() without a schema creates the table with the input's columns, not with the "
+    "transform's: ALTER the table so that the output fits, and run the same script again; or drop "
+    "it, give hf.Create(schema=...), and start under another run id"
+)
 
 
 def runs(

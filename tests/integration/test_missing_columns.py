@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.errors import SchemaMismatchError
+from holdfast.errors import SchemaMismatchError, SettingsError
 from tests.crash.own_connect import connect_server
 from tests.integration.process_desk import COUNTRIES, ROWS, Desk
 from tests.integration.process_jobs import COLUMNS, run_job
@@ -75,6 +75,25 @@ def test_a_transform_that_lacks_a_column_ends_after_one_small_batch(desk: Desk) 
     report = desk.append(desk.ids(), transform=transform, missing_columns="null", batch_rows=10)
     assert (report.outcome, report.rows) == ("committed", ROWS)
     assert set(prices(desk)) == {None}
+
+
+def test_a_table_that_create_made_of_the_input_is_named_as_the_reason(desk: Desk) -> None:
+    """The error names a way out, and that way works: the same script then lands."""
+    to, options = f"{desk.table}_new", {"run_id": "create", "create": hf.Create()}
+    with pytest.raises(SchemaMismatchError, match=r"hf\.Create\(\) without a schema .* ALTER"):
+        desk.append(desk.ids(), transform=Countries(desk.folder), to=to, **options)
+    desk.lake.sql(f"ALTER TABLE {to} ADD COLUMN country STRING")
+    report = desk.append(desk.ids(), transform=Countries(desk.folder), to=to, **options)
+    assert (report.outcome, report.rows) == ("committed", ROWS)
+    assert desk.lake.table(to).where("country IS NULL").count() == 0
+
+
+def test_a_transform_that_uses_spark_is_refused_before_a_task(desk: Desk) -> None:
+    """Spark's own error names neither the transform nor a way out; the run has a stop."""
+    lake = desk.lake
+    with pytest.raises(SettingsError, match="the Spark session or a DataFrame"):
+        desk.append(desk.ids(), transform=lambda batch: (lake.range(1), batch)[1])
+    assert kinds(desk)[-1] == "Stop"
 
 
 def test_a_dataframe_that_lacks_a_column_starts_no_task(desk: Desk) -> None:

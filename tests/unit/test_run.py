@@ -83,3 +83,46 @@ def test_a_transform_that_cannot_be_called_is_refused_at_once(transform: object)
     """Not on an executor, after a job has begun."""
     with pytest.raises(SettingsError, match="transform="):
         WriteOptions(transform=transform)  # type: ignore[arg-type]
+
+
+async def answer(row: dict[str, object]) -> dict[str, object]:
+    """Return the row."""
+    return row
+
+
+class Embedder:
+    """Built once per worker, if the user says so."""
+
+    async def __call__(self, row: dict[str, object]) -> dict[str, object]:
+        """Return the row."""
+        return row
+
+
+@pytest.mark.parametrize(
+    ("transform", "cure"),
+    [
+        (answer, "hf.per_row(function)"),
+        (Embedder(), "hf.per_row(function)"),
+        (Embedder, "hf.per_worker(Embedder, ...)"),
+    ],
+)
+def test_a_transform_that_lacks_its_wrapper_is_refused_at_once(
+    transform: object, cure: str
+) -> None:
+    """An async function would return a coroutine, and a class an object, for each batch."""
+    with pytest.raises(SettingsError) as caught:
+        WriteOptions(transform=transform)  # type: ignore[arg-type]
+    assert cure in caught.value.cure
+    assert WriteOptions(transform=hf.per_row(answer)).is_priced
+    assert WriteOptions(transform=hf.per_worker(Embedder)).transform
+
+
+def test_a_store_that_cannot_be_used_is_named_with_its_origin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A value of the environment is easily forgotten."""
+    monkeypatch.setenv("HOLDFAST_STORE", "ledger")
+    with pytest.raises(SettingsError, match=r"HOLDFAST_STORE: 'ledger' is neither"):
+        hf.Run("orders-1").status()
+    with pytest.raises(SettingsError, match=r"^'folder' is neither"):
+        hf.Run("orders-1", store="folder").status()

@@ -32,11 +32,11 @@ def open_named_store(given: argparse.Namespace) -> tuple[str, ObjectStorage]:
     Raises:
         SettingsError: No store is named, or an option is not NAME=VALUE.
     """
-    store = given.store or os.environ.get("HOLDFAST_STORE", "")
-    if not store:
+    store: str | None = given.store
+    if not store and not os.environ.get("HOLDFAST_STORE"):
         cure = "give --store URI, or set HOLDFAST_STORE"
         raise SettingsError(what="no store is named", cure=cure)
-    if given.store and "://" not in store and not store.startswith(("/", "file:")):
+    if store and "://" not in store and not store.startswith(("/", "file:")):
         store = str(Path(store).absolute())  # Relative to the working directory, as in a shell.
     return open_store(store, named_values(given.option) or None, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,10 +76,7 @@ class WriteOptions:
         if isinstance(self.max_errors, float) and self.max_errors > 1:
             cure = "give a whole number of rows (100), or a share of at most 1.0"
             raise SettingsError(what=f"max_errors={self.max_errors!r}", cure=cure)
-        known = self.transform is None or isinstance(self.transform, PerRow | PerWorker)
-        if not known and not callable(self.transform):
-            cure = "give a function of a batch, hf.per_row(...) or hf.per_worker(...)"
-            raise SettingsError(what=f"transform={self.transform!r}", cure=cure)
+        _checked_transform(self.transform)
         if not callable(self.cost):
             _number("cost", self.cost, "the cost of a row, or a function of its answer")
         if not isinstance(self.limits, Limits):
@@ -127,6 +125,22 @@ class WriteOptions:
                 what=f"checkpoint_every={self.checkpoint_every!r}: {error}",
                 cure='give a duration ("30s", "5min"), or None for no checkpoints',
             ) from error
+
+
+def _checked_transform(transform: object) -> None:
+    if transform is None or isinstance(transform, PerRow | PerWorker):
+        return
+    if not callable(transform):
+        cure = "give a function of a batch, hf.per_row(...) or hf.per_worker(...)"
+        raise SettingsError(what=f"transform={transform!r}", cure=cure)
+    if isinstance(transform, type):
+        name = transform.__name__
+        cure = f"give hf.per_worker({name}, ...), which builds it once in each worker process"
+        raise SettingsError(what=f"transform={name} is a class", cure=cure)
+    functions = (transform, type(transform).__call__)
+    if any(inspect.iscoroutinefunction(function) for function in functions):
+        cure = "give hf.per_row(function), which calls it for many rows at once"
+        raise SettingsError(what="the transform is an async function", cure=cure)
 
 
 def _whole_number(name: str, value: int | None, *, least: int, optional: bool) -> None:

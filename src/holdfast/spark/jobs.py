@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pickle
 import re
 import sys
 import uuid
@@ -187,7 +186,12 @@ def reports_of(
     """
     try:
         payload: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-    except (TypeError, AttributeError, pickle.PicklingError) as error:
+    except PySparkException as error:
+        raise SettingsError(
+            what="the transform uses the Spark session or a DataFrame, which executors do not have",
+            cure="join what it needs to the source, or collect it before and pass the values",
+        ) from error
+    except Exception as error:  # Classes of the user may raise anything.
         raise SettingsError(
             what=f"the transform cannot be sent to executors: {error}",
             cure="build what cannot be pickled on the worker: "
