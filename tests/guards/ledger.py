@@ -197,11 +197,18 @@ LEDGER_GUARDS = (
         test="tests/unit/engine/test_input_check.py",
     ),
     Guard(
-        name="logs: without run.json records that name a run are refused",
+        name="logs: without run.json later records are refused",
         file="ledger/ledger.py",
-        before="        elif self.log.names_a_run:",
+        before="        elif self.log.follows_run_file:",
         after="        elif False:",
         test=_OWNER,
+    ),
+    Guard(
+        name="logs: an intent or a receipt is later than run.json",
+        file="ledger/run_log.py",
+        before="        return posted or bool(_named_run(self._records))",
+        after="        return bool(_named_run(self._records))",
+        test="tests/unit/model/test_records_of_earlier_versions.py",
     ),
     Guard(
         name="abort: a receipt is believed only once it is known whose it is",
@@ -213,7 +220,7 @@ LEDGER_GUARDS = (
     Guard(
         name="remaining: run.json that was lost is missed",
         file="engine/claim.py",
-        before="        if found is None and ledger.log.names_a_run:\n",
+        before="        if found is None and ledger.log.follows_run_file:\n",
         after="        if False:\n",
         test=_OWNER,
     ),

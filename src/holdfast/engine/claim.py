@@ -180,7 +180,7 @@ def prepare(
     try:
         claim_run(ledger, options, compare_code=False)
         heartbeat = Heartbeat(ledger, options.checkpoint_every_s, for_s=_PREPARED_FOR_S)
-        if found is None and ledger.log.names_a_run:
+        if found is None and ledger.log.follows_run_file:
             ledger.run_file()  # Another driver has created it since, or it was lost.
         book = Workbook(ledger)
         has_landed = ledger.log.receipt is not None

@@ -74,9 +74,9 @@ class Ledger:
         found = read_run_file(self.storage, self.layout)
         if found is not None:
             self.log.belongs_to(found)
-        elif self.log.names_a_run:  # Only run.json says which run that is.
+        elif self.log.follows_run_file:  # Only run.json says which run that is.
             raise LedgerDamagedError(
-                uri=self.layout.identity, reason="missing, though records name a run"
+                uri=self.layout.identity, reason="missing, though records were written after it"
             )
         return found
 

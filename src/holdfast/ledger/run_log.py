@@ -271,9 +271,14 @@ class RunLog:
         return found
 
     @property
-    def names_a_run(self) -> bool:
-        """Whether a record names its run: then run.json existed when it was written."""
-        return bool(_named_run(self._records))
+    def follows_run_file(self) -> bool:
+        """Whether run.json existed when a record was written.
+
+        Records name their run from then on, but those of format 1 do not. No intent or receipt is
+        written without it.
+        """
+        posted = any(isinstance(record.body, Intent | Receipt) for record in self._records)
+        return posted or bool(_named_run(self._records))
 
     @property
     def task_folders(self) -> dict[int, str]:

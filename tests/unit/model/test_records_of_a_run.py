@@ -159,7 +159,7 @@ def test_without_run_json_the_owner_of_the_records_is_not_known() -> None:
         lambda: quarantine_chunks(rig.ledger()),
         lambda: prepare(rig.ledger(), two_partitions(), ("id",), WriteOptions()),
     ):
-        with pytest.raises(LedgerDamagedError, match=r"run\.json.*missing, though records name"):
+        with pytest.raises(LedgerDamagedError, match=r"run\.json.*missing, though records were"):
             call()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.engine.cleanup import abort, sweep
 from holdfast.engine.watch import status
-from holdfast.errors import RunAbortedError, RunCommittedError
+from holdfast.errors import LedgerDamagedError, RunAbortedError, RunCommittedError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
@@ -90,6 +90,15 @@ def test_a_run_of_an_earlier_version_that_has_landed_says_so(version: str) -> No
     swept = sweep(rig.ledger(), lambda _identity: rig.table)
     assert (swept.live, swept.ledger_objects > 0) == (0, True)
     assert status(rig.ledger()).state == "committed"
+
+
+@of_every_version
+def test_a_receipt_of_an_earlier_version_counts_only_with_its_run_file(version: str) -> None:
+    """Its records may name no run: in another run's folder they would say that it has landed."""
+    rig = recorded(version, "committed")
+    del rig.storage.objects[LAYOUT.identity]
+    with pytest.raises(LedgerDamagedError, match=r"run\.json.*missing"):
+        status(rig.ledger())
 
 
 @of_every_version
