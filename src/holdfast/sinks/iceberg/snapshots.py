@@ -10,7 +10,6 @@ names, by C code that runs on all threads; only if one is found are entries read
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pyiceberg.io import FileIO
@@ -40,6 +39,7 @@ from holdfast.errors import UnsupportedTableError
 from holdfast.model.work import StagedTotals
 from holdfast.sinks.base import Change
 from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest, manifest_entries
+from holdfast.sinks.iceberg.rewrite import blocks
 from holdfast.storage.runtime import io_runtime
 
 
@@ -150,8 +150,6 @@ def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) 
 
 # ---- Which staged files a table's snapshots reach: a sweep never deletes these
 
-_MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
 # Our names begin <nonce>-<more>. A shorter prefix is not a nonce, and the whole name is compared.
 _NONCE_CHARS = 16
 
@@ -223,58 +221,7 @@ def _read(io: FileIO, path: str) -> bytes:
 def _may_hold(data: bytes, needles: Iterable[bytes]) -> bool:
     """Whether a manifest may name a file with one of the parts; true if that is unclear."""
     try:
-        unpacked = b"".join(_blocks(data))  # Some writers make a block of each entry.
+        unpacked = b"".join(block for _, block in blocks(data))  # Some have a block per entry.
         return any(needle in unpacked for needle in needles)
-    except (ValueError, IndexError, zlib.error):
-        return True  # Packed in another way, or no Avro at all: then reading it says so.
-
-
-def _blocks(data: bytes) -> Iterator[bytes]:
-    """Yield the decompressed blocks of an Avro file.
-
-    Raises:
-        ValueError: The codec is not supported here.
-    """
-    if not data.startswith(_MAGIC):
-        raise ValueError("not an Avro file")
-    at, header = _header(data, len(_MAGIC))
-    codec = header.get(b"avro.codec", b"null")
-    if codec not in {b"null", b"deflate"}:
-        raise ValueError(f"compressed with {codec!r}")
-    at += _SYNC_BYTES
-    while at < len(data):
-        _, at = _number(data, at)
-        size, at = _number(data, at)
-        block = data[at : at + size]
-        yield zlib.decompress(block, wbits=-15) if codec == b"deflate" else block
-        at += size + _SYNC_BYTES
-
-
-def _header(data: bytes, at: int) -> tuple[int, dict[bytes, bytes]]:
-    """Read the map at the start of an Avro file; return its end offset and its content."""
-    found: dict[bytes, bytes] = {}
-    while True:
-        count, at = _number(data, at)
-        if count == 0:
-            return at, found
-        if count < 0:  # Then its size in bytes follows.
-            count, (_, at) = -count, _number(data, at)
-        for _ in range(count):
-            name, at = _bytes(data, at)
-            found[name], at = _bytes(data, at)
-
-
-def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _number(data, at)
-    return data[at : at + size], at + size
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Read an Avro number: seven bits per byte, with the sign in the lowest bit."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return (value >> 1) ^ -(value & 1), at
+    except Exception:  # noqa: BLE001 - each codec has errors of its own.
+        return True  # Damaged, or no Avro at all: then reading it says so.

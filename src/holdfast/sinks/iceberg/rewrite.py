@@ -1,0 +1,418 @@
+"""Manifests that foreign writers wrote, rewritten without some of their files.
+
+A rewritten manifest is the old Avro file with its own schema and metadata; only the status and the
+numbers of its entries change. PyIceberg's model is not used: it drops the fields of format v3, and
+it cannot write a manifest whose partition column was dropped from the table.
+
+Values are copied as Avro stores them. Logical types are ignored: a date of the year 10000 is a
+number here, and a number again in the new file.
+
+What readers derive from a manifest's position in the table's history is written into each entry
+that stays, because the new manifest has another position: its snapshot id, both sequence numbers
+and, in v3, its first row id. Entries that are removed have no snapshot id: readers give them that
+of the snapshot that removes them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import fastavro
+from pyiceberg.avro.codecs import KNOWN_CODECS, AvroCompressionCodec
+from pyiceberg.manifest import ManifestFile, PartitionFieldSummary
+
+# ---- Avro files: a header, then blocks of rows
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_SCHEMA, _CODEC = "avro.schema", "avro.codec"
+# One block is enough: readers of manifests read all of it.
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroHeader:
+    """What an Avro file says about itself, and where its blocks begin."""
+
+    metadata: Mapping[str, bytes]
+    blocks_at: int
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of its rows, with all attributes."""
+        return cast("dict[str, Any]", json.loads(self.metadata[_SCHEMA]))
+
+
+def read_header(data: bytes) -> AvroHeader:
+    """Return an Avro file's header.
+
+    Raises:
+        ValueError: It is not an Avro file.
+    """
+    if not data.startswith(_MAGIC):
+        raise ValueError("not an Avro file")
+    found: dict[str, bytes] = {}
+    at = len(_MAGIC)
+    while True:
+        count, at = _number(data, at)
+        if count == 0:
+            return AvroHeader(metadata=found, blocks_at=at + _SYNC_BYTES)
+        if count < 0:  # Then its size in bytes follows.
+            count, (_, at) = -count, _number(data, at)
+        for _ in range(count):
+            name, at = _bytes(data, at)
+            found[name.decode()], at = _bytes(data, at)
+
+
+def blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the blocks of an Avro file: how many rows each has, and its decompressed bytes.
+
+    Raises:
+        ValueError: It is not an Avro file, is cut short, or its codec is not supported.
+    """
+    header = read_header(data)
+    codec = header.metadata.get(_CODEC, b"null").decode()
+    if codec not in KNOWN_CODECS:
+        raise ValueError(f"compressed with {codec!r}")
+    unpack = KNOWN_CODECS[codec]
+    at = header.blocks_at
+    while at < len(data):
+        rows, at = _number(data, at)
+        size, at = _number(data, at)
+        block = data[at : at + size]
+        at += size + _SYNC_BYTES
+        if at > len(data):
+            raise ValueError("it is cut short")
+        yield rows, unpack.decompress(block) if unpack else block
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _number(data, at)
+    return data[at : at + size], at + size
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Read an Avro number: seven bits per byte, with the sign in the lowest bit."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+def _number_bytes(value: int) -> bytes:
+    value, found = (value << 1) ^ (value >> 63), bytearray()
+    while value >> 7:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def avro_file(
+    schema: Mapping[str, Any],
+    metadata: Mapping[str, bytes],
+    rows: Sequence[Mapping[str, Any]],
+    codec: AvroCompressionCodec,
+) -> bytes:
+    """Return an Avro file of the rows."""
+    header = {**metadata, _SCHEMA: json.dumps(schema).encode(), _CODEC: codec.encode()}
+    sync = os.urandom(_SYNC_BYTES)
+    out = io.BytesIO()
+    out.write(_MAGIC + _number_bytes(len(header)))
+    for name, value in header.items():
+        key = name.encode()
+        out.write(_number_bytes(len(key)) + key + _number_bytes(len(value)) + value)
+    out.write(_number_bytes(0) + sync)
+    parsed, pack = _parsed(schema), KNOWN_CODECS[codec]
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        some, block = rows[start : start + _BLOCK_ROWS], io.BytesIO()
+        for row in some:
+            fastavro.schemaless_writer(block, parsed, row)
+        packed, size = pack.compress(block.getvalue()) if pack else _sized(block.getvalue())
+        out.write(_number_bytes(len(some)) + _number_bytes(size) + packed + sync)
+    return out.getvalue()
+
+
+def _sized(data: bytes) -> tuple[bytes, int]:
+    return data, len(data)
+
+
+def avro_rows(data: bytes) -> list[dict[str, Any]]:
+    """Return the rows of an Avro file, as they are stored.
+
+    Raises:
+        ValueError: It cannot be read: see `blocks`.
+    """
+    parsed = _parsed(read_header(data).schema)
+    found = []
+    for count, block in blocks(data):
+        stream = io.BytesIO(block)
+        found += [
+            cast("dict[str, Any]", fastavro.schemaless_reader(stream, parsed, None))
+            for _ in range(count)
+        ]
+    return found
+
+
+def _parsed(schema: Any) -> Any:  # noqa: ANN401 - a schema is any JSON.
+    return fastavro.parse_schema(_plain(schema))
+
+
+def _plain(schema: Any) -> Any:  # noqa: ANN401 - a schema is any JSON.
+    """Return a schema without logical types, so that values are read and written as stored."""
+    if isinstance(schema, dict):
+        return {name: _plain(part) for name, part in schema.items() if name != "logicalType"}
+    if isinstance(schema, list):
+        return [_plain(part) for part in schema]
+    return schema
+
+
+# ---- The entries of a manifest
+
+_STATUS, _SNAPSHOT_ID, _DATA_FILE, _SEQUENCE_NUMBER, _FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
+_FILE_PATH, _PARTITION, _ROW_COUNT, _FILE_SIZE = 100, 102, 103, 104
+_CONTENT, _FIRST_ROW_ID = 134, 142
+_EXISTING, _ADDED, _DELETED = 0, 1, 2
+# Fields that manifests of earlier formats lack, or do not let be empty.
+_ENTRY_FIELDS = {
+    _SNAPSHOT_ID: "snapshot_id",
+    _SEQUENCE_NUMBER: "sequence_number",
+    _FILE_SEQUENCE_NUMBER: "file_sequence_number",
+}
+_NAN = struct.pack(">d", float("nan"))
+
+PartitionKey = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFile:
+    """A file that the manifest adds to the table or keeps in it, with what readers derive."""
+
+    # The position of its entry in the manifest.
+    at: int
+    path: str
+    # 0: data, 1: position deletes, 2: equality deletes.
+    content: int
+    spec_id: int
+    # The values of the partition's fields, in the order of the fields' ids; comparable.
+    partition: PartitionKey
+    rows: int
+    size_bytes: int
+    snapshot_id: int
+    sequence_number: int
+    file_sequence_number: int
+    first_row_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A manifest without the removed files, ready to be stored and listed."""
+
+    data: bytes
+    kept: Sequence[LiveFile]
+    removed: Sequence[LiveFile]
+    # What a manifest list says of it besides its place, as it says of the old one.
+    spec_id: int
+    content: int
+    partitions: Sequence[PartitionFieldSummary] | None
+
+    def listed(self, path: str, snapshot_id: int) -> ManifestFile:
+        """Return its entry in the manifest list of a snapshot.
+
+        Args:
+            path: Where it is stored.
+            snapshot_id: The snapshot that removes the files.
+        """
+        unassigned = -1  # PyIceberg's marker: the snapshot's own number.
+        numbers = [file.sequence_number for file in self.kept]
+        return ManifestFile.from_args(
+            manifest_path=path,
+            manifest_length=len(self.data),
+            partition_spec_id=self.spec_id,
+            content=self.content,
+            sequence_number=unassigned,
+            # Not that of the snapshot: writers drop deletes that are older than all data.
+            min_sequence_number=min(numbers, default=unassigned),
+            added_snapshot_id=snapshot_id,
+            added_files_count=0,
+            existing_files_count=len(self.kept),
+            deleted_files_count=len(self.removed),
+            added_rows_count=0,
+            existing_rows_count=sum(file.rows for file in self.kept),
+            deleted_rows_count=sum(file.rows for file in self.removed),
+            partitions=self.partitions,
+            key_metadata=None,
+        )
+
+
+class Manifest:
+    """A manifest of a table, read with the schema that it has."""
+
+    def __init__(self, listed: ManifestFile, data: bytes, first_row_id: int | None = None) -> None:
+        """Decode the manifest.
+
+        Args:
+            listed: Its entry in a manifest list.
+            data: The whole file.
+            first_row_id: Its first row id in a manifest list of format v3.
+
+        Raises:
+            ValueError: It is not a manifest.
+        """
+        if listed.key_metadata:
+            raise ValueError("it is encrypted")
+        self._listed = listed
+        header = read_header(data)
+        self._metadata, self._schema = header.metadata, header.schema
+        self._names = {field["field-id"]: field["name"] for field in self._schema["fields"]}
+        file_schema = next(
+            field["type"] for field in self._schema["fields"] if field["field-id"] == _DATA_FILE
+        )
+        self._file_names = {field["field-id"]: field["name"] for field in file_schema["fields"]}
+        partition = next(
+            field["type"] for field in file_schema["fields"] if field["field-id"] == _PARTITION
+        )
+        fields = sorted(partition["fields"], key=lambda field: field["field-id"])
+        self._partition_names = [field["name"] for field in fields]
+        self._entries = avro_rows(data)
+        self.files: Sequence[LiveFile] = list(self._live_files(first_row_id))
+
+    def without(
+        self, removed: Collection[int], codec: AvroCompressionCodec = "deflate"
+    ) -> Rewritten:
+        """Return the manifest without some of its files.
+
+        Entries of files that were removed earlier are left out: they belong to an earlier snapshot.
+
+        Args:
+            removed: The positions of the removed files' entries.
+            codec: How the new manifest is compressed.
+        """
+        schema, metadata = self._upgraded()
+        entries = [
+            self._entry(file, _DELETED if file.at in removed else _EXISTING) for file in self.files
+        ]
+        return Rewritten(
+            data=avro_file(schema, metadata, entries, codec),
+            kept=[file for file in self.files if file.at not in removed],
+            removed=[file for file in self.files if file.at in removed],
+            spec_id=self._listed.partition_spec_id,
+            content=self._listed.content,
+            partitions=self._listed.partitions,
+        )
+
+    def _upgraded(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Return schema and metadata of the new file: with the fields that its entries need.
+
+        A table that was upgraded has manifests of its earlier formats.
+        """
+        metadata, fields = {"content": b"data", **self._metadata}, list(self._schema["fields"])
+        version = metadata.get("format-version", b"1")
+        for at, field in enumerate(fields):
+            if field["field-id"] == _SNAPSHOT_ID:
+                fields[at] = {**field, "type": ["null", "long"], "default": None}
+            if field["field-id"] == _DATA_FILE and self._lacks_row_ids:
+                more = _optional_number("first_row_id", _FIRST_ROW_ID)
+                kind = {**field["type"], "fields": [*field["type"]["fields"], more]}
+                fields[at], version = {**field, "type": kind}, b"3"
+                self._file_names[_FIRST_ROW_ID] = more["name"]
+        for field_id, name in _ENTRY_FIELDS.items():
+            if field_id not in self._names:
+                fields.append(_optional_number(name, field_id))
+                self._names[field_id] = name
+        metadata["format-version"] = b"2" if version == b"1" else version
+        return {**self._schema, "fields": fields}, metadata
+
+    @property
+    def _lacks_row_ids(self) -> bool:
+        has_ids = any(file.first_row_id is not None for file in self.files)
+        return has_ids and _FIRST_ROW_ID not in self._file_names
+
+    def _live_files(self, first_row_id: int | None) -> Iterator[LiveFile]:
+        next_row_id = first_row_id
+        for at, entry in enumerate(self._entries):
+            status = entry[self._names[_STATUS]]
+            if status == _DELETED:
+                continue
+            file = entry[self._names[_DATA_FILE]]
+            rows, row_id = file[self._file_names[_ROW_COUNT]], None
+            if next_row_id is not None:
+                row_id = self._of_file(file, _FIRST_ROW_ID)
+                if row_id is None:
+                    row_id, next_row_id = next_row_id, next_row_id + rows
+            yield LiveFile(
+                at=at,
+                path=file[self._file_names[_FILE_PATH]],
+                content=self._of_file(file, _CONTENT) or 0,
+                spec_id=self._listed.partition_spec_id,
+                partition=self._partition_key(file),
+                rows=rows,
+                size_bytes=file[self._file_names[_FILE_SIZE]],
+                snapshot_id=self._derived(entry, _SNAPSHOT_ID, self._listed.added_snapshot_id),
+                sequence_number=self._number(entry, _SEQUENCE_NUMBER),
+                file_sequence_number=self._number(entry, _FILE_SEQUENCE_NUMBER),
+                first_row_id=row_id,
+            )
+
+    def _entry(self, file: LiveFile, status: int) -> dict[str, Any]:
+        """Return the entry of a file with another status."""
+        names, old = self._names, self._entries[file.at]
+        data_file = old[names[_DATA_FILE]]
+        if file.first_row_id is not None:
+            data_file = {**data_file, self._file_names[_FIRST_ROW_ID]: file.first_row_id}
+        return {
+            **old,
+            names[_STATUS]: status,
+            names[_SNAPSHOT_ID]: None if status == _DELETED else file.snapshot_id,
+            names[_SEQUENCE_NUMBER]: file.sequence_number,
+            names[_FILE_SEQUENCE_NUMBER]: file.file_sequence_number,
+            names[_DATA_FILE]: data_file,
+        }
+
+    def _number(self, entry: Mapping[str, Any], field_id: int) -> int:
+        """Return a sequence number of an entry.
+
+        Raises:
+            ValueError: It has none, and is not new in its manifest.
+        """
+        number: int | None = self._derived(entry, field_id, None)
+        if number is not None:
+            return number
+        if self._listed.sequence_number and entry[self._names[_STATUS]] != _ADDED:
+            raise ValueError(f"{self._listed.manifest_path}: an old entry has no sequence number")
+        inherited: int = self._listed.sequence_number or 0
+        return inherited
+
+    def _derived(self, entry: Mapping[str, Any], field_id: int, derived: int | None) -> Any:  # noqa: ANN401
+        own = entry[self._names[field_id]] if field_id in self._names else None
+        return derived if own is None else own
+
+    def _of_file(self, file: Mapping[str, Any], field_id: int) -> Any:  # noqa: ANN401
+        name = self._file_names.get(field_id)
+        return None if name is None else file[name]
+
+    def _partition_key(self, file: Mapping[str, Any]) -> PartitionKey:
+        values = file[self._file_names[_PARTITION]]
+        return tuple(_comparable(values[name]) for name in self._partition_names)
+
+
+def _optional_number(name: str, field_id: int) -> dict[str, Any]:
+    return {"name": name, "type": ["null", "long"], "default": None, "field-id": field_id}
+
+
+def _comparable(value: object) -> object:
+    """Return a partition value that equals others as Iceberg compares them.
+
+    To Python NaN differs from itself, and 0.0 equals -0.0.
+    """
+    if not isinstance(value, float):
+        return value
+    return _NAN if value != value else struct.pack(">d", value)  # noqa: PLR0124 - it is not NaN.
