@@ -25,6 +25,7 @@ from holdfast.errors import (
     TableMissingError,
 )
 from holdfast.sinks.base import MarkFound, Outcome
+from tests.contract.replace_cases import ReplaceCases
 from tests.contract.table_under_test import (
     IDS,
     OTHER_IDS,
@@ -587,7 +588,7 @@ def _expect_missing(attempt: Attempt, wanted: list[str], why: str) -> None:
     expect(sorted(missing), sorted(wanted), f"missing among {why}")
 
 
-class SinkContract(PostCases, MarkCases, _FileCases):
+class SinkContract(PostCases, MarkCases, _FileCases, ReplaceCases):
     """What every sink must do; each method is one case.
 
     A case fails with an AssertionError, and is skipped with a reason where the table under test

@@ -14,7 +14,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVar
 from unittest import SkipTest
 
@@ -23,7 +23,16 @@ import pyarrow as pa
 from holdfast.errors import CommitRefusedError
 from holdfast.model.records import Intent, PartReference
 from holdfast.model.work import StagedGroup, StagedTotals
-from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView, WriterSpec
+from holdfast.sinks.base import (
+    Change,
+    MarkFound,
+    Outcome,
+    Removes,
+    RunMark,
+    Sink,
+    TableView,
+    WriterSpec,
+)
 
 # ---- The table under test: what an author provides, and one attempt at a commit
 # With characters that a table property or a file name may have to escape.
@@ -44,6 +53,8 @@ class TableUnderTest(ABC):
     # Whether the format counts its versions: then a table always has one, a roll-back makes a new
     # one, and a post does not choose its own name.
     counts_versions = False
+    # Whether a change may remove rows.
+    replaces_rows = True
 
     @abstractmethod
     def sink(self) -> Sink:
@@ -160,6 +171,7 @@ class TableUnderTest(ABC):
         nonce: str = NONCE,
         sink: Sink | None = None,
         view: TableView | None = None,
+        removes: Removes = "nothing",
     ) -> Attempt:
         """Stage rows and record an intent, as the engine does; post nothing yet.
 
@@ -170,6 +182,7 @@ class TableUnderTest(ABC):
             nonce: Distinguishes the run from others with the same id.
             sink: The driver's handle on the table; by default a new one.
             view: The driver's last look; by default one is taken now.
+            removes: Which rows of the table it removes.
         """
         sink = sink or self.sink()
         view = view or sink.load()
@@ -194,7 +207,15 @@ class TableUnderTest(ABC):
             snapshot_id=intent.snapshot_id,
             sequence_number=intent.sequence_number,
         )
-        return Attempt(sink=sink, view=view, run_id=run_id, mark=mark, intent=intent, groups=groups)
+        return Attempt(
+            sink=sink,
+            view=view,
+            run_id=run_id,
+            mark=mark,
+            intent=intent,
+            groups=groups,
+            removes=removes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +228,14 @@ class Attempt:
     mark: RunMark
     intent: Intent
     groups: list[StagedGroup]
+    removes: Removes = "nothing"
+
+    @property
+    def change(self) -> Change:
+        """What is posted, with what it removes from the table as in the view."""
+        change = Change(adds=self.groups, removes=self.removes)
+        name = f"{self.mark.run_nonce}-{uuid.uuid4().hex}"
+        return replace(change, loss=self.sink.loss(self.view, change, name))
 
     @property
     def paths(self) -> list[str]:
@@ -219,7 +248,7 @@ class Attempt:
         Raises:
             CommitRefusedError: The catalog refused for good.
         """
-        return self.sink.post(self.view, self.run_id, self.mark, Change(adds=self.groups))
+        return self.sink.post(self.view, self.run_id, self.mark, self.change)
 
     def find(self, sink: Sink | None = None) -> MarkFound | None:
         """Load the table again, and look for the run's mark in it.

@@ -21,12 +21,14 @@ from holdfast.errors import (
     RunMismatchError,
     StagedFileMissingError,
     TableChangedError,
+    UnsupportedTableError,
 )
 from holdfast.model.records import Intent
-from holdfast.model.work import StagedGroup
+from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Loss,
     MarkFound,
     MayLack,
     Outcome,
@@ -66,6 +68,8 @@ class MemorySnapshot:
     sequence_number: int
     mark: RunMark | None = None
     groups: tuple[StagedGroup, ...] = ()
+    # Whether it removes all rows of its parent.
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,7 @@ class _Post:
     run_id: str
     mark: RunMark
     groups: tuple[StagedGroup, ...]
+    replaces: bool
 
 
 class MemoryTable:
@@ -130,15 +135,17 @@ class MemoryTable:
     @property
     def ids(self) -> list[int]:
         """The ids of all rows that a reader of the table sees, sorted."""
-        found: list[int] = []
-        head = self.head
+        files = [file.path for group in self._live_groups(self.head) for file in group.files]
+        return sorted(id_ for path in files for id_ in self.files[path]["id"].to_pylist())
+
+    def _live_groups(self, head: int | None) -> list[StagedGroup]:
+        """Return what a snapshot and those before it have added, and none has removed."""
+        found: list[StagedGroup] = []
         while head is not None:
             snapshot = self.snapshots[head]
-            for group in snapshot.groups:
-                for file in group.files:
-                    found += self.files[file.path]["id"].to_pylist()
-            head = snapshot.parent_id
-        return sorted(found)
+            found += snapshot.groups
+            head = None if snapshot.replaces else snapshot.parent_id
+        return found
 
     def foreign_append(self) -> None:
         """Let another writer add a snapshot."""
@@ -298,6 +305,15 @@ class MemoryTable:
         self.foreign_append()
         return Outcome.UNKNOWN if fault is PostFault.ANSWER_LOST else Outcome.LANDED
 
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:  # noqa: ARG002
+        """Return what a change removes from the table; it has no partitions."""
+        if change.removes == "partitions":
+            raise UnsupportedTableError(table=self.name, what="it has no partitions", cure="none")
+        if change.removes == "nothing":
+            return Loss()
+        totals = StagedTotals.of(self._live_groups(view.handle.head))
+        return Loss(files=totals.files, rows=totals.rows, size_bytes=totals.size_bytes)
+
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change if the head is still the view's, unless a fault is due."""
         if (meanwhile := self.before_post) is not None:
@@ -310,6 +326,7 @@ class MemoryTable:
             run_id=run_id,
             mark=mark,
             groups=tuple(change.adds),
+            replaces=change.removes == "all",
         )
         outcome = self._deliver(post, self.post_faults.popleft() if self.post_faults else None)
         if (meanwhile := self.after_post) is not None:
@@ -360,6 +377,7 @@ class MemoryTable:
                 snapshot_id=post.mark.snapshot_id,
                 mark=post.mark,
                 groups=post.groups,
+                replaces=post.replaces,
                 **self._on_head(),
             )
         )

@@ -89,17 +89,32 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-# The operation that a table's history shows for a commit.
-Operation = Literal["append"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a change removes from a table as one look shows it. `handle` is private to the sink."""
+
+    # Data files, and the rows that are in them; rows that deletes hide are counted too.
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    # The objects that the post writes besides its own metadata.
+    paths: Sequence[str] = ()
+    handle: Any = None
+
+
+# Which of a table's rows go: none, all, or those of the partitions that the added rows are in.
+Removes = Literal["nothing", "all", "partitions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What one post does to a table; every write mode is expressed as one of these."""
 
-    operation: Operation = "append"
     # What is added to the table.
     adds: Sequence[StagedGroup] = ()
+    removes: Removes = "nothing"
+    # What that is in the table that the post builds on: see `Sink.loss`.
+    loss: Loss = Loss()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +267,18 @@ class Sink(Protocol):
 
     def post_empty(self, view: TableView) -> Outcome:
         """Give the branch a first, empty snapshot, once."""
+
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:
+        """Return what a change removes from the table; nothing is written yet.
+
+        Args:
+            view: A fresh look at the table.
+            change: The change.
+            name: The beginning of the names of what the post writes; no other post uses it.
+
+        Raises:
+            UnsupportedTableError: The rows cannot be removed from this table.
+        """
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one snapshot, once, if the table is still as in the view.

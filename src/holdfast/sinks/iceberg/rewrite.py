@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import fastavro
-from pyiceberg.avro.codecs import KNOWN_CODECS, AvroCompressionCodec
+from pyiceberg.avro.codecs import CODEC_MAPPING_ICEBERG_TO_AVRO, KNOWN_CODECS
 from pyiceberg.manifest import ManifestFile, PartitionFieldSummary
 
 # ---- Avro files: a header, then blocks of rows
@@ -120,9 +120,16 @@ def avro_file(
     schema: Mapping[str, Any],
     metadata: Mapping[str, bytes],
     rows: Sequence[Mapping[str, Any]],
-    codec: AvroCompressionCodec,
+    codec: str,
 ) -> bytes:
-    """Return an Avro file of the rows."""
+    """Return an Avro file of the rows.
+
+    Raises:
+        ValueError: The codec is not supported.
+    """
+    codec = CODEC_MAPPING_ICEBERG_TO_AVRO.get(codec, codec)
+    if codec not in KNOWN_CODECS:
+        raise ValueError(f"manifests cannot be compressed with {codec!r}")
     header = {**metadata, _SCHEMA: json.dumps(schema).encode(), _CODEC: codec.encode()}
     sync = os.urandom(_SYNC_BYTES)
     out = io.BytesIO()
@@ -285,16 +292,17 @@ class Manifest:
         self._entries = avro_rows(data)
         self.files: Sequence[LiveFile] = list(self._live_files(first_row_id))
 
-    def without(
-        self, removed: Collection[int], codec: AvroCompressionCodec = "deflate"
-    ) -> Rewritten:
+    def without(self, removed: Collection[int], codec: str = "deflate") -> Rewritten:
         """Return the manifest without some of its files.
 
         Entries of files that were removed earlier are left out: they belong to an earlier snapshot.
 
         Args:
             removed: The positions of the removed files' entries.
-            codec: How the new manifest is compressed.
+            codec: How the new manifest is compressed, by Avro's or Iceberg's name.
+
+        Raises:
+            ValueError: The codec is not supported.
         """
         schema, metadata = self._upgraded()
         entries = [

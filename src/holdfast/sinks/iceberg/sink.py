@@ -32,10 +32,20 @@ from holdfast.ledger.row_files import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Change, ColumnPath, MarkFound, MayLack, Outcome, RunMark, TableView
+from holdfast.sinks.base import (
+    Change,
+    ColumnPath,
+    Loss,
+    MarkFound,
+    MayLack,
+    Outcome,
+    RunMark,
+    TableView,
+)
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.loading import io_of, load_table
+from holdfast.sinks.iceberg.loss import Losses
 from holdfast.sinks.iceberg.manifests import copied_groups, detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
@@ -74,6 +84,7 @@ class IcebergSink(StagedFiles):
         self._branch = branch
         # With the catalog's name: an SQL catalog with another name does not know the table.
         self._name = f"{catalog.name}.{identifier}"
+        self._losses = Losses(self._name)
 
     @property
     def name(self) -> str:
@@ -302,6 +313,20 @@ class IcebergSink(StagedFiles):
         # Not at every look: a run may have landed on a branch that was since merged and dropped.
         if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
             raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
+
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:
+        """Return what a change removes from the table; nothing is written yet.
+
+        Raises:
+            UnsupportedTableError: Partitions cannot be replaced in this table.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        if change.removes == "nothing":
+            return Loss()
+        table: Table = view.handle
+        parent = table.metadata.snapshot_by_id(view.parent_snapshot_id or 0)
+        with self._storage_of(view):
+            return self._losses.of(table, parent, change, name)
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one snapshot, once, if the table is still as in the view.

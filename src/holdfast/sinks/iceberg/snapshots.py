@@ -10,7 +10,7 @@ names, by C code that runs on all threads; only if one is found are entries read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
@@ -38,6 +38,7 @@ from pyiceberg.table.update import (
 from holdfast.errors import UnsupportedTableError
 from holdfast.model.work import StagedTotals
 from holdfast.sinks.base import Change
+from holdfast.sinks.iceberg.loss import Removal, live_manifests
 from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest, manifest_entries
 from holdfast.sinks.iceberg.rewrite import blocks
 from holdfast.storage.runtime import io_runtime
@@ -91,12 +92,12 @@ def snapshot_updates(
             cure="use a catalog that shows at least the newest snapshot",
         )
     sequence_number = metadata.next_sequence_number()
-    kept: list[ManifestFile] = [
-        manifest
-        for manifest in (parent.manifests(table.io) if parent else [])
-        if manifest.has_added_files() or manifest.has_existing_files()
-    ]
     ours = [listed_manifest(group, snapshot_id) for group in change.adds]
+    removal: Removal | None = change.loss.handle
+    if removal is None:
+        kept: Sequence[ManifestFile] = live_manifests(table.io, parent)
+    else:
+        kept = [*removal.write(table.io, snapshot_id), *removal.kept]
     locations = SimpleLocationProvider(table.location(), table.properties)
     uri = locations.new_metadata_location(f"snap-{snapshot_id}-0-holdfast.avro")
     with write_manifest_list(
@@ -131,15 +132,19 @@ def snapshot_updates(
 
 
 def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) -> Summary:
-    totals, added = StagedTotals.of(change.adds), dict[str, str]()
+    removal: Removal | None = change.loss.handle
+    totals, figures = StagedTotals.of(change.adds), dict(removal.summary if removal else {})
+    operation = Operation.APPEND
+    if removal is not None and removal.rewritten:
+        operation = Operation.OVERWRITE if totals.files else Operation.DELETE
     if totals.files:
-        added = {
+        figures |= {
             "added-data-files": str(totals.files),
             "added-records": str(totals.rows),
             "added-files-size": str(totals.size_bytes),
         }
     return update_snapshot_summaries(
-        summary=Summary(operation=Operation(change.operation), **added, **notes),
+        summary=Summary(operation=operation, **figures, **notes),
         previous_summary=(
             {k: str(v) for k, v in parent.summary.additional_properties.items()}
             if parent is not None and parent.summary is not None

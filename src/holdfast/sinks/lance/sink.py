@@ -20,6 +20,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
+    UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import damage_at
@@ -30,6 +31,7 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Loss,
     MarkFound,
     MayLack,
     Outcome,
@@ -245,6 +247,20 @@ class LanceSink(StagedFiles):
         schema = view.handle.dataset.lance_schema
         outcome, _ = Post(place=self._place, view=view, schema=schema).send()
         return outcome
+
+    def loss(self, _view: TableView, change: Change, _name: str) -> Loss:
+        """Return that nothing is removed.
+
+        Raises:
+            UnsupportedTableError: The change removes rows.
+        """
+        if change.removes != "nothing":
+            raise UnsupportedTableError(
+                table=self.name,
+                what="rows of a Lance dataset cannot be replaced",
+                cure="append to it, or replace the rows of an Iceberg table",
+            )
+        return Loss()
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one version, once, if the dataset is still as in the view.

@@ -81,7 +81,9 @@ def data_file(name: str, partition: Sequence[Any], rows: int) -> DataFile:
 
 def entry(status: Status, file: DataFile, **numbers: int | None) -> ManifestEntry:
     """Return an entry; numbers that are not given are for readers to derive."""
-    known: dict[str, Any] = dict.fromkeys(("snapshot_id", "sequence_number", "file_sequence_number"))
+    known: dict[str, Any] = dict.fromkeys(
+        ("snapshot_id", "sequence_number", "file_sequence_number")
+    )
     return ManifestEntry.from_args(status=status, data_file=file, **{**known, **numbers})
 
 

@@ -1,0 +1,196 @@
+"""The loss: which files of a table a change removes, and the manifests that say so.
+
+A loss is computed for one look at the table, and only a post that builds on that look may use it:
+the files are those that were live then. After a conflict it is computed again.
+
+Only metadata is read. Manifests are read once: they never change, so a later look reads only those
+that are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.locations import SimpleLocationProvider
+from pyiceberg.table.snapshots import Snapshot
+
+from holdfast.errors import UnsupportedTableError
+from holdfast.model.work import StagedGroup
+from holdfast.sinks.base import Change, Loss
+from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest
+from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten
+from holdfast.storage.runtime import io_runtime
+
+# A partition: its spec, and its values there.
+Partition = tuple[int, PartitionKey]
+_DATA, _POSITION_DELETES, _EQUALITY_DELETES = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What a loss means for the next snapshot: the manifests it lists, and its summary."""
+
+    # The parent's manifests that are listed again as they are.
+    kept: Sequence[ManifestFile]
+    # The others, each with its new path.
+    rewritten: Mapping[str, Rewritten]
+    summary: Mapping[str, str]
+
+    def write(self, io: FileIO, snapshot_id: int) -> list[ManifestFile]:
+        """Store the rewritten manifests, and return their entries in the manifest list."""
+
+        def store(path: str) -> ManifestFile:
+            new = self.rewritten[path]
+            with io.new_output(path).create() as stream:
+                stream.write(new.data)
+            return new.listed(path, snapshot_id)
+
+        return io_runtime().each(store, self.rewritten)
+
+
+@dataclass(slots=True)
+class Losses:
+    """Computes the losses of one table; keeps what it has read of manifests."""
+
+    table: str
+    _manifests: dict[str, Manifest] = field(default_factory=dict)
+    _staged: dict[str, frozenset[Partition]] = field(default_factory=dict)
+
+    def of(self, table: Table, parent: Snapshot | None, change: Change, name: str) -> Loss:
+        """Return what a change removes from the parent of its snapshot.
+
+        Args:
+            table: The table, freshly loaded.
+            parent: The snapshot that the change builds on.
+            change: The change; it removes something.
+            name: The beginning of the new manifests' names; no other post uses it.
+
+        Raises:
+            UnsupportedTableError: Partitions cannot be replaced in this table.
+            ValueError: A manifest cannot be read.
+        """
+        listed = live_manifests(table.io, parent)
+        self._read(table.io, listed)
+        new = self._partitions_of(table.io, change.adds)
+        if change.removes == "partitions":
+            self._refuse_other_specs(table, listed)
+        rewritten: dict[str, Rewritten] = {}
+        kept: list[ManifestFile] = []
+        locations = SimpleLocationProvider(table.location(), table.properties)
+        for manifest in listed:
+            old = self._manifests[manifest.manifest_path]
+            gone = {
+                file.at
+                for file in old.files
+                if change.removes == "all" or (file.spec_id, file.partition) in new
+            }
+            if not gone:
+                kept.append(manifest)
+                continue
+            path = locations.new_metadata_location(f"{name}-{len(rewritten):05d}.avro")
+            rewritten[path] = old.without(gone, avro_codec(table.properties))
+        removed = [file for manifest in rewritten.values() for file in manifest.removed]
+        data = [file for file in removed if file.content == _DATA]
+        touched = new | {(file.spec_id, file.partition) for file in removed}
+        summary = {
+            **_summary(removed),
+            "changed-partition-count": str(len(touched)),
+            **({"replace-partitions": "true"} if change.removes == "partitions" else {}),
+        }
+        return Loss(
+            files=len(data),
+            rows=sum(file.rows for file in data),
+            size_bytes=sum(file.size_bytes for file in data),
+            paths=tuple(rewritten),
+            handle=Removal(kept=kept, rewritten=rewritten, summary=summary),
+        )
+
+    def _read(self, io: FileIO, listed: Sequence[ManifestFile]) -> None:
+        """Read the manifests that are not known yet, and forget those that are no longer listed."""
+
+        def read(manifest: ManifestFile) -> Manifest:
+            return _read(io, manifest)
+
+        known = self._manifests
+        unknown = [manifest for manifest in listed if manifest.manifest_path not in known]
+        found = dict(zip(map(_path, unknown), io_runtime().each(read, unknown), strict=True))
+        self._manifests = {path: found.get(path) or known[path] for path in map(_path, listed)}
+
+    def _partitions_of(self, io: FileIO, groups: Sequence[StagedGroup]) -> frozenset[Partition]:
+        """Return the partitions that the staged files are in."""
+
+        def read(group: StagedGroup) -> frozenset[Partition]:
+            files = _read(io, listed_manifest(group, 0)).files
+            return frozenset((file.spec_id, file.partition) for file in files)
+
+        unknown = [group for group in groups if group.path not in self._staged]
+        found = zip(unknown, io_runtime().each(read, unknown), strict=True)
+        self._staged |= {group.path: partitions for group, partitions in found}
+        return frozenset[Partition]().union(*(self._staged[group.path] for group in groups))
+
+    def _refuse_other_specs(self, table: Table, listed: Sequence[ManifestFile]) -> None:
+        """Refuse a table in which a partition of the new rows does not tell all rows of it.
+
+        Raises:
+            UnsupportedTableError: It is not partitioned, or has files of another partition spec.
+        """
+        spec = table.spec()
+        if spec.is_unpartitioned():
+            raise UnsupportedTableError(
+                table=self.table, what="it has no partitions", cure="call overwrite instead"
+            )
+        others = {
+            file.path
+            for manifest in listed
+            for file in self._manifests[manifest.manifest_path].files
+            if file.spec_id != spec.spec_id
+        }
+        if others:
+            raise UnsupportedTableError(
+                table=self.table,
+                what=f"{len(others)} of its files are partitioned differently: they were written "
+                f"before the table's partition spec changed, for example {min(others)}",
+                cure="CALL system.rewrite_data_files with 'rewrite-all' first, or call overwrite",
+            )
+
+
+def live_manifests(io: FileIO, parent: Snapshot | None) -> list[ManifestFile]:
+    """Return the manifests of a snapshot that list a file that is still in the table."""
+    return [
+        manifest
+        for manifest in (parent.manifests(io) if parent else [])
+        if manifest.has_added_files() or manifest.has_existing_files()
+    ]
+
+
+def _path(manifest: ManifestFile) -> str:
+    return str(manifest.manifest_path)
+
+
+def _read(io: FileIO, manifest: ManifestFile) -> Manifest:
+    with io.new_input(manifest.manifest_path).open(seekable=False) as stream:
+        return Manifest(manifest, stream.read())
+
+
+def _summary(removed: Sequence[LiveFile]) -> dict[str, str]:
+    """Return the figures of a snapshot's summary as Iceberg's own writers name them."""
+    by_content = {
+        content: [file for file in removed if file.content == content]
+        for content in (_DATA, _POSITION_DELETES, _EQUALITY_DELETES)
+    }
+    data, positions, equal = by_content.values()
+    figures = {
+        "deleted-data-files": len(data),
+        "deleted-records": sum(file.rows for file in data),
+        "removed-files-size": sum(file.size_bytes for file in removed),
+        "removed-delete-files": len(positions) + len(equal),
+        "removed-position-delete-files": len(positions),
+        "removed-position-deletes": sum(file.rows for file in positions),
+        "removed-equality-delete-files": len(equal),
+        "removed-equality-deletes": sum(file.rows for file in equal),
+    }
+    return {name: str(figure) for name, figure in figures.items() if figure}
