@@ -75,7 +75,7 @@ class ReplaceCases(Cases):
         table = self.replaceable()
         attempt = table.attempt(IDS, removes="all")
         change, nonce = attempt.change, attempt.mark.run_nonce
-        paths = list(change.loss.paths)
+        paths = list(change.loss.writes)
         live = attempt.sink.live_files(attempt.view, paths, nonce)
         expect(live, set(), "what is live before the post")
         expect(

@@ -24,7 +24,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.model.records import Intent
-from holdfast.model.work import StagedGroup, StagedTotals
+from holdfast.model.work import StagedFile, StagedGroup, StagedTotals
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -68,8 +68,9 @@ class MemorySnapshot:
     sequence_number: int
     mark: RunMark | None = None
     groups: tuple[StagedGroup, ...] = ()
-    # Whether it removes all rows of its parent.
+    # Whether it removes all rows of its parent, and what the post has written for that.
     replaces: bool = False
+    written: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,7 @@ class _Post:
     mark: RunMark
     groups: tuple[StagedGroup, ...]
     replaces: bool
+    written: tuple[str, ...]
 
 
 class MemoryTable:
@@ -117,6 +119,7 @@ class MemoryTable:
         self.post_empty_faults: deque[PostFault | None] = deque()
         self.empty_posts = 0
         self.posts: list[RunMark] = []
+        self.losses = 0  # How often a loss was computed.
         # Each runs once, just before or after the next post: what other writers do meanwhile.
         self.before_post: Callable[[], object] | None = None
         self.after_post: Callable[[], object] | None = None
@@ -150,6 +153,15 @@ class MemoryTable:
     def foreign_append(self) -> None:
         """Let another writer add a snapshot."""
         self._add(MemorySnapshot(snapshot_id=self._new_id(), **self._on_head()))
+
+    def foreign_rows(self, ids: Sequence[int]) -> None:
+        """Let another writer add a snapshot with rows."""
+        path = f"mem://data/foreign-{self._new_id()}"
+        self.files[path] = pa.table({"id": pa.array(ids, pa.int64())})
+        file = StagedFile(path=path, size_bytes=size_of(self.files[path]), rows=len(ids))
+        group = StagedGroup(path=f"{path}.manifest", size_bytes=1, files=(file,), detail={})
+        made = MemorySnapshot(snapshot_id=self._new_id(), groups=(group,), **self._on_head())
+        self._add(made)
 
     def roll_back(self, snapshot_id: int) -> None:
         """Make an older snapshot the head; properties stay, as in Iceberg."""
@@ -277,7 +289,9 @@ class MemoryTable:
         self.refuse_outside(paths)
         refuse_foreign(self.name, run_nonce, paths)
         groups = [group for snapshot in self.snapshots.values() for group in snapshot.groups]
-        return set(paths).intersection(path for group in groups for path in group.paths)
+        found = {path for group in groups for path in group.paths}
+        found.update(path for snapshot in self.snapshots.values() for path in snapshot.written)
+        return found.intersection(paths)
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:  # noqa: ARG002
         """Delete staged files; a path outside the table is refused."""
@@ -305,14 +319,20 @@ class MemoryTable:
         self.foreign_append()
         return Outcome.UNKNOWN if fault is PostFault.ANSWER_LOST else Outcome.LANDED
 
-    def loss(self, view: TableView, change: Change, name: str) -> Loss:  # noqa: ARG002
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what a change removes from the table; it has no partitions."""
         if change.removes == "partitions":
             raise UnsupportedTableError(table=self.name, what="it has no partitions", cure="none")
         if change.removes == "nothing":
             return Loss()
         totals = StagedTotals.of(self._live_groups(view.handle.head))
-        return Loss(files=totals.files, rows=totals.rows, size_bytes=totals.size_bytes)
+        self.losses += 1
+        return Loss(
+            files=totals.files,
+            rows=totals.rows,
+            size_bytes=totals.size_bytes,
+            writes={f"mem://metadata/{name}-0": 10} if totals.files else {},
+        )
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change if the head is still the view's, unless a fault is due."""
@@ -327,6 +347,7 @@ class MemoryTable:
             mark=mark,
             groups=tuple(change.adds),
             replaces=change.removes == "all",
+            written=tuple(change.loss.writes),
         )
         outcome = self._deliver(post, self.post_faults.popleft() if self.post_faults else None)
         if (meanwhile := self.after_post) is not None:
@@ -378,6 +399,7 @@ class MemoryTable:
                 mark=post.mark,
                 groups=post.groups,
                 replaces=post.replaces,
+                written=post.written,
                 **self._on_head(),
             )
         )

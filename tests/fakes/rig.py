@@ -42,6 +42,7 @@ class Rig:
 
     table: MemoryTable = field(default_factory=MemoryTable)
     time: ManualTime = field(default_factory=ManualTime)
+    mode: str = "append"
     storage: MemoryStorage = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class Rig:
             table=self.table.name,
             table_uuid="uuid-1",
             branch="main",
-            mode="append",
+            mode=self.mode,
             key=("id",),
             session_time_zone="UTC",
             ansi_mode="true",

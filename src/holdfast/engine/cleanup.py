@@ -35,7 +35,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.parts import read_work
+from holdfast.ledger.parts import read_objects, read_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.store import answers, refuse_links
 from holdfast.ledger.task_log import read_task_records
@@ -236,12 +236,30 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     ]
     works = [read_work(storage, layout, reference) for reference in references]
     landed = {path for work in works for path in sizes_of(work.groups)}
-    sizes = {path: size for path, size in sizes_of(staged).items() if path not in landed}
+    # What posts have written: that of a post that has landed lists files of other writers, too.
+    written = {
+        number: read_objects(storage, layout, intent.written)
+        for number, intent in log.intents.items()
+        if intent.written is not None and layout.part(intent.written.name) in parts
+    }
+    kept_posts = _kept_posts(ledger, sight)
+    landed |= {path for number in kept_posts & written.keys() for path in written[number]}
+    sizes = {
+        path: size
+        for sizes in (sizes_of(staged), *written.values())
+        for path, size in sizes.items()
+        if path not in landed
+    }
     live, out_of_reach = _live(ledger, run_file, open_sink, list(sizes))
     sizes = {path: size for path, size in sizes.items() if path not in (live or ())}
     # Rows that failed permanently stay readable: this may be the only copy left.
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
+    kept |= {
+        layout.part(intent.written.name)
+        for number, intent in log.intents.items()
+        if number in kept_posts and intent.written is not None
+    }
     if log.pinned is not None:  # A later start compares its input with the pins.
         kept.add(layout.part(log.pinned.pins.name))
     renewed = {layout.part(reference.name) for reference in log.renewals}
@@ -254,7 +272,10 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         landed=sight.landed,
         in_doubt=len(landed) if sight.doubtful else 0,
         reason=sight.reason,
-        listings=renewed.union(uri for uri in tasks if uri.endswith(".json")),
+        listings=renewed.union(
+            (uri for uri in tasks if uri.endswith(".json")),
+            (layout.part(intent.written.name) for intent in log.intents.values() if intent.written),
+        ),
         out_of_reach=out_of_reach,
         live=None if live is None else len(live),
     )
@@ -356,6 +377,13 @@ def _sight(
     if ledger.log.receipt is not None or run_file is None or not ledger.log.doubtful:
         return Sight(doubtful={})
     return resolve(ledger, run_file, open_sink, is_gone=_is_gone(ledger))
+
+
+def _kept_posts(ledger: Ledger, sight: Sight) -> AbstractSet[int]:
+    """Return the numbers of the intents that have landed, or may have."""
+    if ledger.log.receipt is not None:
+        return {ledger.log.receipt.intent_number}
+    return {sight.landed.mark.intent_number} if sight.landed else set(sight.doubtful)
 
 
 def _to_keep(ledger: Ledger, sight: Sight, table: str) -> Sequence[PartReference]:

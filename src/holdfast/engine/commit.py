@@ -23,12 +23,15 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger, log_step
+from holdfast.ledger.parts import write_objects
 from holdfast.ledger.run_log import RunFile, RunLog
 from holdfast.model.records import Intent, PartReference, Receipt, Refused, intent_named
 from holdfast.model.work import StagedTotals
 from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView
 
 _ATTEMPTS_MAX = 100
+# What a change removes is computed anew for each attempt, so that each costs more.
+_REPLACE_ATTEMPTS_MAX = 21
 # Give up sooner on a catalog that never answers clearly than on one that is merely busy.
 _UNKNOWN_MAX = 20
 _PAUSE_FIRST_S = 0.05
@@ -143,7 +146,9 @@ class Commit:
             CatalogUnavailableError: The catalog does not answer.
         """
         tally = _Tally()
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
+        replaces = change.removes != "nothing"
+        attempts_max = _REPLACE_ATTEMPTS_MAX if replaces else _ATTEMPTS_MAX
+        for attempt in range(1, attempts_max + 1):
             try:
                 landed = self._try_once(change, reference, schemas, tally)
             except CatalogUnavailableError:
@@ -154,7 +159,9 @@ class Commit:
                 return replace(landed, posts=tally.posts)
             if tally.unknown >= _UNKNOWN_MAX:
                 break
-            self.ledger.ports.sleep(_pause_s(attempt, self.ledger.ports.jitter))
+            if not replaces or tally.conflict is None:
+                # Computing the loss again takes longer than any pause: others would always win.
+                self.ledger.ports.sleep(_pause_s(attempt, self.ledger.ports.jitter))
         try:
             view = self.load()
             landed = self.look(view)
@@ -167,7 +174,7 @@ class Commit:
         self._record_refusal(tally, view)
         if tally.unknown:
             raise self._unknown(f"{tally.unknown} posts without a clear answer")
-        raise CommitConflictError(table=self.sink.name, attempts=_ATTEMPTS_MAX)
+        raise CommitConflictError(table=self.sink.name, attempts=attempts_max)
 
     def _try_once(
         self,
@@ -197,7 +204,11 @@ class Commit:
             return landed
         self.sink.check(view, schemas, change.adds)
         failpoint("after-file-check")
-        number, intent = self._write_intent(view, change, reference)
+        nonce = self.ledger.ports.new_nonce()
+        if change.removes != "nothing":
+            name = self.ledger.layout.file_names(nonce)
+            change = replace(change, loss=self.sink.loss(view, change, name))
+        number, intent = self._write_intent(view, change, reference, nonce)
         mark = RunMark(
             run_nonce=self.run_file.nonce,
             intent_number=number,
@@ -218,7 +229,10 @@ class Commit:
                 self._record_refusal(tally, view)
             raise
         failpoint("after-post")
-        log_step(self.run_id, f"posted intent {number} ({intent.rows:,} rows): {outcome.value}")
+        gone = f" for {intent.removed_rows:,}" if change.removes != "nothing" else ""
+        log_step(
+            self.run_id, f"posted intent {number} ({intent.rows:,} rows{gone}): {outcome.value}"
+        )
         if outcome is Outcome.LANDED:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
             return Landed(receipt=receipt, posts=tally.posts, present=True)
@@ -252,9 +266,12 @@ class Commit:
         return CommitUnknownError(table=self.sink.name, run_id=self.run_id, reason=reason)
 
     def _write_intent(
-        self, view: TableView, change: Change, reference: PartReference
+        self, view: TableView, change: Change, reference: PartReference, nonce: str
     ) -> tuple[int, Intent]:
-        totals = StagedTotals.of(change.adds)
+        totals, loss, written = StagedTotals.of(change.adds), change.loss, None
+        if loss.writes:  # Listed before they are written: a sweep must find them after a kill.
+            storage, layout = self.ledger.storage, self.ledger.layout
+            written = write_objects(storage, layout, f"written-{nonce}.parquet", loss.writes)
         intent = Intent(
             table_uuid=view.uuid,
             branch=self.run_file.identity.branch,
@@ -265,7 +282,11 @@ class Commit:
             rows=totals.rows,
             files=totals.files,
             size_bytes=totals.size_bytes,
-            nonce=self.ledger.ports.new_nonce(),
+            nonce=nonce,
+            removed_files=loss.files,
+            removed_rows=loss.rows,
+            removed_bytes=loss.size_bytes,
+            written=written,
         )
         return self.log.append(intent).number, intent
 
@@ -309,6 +330,9 @@ def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
         rows=intent.rows,
         files=intent.files,
         size_bytes=intent.size_bytes,
+        removed_files=intent.removed_files,
+        removed_rows=intent.removed_rows,
+        removed_bytes=intent.removed_bytes,
     )
 
 

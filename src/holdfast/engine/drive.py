@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.input_check import without_row_sums
-from holdfast.engine.options import WriteOptions
+from holdfast.engine.options import REMOVES, WriteOptions
 from holdfast.engine.passes import Passes, Start
 from holdfast.engine.resolve import refuse_doubt, renew
 from holdfast.engine.takeover import Heartbeat
@@ -215,6 +215,8 @@ class Driver:
             files=receipt.files,
             size_bytes=receipt.size_bytes,
             posts=landed.posts,
+            replaced_files=receipt.removed_files,
+            replaced_rows=receipt.removed_rows,
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )
@@ -258,7 +260,9 @@ class Driver:
 
     def _publish_once(self, commit: Commit, book: Workbook) -> Landed:
         renew(self.ledger, commit, book)
-        return commit.publish(Change(adds=book.work.groups), book.seal(), book.schemas)
+        removes = REMOVES[commit.run_file.identity.mode]
+        change = Change(adds=book.work.groups, removes=removes)
+        return commit.publish(change, book.seal(), book.schemas)
 
     def _has_changed(self, book: Workbook, options: WriteOptions) -> bool:
         """Whether the input differs from what the run has covered, or cannot be compared."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from holdfast.errors import SettingsError
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
+from holdfast.sinks.base import Removes
 from holdfast.text import seconds_of
 from holdfast.worker.task import OnError
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 
-# What a write does to the table.
-Mode = Literal["append"]
+# What a write does to the table, and which rows it removes there.
+Mode = Literal["append", "overwrite", "overwrite_partitions"]
+REMOVES: Mapping[str, Removes] = {
+    "append": "nothing",
+    "overwrite": "all",
+    "overwrite_partitions": "partitions",
+}
 Takeover = Literal["wait", "now", "never"]
 IfCommitted = Literal["compare", "return"]
 # What is compared of a DataFrame's input: "keys" reads the key columns, "rows" all columns.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,7 +18,14 @@ from holdfast.ledger.row_files import damage_at, parquet_batches
 from holdfast.ledger.store import answers, read_whole
 from holdfast.model.coverage import Origin, PinnedFile, Pins
 from holdfast.model.records import PartReference
-from holdfast.model.stored import RecordDamagedError, parse_json, parse_typed, refuse_deep, typed
+from holdfast.model.stored import (
+    Count,
+    RecordDamagedError,
+    parse_json,
+    parse_typed,
+    refuse_deep,
+    typed,
+)
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 
@@ -90,6 +98,53 @@ def _portions(work: Work) -> Iterator[list[str]]:
         yield texts
 
 
+# ---- Objects that a post writes, as a part of the ledger: a sweep finds them there
+
+_OBJECT_SCHEMA = pa.schema([("path", pa.string()), ("size_bytes", pa.int64())])
+
+
+def write_objects(
+    storage: Storage, layout: RunLayout, name: str, sizes: Mapping[str, int]
+) -> PartReference:
+    """Write paths with their sizes as one part and return the reference for a record.
+
+    Raises:
+        StoreUnavailableError: The store did not take it.
+    """
+    columns = {"path": list(sizes), "size_bytes": list(sizes.values())}
+    return _write_table(storage, layout, name, pa.table(columns, schema=_OBJECT_SCHEMA))
+
+
+def read_objects(storage: Storage, layout: RunLayout, reference: PartReference) -> dict[str, int]:
+    """Read back what `write_objects` wrote.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    uri = layout.part(reference.name)
+    data = read_whole(storage, uri, reference.digest)
+    batches = list(parquet_batches(uri, data, rows=reference.records))
+    with damage_at(uri):
+        rows = [typed(row, _Object) for batch in batches for row in batch.to_pylist()]
+    return {row.path: row.size_bytes for row in rows}
+
+
+class _Object(msgspec.Struct):
+    path: str
+    size_bytes: Count
+
+
+def _write_table(storage: Storage, layout: RunLayout, name: str, table: pa.Table) -> PartReference:
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd")
+    data = buffer.getvalue().to_pybytes()
+    with answers(layout.part(name)):
+        storage.put(layout.part(name), data)
+    digest = hashlib.sha256(data).hexdigest()
+    return PartReference(name=name, digest=digest, records=table.num_rows)
+
+
 # ---- Pins as a part of the ledger: one row per file, in Parquet, checked by digest
 
 _PIN_SCHEMA = pa.schema(
@@ -124,13 +179,7 @@ def write_pins(storage: Storage, layout: RunLayout, name: str, pins: Pins) -> Pa
         "origin": json.dumps(asdict(pins.origin)).encode(),
     }
     table = pa.table(columns, schema=_PIN_SCHEMA.with_metadata(facts))
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer, compression="zstd")
-    data = buffer.getvalue().to_pybytes()
-    with answers(layout.part(name)):
-        storage.put(layout.part(name), data)
-    digest = hashlib.sha256(data).hexdigest()
-    return PartReference(name=name, digest=digest, records=len(pins.files))
+    return _write_table(storage, layout, name, table)
 
 
 def read_pins(storage: Storage, layout: RunLayout, reference: PartReference) -> Pins:

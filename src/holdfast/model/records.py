@@ -336,6 +336,12 @@ class Intent:
     size_bytes: Count
     # Distinguishes it from an intent of the same number in another copy of the ledger.
     nonce: str = ""
+    # What it removes from the table that it builds on: data files, with their rows and bytes; and
+    # the part that lists the objects that the post writes for that. Not in ledgers of 0.1.
+    removed_files: Count = 0
+    removed_rows: Count = 0
+    removed_bytes: Count = 0
+    written: PartReference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +362,10 @@ class Receipt:
     rows: Count
     files: Count
     size_bytes: Count
+    # What it removed from the table: see `Intent`. Not in ledgers of 0.1.
+    removed_files: Count = 0
+    removed_rows: Count = 0
+    removed_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,9 @@ class Report:
     files: int
     size_bytes: int
     posts: int
+    # Data files that the run's rows have replaced, and the rows that were in them.
+    replaced_files: int = 0
+    replaced_rows: int = 0
     tasks: int = 0
     passes: int = 0
     seconds: float = 0.0
@@ -100,6 +103,9 @@ class Report:
             ("rows", f"{self.rows:,}"),
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
         ]
+        if self.replaced_files:
+            files = counted(self.replaced_files, "file")
+            lines.append(("replaced", f"{counted(self.replaced_rows, 'row')} in {files}"))
         if self.outcome == "committed":
             passes = f" in {self.passes} passes" if self.passes > 1 else ""
             lines.append(("tasks", f"{self.tasks:,}{passes}"))
@@ -107,13 +113,13 @@ class Report:
         if self.kept_rows:
             saved = readable_time(self.kept_seconds)
             lines.append(("kept", f"{self.kept_rows:,} rows of earlier starts, {saved} of work"))
-        counted = (
+        counts = (
             ("dropped", self.dropped_rows, "rows that were covered twice"),
             ("withdrawn", self.withdrawn_rows, "rows whose files were removed"),
             ("copied", self.copied_files, "files that had waited long"),
             ("failed", self.quarantined_rows, "rows: see run.quarantined()"),
         )
-        lines += [(name, f"{number:,} {what}") for name, number, what in counted if number]
+        lines += [(name, f"{number:,} {what}") for name, number, what in counts if number]
         if self.cost:
             lines.append(("cost", cost_text(self.cost, self.kept_cost, self.lost_cost)))
         if self.io.get("requests"):

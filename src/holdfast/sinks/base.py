@@ -8,7 +8,7 @@ batches into staged files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol
 
@@ -97,8 +97,8 @@ class Loss:
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
-    # The objects that the post writes besides its own metadata.
-    paths: Sequence[str] = ()
+    # The objects that the post writes besides its own metadata, with their sizes.
+    writes: Mapping[str, int] = field(default_factory=dict)
     handle: Any = None
 
 

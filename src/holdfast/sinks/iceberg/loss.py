@@ -105,7 +105,7 @@ class Losses:
             files=len(data),
             rows=sum(file.rows for file in data),
             size_bytes=sum(file.size_bytes for file in data),
-            paths=tuple(rewritten),
+            writes={path: len(new.data) for path, new in rewritten.items()},
             handle=Removal(kept=kept, rewritten=rewritten, summary=summary),
         )
 

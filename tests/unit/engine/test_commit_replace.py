@@ -1,0 +1,193 @@
+"""A run that replaces rows: what goes is what was there when its rows came, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.engine.cleanup import abort, sweep
+from holdfast.errors import (
+    CommitConflictError,
+    CommitRefusedError,
+    HoldfastError,
+    RunCommittedError,
+    RunMismatchError,
+)
+from holdfast.ledger.parts import read_objects
+from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_table import MemoryTable, PostFault
+from tests.fakes.rig import LAYOUT, Rig, two_partitions
+
+ALL = list(range(20))
+OLD, NEWER = [-1, -2, -3], [-10, -11]
+
+
+def replacing() -> Rig:
+    """Return a run that is about to replace a table's rows."""
+    table = MemoryTable()
+    table.foreign_rows(OLD)
+    return Rig(table=table, mode="overwrite")
+
+
+def start_until_it_ends(rig: Rig) -> None:
+    """Start the script again until it returns, as a scheduler does."""
+    for _ in range(5):
+        try:
+            rig.start(takeover="now")
+        except (DriverDiedError, HoldfastError):  # noqa: PERF203 - it is the point.
+            rig.storage.revive()
+        else:
+            return
+    pytest.fail("it never ended")
+
+
+def written(rig: Rig) -> list[set[str]]:
+    """Return what each intent's post was to write."""
+    return [
+        set(read_objects(rig.storage, LAYOUT, intent.written)) if intent.written else set()
+        for intent in rig.log().intents.values()
+    ]
+
+
+def test_the_rows_replace_those_that_were_there() -> None:
+    """In one snapshot; the report and the receipt say what went."""
+    rig = replacing()
+    report = rig.start()
+    assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)
+    assert (report.replaced_files, report.replaced_rows) == (1, len(OLD))
+    assert "replaced  3 rows in 1 file" in str(report)
+    receipt = rig.log().receipt
+    assert receipt is not None
+    assert (receipt.removed_files, receipt.removed_rows) == (1, len(OLD))
+
+
+def test_another_start_does_not_replace_what_came_since() -> None:
+    """The run has landed: rows that others have added after it are theirs."""
+    rig = replacing()
+    rig.start()
+    rig.table.foreign_rows(NEWER)
+    report = rig.start()
+    assert (report.outcome, report.replaced_rows) == ("already_committed", len(OLD))
+    assert rig.table.ids == sorted([*NEWER, *ALL])
+
+
+def test_a_kill_half_way_leaves_the_old_rows_and_keeps_the_work() -> None:
+    """The old rows are readable until all new ones are there."""
+    rig, submitter = replacing(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    assert rig.table.ids == sorted(OLD)
+    report = rig.start(takeover="now")
+    assert report.kept_rows > 0
+    assert rig.table.ids == ALL
+
+
+@pytest.mark.parametrize("fault", [fault for fault in PostFault if "REFUSED" not in fault.name])
+def test_however_a_post_ends_the_rows_are_replaced_once(fault: PostFault) -> None:
+    """Rows of others that came before it go, those that come after it stay."""
+    rig = replacing()
+    rig.table.post_faults.append(fault)
+    start_until_it_ends(rig)
+    rig.table.arrive_late()
+    assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)
+    rig.table.foreign_rows(NEWER)
+    start_until_it_ends(rig)
+    rig.table.arrive_late()
+    assert rig.table.ids == sorted([*NEWER, *ALL])
+
+
+def test_a_refused_replace_leaves_the_old_rows() -> None:
+    """Nothing is removed by a post that does not land."""
+    rig = replacing()
+    rig.table.post_faults.append(PostFault.REFUSED)
+    with pytest.raises(CommitRefusedError):
+        rig.start()
+    assert rig.table.ids == sorted(OLD)
+
+
+def test_rows_that_come_before_the_post_are_found_and_go() -> None:
+    """What is removed is computed anew after a conflict, without a pause."""
+    rig = replacing()
+    rig.table.before_post = lambda: rig.table.foreign_rows(NEWER)
+    report = rig.start()
+    assert rig.table.ids == ALL
+    assert (report.posts, rig.table.losses, rig.time.sleeps) == (2, 2, [])
+    assert (report.replaced_files, report.replaced_rows) == (2, len(OLD) + len(NEWER))
+
+
+def test_a_table_that_never_rests_ends_in_a_conflict() -> None:
+    """Twenty times what it removes was computed again."""
+    rig = replacing()
+    rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * 30)
+    with pytest.raises(CommitConflictError, match="all 21 attempts"):
+        rig.start()
+    assert (rig.table.losses, rig.table.ids) == (21, sorted(OLD))
+    rig.table.post_faults.clear()
+    rig.start()
+    assert rig.table.ids == ALL
+
+
+def test_a_sweep_deletes_what_refused_posts_have_written_and_nothing_else() -> None:
+    """What the landed one has written lists files of other writers."""
+    rig = replacing()
+    rig.table.before_post = rig.table.foreign_append
+    rig.start()
+    refused, landed = written(rig)
+    assert refused
+    assert landed
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    assert set(rig.table.deleted_files) == refused
+    assert rig.table.ids == ALL
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    assert set(rig.table.deleted_files) == refused
+
+
+def test_a_sweep_after_an_abort_deletes_what_posts_have_written() -> None:
+    """None has landed, and none can: all that is left of them goes."""
+    rig = replacing()
+    rig.table.post_faults.append(PostFault.DIES_UNSENT)
+    rig.start_and_die()
+    abort(rig.ledger(), lambda _identity: rig.table, "no longer wanted")
+    (unsent,) = written(rig)
+    assert unsent
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    assert unsent <= set(rig.table.deleted_files)
+    assert rig.table.ids == sorted(OLD)
+
+
+def test_a_post_that_lands_after_a_take_over_keeps_what_it_has_written() -> None:
+    """A sweep after that must not take a manifest that the table uses."""
+    rig = replacing()
+    rig.table.post_faults.append(PostFault.DIES_DELAYED)
+    rig.start_and_die()
+    start_until_it_ends(rig)
+    assert (rig.table.ids, len(rig.table.data_snapshots)) == (ALL, 1)
+    live = set(rig.table.data_snapshots[0].written)
+    assert live
+    sweep(rig.ledger(), lambda _identity: rig.table)
+    assert not live.intersection(rig.table.deleted_files)
+
+
+def test_a_landed_replace_is_not_aborted() -> None:
+    """It died before its receipt, and the table shows it."""
+    rig = replacing()
+    rig.table.post_faults.append(PostFault.DIES_LANDED)
+    rig.start_and_die()
+    with pytest.raises(RunCommittedError):
+        abort(rig.ledger(), lambda _identity: rig.table, "no longer wanted")
+    assert rig.table.ids == ALL
+
+
+@pytest.mark.parametrize("other", ["append", "overwrite_partitions"])
+def test_the_same_run_id_in_another_mode_is_refused(other: str) -> None:
+    """An append must not become an overwrite, nor the other way round."""
+    rig = replacing()
+    rig.start()
+    with pytest.raises(RunMismatchError, match=f"its mode was 'overwrite', and is now '{other}'"):
+        Rig.start(replace_mode(rig, other))
+
+
+def replace_mode(rig: Rig, mode: str) -> Rig:
+    """Return the same store and table, for a script that calls another verb."""
+    other = Rig(table=rig.table, time=rig.time, mode=mode)
+    other.storage = rig.storage
+    return other
