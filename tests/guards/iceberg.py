@@ -24,7 +24,7 @@ def _rule(name: str) -> Guard:
 ICEBERG_GUARDS = (
     Guard(
         name="Iceberg: a manifest that holds only existing files is kept",
-        file="sinks/iceberg/snapshots.py",
+        file="sinks/iceberg/loss.py",
         before="        if manifest.has_added_files() or manifest.has_existing_files()\n",
         after="        if manifest.has_added_files()\n",
         test=f"{_SINK} -k only_existing",

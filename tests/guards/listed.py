@@ -10,6 +10,7 @@ from tests.guards.iceberg import ICEBERG_GUARDS
 from tests.guards.inputs import INPUT_GUARDS
 from tests.guards.lance import LANCE_GUARDS
 from tests.guards.ledger import LEDGER_GUARDS
+from tests.guards.replace import REPLACE_GUARDS
 from tests.guards.shown import SHOWN_GUARDS
 from tests.guards.storage import STORAGE_GUARDS
 from tests.guards.stored import STORED_GUARDS
@@ -386,6 +387,7 @@ GUARDS = (
     *ICEBERG_GUARDS,
     *INPUT_GUARDS,
     *LANCE_GUARDS,
+    *REPLACE_GUARDS,
     *LEDGER_GUARDS,
     *STORAGE_GUARDS,
     *STORED_GUARDS,

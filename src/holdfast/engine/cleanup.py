@@ -243,7 +243,8 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         if intent.written is not None and layout.part(intent.written.name) in parts
     }
     kept_posts = _kept_posts(ledger, sight)
-    landed |= {path for number in kept_posts & written.keys() for path in written[number]}
+    for number in kept_posts & written.keys():
+        landed.update(written[number])
     sizes = {
         path: size
         for sizes in (sizes_of(staged), *written.values())

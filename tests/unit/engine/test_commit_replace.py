@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.cleanup import abort, sweep
+from holdfast.engine.cleanup import abort, plan_sweep, sweep
 from holdfast.errors import (
     CommitConflictError,
     CommitRefusedError,
     HoldfastError,
     RunCommittedError,
     RunMismatchError,
+    SettingsError,
 )
 from holdfast.ledger.parts import read_objects
+from holdfast.model.records import Identity
+from holdfast.sinks.base import Sink
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_table import MemoryTable, PostFault
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
@@ -139,6 +142,20 @@ def test_a_sweep_deletes_what_refused_posts_have_written_and_nothing_else() -> N
     assert rig.table.ids == ALL
     sweep(rig.ledger(), lambda _identity: rig.table)
     assert set(rig.table.deleted_files) == refused
+
+
+def test_a_sweep_that_cannot_ask_the_table_plans_to_keep_what_landed() -> None:
+    """The log alone says which post it was."""
+    rig = replacing()
+    rig.table.before_post = rig.table.foreign_append
+    rig.start()
+    refused, _ = written(rig)
+
+    def no_catalog(_identity: Identity) -> Sink:
+        raise SettingsError(what="no catalog", cure="name one")
+
+    plan = plan_sweep(rig.ledger(), no_catalog)
+    assert (plan.live, set(plan.data_files)) == (None, refused)
 
 
 def test_a_sweep_after_an_abort_deletes_what_posts_have_written() -> None:

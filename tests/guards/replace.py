@@ -1,0 +1,111 @@
+"""The guards of changes that remove rows: none may come back, double or vanish."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_REWRITE = "tests/unit/sinks/iceberg/test_rewrite.py"
+_LOSS = "tests/unit/sinks/iceberg/test_loss.py"
+_COMMIT = "tests/unit/engine/test_commit_replace.py"
+
+REPLACE_GUARDS = (
+    Guard(
+        name="replace: a manifest names the oldest number that is left in it",
+        file="sinks/iceberg/rewrite.py",
+        before="min_sequence_number=min(numbers, default=unassigned)",
+        after="min_sequence_number=unassigned",
+        test=f"{_REWRITE} -k list_counts",
+    ),
+    Guard(
+        name="replace: a removed file belongs to the snapshot that removes it",
+        file="sinks/iceberg/rewrite.py",
+        before="None if status == _DELETED else file.snapshot_id",
+        after="file.snapshot_id",
+        test=f"{_REWRITE} -k removed_file",
+    ),
+    Guard(
+        name="replace: row ids count on from file to file",
+        file="sinks/iceberg/rewrite.py",
+        before="row_id, next_row_id = next_row_id, next_row_id + rows",
+        after="row_id = next_row_id",
+        test=f"{_REWRITE} -k row_ids",
+    ),
+    Guard(
+        name="replace: an entry keeps the sequence number that it has inherited",
+        file="sinks/iceberg/rewrite.py",
+        before="            names[_SEQUENCE_NUMBER]: file.sequence_number,\n",
+        after="",
+        test=f"{_REWRITE} -k removed_file",
+    ),
+    Guard(
+        name="replace: an old entry without a number is refused",
+        file="sinks/iceberg/rewrite.py",
+        before="if self._listed.sequence_number and entry[self._names[_STATUS]] != _ADDED:",
+        after="if False:",
+        test=f"{_REWRITE} -k without_numbers",
+    ),
+    Guard(
+        name="replace: what was deleted before is not deleted again",
+        file="sinks/iceberg/rewrite.py",
+        before="            if status == _DELETED:\n",
+        after="            if False:\n",
+        test=f"{_REWRITE} -k deleted_before",
+    ),
+    Guard(
+        name="replace: values are copied as they are stored",
+        file="sinks/iceberg/rewrite.py",
+        before=' if name != "logicalType"',
+        after="",
+        test=f"{_REWRITE} -k all_else",
+    ),
+    Guard(
+        name="replace: a file that is cut short is refused",
+        file="sinks/iceberg/rewrite.py",
+        before="        if at > len(data):\n",
+        after="        if False:\n",
+        test=f"{_REWRITE} -k cannot_be_read",
+    ),
+    Guard(
+        name="replace: NaN is one partition, and -0.0 is another than 0.0",
+        file="sinks/iceberg/rewrite.py",
+        before="tuple(_comparable(values[name]) for",
+        after="tuple(values[name] for",
+        test=f"{_REWRITE} -k iceberg_compares",
+    ),
+    Guard(
+        name="replace: a snapshot that removes files is called an overwrite",
+        file="sinks/iceberg/snapshots.py",
+        before="    if removal is not None and removal.rewritten:\n",
+        after="    if False:\n",
+        test=f"{_LOSS} -k summary",
+    ),
+    Guard(
+        name="replace: files of other specs are refused where partitions are replaced",
+        file="sinks/iceberg/loss.py",
+        before="            self._refuse_other_specs(table, listed)\n",
+        after="            pass\n",
+        test=f"{_LOSS} -k another_spec",
+    ),
+    Guard(
+        name="replace: what goes is computed for each look at the table",
+        file="engine/commit.py",
+        before="            change = replace(change, loss=self.sink.loss(view, change, name))\n",
+        after="            if not tally.posts:\n"
+        "                change = replace(change, loss=self.sink.loss(view, change, name))\n",
+        test=f"{_COMMIT} -k before_the_post",
+    ),
+    Guard(
+        name="replace: what a post writes is listed before it is written",
+        file="engine/commit.py",
+        before="        if loss.writes:  # Listed",
+        after="        if False:  # Listed",
+        test=f"{_COMMIT} -k sweep",
+    ),
+    Guard(
+        name="sweep: what the landed post has written is kept",
+        file="engine/cleanup.py",
+        before="        landed.update(written[number])\n",
+        after="        pass\n",
+        test=f"{_COMMIT} -k sweep",
+    ),
+)
