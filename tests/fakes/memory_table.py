@@ -24,7 +24,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.model.records import Intent
-from holdfast.model.work import StagedFile, StagedGroup, StagedTotals
+from holdfast.model.work import StagedFile, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -68,8 +68,8 @@ class MemorySnapshot:
     sequence_number: int
     mark: RunMark | None = None
     groups: tuple[StagedGroup, ...] = ()
-    # Whether it removes all rows of its parent, and what the post has written for that.
-    replaces: bool = False
+    # The files that it removes, and what the post has written for that.
+    removed: frozenset[str] = frozenset()
     written: tuple[str, ...] = ()
 
 
@@ -89,7 +89,7 @@ class _Post:
     run_id: str
     mark: RunMark
     groups: tuple[StagedGroup, ...]
-    replaces: bool
+    removed: frozenset[str]
     written: tuple[str, ...]
 
 
@@ -138,16 +138,21 @@ class MemoryTable:
     @property
     def ids(self) -> list[int]:
         """The ids of all rows that a reader of the table sees, sorted."""
-        files = [file.path for group in self._live_groups(self.head) for file in group.files]
-        return sorted(id_ for path in files for id_ in self.files[path]["id"].to_pylist())
+        paths = [file.path for file in self._live_files(self.head)]
+        return sorted(id_ for path in paths for id_ in self.files[path]["id"].to_pylist())
 
-    def _live_groups(self, head: int | None) -> list[StagedGroup]:
+    def _live_files(self, head: int | None) -> list[StagedFile]:
         """Return what a snapshot and those before it have added, and none has removed."""
-        found: list[StagedGroup] = []
-        while head is not None:
+        found: list[StagedFile] = []
+        gone: set[str] = set()
+        for _ in self.snapshots:  # A broken table may be its own parent.
+            if head is None:
+                break
             snapshot = self.snapshots[head]
-            found += snapshot.groups
-            head = None if snapshot.replaces else snapshot.parent_id
+            files = [file for group in snapshot.groups for file in group.files]
+            found += [file for file in files if file.path not in gone]
+            gone |= snapshot.removed
+            head = snapshot.parent_id
         return found
 
     def foreign_append(self) -> None:
@@ -325,13 +330,14 @@ class MemoryTable:
             raise UnsupportedTableError(table=self.name, what="it has no partitions", cure="none")
         if change.removes == "nothing":
             return Loss()
-        totals = StagedTotals.of(self._live_groups(view.handle.head))
+        files = self._live_files(view.handle.head)
         self.losses += 1
         return Loss(
-            files=totals.files,
-            rows=totals.rows,
-            size_bytes=totals.size_bytes,
-            writes={f"mem://metadata/{name}-0": 10} if totals.files else {},
+            files=len(files),
+            rows=sum(file.rows for file in files),
+            size_bytes=sum(file.size_bytes for file in files),
+            writes={f"mem://metadata/{name}-0": 10} if files else {},
+            handle=frozenset(file.path for file in files),
         )
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
@@ -346,7 +352,7 @@ class MemoryTable:
             run_id=run_id,
             mark=mark,
             groups=tuple(change.adds),
-            replaces=change.removes == "all",
+            removed=change.loss.handle or frozenset(),
             written=tuple(change.loss.writes),
         )
         outcome = self._deliver(post, self.post_faults.popleft() if self.post_faults else None)
@@ -398,7 +404,7 @@ class MemoryTable:
                 snapshot_id=post.mark.snapshot_id,
                 mark=post.mark,
                 groups=post.groups,
-                replaces=post.replaces,
+                removed=post.removed,
                 written=post.written,
                 **self._on_head(),
             )

@@ -24,7 +24,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Intent, Record, Refused, encode_record
 from holdfast.model.work import Work
-from holdfast.sinks.base import Outcome, TableView
+from holdfast.sinks.base import Loss, Outcome, TableView
 from holdfast.storage.port import StorageError
 from holdfast.worker import replay
 from tests.fakes.memory_table import MemorySnapshot
@@ -186,6 +186,14 @@ def _oldest_schema(book: Workbook) -> list[dict[str, Any]]:
     return [book._log.plans[min(claims)].schema] if claims else []
 
 
+def _loss_of_its_first_look(table: SimTable, *arguments: Any) -> Loss:
+    """Act as a commit that computes once what goes, and posts it on later looks."""
+    first: Loss = vars(table).setdefault("first_loss", _loss(table, *arguments))
+    return first
+
+
+_loss = SimTable.loss
+
 Patches = Callable[[], list[Any]]
 
 
@@ -244,6 +252,11 @@ GUARDS: dict[str, Patches] = {
     "doubt keeps files": lambda: [mock.patch.object(cleanup, "_to_keep", _keeps_what_landed)],
     "doubt is told": lambda: [mock.patch.object(drive, "refuse_doubt", resolve.refuse_landed)],
     "new rows": lambda: [mock.patch.object(Workbook, "reopen", _refuses_new_rows)],
+    "loss of its look": lambda: [mock.patch.object(SimTable, "loss", _loss_of_its_first_look)],
+    "manifests in use": lambda: [
+        mock.patch.object(cleanup, "_kept_posts", lambda *_arguments: set()),
+        mock.patch.object(SimTable, "live_files", lambda *_arguments: set()),
+    ],
     "many attempts": lambda: [mock.patch.object(commit, "_ATTEMPTS_MAX", 1)],
     "readable abort": lambda: [mock.patch.object(run_log, "encode_record", _spoils_aborts)],
     "each schema": lambda: [mock.patch.object(Workbook, "schemas", property(_oldest_schema))],

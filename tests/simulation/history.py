@@ -309,7 +309,7 @@ class History:
             table=self.table.name,
             table_uuid=view.uuid,
             branch="main",
-            mode="append",
+            mode="overwrite" if setting.replaces else "append",
             key=() if setting.is_scan else ("id",),
             input="scan" if setting.is_scan else "",
             session_time_zone="UTC",

@@ -56,11 +56,20 @@ def _left_wrong(history: History) -> list[str]:
     if history.aborted_at is not None and _has_landed_in_sight(history):
         found.append("a run that was aborted has landed")
     found += _values_where_they_belong(history)
+    found += history.table.mislanded + _manifests_left(history)
     if history.table.undone:
         found.append(f"versions {history.table.undone} undid what others had done")
     if history.setting.must_not_land and history.table.ids_ever:
         found.append("it landed, but must not")
     return found + _no_copies_left(history, log) + _paid_once(history)
+
+
+def _manifests_left(history: History) -> list[str]:
+    """What a landed replace has written lists files of other writers: no sweep deletes it."""
+    table = history.table
+    used = {path for snapshot in table.snapshots.values() for path in snapshot.written}
+    gone = used.intersection(table.deleted_files)
+    return [f"a manifest that the table uses was deleted: {min(gone)}"] if gone else []
 
 
 def _values_where_they_belong(history: History) -> list[str]:

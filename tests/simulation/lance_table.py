@@ -211,6 +211,10 @@ class LanceSimTable(SimTable):
         paths = [file.path for group in groups for file in group.files]
         return sorted(id_ for path in paths for id_ in self.files[path]["id"].to_pylist())
 
+    def append_rows(self) -> None:
+        """Let another writer add a version; its rows are not kept here."""
+        self.foreign_append()
+
     def foreign_append(self) -> None:
         """Let another writer add rows."""
         self.folder.append()

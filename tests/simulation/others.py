@@ -21,7 +21,8 @@ from tests.simulation.schema_others import maintain, own
 from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
 
-_RIVAL_POSTS = 45
+# Fewer than the attempts of two starts.
+_RIVAL_POSTS, _RIVAL_POSTS_OF_A_REPLACE = 45, 15
 # How much older than what a driver publishes a file must be to count as an orphan: longer than any
 # post is under way. In practice it is a day.
 _ORPHAN_SLACK_S = 2_000.0
@@ -110,14 +111,14 @@ def _hide(history: History) -> None:
 
 
 def _append(history: History) -> None:
-    history.table.foreign_append()
+    history.table.append_rows()
     history.did("append")
 
 
 def _append_often(history: History) -> None:
     """Be faster than a driver, more often than it retries."""
     history.is_disturbed = True
-    history.table.rivals = _RIVAL_POSTS
+    history.table.rivals = _RIVAL_POSTS_OF_A_REPLACE if history.setting.replaces else _RIVAL_POSTS
     history.did("append before each post")
 
 

@@ -62,6 +62,8 @@ class Setting:
     low_bounds: bool
     # Whether a row has a price: then doubled keys are looked for first.
     is_priced: bool
+    # Whether the run's rows replace all others.
+    replaces: bool = False
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
@@ -107,6 +109,7 @@ class Setting:
             left_out=frozenset({2} if chance.of(2, 0.3) else ()),
             low_bounds=chance.of(2, 0.4) == 1,
             is_priced=chance.of(2) == 1,
+            replaces=table_format == "iceberg" and chance.of(2, 0.4) == 1,
         )
         # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
         if "owner" in drawn.others and chance.of(2):

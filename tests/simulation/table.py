@@ -17,8 +17,17 @@ from holdfast.errors import (
     TableChangedError,
     TableMissingError,
 )
-from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Change, ColumnPath, MayLack, Outcome, RunMark, TableView, WriterSpec
+from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.sinks.base import (
+    Change,
+    ColumnPath,
+    Loss,
+    MayLack,
+    Outcome,
+    RunMark,
+    TableView,
+    WriterSpec,
+)
 from holdfast.sinks.iceberg.schemas import added_columns
 from tests.fakes.memory_table import MemorySnapshot, MemoryTable
 from tests.simulation.columns import (
@@ -94,6 +103,9 @@ class SimTable(MemoryTable):
         self.posts_begun = 0
         # How many of the next posts find that another writer was faster.
         self.rivals = 0
+        # Landings after which the table has other rows than it should.
+        self.mislanded: list[str] = []
+        self._foreign_ids = 0
 
     def load(self) -> TableView:
         """Load the table again."""
@@ -198,8 +210,10 @@ class SimTable(MemoryTable):
         def arrives() -> bool:
             if view.uuid != self.uuid or self.is_gone:
                 return False
+            before = self._ids_of(self._live_files(self.head))
             if super(SimTable, self).post(view, run_id, mark, change) is not Outcome.LANDED:
                 return False
+            self._check_landing(mark.snapshot_id, before, change)
             self._read_landing(change.adds)
             self.ever.append(self.snapshots[mark.snapshot_id])
             self.ids_ever.add(mark.snapshot_id)
@@ -210,6 +224,16 @@ class SimTable(MemoryTable):
         if outcome is Outcome.CONFLICT:
             self.conflicts.add(mark.snapshot_id)
         return outcome
+
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:
+        """Return what a change removes from the table."""
+        self._world.pause("compute the loss")
+        return super().loss(view, change, name)
+
+    def append_rows(self) -> None:
+        """Let another writer add a snapshot with a row of its own."""
+        self._foreign_ids += 1
+        self.foreign_rows([-self._foreign_ids])
 
     def replace(self) -> None:
         """Replace the table's content, as CREATE OR REPLACE does: a new history starts."""
@@ -267,6 +291,19 @@ class SimTable(MemoryTable):
                         path, self.files[path], written, self.columns, self.known_columns
                     )
 
+    def _check_landing(self, snapshot_id: int, before: list[int], change: Change) -> None:
+        """Compare the table's rows with what the mode makes of those before it and the new ones."""
+        ours = self._ids_of([file for group in change.adds for file in group.files])
+        wanted = sorted(ours if change.removes == "all" else [*before, *ours])
+        found = self._ids_of(self._live_files(self.head))
+        if found != wanted:
+            self.mislanded.append(f"snapshot {snapshot_id} has the rows {found}, not {wanted}")
+
+    def _ids_of(self, files: Sequence[StagedFile]) -> list[int]:
+        """Return the ids in files, as far as they are there."""
+        paths = [file.path for file in files if file.path in self.files]
+        return sorted(int(id_) for path in paths for id_ in self.files[path]["id"].to_pylist())
+
     def _arrives_empty(self, view: TableView) -> bool:
         if view.uuid != self.uuid or self.is_gone or self.head != view.handle.head:
             return False
@@ -299,7 +336,7 @@ class SimTable(MemoryTable):
             return Outcome.UNKNOWN if self.is_down else Outcome.CONFLICT
         if self.rivals:
             self.rivals -= 1
-            self.foreign_append()
+            self.append_rows()
         fault = world.chance.of(6, _POST_FAULTS) if world.faults.calls else 0
         if what := self._UNSEEN.get(fault):
             return self._unseen(label, arrives, fault, what)
