@@ -26,6 +26,7 @@ alone is enough.
     │   ├── DuplicateKeyError         a key that several rows share
     │   ├── InputChangedError         the input has changed since it was read
     │   ├── SchemaMismatchError       the output does not fit the table
+    │   ├── EmptyOutputError          no rows would replace all
     │   ├── TransformError            the transform failed
     │   ├── TooManyErrorsError        more rows failed than max_errors allows
     │   ├── TransformTooLargeError    the transform carries too much with it
@@ -333,6 +334,17 @@ class SchemaMismatchError(JobError):
     column: str
     problem: str
     cure: str = "change the transform's output or the table's column"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EmptyOutputError(JobError):
+    """A run that replaces all rows of a table has none to write."""
+
+    happened = "the run has no rows to write, and would remove all rows of {table}"
+    retry_safe = False
+    advice = "look at the input and the transform; allow_empty=True empties the table"
+
+    table: str
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

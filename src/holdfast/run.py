@@ -14,6 +14,7 @@ from holdfast.engine.drive import Driver, warn_of_doubts
 from holdfast.engine.options import (
     Duration,
     IfCommitted,
+    IfTableChanged,
     MissingColumns,
     Mode,
     Takeover,
@@ -171,10 +172,102 @@ class Run:
             JobError: The work on the executors failed; nothing was committed.
             CommitError: The table could not be written; staged files are kept.
         """
-        given = locals()  # Most arguments are fields of WriteOptions, with the same name.
-        names = {field.name for field in fields(WriteOptions)} - self._common.keys()
-        options = WriteOptions(**self._common, **{name: given[name] for name in names})
-        return self._write("append", source, to, key, options, create)
+        return self._write("append", source, to, key, self._options(locals()), create)
+
+    def overwrite(  # noqa: PLR0913 - each is a choice of the user's.
+        self,
+        source: SparkDataFrame | Scan | Materialized,
+        *,
+        to: str | Target,
+        key: str | Sequence[str] | None = None,
+        transform: Transform | PerWorker | PerRow | None = None,
+        batch_format: BatchFormat = "arrow",
+        batch_rows: int | None = None,
+        one_to_one: bool = True,
+        checkpoint_every: Duration | None = "30s",
+        create: Create | None = None,
+        missing_columns: MissingColumns = "error",
+        retries: int = 2,
+        cost: float | Callable[[Any], float] = 0.0,
+        allow_empty: bool = False,
+        if_table_changed: IfTableChanged = "replace",
+        based_on: int | None = None,
+    ) -> Report:
+        """Transform rows and put them in place of all rows of an Iceberg table, exactly once.
+
+        The old rows stay readable until all new ones are there, and by time travel after that.
+        Resumes like `append`, whose arguments have the same meaning here. Rows that others add
+        meanwhile are replaced, too, unless you say otherwise.
+
+        Args:
+            source: As for `append`. A scan of the table itself binds the run to the rows it read.
+            to: An Iceberg table: `catalog.namespace.table` or `hf.IcebergTable`.
+            key: As for `append`.
+            transform: As for `append`.
+            batch_format: As for `append`.
+            batch_rows: As for `append`.
+            one_to_one: As for `append`.
+            checkpoint_every: As for `append`.
+            create: As for `append`.
+            missing_columns: As for `append`.
+            retries: As for `append`. A row that fails fails the job: its old version would be gone.
+            cost: As for `append`.
+            allow_empty: Whether no rows at all may replace the table's.
+            if_table_changed: "replace": the rows that are there at the commit go; "raise": raise
+                `TableChangedError` if they are not those of the run's first start.
+            based_on: The snapshot that the input was computed from, if that is this table: raise
+                `TableChangedError` if the table's rows are no longer those of that snapshot.
+
+        Raises:
+            EmptyOutputError: There are no rows to write.
+            TableChangedError: The rows have changed, and the run depends on them.
+            HoldfastError: As for `append`.
+        """
+        return self._write("overwrite", source, to, key, self._options(locals()), create)
+
+    def overwrite_partitions(  # noqa: PLR0913 - each is a choice of the user's.
+        self,
+        source: SparkDataFrame | Scan | Materialized,
+        *,
+        to: str | Target,
+        key: str | Sequence[str] | None = None,
+        transform: Transform | PerWorker | PerRow | None = None,
+        batch_format: BatchFormat = "arrow",
+        batch_rows: int | None = None,
+        one_to_one: bool = True,
+        checkpoint_every: Duration | None = "30s",
+        missing_columns: MissingColumns = "error",
+        retries: int = 2,
+        cost: float | Callable[[Any], float] = 0.0,
+        if_table_changed: IfTableChanged = "replace",
+        based_on: int | None = None,
+    ) -> Report:
+        """Transform rows and put them in place of the partitions that they are in, exactly once.
+
+        Other partitions are left alone; without rows, nothing is replaced. The table must be
+        partitioned, and all its files by its current partition spec. Otherwise as `overwrite`.
+
+        Args:
+            source: As for `overwrite`.
+            to: As for `overwrite`.
+            key: As for `append`.
+            transform: As for `append`.
+            batch_format: As for `append`.
+            batch_rows: As for `append`.
+            one_to_one: As for `append`.
+            checkpoint_every: As for `append`.
+            missing_columns: As for `append`.
+            retries: As for `overwrite`.
+            cost: As for `append`.
+            if_table_changed: As for `overwrite`, whichever partition has changed.
+            based_on: As for `overwrite`.
+
+        Raises:
+            UnsupportedTableError: The table's partitions cannot be replaced.
+            TableChangedError: The rows have changed, and the run depends on them.
+            HoldfastError: As for `append`.
+        """
+        return self._write("overwrite_partitions", source, to, key, self._options(locals()), None)
 
     def remaining(self, source: SparkDataFrame, *, key: str | Sequence[str]) -> SparkDataFrame:
         """Return the rows that are not done yet, for jobs whose costly step is in the DataFrame.
@@ -332,6 +425,12 @@ class Run:
             StoreError: The ledger is damaged or does not answer.
         """
         return sweep(self._known_ledger(active_session()), self._open_sink(to))
+
+    def _options(self, given: Mapping[str, Any]) -> WriteOptions:
+        """Return the options of a write: most arguments of the verbs are fields of that name."""
+        names = {field.name for field in fields(WriteOptions)}
+        chosen = {name: value for name, value in given.items() if name in names}
+        return WriteOptions(**self._common, **chosen)
 
     def _ledger(self, session: SparkSession | None) -> Ledger:
         store, storage = open_store(self._store, self._store_options, session)

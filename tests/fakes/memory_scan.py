@@ -10,7 +10,7 @@ from holdfast.engine.ports import Jobs, Submitter
 from holdfast.engine.scan_input import ScanRows, pin
 from holdfast.errors import InputChangedError
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Span
+from holdfast.model.coverage import FileSlice, Origin, PinnedFile, Pins, Span
 from holdfast.sources.base import TAG_COLUMN, PinnedScan
 from tests.fakes.memory_submitter import partition
 
@@ -33,6 +33,9 @@ class MemoryReader:
                 yield partition([number]).append_column(TAG_COLUMN, pa.array([number], pa.int64()))
 
 
+NOWHERE = Origin()
+
+
 class MemoryScan:
     """What one start of the script names."""
 
@@ -44,6 +47,7 @@ class MemoryScan:
         *,
         left_out: frozenset[int] = frozenset(),
         before_listing: Callable[[str], object] = lambda _text: None,
+        origin: Origin = NOWHERE,
     ) -> None:
         """Take the ids that the files hold now.
 
@@ -51,7 +55,9 @@ class MemoryScan:
             ids: Their ids.
             left_out: The ids to leave out.
             before_listing: Runs before the files are listed.
+            origin: The table that the files are from.
         """
+        self._origin = origin
         self._before_listing = before_listing
         self._ids = [id_ for id_ in ids if id_ is not None]
         self._left_out = left_out
@@ -59,7 +65,7 @@ class MemoryScan:
     def pin(self) -> Pins:
         """List the files."""
         self._before_listing("list the input")
-        return Pins(files=self._files(), schema=partition([]).schema)
+        return Pins(files=self._files(), schema=partition([]).schema, origin=self._origin)
 
     def compare(self, pins: Pins) -> str:
         """Say what is new.

@@ -324,6 +324,12 @@ class MemoryTable:
         self.foreign_append()
         return Outcome.UNKNOWN if fault is PostFault.ANSWER_LOST else Outcome.LANDED
 
+    def state(self, view: TableView, snapshot_id: int | None) -> str:  # noqa: ARG002
+        """Return the paths of all files that are live in a snapshot."""
+        if snapshot_id is not None and snapshot_id not in self.snapshots:
+            raise TableChangedError(table=self.name, change=f"snapshot {snapshot_id} is gone")
+        return " ".join(sorted(file.path for file in self._live_files(snapshot_id)))
+
     def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what a change removes from the table; it has no partitions."""
         if change.removes == "partitions":

@@ -65,8 +65,8 @@ LEDGER_GUARDS = (
     Guard(
         name="live files: what cannot be searched is read",
         file="sinks/iceberg/snapshots.py",
-        before="        return True  # Packed",
-        after="        return False  # Packed",
+        before="        return True  # Damaged",
+        after="        return False  # Damaged",
         test=_LIVE,
     ),
     Guard(

@@ -196,10 +196,10 @@ GUARDS = (
     Guard(
         name="each post has an intent of its own",
         file="engine/commit.py",
-        before="        number, intent = self._write_intent(view, change, reference)\n",
+        before="        number, intent = self._write_intent(view, change, reference, nonce)\n",
         after="        number, intent = next(iter(self.log.intents.items()), (0, None))\n"
         "        if intent is None:\n"
-        "            number, intent = self._write_intent(view, change, reference)\n",
+        "            number, intent = self._write_intent(view, change, reference, nonce)\n",
         test="tests/unit/engine/test_commit.py",
     ),
     Guard(
@@ -247,7 +247,7 @@ GUARDS = (
     Guard(
         name="a sweep waits for the end of the run",
         file="engine/cleanup.py",
-        before="    if given_up and not log.is_aborted:\n",
+        before="    if log.receipt is None and not log.is_aborted:\n",
         after="    if False:\n",
         test="tests/unit/engine/test_cleanup_races.py",
     ),
@@ -310,8 +310,8 @@ GUARDS = (
     Guard(
         name="a sweep takes copies that did not land",
         file="engine/cleanup.py",
-        before="        for reference in log.renewals\n",
-        after="        for reference in ()\n",
+        before="    references = list(log.renewals)\n",
+        after="    references = []\n",
         test="tests/unit/engine/test_resolve.py",
     ),
     Guard(

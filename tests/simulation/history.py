@@ -363,6 +363,7 @@ class History:
             "on_error": "quarantine" if setting.poison else "raise",
             "max_errors": setting.max_errors,
             "cost": 1.0 if setting.is_priced else 0.0,
+            "allow_empty": True,
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

@@ -13,6 +13,7 @@ from holdfast.ledger.ports import Ports
 from holdfast.model.history import Progress
 from holdfast.model.records import (
     Abort,
+    Base,
     Body,
     Claim,
     Intent,
@@ -331,6 +332,7 @@ def _(body: Intent) -> str:
     return (
         f"about to post {counted(body.rows, 'row')} in {counted(body.files, 'file')} "
         f"({readable_size(body.size_bytes)}) to {body.branch} as snapshot {body.snapshot_id}"
+        f"{_replaced(body)}"
     )
 
 
@@ -343,14 +345,27 @@ def _(body: Refused) -> str:
 def _(body: Receipt) -> str:
     return (
         f"landed: the post of record {body.intent_number} is snapshot {body.snapshot_id}, with "
-        f"{counted(body.rows, 'row')} in {counted(body.files, 'file')}"
+        f"{counted(body.rows, 'row')} in {counted(body.files, 'file')}{_replaced(body)}"
     )
+
+
+def _replaced(body: Intent | Receipt) -> str:
+    if not body.removed_files:
+        return ""
+    files = counted(body.removed_files, "file")
+    return f", in place of {counted(body.removed_rows, 'row')} in {files}"
 
 
 @words_of.register
 def _(body: Abort) -> str:
     gone = "; the user says that the table is gone" if body.table_is_gone else ""
     return f"aborted for good: {body.reason or 'no reason given'}{gone}"
+
+
+@words_of.register
+def _(body: Base) -> str:
+    binding = "; they must not change" if body.is_binding else ""
+    return f"the run replaces rows, which are now those of snapshot {body.snapshot_id}{binding}"
 
 
 @words_of.register

@@ -41,7 +41,7 @@ from holdfast.ledger.store import answers, refuse_links
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.records import Abort, Identity, PartReference
 from holdfast.model.report import counted
-from holdfast.model.work import sizes_of
+from holdfast.model.work import StagedGroup, sizes_of
 from holdfast.sinks.base import MarkFound, Sink
 from holdfast.text import warn_caller
 
@@ -204,8 +204,7 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     """
     log, storage = ledger.log, ledger.storage
     log.refresh()
-    given_up = log.receipt is None
-    if given_up and not log.is_aborted:
+    if log.receipt is None and not log.is_aborted:
         raise RunUnfinishedError(run_id=ledger.run_id)
     # Only now: before the run has ended, a driver may still write run.json.
     run_file, layout = ledger.run_file(), ledger.layout
@@ -215,52 +214,27 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
         inputs, beats = storage.list(layout.inputs), storage.list(layout.beats)
     refuse_links(layout.folder, (*tasks, *parts, *inputs, *beats))
-    staged = [
-        group for record in read_task_records(storage, layout, tasks) for group in record.groups
-    ]
-    # Planned copies. If their list is gone, an earlier sweep deleted them first.
-    staged += [
-        group
-        for reference in log.renewals
-        if layout.part(reference.name) in parts
-        for group in read_work(storage, layout, reference).groups
-    ]
-    # Files that an earlier sweep kept as in doubt: no task record lists them any more.
-    intents = log.intents.values() if given_up else ()
-    doubted = {intent.staged.name: intent.staged for intent in intents}
-    staged += [
-        group
-        for reference in doubted.values()
-        if layout.part(reference.name) in parts
-        for group in read_work(storage, layout, reference).groups
-    ]
     works = [read_work(storage, layout, reference) for reference in references]
     landed = {path for work in works for path in sizes_of(work.groups)}
-    # What posts have written: that of a post that has landed lists files of other writers, too.
-    written = {
-        number: read_objects(storage, layout, intent.written)
-        for number, intent in log.intents.items()
-        if intent.written is not None and layout.part(intent.written.name) in parts
-    }
+    written = _written(ledger, parts)
     kept_posts = _kept_posts(ledger, sight)
     for number in kept_posts & written.keys():
         landed.update(written[number])
-    sizes = {
-        path: size
-        for sizes in (sizes_of(staged), *written.values())
-        for path, size in sizes.items()
-        if path not in landed
-    }
+    sizes = sizes_of(_staged(ledger, tasks, parts))
+    for objects in written.values():
+        sizes.update(objects)
+    sizes = {path: size for path, size in sizes.items() if path not in landed}
     live, out_of_reach = _live(ledger, run_file, open_sink, list(sizes))
     sizes = {path: size for path, size in sizes.items() if path not in (live or ())}
     # Rows that failed permanently stay readable: this may be the only copy left.
     kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
     kept |= {layout.part(reference.name) for reference in references}
-    kept |= {
-        layout.part(intent.written.name)
+    lists = {
+        number: layout.part(intent.written.name)
         for number, intent in log.intents.items()
-        if number in kept_posts and intent.written is not None
+        if intent.written is not None
     }
+    kept |= {uri for number, uri in lists.items() if number in kept_posts}
     if log.pinned is not None:  # A later start compares its input with the pins.
         kept.add(layout.part(log.pinned.pins.name))
     renewed = {layout.part(reference.name) for reference in log.renewals}
@@ -273,13 +247,41 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         landed=sight.landed,
         in_doubt=len(landed) if sight.doubtful else 0,
         reason=sight.reason,
-        listings=renewed.union(
-            (uri for uri in tasks if uri.endswith(".json")),
-            (layout.part(intent.written.name) for intent in log.intents.values() if intent.written),
-        ),
+        listings=renewed.union(lists.values(), (uri for uri in tasks if uri.endswith(".json"))),
         out_of_reach=out_of_reach,
         live=None if live is None else len(live),
     )
+
+
+def _staged(ledger: Ledger, tasks: Sequence[str], parts: Sequence[str]) -> list[StagedGroup]:
+    """Return all groups that the run's records list."""
+    log, storage, layout = ledger.log, ledger.storage, ledger.layout
+    # Planned copies. If their list is gone, an earlier sweep deleted them first.
+    references = list(log.renewals)
+    if log.receipt is None:
+        # Files that an earlier sweep kept as in doubt: no task record lists them any more.
+        doubted = {intent.staged.name: intent.staged for intent in log.intents.values()}
+        references += doubted.values()
+    staged = [
+        group for record in read_task_records(storage, layout, tasks) for group in record.groups
+    ]
+    for reference in references:
+        if layout.part(reference.name) in parts:
+            staged += read_work(storage, layout, reference).groups
+    return staged
+
+
+def _written(ledger: Ledger, parts: Sequence[str]) -> dict[int, dict[str, int]]:
+    """Return what posts have written, with sizes, by the numbers of their intents.
+
+    That of a post that has landed lists files of other writers, too.
+    """
+    layout = ledger.layout
+    return {
+        number: read_objects(ledger.storage, layout, intent.written)
+        for number, intent in ledger.log.intents.items()
+        if intent.written is not None and layout.part(intent.written.name) in parts
+    }
 
 
 def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: SweepPlan) -> Swept:

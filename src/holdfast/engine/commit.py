@@ -206,6 +206,7 @@ class Commit:
         failpoint("after-file-check")
         nonce = self.ledger.ports.new_nonce()
         if change.removes != "nothing":
+            self.refuse_changed_rows(view)
             name = self.ledger.layout.file_names(nonce)
             change = replace(change, loss=self.sink.loss(view, change, name))
         number, intent = self._write_intent(view, change, reference, nonce)
@@ -242,6 +243,22 @@ class Commit:
         if outcome is Outcome.UNSENT:
             self.log.append(Refused(intent_number=number))
         return None
+
+    def refuse_changed_rows(self, view: TableView) -> None:
+        """Stop if the rows to be replaced have changed, and the run depends on them.
+
+        Raises:
+            TableChangedError: They have changed since the run began.
+        """
+        base = self.log.base
+        if base is None or not base.is_binding:
+            return
+        if self.sink.state(view, view.parent_snapshot_id) != base.state:
+            raise TableChangedError(
+                table=self.sink.name,
+                change=f"its rows are no longer those of snapshot {base.snapshot_id}, which this "
+                "run is based on",
+            )
 
     def _record_refusal(self, tally: _Tally, view: TableView) -> None:
         """Record that the last post was refused, if a look after it proves that it cannot land.

@@ -16,6 +16,7 @@ from holdfast.engine.resolve import refuse_doubt, renew
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
+    EmptyOutputError,
     HoldfastError,
     RunAbortedError,
     RunMismatchError,
@@ -23,13 +24,14 @@ from holdfast.errors import (
     StagedFileMissingError,
 )
 from holdfast.ledger.ledger import Ledger, log_step
+from holdfast.ledger.parts import read_pins
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import changed_columns
 from holdfast.model.history import starts_of
-from holdfast.model.records import Claim, Identity, PartReference, Seal
+from holdfast.model.records import Base, Claim, Identity, PartReference, Seal
 from holdfast.model.report import Compared, Outcome, Report
-from holdfast.model.work import Work
+from holdfast.model.work import StagedTotals, Work
 from holdfast.sinks.base import Change, MayLack, Sink, TableView, WriterSpec
 from holdfast.text import warn_caller
 
@@ -146,6 +148,8 @@ class Driver:
         # The output is made for the columns that this start saw first. Since then, a name may have
         # become that of another column.
         self.sink.check(view, [began_with, *book.schemas], [])
+        if REMOVES[identity.mode] != "nothing":
+            self._settle_base(commit, view, options)
         passes = Passes(
             Start(
                 ledger=self.ledger,
@@ -164,7 +168,7 @@ class Driver:
         kept = book.work
         if book.is_complete and options.verify_input and self._has_changed(book, options):
             book.reopen()  # The next pass takes the new rows, or raises.
-        landed = self._publish(commit, passes, book)
+        landed = self._publish(commit, passes, book, options)
         if options.verify_input and landed.receipt.staged.name != book.seal().name:
             # An earlier start's post landed in the meantime, without the rows added since.
             self._compare(book, landed.receipt.staged, options)
@@ -235,6 +239,45 @@ class Driver:
             if self.ledger.run_file() is None:
                 raise
 
+    def _settle_base(self, commit: Commit, view: TableView, options: WriteOptions) -> None:
+        """Record which rows the run replaces, and refuse before a row is paid for.
+
+        Raises:
+            UnsupportedTableError: The rows of this table cannot be replaced.
+            TableChangedError: They have changed since the run began, and it depends on them.
+            RunMismatchError: Another start named another snapshot.
+        """
+        removes = REMOVES[commit.run_file.identity.mode]
+        if removes == "partitions":  # Not every table has some; for "all", `state` refuses.
+            self.sink.loss(view, Change(removes=removes), "none")
+        read = self._snapshot_read(view, commit.run_file.identity.branch)
+        asked = options.based_on or read
+        known = self.ledger.log.base
+        if known is None:
+            snapshot_id = asked or view.parent_snapshot_id
+            known = Base(
+                snapshot_id=snapshot_id or 0,
+                state=self.sink.state(view, snapshot_id),
+                is_binding=asked is not None or options.if_table_changed == "raise",
+            )
+            self.ledger.log.append(known)
+        elif asked is not None and asked != known.snapshot_id:
+            raise RunMismatchError(
+                run_id=self.ledger.run_id,
+                differences=f"it was based on snapshot {known.snapshot_id}, and is now based on "
+                f"{asked}",
+            )
+        commit.refuse_changed_rows(view)
+
+    def _snapshot_read(self, view: TableView, branch: str) -> int | None:
+        """Return the snapshot of the table itself that the input was read from, if it was."""
+        pinned = self.ledger.log.pinned
+        if pinned is None:
+            return None
+        origin = read_pins(self.ledger.storage, self.ledger.layout, pinned.pins).origin
+        is_own = origin.table_uuid == view.uuid and origin.branch in {"", branch}
+        return origin.snapshot_id if is_own else None
+
     def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
         """Return the columns that the output may lack: those added since the run began.
 
@@ -246,22 +289,26 @@ class Driver:
         first = next(iter(self.ledger.log.plans.values()), None)
         return frozenset() if first is None else self.sink.columns_since(view, first.schema)
 
-    def _publish(self, commit: Commit, passes: Passes, book: Workbook) -> Landed:
+    def _publish(
+        self, commit: Commit, passes: Passes, book: Workbook, options: WriteOptions
+    ) -> Landed:
         for _ in range(_STAGINGS_MAX - 1):
             passes.run()
             try:
-                return self._publish_once(commit, book)
+                return self._publish_once(commit, book, options)
             except StagedFileMissingError:
                 # A clean-up deleted a staged file. Computing its rows again costs time and money;
                 # publishing without them would lose rows.
                 passes.withdraw_lost()
         passes.run()
-        return self._publish_once(commit, book)
+        return self._publish_once(commit, book, options)
 
-    def _publish_once(self, commit: Commit, book: Workbook) -> Landed:
+    def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:
         renew(self.ledger, commit, book)
         removes = REMOVES[commit.run_file.identity.mode]
         change = Change(adds=book.work.groups, removes=removes)
+        if removes == "all" and not options.allow_empty and not StagedTotals.of(change.adds).rows:
+            raise EmptyOutputError(table=self.sink.name)
         return commit.publish(change, book.seal(), book.schemas)
 
     def _has_changed(self, book: Workbook, options: WriteOptions) -> bool:

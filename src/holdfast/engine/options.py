@@ -29,6 +29,8 @@ IfCommitted = Literal["compare", "return"]
 VerifyInput = Literal["keys", "rows", False]
 # If the output lacks a column of the table: an error, or NULL in every row.
 MissingColumns = Literal["error", "null"]
+# If rows that a run replaces have changed since it began: replace those that are there now, or not.
+IfTableChanged = Literal["replace", "raise"]
 Duration = str | float | timedelta
 
 
@@ -55,6 +57,11 @@ class WriteOptions:
     # How many rows may be quarantined: a number of rows, or a share of the input.
     max_errors: float = 0.1
     cost: float | Callable[[Any], float] = 0.0
+    # For a write that replaces rows: whether no rows may replace all; what to do if those that it
+    # replaces have changed since it began; and the snapshot that its input was computed from.
+    allow_empty: bool = False
+    if_table_changed: IfTableChanged = "replace"
+    based_on: int | None = None
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -70,6 +77,9 @@ class WriteOptions:
         _true_or_false("strict_code", self.strict_code)
         _one_of("missing_columns", self.missing_columns, MissingColumns)
         _one_of("on_error", self.on_error, OnError)
+        _true_or_false("allow_empty", self.allow_empty)
+        _one_of("if_table_changed", self.if_table_changed, IfTableChanged)
+        _whole_number("based_on", self.based_on, least=1, optional=True)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)
         if self.verify_input not in ("keys", "rows") and self.verify_input is not False:

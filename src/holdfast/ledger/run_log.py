@@ -31,6 +31,7 @@ from holdfast.ledger.layout import RunLayout, tasks_name
 from holdfast.ledger.store import answers, create_once, list_objects
 from holdfast.model.records import (
     Abort,
+    Base,
     Body,
     Claim,
     Identity,
@@ -290,6 +291,13 @@ class RunLog:
         """The files that the run reads, once they are pinned."""
         return next(
             (record.body for record in self._records if isinstance(record.body, Pinned)), None
+        )
+
+    @property
+    def base(self) -> Base | None:
+        """The rows that the run replaces, as they were when it began."""
+        return next(
+            (record.body for record in self._records if isinstance(record.body, Base)), None
         )
 
     def refresh(self) -> None:

@@ -218,6 +218,8 @@ class Origin:
     # For an Iceberg table; one without rows has no snapshot.
     table_uuid: str = ""
     snapshot_id: int | None = None
+    # Not in ledgers of 0.1.
+    branch: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

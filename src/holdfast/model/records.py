@@ -385,7 +385,19 @@ class Pinned:
     rows: Count
 
 
-Body = Claim | Plan | Seal | Renewal | Stop | Intent | Refused | Receipt | Abort | Pinned
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The rows that a run replaces, as they were when it began; written once."""
+
+    # The snapshot; 0 if the table had none.
+    snapshot_id: Id
+    # A digest of all files that were live in it, with the deletes that applied to them.
+    state: str
+    # Whether the run must not land once they have changed.
+    is_binding: bool
+
+
+Body = Claim | Plan | Seal | Renewal | Stop | Intent | Refused | Receipt | Abort | Pinned | Base
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
     "plan": Plan,
@@ -397,6 +409,7 @@ _KINDS: dict[str, type[Body]] = {
     "receipt": Receipt,
     "abort": Abort,
     "pinned": Pinned,
+    "base": Base,
 }
 
 

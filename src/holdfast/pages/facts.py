@@ -24,8 +24,14 @@ from holdfast.pages.timeline import (
 )
 from holdfast.text import percent
 
-
 # ---- Head: the state of a run in one word, and what to do next in one sentence
+_VERBS = {
+    "append": "append to",
+    "overwrite": "replace all rows of",
+    "overwrite_partitions": "replace partitions of",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """What a person reads first."""
@@ -33,7 +39,8 @@ class Head:
     run_id: str
     # Empty until the first start has named it.
     table: str
-    mode: str
+    # What it does to the table: "append to".
+    verb: str
     word: str
     tone: Tone
     next_step: str
@@ -62,7 +69,7 @@ def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) ->
     return Head(
         run_id=seen.progress.run_id,
         table=identity.table if identity else "",
-        mode=identity.mode if identity else "",
+        verb=_VERBS.get(identity.mode, identity.mode) if identity else "",
         word=word,
         tone=tone,
         next_step=next_step,

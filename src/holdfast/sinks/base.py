@@ -268,6 +268,18 @@ class Sink(Protocol):
     def post_empty(self, view: TableView) -> Outcome:
         """Give the branch a first, empty snapshot, once."""
 
+    def state(self, view: TableView, snapshot_id: int | None) -> str:
+        """Return a digest of all rows of a snapshot, as files and deletes tell them.
+
+        Args:
+            view: A fresh look at the table.
+            snapshot_id: The snapshot; None for a table without rows.
+
+        Raises:
+            TableChangedError: The table no longer has the snapshot.
+            UnsupportedTableError: The rows of this table cannot be replaced.
+        """
+
     def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what a change removes from the table; nothing is written yet.
 

@@ -93,7 +93,9 @@ class PinnedIcebergScan:
         table = self._load()
         metadata = table.metadata
         snapshot_id = self._snapshot_of(metadata)
-        origin = Origin(table_uuid=str(metadata.table_uuid), snapshot_id=snapshot_id)
+        origin = Origin(
+            table_uuid=str(metadata.table_uuid), snapshot_id=snapshot_id, branch=self._branch
+        )
         schema = self._schema_of(metadata)
         fit = ByFieldId(schema=self._to_read(schema, metadata))
         if snapshot_id is None:

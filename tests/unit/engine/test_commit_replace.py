@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.engine.cleanup import abort, plan_sweep, sweep
 from holdfast.errors import (
     CommitConflictError,
     CommitRefusedError,
+    EmptyOutputError,
     HoldfastError,
     RunCommittedError,
     RunMismatchError,
     SettingsError,
+    TableChangedError,
 )
 from holdfast.ledger.parts import read_objects
+from holdfast.model.coverage import Origin
 from holdfast.model.records import Identity
 from holdfast.sinks.base import Sink
+from tests.fakes.memory_scan import MemoryScan
 from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.memory_table import MemoryTable, PostFault
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
 
@@ -208,3 +215,85 @@ def replace_mode(rig: Rig, mode: str) -> Rig:
     other = Rig(table=rig.table, time=rig.time, mode=mode)
     other.storage = rig.storage
     return other
+
+
+# ---- Rows that a run depends on
+
+
+def test_a_run_that_is_told_to_raises_if_the_rows_have_changed() -> None:
+    """Nothing is replaced, and the next start does not compute a row before it says so."""
+    rig = replacing()
+    rig.table.before_post = lambda: rig.table.foreign_rows(NEWER)
+    rig.table.post_faults.append(PostFault.NEVER_ARRIVES)
+    with pytest.raises(TableChangedError, match="no longer those of snapshot"):
+        rig.start(if_table_changed="raise")
+    assert rig.table.ids == sorted([*OLD, *NEWER])
+    submitter = two_partitions()
+    with pytest.raises(TableChangedError):
+        rig.start(submitter)  # It was told once, for the whole run.
+    assert submitter.plans == []
+
+
+def test_a_snapshot_without_changes_changes_nothing() -> None:
+    """What counts is which rows are there, not which snapshot shows them."""
+    rig = replacing()
+    rig.table.before_post = rig.table.foreign_append
+    report = rig.start(if_table_changed="raise")
+    assert (report.posts, rig.table.ids) == (2, ALL)
+
+
+def test_a_run_is_based_on_the_snapshot_that_the_user_names() -> None:
+    """Rows that came between that snapshot and the start are not in the input."""
+    rig = replacing()
+    read = rig.table.head
+    rig.table.foreign_rows(NEWER)
+    with pytest.raises(TableChangedError, match=f"snapshot {read}, which this run is based on"):
+        rig.start(based_on=read)
+    assert rig.table.ids == sorted([*OLD, *NEWER])
+    rig.table.roll_back(read or 0)
+    assert rig.start(based_on=read).rows == len(ALL)
+    assert rig.table.ids == ALL
+
+
+def test_a_run_is_not_based_on_two_snapshots() -> None:
+    """The input of the second start was computed from other rows than that of the first."""
+    rig, submitter = replacing(), two_partitions()
+    read = rig.table.head
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter, based_on=read)
+    rig.table.foreign_append()
+    with pytest.raises(RunMismatchError, match=f"it was based on snapshot {read}, and is now"):
+        rig.start(based_on=rig.table.head, takeover="now")
+
+
+def test_a_snapshot_that_is_gone_cannot_be_compared() -> None:
+    """It was expired, or is another table's."""
+    rig = replacing()
+    with pytest.raises(TableChangedError, match="snapshot 77 is gone"):
+        rig.start(based_on=77)
+
+
+def test_a_scan_of_the_table_itself_binds_the_run_to_what_it_read() -> None:
+    """Rows that others add meanwhile are not in the input, and must not go."""
+    rig = replacing()
+    origin = Origin(table_uuid="uuid-1", snapshot_id=rig.table.head, branch="main")
+    scan = MemoryScan(ALL, origin=origin)
+    rig.table.before_post = lambda: rig.table.foreign_rows(NEWER)
+    with pytest.raises(TableChangedError, match="which this run is based on"):
+        rig.scan(scan)
+    assert rig.table.ids == sorted([*OLD, *NEWER])
+    other = replacing()
+    elsewhere = replace(origin, branch="other", snapshot_id=other.table.head)
+    other.table.before_post = lambda: other.table.foreign_rows(NEWER)
+    other.scan(MemoryScan(ALL, origin=elsewhere))
+    assert other.table.ids == ALL
+
+
+def test_no_rows_replace_all_only_if_the_user_says_so() -> None:
+    """An input that is empty by mistake must not empty the table."""
+    rig = replacing()
+    with pytest.raises(EmptyOutputError, match="would remove all rows of lake"):
+        rig.start(MemorySubmitter([]))
+    assert rig.table.ids == sorted(OLD)
+    report = rig.start(MemorySubmitter([]), allow_empty=True)
+    assert (report.rows, report.replaced_rows, rig.table.ids) == (0, len(OLD), [])

@@ -9,6 +9,7 @@ that are new.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -108,6 +109,23 @@ class Losses:
             writes={path: len(new.data) for path, new in rewritten.items()},
             handle=Removal(kept=kept, rewritten=rewritten, summary=summary),
         )
+
+    def state(self, table: Table, snapshot: Snapshot | None) -> str:
+        """Return a digest of the files that are live in a snapshot.
+
+        The path of a file is not enough: a delete may apply to it that did not before.
+
+        Raises:
+            ValueError: A manifest cannot be read.
+        """
+        listed = live_manifests(table.io, snapshot)
+        self._read(table.io, listed)
+        files = [file for manifest in listed for file in self._manifests[_path(manifest)].files]
+        lines = sorted(
+            f"{file.content} {file.spec_id} {file.sequence_number} {file.first_row_id} {file.path}"
+            for file in files
+        )
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def _read(self, io: FileIO, listed: Sequence[ManifestFile]) -> None:
         """Read the manifests that are not known yet, and forget those that are no longer listed."""

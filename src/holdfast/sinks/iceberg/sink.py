@@ -314,6 +314,20 @@ class IcebergSink(StagedFiles):
         if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
             raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
 
+    def state(self, view: TableView, snapshot_id: int | None) -> str:
+        """Return a digest of all rows of a snapshot, as files and deletes tell them.
+
+        Raises:
+            TableChangedError: The table no longer has the snapshot.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        table: Table = view.handle
+        snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id else None
+        if snapshot_id and snapshot is None:
+            raise TableChangedError(table=self._name, change=f"snapshot {snapshot_id} is gone")
+        with self._storage_of(view):
+            return self._losses.state(table, snapshot)
+
     def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what a change removes from the table; nothing is written yet.
 

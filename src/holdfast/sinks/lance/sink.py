@@ -248,6 +248,14 @@ class LanceSink(StagedFiles):
         outcome, _ = Post(place=self._place, view=view, schema=schema).send()
         return outcome
 
+    def state(self, _view: TableView, _snapshot_id: int | None) -> str:
+        """Refuse: rows of a dataset are not replaced.
+
+        Raises:
+            UnsupportedTableError: Always.
+        """
+        raise self._irreplaceable()
+
     def loss(self, _view: TableView, change: Change, _name: str) -> Loss:
         """Return that nothing is removed.
 
@@ -255,12 +263,15 @@ class LanceSink(StagedFiles):
             UnsupportedTableError: The change removes rows.
         """
         if change.removes != "nothing":
-            raise UnsupportedTableError(
-                table=self.name,
-                what="rows of a Lance dataset cannot be replaced",
-                cure="append to it, or replace the rows of an Iceberg table",
-            )
+            raise self._irreplaceable()
         return Loss()
+
+    def _irreplaceable(self) -> UnsupportedTableError:
+        return UnsupportedTableError(
+            table=self.name,
+            what="rows of a Lance dataset cannot be replaced",
+            cure="append to it, or replace the rows of an Iceberg table",
+        )
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one version, once, if the dataset is still as in the view.

@@ -1,0 +1,175 @@
+"""Overwrites on real Spark and a real REST catalog: killed, resumed, and beside other writers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+from holdfast.errors import (
+    EmptyOutputError,
+    RunMismatchError,
+    TableChangedError,
+    TransformError,
+    UnsupportedTableError,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
+
+ROWS, PARTITIONS = 40, 4
+
+
+class Noted:
+    """Leaves a file for each row, and fails once at a row if it is told to."""
+
+    def __init__(self, folder: Path, fails_at: int | None = None) -> None:
+        """Take the folder of the files."""
+        self.folder = str(folder)
+        self.fails_at = fails_at
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows as they are."""
+        for id_ in batch.column("id").to_pylist():
+            if id_ == self.fails_at:
+                time.sleep(1.5)  # What is done by then is in a checkpoint.
+                raise ValueError("not this one")
+            (Path(self.folder) / f"{id_}-{time.monotonic_ns()}").touch()
+        return batch
+
+
+class Shop:
+    """A partitioned table with old rows, and runs that replace them."""
+
+    def __init__(self, lake: SparkSession, namespace: str, ledger: dict[str, Any]) -> None:
+        """Make the table: ids from 1000 on are the old ones, ten in each of four partitions."""
+        self.lake, self.ledger, self.name = lake, ledger, f"lake.{namespace}.t"
+        lake.sql(f"CREATE TABLE {self.name} (id BIGINT, p INT) USING iceberg PARTITIONED BY (p)")
+        self.old().coalesce(1).writeTo(self.name).append()
+
+    def old(self) -> DataFrame:
+        """Return the rows that are there at first."""
+        return self.lake.range(1000, 1000 + ROWS).selectExpr("id", "cast(id % 4 as int) p")
+
+    def new(self, *, partitions: int = PARTITIONS) -> DataFrame:
+        """Return the rows that replace them, in some of the partitions."""
+        rows = self.lake.range(0, ROWS, 1, 2).selectExpr("id", "cast(id % 4 as int) p")
+        return rows.where(f"p < {partitions}")
+
+    def run(self, run_id: str = "r") -> hf.Run:
+        """Return a run."""
+        return hf.Run(run_id, **self.ledger)
+
+    def ids(self, where: str = "true") -> list[int]:
+        """Return the ids in the table."""
+        found = self.lake.sql(f"SELECT id FROM {self.name} WHERE {where} ORDER BY id").collect()
+        return [row["id"] for row in found]
+
+    @property
+    def head(self) -> int:
+        """The newest snapshot."""
+        query = f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'"
+        return int(self.lake.sql(query).collect()[0][0])
+
+
+@pytest.fixture
+def shop(lake: SparkSession, namespace: str, ledger: dict[str, Any]) -> Shop:
+    """Return a table of old rows."""
+    return Shop(lake, namespace, ledger)
+
+
+NEW, OLD = list(range(ROWS)), list(range(1000, 1000 + ROWS))
+
+
+def test_an_overwrite_that_failed_goes_on_and_replaces_all_rows_once(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """Until then the old rows are there; no row is paid for twice; old rows by time travel."""
+    options: dict[str, Any] = {"to": shop.name, "key": "id", "batch_rows": 2, "retries": 0}
+    before = shop.head
+    with pytest.raises(TransformError):
+        shop.run().overwrite(
+            shop.new(), transform=Noted(tmp_path, fails_at=39), checkpoint_every=0.5, **options
+        )
+    done = {file.name.split("-")[0] for file in tmp_path.iterdir()}
+    assert shop.ids() == OLD
+    report = shop.run().overwrite(shop.new(), transform=Noted(tmp_path), **options)
+    assert shop.ids() == NEW
+    assert 0 < report.kept_rows <= len(done)
+    assert (report.replaced_rows, report.rows) == (ROWS, ROWS)
+    rows = shop.lake.sql(f"SELECT count(*) FROM {shop.name} VERSION AS OF {before}").collect()
+    assert rows[0][0] == ROWS
+    shop.old().writeTo(shop.name).append()
+    again = shop.run().overwrite(shop.new(), transform=Noted(tmp_path), **options)
+    assert (again.outcome, len(shop.ids())) == ("already_committed", 2 * ROWS)
+
+
+def test_partitions_without_new_rows_stay(shop: Shop) -> None:
+    """And the run's own clean-up leaves all rows alone."""
+    report = shop.run().overwrite_partitions(shop.new(partitions=2), to=shop.name, key="id")
+    assert (report.replaced_rows, report.replaced_files) == (ROWS // 2, 2)
+    assert shop.ids("p < 2") == [id_ for id_ in NEW if id_ % 4 < 2]
+    assert shop.ids("p >= 2") == [id_ for id_ in OLD if id_ % 4 >= 2]
+    before = shop.ids()
+    shop.run().sweep(to=shop.name)
+    assert shop.ids() == before
+    assert "replaced  20 rows in 2 files" in str(report)
+
+
+def test_a_scan_of_the_table_itself_is_bound_to_what_it_read(shop: Shop) -> None:
+    """Rows that come after the scan was pinned are not in the input: they must not go."""
+    scan = hf.scan_iceberg(shop.name)
+
+    def double(batch: pa.RecordBatch) -> dict[str, Any]:
+        return {"id": [id_ * 2 for id_ in batch["id"].to_pylist()], "p": batch["p"]}
+
+    report = shop.run().overwrite(scan, to=shop.name, transform=double)
+    assert shop.ids() == [id_ * 2 for id_ in OLD]
+    assert report.replaced_rows == ROWS
+    read = shop.head
+    shop.lake.sql(f"INSERT INTO {shop.name} VALUES (7, 1)")
+    with pytest.raises(TableChangedError, match="which this run is based on"):
+        shop.run("later").overwrite(
+            hf.scan_iceberg(shop.name, snapshot_id=read), to=shop.name, transform=double
+        )
+    assert 7 in shop.ids()
+
+
+def test_a_run_that_depends_on_a_snapshot_does_not_land_on_another(shop: Shop) -> None:
+    """The user read the table with Spark, which Holdfast cannot see."""
+    read = shop.head
+    shop.lake.sql(f"INSERT INTO {shop.name} VALUES (7, 1)")
+    with pytest.raises(TableChangedError, match=f"snapshot {read}"):
+        shop.run().overwrite(shop.new(), to=shop.name, key="id", based_on=read)
+    assert 7 in shop.ids()
+    call = f"CALL lake.system.rollback_to_snapshot('{shop.name.removeprefix('lake.')}', {read})"
+    shop.lake.sql(call)
+    shop.run().overwrite(shop.new(), to=shop.name, key="id", based_on=read)
+    assert shop.ids() == NEW
+
+
+def test_what_cannot_be_replaced_is_refused_before_a_row_is_computed(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """An unpartitioned table, an empty input, a Lance dataset, and another verb of the same run."""
+    plain, noted = f"{shop.name}_plain", Noted(tmp_path)
+    shop.lake.sql(f"CREATE TABLE {plain} (id BIGINT, p INT) USING iceberg")
+    with pytest.raises(UnsupportedTableError, match="no partitions"):
+        shop.run("a").overwrite_partitions(shop.new(), to=plain, key="id", transform=noted)
+    with pytest.raises(EmptyOutputError):
+        shop.run("b").overwrite(shop.new().limit(0), to=shop.name, key="id", transform=noted)
+    assert shop.ids() == OLD
+    with pytest.raises(UnsupportedTableError, match="Lance dataset cannot be replaced"):
+        shop.run("c").overwrite(
+            shop.new(), to=f"{tmp_path}/t.lance", key="id", transform=noted, create=hf.Create()
+        )
+    assert not list(tmp_path.glob("*-*"))
+    shop.run("d").append(shop.new(), to=shop.name, key="id")
+    with pytest.raises(RunMismatchError, match="its mode was 'append', and is now 'overwrite'"):
+        shop.run("d").overwrite(shop.new(), to=shop.name, key="id")
+    shop.run("b").overwrite(shop.new().limit(0), to=shop.name, key="id", allow_empty=True)
+    assert shop.ids() == []
