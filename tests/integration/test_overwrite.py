@@ -130,6 +130,8 @@ def test_a_scan_of_the_table_itself_is_bound_to_what_it_read(shop: Shop) -> None
     report = shop.run().overwrite(scan, to=shop.name, transform=double)
     assert shop.ids() == [id_ * 2 for id_ in OLD]
     assert report.replaced_rows == ROWS
+    again = shop.run().overwrite(hf.scan_iceberg(shop.name), to=shop.name, transform=double)
+    assert (again.outcome, shop.ids()) == ("already_committed", [id_ * 2 for id_ in OLD])
     read = shop.head
     shop.lake.sql(f"INSERT INTO {shop.name} VALUES (7, 1)")
     with pytest.raises(TableChangedError, match="which this run is based on"):

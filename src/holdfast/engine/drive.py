@@ -138,7 +138,7 @@ class Driver:
         # wrote an intent, only a view loaded after our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
-            return self._after_landing(landed, by, options, book)
+            return self._after_landing(landed, by, options, book, identity)
         self.input.settle(self.ledger, compare=True)
         self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, options)))
         if self.prepared is None:
@@ -192,14 +192,21 @@ class Driver:
         )
 
     def _after_landing(
-        self, landed: Landed, by: Compared, options: WriteOptions, book: Workbook
+        self,
+        landed: Landed,
+        by: Compared,
+        options: WriteOptions,
+        book: Workbook,
+        identity: Identity,
     ) -> Report:
         """Return the report of a start that found the run in the table, and compare the input."""
         receipt = landed.receipt
         log_step(self.ledger.run_id, f"already landed as snapshot {receipt.snapshot_id}")
         compared = options.if_committed == "compare" and bool(options.verify_input)
         if compared:
-            self.input.settle(self.ledger, compare=True)
+            # A scan of the table itself finds it changed, by this run.
+            is_own = self._snapshot_read(identity) is not None
+            self.input.settle(self.ledger, compare=not is_own)
             compared = self._compare(book, receipt.staged, options)
         seal = self._seal_of(receipt.staged)
         return replace(
@@ -250,7 +257,7 @@ class Driver:
         removes = REMOVES[commit.run_file.identity.mode]
         if removes == "partitions":  # Not every table has some; for "all", `state` refuses.
             self.sink.loss(view, Change(removes=removes), "none")
-        read = self._snapshot_read(view, commit.run_file.identity.branch)
+        read = self._snapshot_read(commit.run_file.identity)
         asked = options.based_on or read
         known = self.ledger.log.base
         if known is None:
@@ -269,13 +276,13 @@ class Driver:
             )
         commit.refuse_changed_rows(view)
 
-    def _snapshot_read(self, view: TableView, branch: str) -> int | None:
+    def _snapshot_read(self, identity: Identity) -> int | None:
         """Return the snapshot of the table itself that the input was read from, if it was."""
         pinned = self.ledger.log.pinned
         if pinned is None:
             return None
         origin = read_pins(self.ledger.storage, self.ledger.layout, pinned.pins).origin
-        is_own = origin.table_uuid == view.uuid and origin.branch in {"", branch}
+        is_own = origin.table_uuid == identity.table_uuid and origin.branch in {"", identity.branch}
         return origin.snapshot_id if is_own else None
 
     def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
