@@ -3,8 +3,9 @@
 A loss is computed for one look at the table, and only a post that builds on that look may use it:
 the files are those that were live then. After a conflict it is computed again.
 
-Only metadata is read. Manifests are read once: they never change, so a later look reads only those
-that are new.
+Only metadata is read. Manifests never change, so each is read and rewritten once; a later look
+reads only those that are new. A rewritten manifest is used only while the old one is listed: after
+another writer has merged manifests, it would bring all its files back.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Losses:
     table: str
     _manifests: dict[str, Manifest] = field(default_factory=dict)
     _staged: dict[str, frozenset[Partition]] = field(default_factory=dict)
+    # Manifests of the last look without the files that went, by path.
+    _rewritten: dict[str, Rewritten] = field(default_factory=dict)
 
     def of(self, table: Table, parent: Snapshot | None, change: Change, name: str) -> Loss:
         """Return what a change removes from the parent of its snapshot.
@@ -93,7 +96,7 @@ class Losses:
                 kept.append(manifest)
                 continue
             path = locations.new_metadata_location(f"{name}-{len(rewritten):05d}.avro")
-            rewritten[path] = old.without(gone, avro_codec(table.properties))
+            rewritten[path] = self._without(manifest, gone, avro_codec(table.properties))
         removed = [file for manifest in rewritten.values() for file in manifest.removed]
         data = [file for file in removed if file.content == _DATA]
         touched = new | {(file.spec_id, file.partition) for file in removed}
@@ -106,7 +109,7 @@ class Losses:
             files=len(data),
             rows=sum(file.rows for file in data),
             size_bytes=sum(file.size_bytes for file in data),
-            writes={path: len(new.data) for path, new in rewritten.items()},
+            writes={path: len(manifest.data) for path, manifest in rewritten.items()},
             handle=Removal(kept=kept, rewritten=rewritten, summary=summary),
         )
 
@@ -127,6 +130,14 @@ class Losses:
         )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
+    def _without(self, manifest: ManifestFile, gone: set[int], codec: str) -> Rewritten:
+        """Return a manifest without some files; as at the last look, if the same files go."""
+        path = _path(manifest)
+        known = self._rewritten.get(path)
+        if known is None or {file.at for file in known.removed} != gone:
+            known = self._rewritten[path] = self._manifests[path].without(gone, codec)
+        return known
+
     def _read(self, io: FileIO, listed: Sequence[ManifestFile]) -> None:
         """Read the manifests that are not known yet, and forget those that are no longer listed."""
 
@@ -136,7 +147,10 @@ class Losses:
         known = self._manifests
         unknown = [manifest for manifest in listed if manifest.manifest_path not in known]
         found = dict(zip(map(_path, unknown), io_runtime().each(read, unknown), strict=True))
-        self._manifests = {path: found.get(path) or known[path] for path in map(_path, listed)}
+        paths = [_path(manifest) for manifest in listed]
+        self._manifests = {path: found.get(path) or known[path] for path in paths}
+        done = self._rewritten
+        self._rewritten = {path: done[path] for path in paths if path in done}
 
     def _partitions_of(self, io: FileIO, groups: Sequence[StagedGroup]) -> frozenset[Partition]:
         """Return the partitions that the staged files are in."""

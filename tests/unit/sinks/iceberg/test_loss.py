@@ -204,3 +204,27 @@ def test_after_a_conflict_only_new_manifests_are_read(
     Replacing(IcebergSink(catalog, "db.t", "main")).post({5: "dk"}, "nothing")
     again = made.sink.loss(made.sink.load(), replace(change, loss=Loss()), "again")
     assert (again.rows, len(read)) == (5, 1)
+    old, new = (loss.handle.rewritten for loss in (change.loss, again))
+    shared = {id(manifest) for manifest in new.values()} & {id(item) for item in old.values()}
+    assert (len(new), len(shared)) == (3, 2)
+
+
+def test_a_manifest_that_others_have_merged_is_not_used_again(tmp_path: Path) -> None:
+    """Its files are listed elsewhere now: with the old manifest, each would be there twice."""
+    made = Replacing.table_of(tmp_path)
+    view = made.sink.load()
+    change = made.change(view, {9: "no"}, "partitions")
+    settings = {
+        "commit.manifest-merge.enabled": "true",
+        "commit.manifest.min-count-to-merge": "2",
+    }
+    with made.table.transaction() as transaction:
+        transaction.set_properties(settings)
+    made.table.append(pa.table({"id": pa.array([5], pa.int64()), "c": ["no"]}))
+    snapshot = made.table.current_snapshot()
+    assert snapshot is not None
+    assert len(snapshot.manifests(made.table.io)) == 1
+    again = made.sink.loss(made.sink.load(), replace(change, loss=Loss()), "again")
+    assert (again.rows, len(again.handle.kept)) == (2, 0)
+    made.post({9: "no"}, "partitions")
+    assert made.rows == {1: "fi", 2: "se", 3: "fi", 9: "no"}
