@@ -122,9 +122,7 @@ def read_objects(storage: Storage, layout: RunLayout, reference: PartReference) 
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
-    uri = layout.part(reference.name)
-    data = read_whole(storage, uri, reference.digest)
-    batches = list(parquet_batches(uri, data, rows=reference.records))
+    uri, batches = _read_table(storage, layout, reference)
     with damage_at(uri):
         rows = [typed(row, _Object) for batch in batches for row in batch.to_pylist()]
     return {row.path: row.size_bytes for row in rows}
@@ -143,6 +141,15 @@ def _write_table(storage: Storage, layout: RunLayout, name: str, table: pa.Table
         storage.put(layout.part(name), data)
     digest = hashlib.sha256(data).hexdigest()
     return PartReference(name=name, digest=digest, records=table.num_rows)
+
+
+def _read_table(
+    storage: Storage, layout: RunLayout, reference: PartReference
+) -> tuple[str, list[pa.RecordBatch]]:
+    """Return where a part is, and its rows."""
+    uri = layout.part(reference.name)
+    data = read_whole(storage, uri, reference.digest)
+    return uri, list(parquet_batches(uri, data, rows=reference.records))
 
 
 # ---- Pins as a part of the ledger: one row per file, in Parquet, checked by digest
@@ -189,9 +196,7 @@ def read_pins(storage: Storage, layout: RunLayout, reference: PartReference) -> 
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
-    uri = layout.part(reference.name)
-    data = read_whole(storage, uri, reference.digest)
-    batches = list(parquet_batches(uri, data, rows=reference.records))
+    uri, batches = _read_table(storage, layout, reference)
     facts = batches[0].schema.metadata or {}
     with damage_at(uri):
         return Pins(
