@@ -83,7 +83,6 @@ class ReplaceCases(Cases):
             Outcome.LANDED,
             "a replace",
         )
-        table.foreign_append()
         sink = table.sink()
         expect(sink.live_files(sink.load(), paths, nonce), set(paths), "what is live after it")
 

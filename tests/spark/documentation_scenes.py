@@ -120,11 +120,11 @@ async def ask_model(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": row["id"], "label": row["text"], "tokens": 3}
 
 
-_append = hf.Run.append
+def _to_wide_table(verb: Callable[..., hf.Report]) -> Callable[..., hf.Report]:
+    def write(run: hf.Run, *rows: Any, **options: Any) -> hf.Report:  # noqa: ANN401
+        return verb(run, *rows, **{"missing_columns": "null", **options})
 
-
-def _append_to_wide_table(run: hf.Run, *rows: Any, **options: Any) -> hf.Report:  # noqa: ANN401
-    return _append(run, *rows, **{"missing_columns": "null", **options})
+    return write
 
 
 class Scene:
@@ -177,7 +177,10 @@ class Scene:
     def play(self, block: Block) -> None:
         """Run a block as a reader would, on this scene's locations."""
         # A reader's table has the columns of one job; those of the scene have all that pages name.
-        with mock.patch.object(hf.Run, "append", _append_to_wide_table):
+        with (
+            mock.patch.object(hf.Run, "append", _to_wide_table(hf.Run.append)),
+            mock.patch.object(hf.Run, "overwrite", _to_wide_table(hf.Run.overwrite)),
+        ):
             self._play(block)
 
     def _play(self, block: Block) -> None:
