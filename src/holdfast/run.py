@@ -41,7 +41,14 @@ from holdfast.opening import active_session, open_store, open_table
 from holdfast.progress.watching import shown
 from holdfast.sinks.base import Sink, WriterSpec
 from holdfast.sinks.conform import Conformer
-from holdfast.sinks.targets import Create, Target, asked_target, target_of
+from holdfast.sinks.targets import (
+    Create,
+    LanceTable,
+    Target,
+    asked_target,
+    refuse_replace,
+    target_of,
+)
 from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
 from holdfast.spark.frames import SparkDataFrame, SparkSession
@@ -467,6 +474,8 @@ class Run:
         started, target = time.monotonic(), asked_target(to)
         if not (create is None or isinstance(create, Create)):
             raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
+        if mode != "append" and isinstance(target, LanceTable):
+            refuse_replace(target.uri)  # Before anything is created.
         given = open_input(source, key)
         if given.identity:  # Comparing the files of a scan costs next to nothing.
             options = replace(options, verify_input="keys")

@@ -259,21 +259,23 @@ class Driver:
             self.sink.loss(view, Change(removes=removes), "none")
         read = self._snapshot_read(commit.run_file.identity)
         asked = options.based_on or read
+        depends = asked is not None or options.if_table_changed == "raise"
         known = self.ledger.log.base
         if known is None:
             snapshot_id = asked or view.parent_snapshot_id
             known = Base(
                 snapshot_id=snapshot_id or 0,
                 state=self.sink.state(view, snapshot_id),
-                is_binding=asked is not None or options.if_table_changed == "raise",
+                is_binding=depends,
             )
             self.ledger.log.append(known)
+        elif depends and not known.is_binding:
+            # What came since the first start may be in the table, and would go.
+            differences = "it did not depend on the rows that it replaces, and now it does"
+            raise RunMismatchError(run_id=self.ledger.run_id, differences=differences)
         elif asked is not None and asked != known.snapshot_id:
-            raise RunMismatchError(
-                run_id=self.ledger.run_id,
-                differences=f"it was based on snapshot {known.snapshot_id}, and is now based on "
-                f"{asked}",
-            )
+            differences = f"it was based on snapshot {known.snapshot_id}, and is now on {asked}"
+            raise RunMismatchError(run_id=self.ledger.run_id, differences=differences)
         commit.refuse_changed_rows(view)
 
     def _snapshot_read(self, identity: Identity) -> int | None:

@@ -266,6 +266,17 @@ def test_a_run_is_not_based_on_two_snapshots() -> None:
         rig.start(based_on=rig.table.head, takeover="now")
 
 
+def test_a_run_does_not_depend_on_its_rows_from_its_second_start_on() -> None:
+    """Rows that came after the first start would go, though the user says that they must not."""
+    rig, submitter = replacing(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    for asked in ({"if_table_changed": "raise"}, {"based_on": rig.table.head}):
+        with pytest.raises(RunMismatchError, match="it did not depend on the rows"):
+            rig.start(takeover="now", **asked)
+    assert rig.table.ids == sorted(OLD)
+
+
 def test_a_snapshot_that_is_gone_cannot_be_compared() -> None:
     """It was expired, or is another table's."""
     rig = replacing()

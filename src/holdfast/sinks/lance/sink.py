@@ -20,7 +20,6 @@ from holdfast.errors import (
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
-    UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import damage_at
@@ -50,7 +49,7 @@ from holdfast.sinks.staged import (
     mark_text,
     refuse_outside,
 )
-from holdfast.sinks.targets import Create, LanceTable
+from holdfast.sinks.targets import Create, LanceTable, refuse_replace
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
@@ -254,7 +253,7 @@ class LanceSink(StagedFiles):
         Raises:
             UnsupportedTableError: Always.
         """
-        raise self._irreplaceable()
+        refuse_replace(self.name)
 
     def loss(self, _view: TableView, change: Change, _name: str) -> Loss:
         """Return that nothing is removed.
@@ -263,15 +262,8 @@ class LanceSink(StagedFiles):
             UnsupportedTableError: The change removes rows.
         """
         if change.removes != "nothing":
-            raise self._irreplaceable()
+            refuse_replace(self.name)
         return Loss()
-
-    def _irreplaceable(self) -> UnsupportedTableError:
-        return UnsupportedTableError(
-            table=self.name,
-            what="rows of a Lance dataset cannot be replaced",
-            cure="append to it, or replace the rows of an Iceberg table",
-        )
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one version, once, if the dataset is still as in the view.
