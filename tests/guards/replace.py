@@ -12,8 +12,8 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: a manifest names the oldest number that is left in it",
         file="sinks/iceberg/rewrite.py",
-        before="min_sequence_number=min(numbers, default=unassigned)",
-        after="min_sequence_number=unassigned",
+        before="min_sequence_number=min(numbers, default=UNASSIGNED_SEQ)",
+        after="min_sequence_number=UNASSIGNED_SEQ",
         test=f"{_REWRITE} -k list_counts",
     ),
     Guard(

@@ -126,6 +126,12 @@ class HoldfastFileIO(FileIO):
         _translated(lambda: self.storage.delete([uri]))
 
 
+def file_bytes(io: FileIO, path: str) -> bytes:
+    """Return a whole file."""
+    with io.new_input(path).open(seekable=False) as stream:
+        return stream.read()
+
+
 def _exists(storage: Storage, location: str) -> bool:
     try:
         _translated(lambda: storage.size(location))

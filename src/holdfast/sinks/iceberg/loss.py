@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -23,6 +24,7 @@ from pyiceberg.table.snapshots import Snapshot
 from holdfast.errors import UnsupportedTableError
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Change, Loss
+from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest
 from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten
 from holdfast.storage.runtime import io_runtime
@@ -140,13 +142,10 @@ class Losses:
 
     def _read(self, io: FileIO, listed: Sequence[ManifestFile]) -> None:
         """Read the manifests that are not known yet, and forget those that are no longer listed."""
-
-        def read(manifest: ManifestFile) -> Manifest:
-            return _read(io, manifest)
-
         known = self._manifests
         unknown = [manifest for manifest in listed if manifest.manifest_path not in known]
-        found = dict(zip(map(_path, unknown), io_runtime().each(read, unknown), strict=True))
+        read = io_runtime().each(partial(_read, io), unknown)
+        found = dict(zip(map(_path, unknown), read, strict=True))
         paths = [_path(manifest) for manifest in listed]
         self._manifests = {path: found.get(path) or known[path] for path in paths}
         done = self._rewritten
@@ -204,8 +203,7 @@ def _path(manifest: ManifestFile) -> str:
 
 
 def _read(io: FileIO, manifest: ManifestFile) -> Manifest:
-    with io.new_input(manifest.manifest_path).open(seekable=False) as stream:
-        return Manifest(manifest, stream.read())
+    return Manifest(manifest, file_bytes(io, manifest.manifest_path))
 
 
 def _summary(removed: Sequence[LiveFile]) -> dict[str, str]:

@@ -35,6 +35,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
+    UNASSIGNED_SEQ,
     DataFile,
     DataFileContent,
     FileFormat,
@@ -183,8 +184,6 @@ def _one_nan(value: float) -> float:
 
 # ---- Manifests written on executors, listed by the driver
 
-# PyIceberg's own marker for "assign it when the snapshot is written".
-_UNASSIGNED = -1
 HexText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
 
 
@@ -288,8 +287,8 @@ def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
         manifest_length=group.size_bytes,
         partition_spec_id=detail.spec_id,
         content=ManifestContent.DATA,
-        sequence_number=_UNASSIGNED,
-        min_sequence_number=_UNASSIGNED,
+        sequence_number=UNASSIGNED_SEQ,
+        min_sequence_number=UNASSIGNED_SEQ,
         added_snapshot_id=snapshot_id,
         added_files_count=len(group.files),
         existing_files_count=0,

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import fastavro
 from pyiceberg.avro.codecs import CODEC_MAPPING_ICEBERG_TO_AVRO, KNOWN_CODECS
-from pyiceberg.manifest import ManifestFile, PartitionFieldSummary
+from pyiceberg.manifest import UNASSIGNED_SEQ, ManifestFile, PartitionFieldSummary
 
 # ---- Avro files: a header, then blocks of rows
 
@@ -238,16 +238,15 @@ class Rewritten:
             path: Where it is stored.
             snapshot_id: The snapshot that removes the files.
         """
-        unassigned = -1  # PyIceberg's marker: the snapshot's own number.
         numbers = [file.sequence_number for file in self.kept]
         return ManifestFile.from_args(
             manifest_path=path,
             manifest_length=len(self.data),
             partition_spec_id=self.spec_id,
             content=self.content,
-            sequence_number=unassigned,
+            sequence_number=UNASSIGNED_SEQ,  # The list gives it the snapshot's own.
             # Not that of the snapshot: writers drop deletes that are older than all data.
-            min_sequence_number=min(numbers, default=unassigned),
+            min_sequence_number=min(numbers, default=UNASSIGNED_SEQ),
             added_snapshot_id=snapshot_id,
             added_files_count=0,
             existing_files_count=len(self.kept),

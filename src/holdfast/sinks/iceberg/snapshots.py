@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
@@ -38,6 +37,7 @@ from pyiceberg.table.update import (
 from holdfast.errors import UnsupportedTableError
 from holdfast.model.work import StagedTotals
 from holdfast.sinks.base import Change
+from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.loss import Removal, live_manifests
 from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest, manifest_entries
 from holdfast.sinks.iceberg.rewrite import blocks
@@ -176,7 +176,7 @@ def live_paths(table: Table, paths: Collection[str]) -> set[str]:
     needles = sorted({_needle(name) for name in names - found})
 
     def live_names(manifest: ManifestFile) -> set[str]:
-        if not _may_hold(_read(table.io, manifest.manifest_path), needles):
+        if not _may_hold(file_bytes(table.io, manifest.manifest_path), needles):
             return set()
         return {
             entry.data_file.file_path.rsplit("/", 1)[1]
@@ -216,11 +216,6 @@ def _needle(name: str) -> bytes:
     """Return the part of a name that all files of its job share, or all of a short name."""
     nonce = name.partition("-")[0]
     return (nonce if len(nonce) >= _NONCE_CHARS else name).encode()
-
-
-def _read(io: FileIO, path: str) -> bytes:
-    with io.new_input(path).open(seekable=False) as stream:
-        return stream.read()
 
 
 def _may_hold(data: bytes, needles: Iterable[bytes]) -> bool:
