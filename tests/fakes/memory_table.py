@@ -20,6 +20,7 @@ from holdfast.errors import (
     CommitUnknownError,
     RunMismatchError,
     StagedFileMissingError,
+    StoreUnavailableError,
     TableChangedError,
     UnsupportedTableError,
 )
@@ -336,6 +337,9 @@ class MemoryTable:
             raise UnsupportedTableError(table=self.name, what="it has no partitions", cure="none")
         if change.removes == "nothing":
             return Loss()
+        if view.handle.head is not None and view.handle.head not in self.snapshots:
+            # Its manifests went with it.
+            raise StoreUnavailableError(uri="mem://metadata", reason="not found")
         files = self._live_files(view.handle.head)
         self.losses += 1
         return Loss(

@@ -136,4 +136,18 @@ REPLACE_GUARDS = (
         after="        pass\n",
         test=f"{_COMMIT} -k sweep",
     ),
+    Guard(
+        name="replace: what expires while it is read is looked for again",
+        file="engine/commit.py",
+        before="if self.load().parent_snapshot_id == view.parent_snapshot_id:",
+        after="if True:",
+        test=f"{_COMMIT} -k expire_while",
+    ),
+    Guard(
+        name="replace: a store that does not answer is named",
+        file="engine/commit.py",
+        before="if self.load().parent_snapshot_id == view.parent_snapshot_id:",
+        after="if False:",
+        test=f"{_COMMIT} -k does_not_answer",
+    ),
 )

@@ -19,6 +19,7 @@ from holdfast.errors import (
     CommittedThenRemovedError,
     CommitUnknownError,
     HoldfastError,
+    StoreUnavailableError,
     TableChangedError,
 )
 from holdfast.failpoints import failpoint
@@ -206,9 +207,10 @@ class Commit:
         failpoint("after-file-check")
         nonce = self.ledger.ports.new_nonce()
         if change.removes != "nothing":
-            self.refuse_changed_rows(view)
-            name = self.ledger.layout.file_names(nonce)
-            change = replace(change, loss=self.sink.loss(view, change, name))
+            lossy = self._with_loss(view, change, nonce)
+            if lossy is None:
+                return None
+            change = lossy
         number, intent = self._write_intent(view, change, reference, nonce)
         mark = RunMark(
             run_nonce=self.run_file.nonce,
@@ -243,6 +245,23 @@ class Commit:
         if outcome is Outcome.UNSENT:
             self.log.append(Refused(intent_number=number))
         return None
+
+    def _with_loss(self, view: TableView, change: Change, nonce: str) -> Change | None:
+        """Return the change with what it removes; None if the table has changed meanwhile.
+
+        Raises:
+            TableChangedError: The rows have changed, and the run depends on them.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        try:
+            self.refuse_changed_rows(view)
+            name = self.ledger.layout.file_names(nonce)
+            return replace(change, loss=self.sink.loss(view, change, name))
+        except StoreUnavailableError:
+            # Another writer may have replaced the files, and expired what was being read.
+            if self.load().parent_snapshot_id == view.parent_snapshot_id:
+                raise
+            return None
 
     def refuse_changed_rows(self, view: TableView) -> None:
         """Stop if the rows to be replaced have changed, and the run depends on them.

@@ -15,12 +15,13 @@ from holdfast.errors import (
     RunCommittedError,
     RunMismatchError,
     SettingsError,
+    StoreUnavailableError,
     TableChangedError,
 )
 from holdfast.ledger.parts import read_objects
 from holdfast.model.coverage import Origin
 from holdfast.model.records import Identity
-from holdfast.sinks.base import Sink
+from holdfast.sinks.base import Change, Loss, Sink, TableView
 from tests.fakes.memory_scan import MemoryScan
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -103,6 +104,46 @@ def test_however_a_post_ends_the_rows_are_replaced_once(fault: PostFault) -> Non
     start_until_it_ends(rig)
     rig.table.arrive_late()
     assert rig.table.ids == sorted([*NEWER, *ALL])
+
+
+class ExpiredWhileRead(MemoryTable):
+    """A table whose files are replaced and expired while the first loss is computed."""
+
+    looks = 0
+
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:
+        """Let the snapshot that is being read go, with its manifests."""
+        self.looks += 1
+        if self.looks == 1:
+            self.snapshots.clear()
+            self.head = None
+            self.foreign_rows(NEWER)
+        return super().loss(view, change, name)
+
+
+class SilentStore(MemoryTable):
+    """A table whose manifests cannot be read."""
+
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:  # noqa: ARG002
+        """Raise, as a store does that is down."""
+        raise StoreUnavailableError(uri="mem://metadata", reason="no answer")
+
+
+def test_rows_that_expire_while_they_are_read_are_looked_for_again() -> None:
+    """The new rows replace those that are there then, without another start."""
+    table = ExpiredWhileRead()
+    table.foreign_rows(OLD)
+    report = Rig(table=table, mode="overwrite").start()
+    assert (report.posts, report.replaced_rows, table.ids) == (1, len(NEWER), ALL)
+
+
+def test_a_store_that_does_not_answer_is_named() -> None:
+    """If the table is as it was, nobody has expired what could not be read."""
+    table = SilentStore()
+    table.foreign_rows(OLD)
+    with pytest.raises(StoreUnavailableError, match="no answer"):
+        Rig(table=table, mode="overwrite").start()
+    assert table.ids == sorted(OLD)
 
 
 def test_a_refused_replace_leaves_the_old_rows() -> None:
