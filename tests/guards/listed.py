@@ -196,10 +196,10 @@ GUARDS = (
     Guard(
         name="each post has an intent of its own",
         file="engine/commit.py",
-        before="        number, intent = self._write_intent(view, change, reference, nonce)\n",
+        before="        number, intent = self._write_intent(view, complete, reference, nonce)\n",
         after="        number, intent = next(iter(self.log.intents.items()), (0, None))\n"
         "        if intent is None:\n"
-        "            number, intent = self._write_intent(view, change, reference, nonce)\n",
+        "            number, intent = self._write_intent(view, complete, reference, nonce)\n",
         test="tests/unit/engine/test_commit.py",
     ),
     Guard(

@@ -89,9 +89,10 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: what goes is computed for each look at the table",
         file="engine/commit.py",
-        before="            change = replace(change, loss=self.sink.loss(view, change, name))\n",
-        after="            if not tally.posts:\n"
-        "                change = replace(change, loss=self.sink.loss(view, change, name))\n",
+        before="return replace(change, loss=self.sink.loss(view, change, name))",
+        after="""if self.log.intents:
+                return change
+            return replace(change, loss=self.sink.loss(view, change, name))""",
         test=f"{_COMMIT} -k before_the_post",
     ),
     Guard(

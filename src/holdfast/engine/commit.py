@@ -206,12 +206,10 @@ class Commit:
         self.sink.check(view, schemas, change.adds)
         failpoint("after-file-check")
         nonce = self.ledger.ports.new_nonce()
-        if change.removes != "nothing":
-            lossy = self._with_loss(view, change, nonce)
-            if lossy is None:
-                return None
-            change = lossy
-        number, intent = self._write_intent(view, change, reference, nonce)
+        complete = self._with_loss(view, change, nonce)
+        if complete is None:
+            return None
+        number, intent = self._write_intent(view, complete, reference, nonce)
         mark = RunMark(
             run_nonce=self.run_file.nonce,
             intent_number=number,
@@ -222,7 +220,7 @@ class Commit:
         tally.posts += 1
         failpoint("before-post")
         try:
-            outcome = self.sink.post(view, self.run_id, mark, change)
+            outcome = self.sink.post(view, self.run_id, mark, complete)
         except CommitRefusedError:
             with contextlib.suppress(HoldfastError):  # The refusal is the error worth raising.
                 tally.conflict = number
@@ -253,6 +251,8 @@ class Commit:
             TableChangedError: The rows have changed, and the run depends on them.
             StoreUnavailableError: The table's storage does not answer.
         """
+        if change.removes == "nothing":
+            return change
         try:
             self.refuse_changed_rows(view)
             name = self.ledger.layout.file_names(nonce)
