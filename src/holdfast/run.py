@@ -15,6 +15,7 @@ from holdfast.engine.options import (
     Duration,
     IfCommitted,
     IfTableChanged,
+    IsolationLevel,
     MissingColumns,
     Mode,
     Takeover,
@@ -198,6 +199,7 @@ class Run:
         cost: float | Callable[[Any], float] = 0.0,
         allow_empty: bool = False,
         if_table_changed: IfTableChanged = "replace",
+        isolation_level: IsolationLevel = "serializable",
         based_on: int | None = None,
     ) -> Report:
         """Transform rows and put them in place of all rows of an Iceberg table, exactly once.
@@ -222,6 +224,8 @@ class Run:
             allow_empty: Whether no rows at all may replace the table's.
             if_table_changed: "replace": the rows that are there at the commit go; "raise": raise
                 `TableChangedError` if they are not those of the run's first start.
+            isolation_level: "serializable": rows that others add meanwhile go, too; "snapshot":
+                they stay, as long as the others do nothing else to the rows to be replaced.
             based_on: The snapshot that the input was computed from, if that is this table: raise
                 `TableChangedError` if the table's rows are no longer those of that snapshot.
 
@@ -247,6 +251,7 @@ class Run:
         retries: int = 2,
         cost: float | Callable[[Any], float] = 0.0,
         if_table_changed: IfTableChanged = "replace",
+        isolation_level: IsolationLevel = "serializable",
         based_on: int | None = None,
     ) -> Report:
         """Transform rows and put them in place of the partitions that they are in, exactly once.
@@ -267,6 +272,7 @@ class Run:
             retries: As for `overwrite`.
             cost: As for `append`.
             if_table_changed: As for `overwrite`, whichever partition has changed.
+            isolation_level: As for `overwrite`, in the partitions that are replaced.
             based_on: As for `overwrite`.
 
         Raises:

@@ -160,14 +160,22 @@ class MemoryTable:
         """Let another writer add a snapshot."""
         self._add(MemorySnapshot(snapshot_id=self._new_id(), **self._on_head()))
 
-    def foreign_rows(self, ids: Sequence[int]) -> None:
-        """Let another writer add a snapshot with rows."""
+    def foreign_rewrite(self, ids: Sequence[int] = ()) -> None:
+        """Let another writer put all rows into one file, with more of its own."""
+        live = frozenset(file.path for file in self._live_files(self.head))
+        self.foreign_rows([*self.ids, *ids], removed=live)
+
+    def foreign_rows(self, ids: Sequence[int], removed: frozenset[str] = frozenset()) -> None:
+        """Let another writer add a snapshot with rows, in place of other files."""
         path = f"mem://data/foreign-{self._new_id()}"
         self.files[path] = pa.table({"id": pa.array(ids, pa.int64())})
         file = StagedFile(path=path, size_bytes=size_of(self.files[path]), rows=len(ids))
         group = StagedGroup(path=f"{path}.manifest", size_bytes=1, files=(file,), detail={})
-        made = MemorySnapshot(snapshot_id=self._new_id(), groups=(group,), **self._on_head())
-        self._add(made)
+        self._add(
+            MemorySnapshot(
+                snapshot_id=self._new_id(), groups=(group,), removed=removed, **self._on_head()
+            )
+        )
 
     def roll_back(self, snapshot_id: int) -> None:
         """Make an older snapshot the head; properties stay, as in Iceberg."""
@@ -325,11 +333,11 @@ class MemoryTable:
         self.foreign_append()
         return Outcome.UNKNOWN if fault is PostFault.ANSWER_LOST else Outcome.LANDED
 
-    def state(self, view: TableView, snapshot_id: int | None) -> str:  # noqa: ARG002
+    def states(self, view: TableView, snapshot_id: int | None) -> frozenset[str]:  # noqa: ARG002
         """Return the paths of all files that are live in a snapshot."""
         if snapshot_id is not None and snapshot_id not in self.snapshots:
             raise TableChangedError(table=self.name, change=f"snapshot {snapshot_id} is gone")
-        return " ".join(sorted(file.path for file in self._live_files(snapshot_id)))
+        return frozenset(file.path for file in self._live_files(snapshot_id))
 
     def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what a change removes from the table; it has no partitions."""
@@ -341,6 +349,10 @@ class MemoryTable:
             # Its manifests went with it.
             raise StoreUnavailableError(uri="mem://metadata", reason="not found")
         files = self._live_files(view.handle.head)
+        if change.base is not None:
+            if gone := change.base - {file.path for file in files}:
+                raise TableChangedError(table=self.name, change=f"{min(gone)} is gone")
+            files = [file for file in files if file.path in change.base]
         self.losses += 1
         return Loss(
             files=len(files),

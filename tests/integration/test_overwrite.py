@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,6 +19,8 @@ from holdfast.errors import (
     TransformError,
     UnsupportedTableError,
 )
+from holdfast.sinks.base import Outcome
+from holdfast.sinks.iceberg.sink import IcebergSink
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
@@ -106,6 +109,30 @@ def test_an_overwrite_that_failed_goes_on_and_replaces_all_rows_once(
     shop.old().writeTo(shop.name).append()
     again = shop.run().overwrite(shop.new(), transform=Noted(tmp_path), **options)
     assert (again.outcome, len(shop.ids())) == ("already_committed", 2 * ROWS)
+
+
+def test_with_snapshot_isolation_what_others_add_meanwhile_stays(shop: Shop) -> None:
+    """A scan of the table itself, computed anew, beside a writer that appends."""
+    scan = hf.scan_iceberg(shop.name)
+
+    def later(batch: pa.RecordBatch) -> pa.RecordBatch:
+        ids = pc.add(batch.column("id"), 1000)
+        return batch.set_column(0, "id", ids)
+
+    def beside(sink: IcebergSink, *arguments: Any) -> Outcome:  # noqa: ANN401
+        if not added:
+            added.append(True)
+            shop.new(partitions=1).writeTo(shop.name).append()
+        return post(sink, *arguments)
+
+    added: list[bool] = []
+    post = IcebergSink.post
+    options: dict[str, Any] = {"to": shop.name, "transform": later}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IcebergSink, "post", beside)
+        report = shop.run().overwrite(scan, isolation_level="snapshot", **options)
+    assert (report.posts, report.replaced_rows) == (2, ROWS)
+    assert shop.ids() == sorted([id_ for id_ in NEW if id_ % 4 == 0] + [i + 1000 for i in OLD])
 
 
 def test_partitions_without_new_rows_stay(shop: Shop) -> None:

@@ -63,6 +63,7 @@ DEEDS: dict[str, Deed] = {
     "rewind": _harmful("the catalog denies what the log says: TableChangedError"),
     "widen a column": _harmless("Iceberg reads old files as the wider type"),
     "hide the history": _harmless("the mark is found without it"),
+    "compact the base": _harmful("old rows cannot be told from new ones: TableChangedError"),
     # ---- to a Lance dataset -------------------------------------------------------------------
     "restore": _harmful("what landed is gone: CommittedThenRemovedError"),
     "clean up": _harmful_in_doubt("a post may stay in doubt for ever: CommitUnknownError"),

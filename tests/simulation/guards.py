@@ -24,7 +24,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Intent, Record, Refused, encode_record
 from holdfast.model.work import Work
-from holdfast.sinks.base import Loss, Outcome, TableView
+from holdfast.sinks.base import Change, Loss, Outcome, TableView
 from holdfast.storage.port import StorageError
 from holdfast.worker import replay
 from tests.fakes.memory_table import MemorySnapshot
@@ -192,6 +192,11 @@ def _loss_of_its_first_look(table: SimTable, *arguments: Any) -> Loss:
     return first
 
 
+def _loss_of_all(table: SimTable, view: TableView, change: Change, name: str) -> Loss:
+    """Act as a sink that removes what others have added, too."""
+    return _loss(table, view, replace(change, base=None), name)
+
+
 _loss = SimTable.loss
 
 Patches = Callable[[], list[Any]]
@@ -253,6 +258,7 @@ GUARDS: dict[str, Patches] = {
     "doubt is told": lambda: [mock.patch.object(drive, "refuse_doubt", resolve.refuse_landed)],
     "new rows": lambda: [mock.patch.object(Workbook, "reopen", _refuses_new_rows)],
     "loss of its look": lambda: [mock.patch.object(SimTable, "loss", _loss_of_its_first_look)],
+    "spared rows": lambda: [mock.patch.object(SimTable, "loss", _loss_of_all)],
     "manifests in use": lambda: [
         mock.patch.object(cleanup, "_kept_posts", lambda *_arguments: set()),
         mock.patch.object(SimTable, "live_files", lambda *_arguments: set()),

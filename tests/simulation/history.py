@@ -364,6 +364,7 @@ class History:
             "max_errors": setting.max_errors,
             "cost": 1.0 if setting.is_priced else 0.0,
             "allow_empty": True,
+            "isolation_level": "snapshot" if setting.spares_others else "serializable",
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

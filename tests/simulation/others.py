@@ -113,6 +113,10 @@ def _hide(history: History) -> None:
 def _append(history: History) -> None:
     history.table.append_rows()
     history.did("append")
+    if history.setting.replaces and not history.table.ever and history.world.chance.of(2, 0.4):
+        history.world.pause("compact")
+        history.table.compact()
+        history.did("compact the base" if history.setting.spares_others else "compact")
 
 
 def _append_often(history: History) -> None:

@@ -64,6 +64,8 @@ class Setting:
     is_priced: bool
     # Whether the run's rows replace all others.
     replaces: bool = False
+    # Whether rows that others add meanwhile stay then.
+    spares_others: bool = False
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
@@ -111,10 +113,16 @@ class Setting:
             is_priced=chance.of(2) == 1,
             replaces=table_format == "iceberg" and chance.of(2, 0.4) == 1,
         )
+        if drawn.replaces:
+            drawn = drawn.as_spared() if chance.of(2, 0.4) else drawn
         # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
         if "owner" in drawn.others and chance.of(2):
             drawn = drawn.as_slow()
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
+
+    def as_spared(self) -> Setting:
+        """Return the setting of a replace that leaves others' rows alone, with some to be left."""
+        return replace(self, spares_others=True, others=(*self.others, "writer", "writer"))
 
     def as_scan(self) -> Setting:
         """Return the setting for a scan: its rows need no keys and are the same for all readers."""

@@ -210,7 +210,7 @@ class SimTable(MemoryTable):
         def arrives() -> bool:
             if view.uuid != self.uuid or self.is_gone:
                 return False
-            before = self._ids_of(self._live_files(self.head))
+            before = self._live_files(self.head)
             if super(SimTable, self).post(view, run_id, mark, change) is not Outcome.LANDED:
                 return False
             self._check_landing(mark.snapshot_id, before, change)
@@ -225,6 +225,11 @@ class SimTable(MemoryTable):
             self.conflicts.add(mark.snapshot_id)
         return outcome
 
+    def states(self, view: TableView, snapshot_id: int | None) -> frozenset[str]:
+        """Return which files are live in a snapshot."""
+        self._world.pause("read the states")
+        return super().states(view, snapshot_id)
+
     def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what a change removes from the table."""
         self._world.pause("compute the loss")
@@ -234,6 +239,11 @@ class SimTable(MemoryTable):
         """Let another writer add a snapshot with a row of its own."""
         self._foreign_ids += 1
         self.foreign_rows([-self._foreign_ids])
+
+    def compact(self) -> None:
+        """Let another writer put all rows into one file."""
+        live = self._live_files(self.head)
+        self.foreign_rows(self._ids_of(live), frozenset(file.path for file in live))
 
     def replace(self) -> None:
         """Replace the table's content, as CREATE OR REPLACE does: a new history starts."""
@@ -291,10 +301,14 @@ class SimTable(MemoryTable):
                         path, self.files[path], written, self.columns, self.known_columns
                     )
 
-    def _check_landing(self, snapshot_id: int, before: list[int], change: Change) -> None:
+    def _check_landing(
+        self, snapshot_id: int, before: Sequence[StagedFile], change: Change
+    ) -> None:
         """Compare the table's rows with what the mode makes of those before it and the new ones."""
         ours = self._ids_of([file for group in change.adds for file in group.files])
-        wanted = sorted(ours if change.removes == "all" else [*before, *ours])
+        if change.removes == "all":
+            before = [f for f in before if change.base is not None and f.path not in change.base]
+        wanted = sorted([*self._ids_of(before), *ours])
         found = self._ids_of(self._live_files(self.head))
         if found != wanted:
             self.mislanded.append(f"snapshot {snapshot_id} has the rows {found}, not {wanted}")

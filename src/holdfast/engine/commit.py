@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.engine.base import ReplacedRows
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitConflictError,
@@ -67,6 +68,11 @@ class Commit:
     ledger: Ledger
     run_file: RunFile
     sink: Sink
+
+    @property
+    def replaced(self) -> ReplacedRows:
+        """The rows that the run replaces."""
+        return ReplacedRows(ledger=self.ledger, sink=self.sink, identity=self.run_file.identity)
 
     @property
     def run_id(self) -> str:
@@ -254,7 +260,8 @@ class Commit:
         if change.removes == "nothing":
             return change
         try:
-            self.refuse_changed_rows(view)
+            if change.base is None:  # Otherwise what others add may come, and the loss says more.
+                self.replaced.refuse_changed(view)
             name = self.ledger.layout.file_names(nonce)
             return replace(change, loss=self.sink.loss(view, change, name))
         except StoreUnavailableError:
@@ -262,22 +269,6 @@ class Commit:
             if self.load().parent_snapshot_id == view.parent_snapshot_id:
                 raise
             return None
-
-    def refuse_changed_rows(self, view: TableView) -> None:
-        """Stop if the rows to be replaced have changed, and the run depends on them.
-
-        Raises:
-            TableChangedError: They have changed since the run began.
-        """
-        base = self.log.base
-        if base is None or not base.is_binding:
-            return
-        if self.sink.state(view, view.parent_snapshot_id) != base.state:
-            raise TableChangedError(
-                table=self.sink.name,
-                change=f"its rows are no longer those of snapshot {base.snapshot_id}, which this "
-                "run is based on",
-            )
 
     def _record_refusal(self, tally: _Tally, view: TableView) -> None:
         """Record that the last post was refused, if a look after it proves that it cannot land.

@@ -24,12 +24,11 @@ from holdfast.errors import (
     StagedFileMissingError,
 )
 from holdfast.ledger.ledger import Ledger, log_step
-from holdfast.ledger.parts import read_pins
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import changed_columns
 from holdfast.model.history import starts_of
-from holdfast.model.records import Base, Claim, Identity, PartReference, Seal
+from holdfast.model.records import Claim, Identity, PartReference, Seal
 from holdfast.model.report import Compared, Outcome, Report
 from holdfast.model.work import StagedTotals, Work
 from holdfast.sinks.base import Change, MayLack, Sink, TableView, WriterSpec
@@ -138,7 +137,7 @@ class Driver:
         # wrote an intent, only a view loaded after our claim counts.
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
-            return self._after_landing(landed, by, options, book, identity)
+            return self._after_landing(commit, landed, by, options, book)
         self.input.settle(self.ledger, compare=True)
         self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, options)))
         if self.prepared is None:
@@ -148,8 +147,7 @@ class Driver:
         # The output is made for the columns that this start saw first. Since then, a name may have
         # become that of another column.
         self.sink.check(view, [began_with, *book.schemas], [])
-        if REMOVES[identity.mode] != "nothing":
-            self._settle_base(commit, view, options)
+        commit.replaced.settle(view, options)
         passes = Passes(
             Start(
                 ledger=self.ledger,
@@ -193,11 +191,11 @@ class Driver:
 
     def _after_landing(
         self,
+        commit: Commit,
         landed: Landed,
         by: Compared,
         options: WriteOptions,
         book: Workbook,
-        identity: Identity,
     ) -> Report:
         """Return the report of a start that found the run in the table, and compare the input."""
         receipt = landed.receipt
@@ -205,7 +203,7 @@ class Driver:
         compared = options.if_committed == "compare" and bool(options.verify_input)
         if compared:
             # A scan of the table itself finds it changed, by this run.
-            is_own = self._snapshot_read(identity) is not None
+            is_own = commit.replaced.snapshot_read() is not None
             self.input.settle(self.ledger, compare=not is_own)
             compared = self._compare(book, receipt.staged, options)
         seal = self._seal_of(receipt.staged)
@@ -246,47 +244,6 @@ class Driver:
             if self.ledger.run_file() is None:
                 raise
 
-    def _settle_base(self, commit: Commit, view: TableView, options: WriteOptions) -> None:
-        """Record which rows the run replaces, and refuse before a row is paid for.
-
-        Raises:
-            UnsupportedTableError: The rows of this table cannot be replaced.
-            TableChangedError: They have changed since the run began, and it depends on them.
-            RunMismatchError: Another start named another snapshot.
-        """
-        removes = REMOVES[commit.run_file.identity.mode]
-        if removes == "partitions":  # Not every table has some; for "all", `state` refuses.
-            self.sink.loss(view, Change(removes=removes), "none")
-        read = self._snapshot_read(commit.run_file.identity)
-        asked = options.based_on or read
-        depends = asked is not None or options.if_table_changed == "raise"
-        known = self.ledger.log.base
-        if known is None:
-            snapshot_id = asked or view.parent_snapshot_id
-            known = Base(
-                snapshot_id=snapshot_id or 0,
-                state=self.sink.state(view, snapshot_id),
-                is_binding=depends,
-            )
-            self.ledger.log.append(known)
-        elif depends and not known.is_binding:
-            # What came since the first start may be in the table, and would go.
-            differences = "it did not depend on the rows that it replaces, and now it does"
-            raise RunMismatchError(run_id=self.ledger.run_id, differences=differences)
-        elif asked is not None and asked != known.snapshot_id:
-            differences = f"it was based on snapshot {known.snapshot_id}, and is now on {asked}"
-            raise RunMismatchError(run_id=self.ledger.run_id, differences=differences)
-        commit.refuse_changed_rows(view)
-
-    def _snapshot_read(self, identity: Identity) -> int | None:
-        """Return the snapshot of the table itself that the input was read from, if it was."""
-        pinned = self.ledger.log.pinned
-        if pinned is None:
-            return None
-        origin = read_pins(self.ledger.storage, self.ledger.layout, pinned.pins).origin
-        is_own = origin.table_uuid == identity.table_uuid and origin.branch in {"", identity.branch}
-        return origin.snapshot_id if is_own else None
-
     def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
         """Return the columns that the output may lack: those added since the run began.
 
@@ -315,7 +272,8 @@ class Driver:
     def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:
         renew(self.ledger, commit, book)
         removes = REMOVES[commit.run_file.identity.mode]
-        change = Change(adds=book.work.groups, removes=removes)
+        base = commit.replaced.only(options)
+        change = Change(adds=book.work.groups, removes=removes, base=base)
         if removes == "all" and not options.allow_empty and not StagedTotals.of(change.adds).rows:
             raise EmptyOutputError(table=self.sink.name)
         return commit.publish(change, book.seal(), book.schemas)

@@ -31,6 +31,8 @@ VerifyInput = Literal["keys", "rows", False]
 MissingColumns = Literal["error", "null"]
 # If rows that a run replaces have changed since it began: replace those that are there now, or not.
 IfTableChanged = Literal["replace", "raise"]
+# Whether rows that others add while a run is under way are replaced by it, or stay.
+IsolationLevel = Literal["serializable", "snapshot"]
 Duration = str | float | timedelta
 
 
@@ -61,6 +63,7 @@ class WriteOptions:
     # replaces have changed since it began; and the snapshot that its input was computed from.
     allow_empty: bool = False
     if_table_changed: IfTableChanged = "replace"
+    isolation_level: IsolationLevel = "serializable"
     based_on: int | None = None
     limits: Limits = DEFAULT_LIMITS
 
@@ -79,6 +82,7 @@ class WriteOptions:
         _one_of("on_error", self.on_error, OnError)
         _true_or_false("allow_empty", self.allow_empty)
         _one_of("if_table_changed", self.if_table_changed, IfTableChanged)
+        _one_of("isolation_level", self.isolation_level, IsolationLevel)
         _whole_number("based_on", self.based_on, least=1, optional=True)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -131,6 +131,40 @@ def read_objects(storage: Storage, layout: RunLayout, reference: PartReference) 
 class _Object(msgspec.Struct):
     path: str
     size_bytes: Count
+
+
+# ---- The states of a table's files, as a part of the ledger
+
+_STATE_SCHEMA = pa.schema([("state", pa.string())])
+
+
+def write_states(
+    storage: Storage, layout: RunLayout, name: str, states: Iterable[str]
+) -> PartReference:
+    """Write states as one part and return the reference for a record.
+
+    Raises:
+        StoreUnavailableError: The store did not take it.
+    """
+    table = pa.table({"state": sorted(states)}, schema=_STATE_SCHEMA)
+    return _write_table(storage, layout, name, table)
+
+
+def read_states(storage: Storage, layout: RunLayout, reference: PartReference) -> frozenset[str]:
+    """Read back what `write_states` wrote.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    uri, batches = _read_table(storage, layout, reference)
+    with damage_at(uri):
+        rows = [typed(row, _State) for batch in batches for row in batch.to_pylist()]
+    return frozenset(row.state for row in rows)
+
+
+class _State(msgspec.Struct):
+    state: str
 
 
 def _write_table(storage: Storage, layout: RunLayout, name: str, table: pa.Table) -> PartReference:

@@ -395,6 +395,8 @@ class Base:
     state: str
     # Whether the run must not land once they have changed.
     is_binding: bool
+    # The state of each of these files, if what others add since is to stay.
+    states: PartReference | None = None
 
 
 Body = Claim | Plan | Seal | Renewal | Stop | Intent | Refused | Receipt | Abort | Pinned | Base

@@ -113,6 +113,9 @@ class Change:
     # What is added to the table.
     adds: Sequence[StagedGroup] = ()
     removes: Removes = "nothing"
+    # The states of the files that were there when the run began (see `Sink.states`), if only their
+    # rows may go. None: what others have added since goes, too.
+    base: frozenset[str] | None = None
     # What that is in the table that the post builds on: see `Sink.loss`.
     loss: Loss = Loss()
 
@@ -268,8 +271,8 @@ class Sink(Protocol):
     def post_empty(self, view: TableView) -> Outcome:
         """Give the branch a first, empty snapshot, once."""
 
-    def state(self, view: TableView, snapshot_id: int | None) -> str:
-        """Return a digest of all rows of a snapshot, as files and deletes tell them.
+    def states(self, view: TableView, snapshot_id: int | None) -> frozenset[str]:
+        """Return a text for each live file of a snapshot; the same texts mean the same rows.
 
         Args:
             view: A fresh look at the table.
@@ -290,6 +293,7 @@ class Sink(Protocol):
 
         Raises:
             UnsupportedTableError: The rows cannot be removed from this table.
+            TableChangedError: Others have changed rows of `change.base`.
         """
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:

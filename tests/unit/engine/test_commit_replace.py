@@ -349,3 +349,50 @@ def test_no_rows_replace_all_only_if_the_user_says_so() -> None:
     assert rig.table.ids == sorted(OLD)
     report = rig.start(MemorySubmitter([]), allow_empty=True)
     assert (report.rows, report.replaced_rows, rig.table.ids) == (0, len(OLD), [])
+
+
+# ---- Snapshot isolation: what others add meanwhile stays
+
+
+def test_with_snapshot_isolation_rows_that_others_add_meanwhile_stay() -> None:
+    """Those that were there when the run began go, also if they are read in a later start."""
+    rig, submitter = replacing(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter, isolation_level="snapshot")
+    rig.table.foreign_rows(NEWER)
+    rig.table.before_post = lambda: rig.table.foreign_rows([-20])
+    report = rig.start(isolation_level="snapshot", takeover="now")
+    assert (report.posts, report.replaced_rows) == (2, len(OLD))
+    assert rig.table.ids == sorted([-20, *NEWER, *ALL])
+
+
+def test_with_snapshot_isolation_others_must_not_touch_the_old_rows() -> None:
+    """New rows could not be told from old ones; asked to replace both, the run goes on."""
+    rig = replacing()
+    rig.table.before_post = lambda: rig.table.foreign_rewrite(NEWER)
+    with pytest.raises(TableChangedError, match="is gone"):
+        rig.start(isolation_level="snapshot")
+    submitter = two_partitions()
+    with pytest.raises(TableChangedError):
+        rig.start(submitter, isolation_level="snapshot")
+    assert (submitter.plans, rig.table.ids) == ([], sorted([*OLD, *NEWER]))
+    report = rig.start()
+    assert (report.kept_rows, rig.table.ids) == (len(ALL), ALL)
+
+
+def test_snapshot_isolation_is_not_asked_for_from_a_second_start_on() -> None:
+    """The first did not keep which rows were there; what came since would go or stay by chance."""
+    rig, submitter = replacing(), two_partitions()
+    submitter.before_task[1] = rig.storage.kill
+    rig.start_and_die(submitter)
+    with pytest.raises(RunMismatchError, match='isolation_level was "serializable"'):
+        rig.start(isolation_level="snapshot", takeover="now")
+
+
+def test_a_run_that_depends_on_its_rows_lets_others_add_some_with_snapshot_isolation() -> None:
+    """Its input was computed from rows that are all still there, and only these go."""
+    rig = replacing()
+    read = rig.table.head
+    rig.table.foreign_rows(NEWER)
+    rig.start(based_on=read, isolation_level="snapshot")
+    assert rig.table.ids == sorted([*NEWER, *ALL])

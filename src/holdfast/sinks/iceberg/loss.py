@@ -11,9 +11,10 @@ another writer has merged manifests, it would bring all its files back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -21,7 +22,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.table.snapshots import Snapshot
 
-from holdfast.errors import UnsupportedTableError
+from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Change, Loss
 from holdfast.sinks.iceberg.file_io import file_bytes
@@ -77,6 +78,7 @@ class Losses:
 
         Raises:
             UnsupportedTableError: Partitions cannot be replaced in this table.
+            TableChangedError: Others have changed rows of `change.base`.
             ValueError: A manifest cannot be read.
         """
         listed = live_manifests(table.io, parent)
@@ -84,6 +86,8 @@ class Losses:
         new = self._partitions_of(table.io, change.adds)
         if change.removes == "partitions":
             self._refuse_other_specs(table, listed)
+        if change.base is not None:
+            self._refuse_changed(self._files(listed), change, new)
         rewritten: dict[str, Rewritten] = {}
         kept: list[ManifestFile] = []
         locations = SimpleLocationProvider(table.location(), table.properties)
@@ -92,7 +96,8 @@ class Losses:
             gone = {
                 file.at
                 for file in old.files
-                if change.removes == "all" or (file.spec_id, file.partition) in new
+                if (change.removes == "all" or (file.spec_id, file.partition) in new)
+                and (change.base is None or _state(file) in change.base)
             }
             if not gone:
                 kept.append(manifest)
@@ -115,22 +120,57 @@ class Losses:
             handle=Removal(kept=kept, rewritten=rewritten, summary=summary),
         )
 
-    def state(self, table: Table, snapshot: Snapshot | None) -> str:
-        """Return a digest of the files that are live in a snapshot.
-
-        The path of a file is not enough: a delete may apply to it that did not before.
+    def states(self, table: Table, snapshot: Snapshot | None) -> frozenset[str]:
+        """Return the states of the files that are live in a snapshot, of deletes too.
 
         Raises:
             ValueError: A manifest cannot be read.
         """
         listed = live_manifests(table.io, snapshot)
         self._read(table.io, listed)
-        files = [file for manifest in listed for file in self._manifests[_path(manifest)].files]
-        lines = sorted(
-            f"{file.content} {file.spec_id} {file.sequence_number} {file.first_row_id} {file.path}"
-            for file in files
+        return frozenset(map(_state, self._files(listed)))
+
+    def _files(self, listed: Sequence[ManifestFile]) -> Iterator[LiveFile]:
+        for manifest in listed:
+            yield from self._manifests[_path(manifest)].files
+
+    def _refuse_changed(
+        self, files: Iterable[LiveFile], change: Change, new: AbstractSet[Partition]
+    ) -> None:
+        """Stop if others have done more than add rows where rows are to be replaced.
+
+        A row that they updated or compacted since the run began is in a file that looks added.
+
+        Raises:
+            TableChangedError: A file of the base is gone, or there are deletes that it lacks.
+        """
+        base = change.base or frozenset()
+        touched = {f"{_partition_text(partition)} " for partition in new}
+        everywhere = change.removes == "all"
+        live = set()
+        deletes = []
+        for file in files:
+            live.add(state := _state(file))
+            if file.content != _DATA and state not in base:
+                is_touched = not file.partition or (file.spec_id, file.partition) in new
+                deletes += [file.path] if everywhere or is_touched else []
+        gone = [
+            state.rpartition(" ")[2]
+            for state in base - live
+            if everywhere or f"{state.partition(' ')[0]} " in touched
+        ]
+        if not gone and not deletes:
+            return
+        found = (
+            f"{len(gone)} of the files that were there are gone, for example {min(gone)}"
+            if gone
+            else f"rows were deleted by {min(deletes)}"
         )
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        raise TableChangedError(
+            table=self.table,
+            change=f"{found}, so that rows that others added cannot be told from those that this "
+            'run replaces; isolation_level="serializable" replaces them all',
+        )
 
     def _without(self, manifest: ManifestFile, gone: set[int], codec: str) -> Rewritten:
         """Return a manifest without some files; as at the last look, if the same files go."""
@@ -196,6 +236,22 @@ def live_manifests(io: FileIO, parent: Snapshot | None) -> list[ManifestFile]:
         for manifest in (parent.manifests(io) if parent else [])
         if manifest.has_added_files() or manifest.has_existing_files()
     ]
+
+
+def _state(file: LiveFile) -> str:
+    """Return all that decides which rows a file adds to a table; its partition is the first word.
+
+    The path is not enough: by its number in the sequence, a delete applies to it or does not.
+    """
+    partition = _partition_text((file.spec_id, file.partition))
+    return f"{partition} {file.content} {file.sequence_number} {file.first_row_id} {file.path}"
+
+
+@lru_cache(maxsize=10_000)
+def _partition_text(partition: Partition) -> str:
+    """Return a short text without blanks; the same in every process."""
+    spec_id, values = partition
+    return f"{spec_id}:{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
 
 
 def _path(manifest: ManifestFile) -> str:

@@ -314,8 +314,8 @@ class IcebergSink(StagedFiles):
         if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
             raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
 
-    def state(self, view: TableView, snapshot_id: int | None) -> str:
-        """Return a digest of all rows of a snapshot, as files and deletes tell them.
+    def states(self, view: TableView, snapshot_id: int | None) -> frozenset[str]:
+        """Return a text for each live file of a snapshot; the same texts mean the same rows.
 
         Raises:
             TableChangedError: The table no longer has the snapshot.
@@ -326,13 +326,14 @@ class IcebergSink(StagedFiles):
         if snapshot_id and snapshot is None:
             raise TableChangedError(table=self._name, change=f"snapshot {snapshot_id} is gone")
         with self._storage_of(view):
-            return self._losses.state(table, snapshot)
+            return self._losses.states(table, snapshot)
 
     def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what a change removes from the table; nothing is written yet.
 
         Raises:
             UnsupportedTableError: Partitions cannot be replaced in this table.
+            TableChangedError: Others have changed rows of `change.base`.
             StoreUnavailableError: The table's storage does not answer.
         """
         if change.removes == "nothing":

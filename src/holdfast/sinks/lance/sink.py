@@ -247,7 +247,7 @@ class LanceSink(StagedFiles):
         outcome, _ = Post(place=self._place, view=view, schema=schema).send()
         return outcome
 
-    def state(self, _view: TableView, _snapshot_id: int | None) -> str:
+    def states(self, _view: TableView, _snapshot_id: int | None) -> frozenset[str]:
         """Refuse: rows of a dataset are not replaced.
 
         Raises:

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from holdfast.errors import UnsupportedTableError
+from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.sinks.base import Change, Loss, Outcome, Removes, RunMark, TableView
 from holdfast.sinks.iceberg import rewrite
 from holdfast.sinks.iceberg.manifests import manifest_entries
@@ -43,19 +43,27 @@ class Replacing:
         made.post({3: "fi", 4: "no"}, "nothing")
         return made
 
-    def change(self, view: TableView, rows: dict[int, str | None], removes: Removes) -> Change:
+    def change(
+        self,
+        view: TableView,
+        rows: dict[int, str | None],
+        removes: Removes,
+        base: frozenset[str] | None = None,
+    ) -> Change:
         """Stage rows, and find out what they replace."""
         writer = self.sink.writer_spec(view).open(uuid.uuid4().hex)
         if rows:
             columns = [pa.array(rows, pa.int64()), pa.array(list(rows.values()), pa.string())]
             writer.write(writer.fit(pa.RecordBatch.from_arrays(columns, ["id", "c"])))
-        change = Change(adds=writer.cut(), removes=removes)
+        change = Change(adds=writer.cut(), removes=removes, base=base)
         return replace(change, loss=self.sink.loss(view, change, uuid.uuid4().hex))
 
-    def post(self, rows: dict[int, str | None], removes: Removes) -> Loss:
+    def post(
+        self, rows: dict[int, str | None], removes: Removes, base: frozenset[str] | None = None
+    ) -> Loss:
         """Post rows, and return what they replaced."""
         view = self.sink.load()
-        change = self.change(view, rows, removes)
+        change = self.change(view, rows, removes, base)
         mark = RunMark(
             run_nonce=uuid.uuid4().hex,
             intent_number=1,
@@ -76,6 +84,21 @@ class Replacing:
         """All rows."""
         found = self.table.scan().to_arrow().to_pydict()
         return dict(sorted(zip(found["id"], found["c"], strict=True)))
+
+    @property
+    def states(self) -> frozenset[str]:
+        """What a run that begins now would keep of the rows."""
+        view = self.sink.load()
+        return self.sink.states(view, view.parent_snapshot_id)
+
+    def delete_in(self, country: str) -> None:
+        """Let another writer delete the first row of a file of a partition."""
+        file = next(
+            task.file
+            for task in self.table.scan().plan_files()
+            if task.file.partition[0] == country and not task.delete_files
+        )
+        delete_positions(self.table, {file.file_path: [0]}, partition=file.partition)
 
     @property
     def summary(self) -> dict[str, str]:
@@ -146,12 +169,7 @@ def test_deletes_go_with_the_files_of_their_partition(tmp_path: Path) -> None:
     """Those of other partitions stay: a row that was deleted there must not come back."""
     made = Replacing.table_of(tmp_path)
     for country in ("fi", "se"):
-        file = next(
-            task.file
-            for task in made.table.scan().plan_files()
-            if task.file.partition[0] == country and not task.delete_files
-        )
-        delete_positions(made.table, {file.file_path: [0]}, partition=file.partition)
+        made.delete_in(country)
     before = made.rows
     assert len(before) == 2
     made.post({9: "se"}, "partitions")
@@ -228,3 +246,49 @@ def test_a_manifest_that_others_have_merged_is_not_used_again(tmp_path: Path) ->
     assert (again.rows, len(again.handle.kept)) == (2, 0)
     made.post({9: "no"}, "partitions")
     assert made.rows == {1: "fi", 2: "se", 3: "fi", 9: "no"}
+
+
+# ---- A loss of the base alone: what others have added since stays
+
+
+@pytest.mark.parametrize("removes", ["all", "partitions"])
+def test_files_that_others_have_added_stay(tmp_path: Path, removes: Removes) -> None:
+    """Also if they were merged into one manifest with those that go."""
+    made = Replacing.table_of(tmp_path)
+    base = made.states
+    settings = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+    with made.table.transaction() as transaction:
+        transaction.set_properties(settings)
+    made.table.append(pa.table({"id": pa.array([5], pa.int64()), "c": ["no"]}))
+    loss = made.post({9: "no"}, removes, base)
+    kept = {1: "fi", 2: "se", 3: "fi"} if removes == "partitions" else {}
+    assert made.rows == {**kept, 5: "no", 9: "no"}
+    assert loss.rows == (1 if removes == "partitions" else 4)
+
+
+def test_a_file_that_is_gone_is_refused_where_rows_are_replaced(tmp_path: Path) -> None:
+    """Its rows may be in a file that looks added; other partitions do not matter."""
+    made = Replacing.table_of(tmp_path)
+    base = made.states
+    made.post({3: "fi"}, "partitions")
+    with pytest.raises(TableChangedError, match=r"2 of the files.*are gone.*serializable"):
+        made.post({9: "no"}, "all", base)
+    with pytest.raises(TableChangedError, match="2 of the files"):
+        made.post({9: "fi"}, "partitions", base)
+    made.post({9: "no"}, "partitions", base)
+    assert made.rows == {2: "se", 3: "fi", 9: "no"}
+
+
+def test_a_delete_is_refused_where_rows_are_replaced(tmp_path: Path) -> None:
+    """An update deletes a row and adds its new version, which looks like a row of others."""
+    made = Replacing.table_of(tmp_path)
+    base = made.states
+    made.delete_in("se")
+    with pytest.raises(TableChangedError, match="rows were deleted by"):
+        made.post({9: "no"}, "all", base)
+    with pytest.raises(TableChangedError, match="rows were deleted by"):
+        made.post({9: "se"}, "partitions", base)
+    made.post({9: "no"}, "partitions", base)
+    assert made.rows == {1: "fi", 3: "fi", 9: "no"}
+    made.post({10: "se"}, "all", made.states)  # It was there when this run began.
+    assert made.rows == {10: "se"}
