@@ -47,7 +47,6 @@ from holdfast.sinks.targets import (
     LanceTable,
     Target,
     asked_target,
-    refuse_replace,
     target_of,
 )
 from holdfast.sources.materialized import Materialized, materialize
@@ -202,7 +201,7 @@ class Run:
         isolation_level: IsolationLevel = "serializable",
         based_on: int | None = None,
     ) -> Report:
-        """Transform rows and put them in place of all rows of an Iceberg table, exactly once.
+        """Transform rows and put them in place of all rows of a table or dataset, exactly once.
 
         The old rows stay readable until all new ones are there, and by time travel after that.
         Resumes like `append`, whose arguments have the same meaning here. Rows that others add
@@ -210,7 +209,7 @@ class Run:
 
         Args:
             source: As for `append`. A scan of the table itself binds the run to the rows it read.
-            to: An Iceberg table: `catalog.namespace.table` or `hf.IcebergTable`.
+            to: As for `append`. Indices of a Lance dataset stay, and find the new rows.
             key: As for `append`.
             transform: As for `append`.
             batch_format: As for `append`.
@@ -261,7 +260,7 @@ class Run:
 
         Args:
             source: As for `overwrite`.
-            to: As for `overwrite`.
+            to: An Iceberg table: `catalog.namespace.table` or `hf.IcebergTable`.
             key: As for `append`.
             transform: As for `append`.
             batch_format: As for `append`.
@@ -480,8 +479,11 @@ class Run:
         started, target = time.monotonic(), asked_target(to)
         if not (create is None or isinstance(create, Create)):
             raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
-        if mode != "append" and isinstance(target, LanceTable):
-            refuse_replace(target.uri)  # Before anything is created.
+        if mode == "overwrite_partitions" and isinstance(target, LanceTable):
+            raise SettingsError(
+                what=f"{target.uri} is a Lance dataset, which has no partitions",
+                cure="call overwrite",
+            )
         given = open_input(source, key)
         if given.identity:  # Comparing the files of a scan costs next to nothing.
             options = replace(options, verify_input="keys")

@@ -22,7 +22,6 @@ class LanceDatasetUnderTest(TableUnderTest):
     """A dataset at a place of its own."""
 
     counts_versions = True
-    replaces_rows = False
 
     def __init__(
         self, uri: str, options: Mapping[str, str], patch: pytest.MonkeyPatch, *, empty: bool

@@ -20,7 +20,7 @@ class ReplaceCases(Cases):
 
     def test_a_replace_removes_all_rows_and_adds_its_own(self) -> None:
         """Rows of other writers and of earlier runs go in the snapshot that adds the new ones."""
-        table = self.replaceable()
+        table = self.table()
         expect_landed(table.attempt(OTHER_IDS, run_id="earlier", nonce="of-the-earlier-run"))
         attempt = table.attempt(IDS, removes="all")
         loss = attempt.change.loss
@@ -32,7 +32,7 @@ class ReplaceCases(Cases):
 
     def test_a_replace_of_nothing_adds_its_rows(self) -> None:
         """A table without rows loses none."""
-        table = self.replaceable(empty=True)
+        table = self.table(empty=True)
         attempt = self._first(table)
         expect(attempt.change.loss.rows, 0, "rows that an empty table loses")
         expect_landed(attempt)
@@ -40,7 +40,7 @@ class ReplaceCases(Cases):
 
     def test_a_replace_without_rows_empties_the_table(self) -> None:
         """All rows go, and the run has landed."""
-        table = self.replaceable()
+        table = self.table()
         expect_landed(table.attempt(OTHER_IDS, run_id="earlier", nonce="of-the-earlier-run"))
         attempt = table.attempt([], removes="all")
         expect_landed(attempt)
@@ -50,7 +50,7 @@ class ReplaceCases(Cases):
 
     def test_a_replace_that_others_have_overtaken_removes_nothing(self) -> None:
         """What it removes was live in its look; rows that came since must not stay or go by it."""
-        table = self.replaceable()
+        table = self.table()
         attempt = table.attempt(IDS, removes="all")
         table.foreign_append()
         before = sorted(table.rows())
@@ -62,7 +62,7 @@ class ReplaceCases(Cases):
 
     def test_a_replace_whose_answer_is_lost_is_found_by_its_mark(self) -> None:
         """It is not posted again: by then, others may have added rows that it would remove."""
-        table = self.replaceable()
+        table = self.table()
         attempt = table.attempt(IDS, removes="all")
         table.lose_next_answer(landed=True)
         expect(attempt.post(), Outcome.UNKNOWN, "a post without an answer")
@@ -70,9 +70,9 @@ class ReplaceCases(Cases):
         expect(attempt.find(), wanted, "the mark of a replace that has arrived")
         expect(sorted(table.rows()), IDS, "rows of a replace that has arrived")
 
-    def test_what_a_replace_writes_is_live_once_it_has_landed(self) -> None:
-        """It may list files of other writers: a sweep must leave it alone."""
-        table = self.replaceable()
+    def test_what_a_replace_writes_stays_as_long_as_readers_need_it(self) -> None:
+        """It may list files of other writers: a sweep deletes only what no reader needs."""
+        table = self.table()
         attempt = table.attempt(IDS, removes="all")
         change, nonce = attempt.change, attempt.mark.run_nonce
         paths = list(change.loss.writes)
@@ -84,21 +84,10 @@ class ReplaceCases(Cases):
             "a replace",
         )
         sink = table.sink()
-        expect(sink.live_files(sink.load(), paths, nonce), set(paths), "what is live after it")
-
-    def replaceable(self, *, empty: bool = False) -> TableUnderTest:
-        """Return a new table whose rows can be removed.
-
-        Args:
-            empty: As for `table`.
-
-        Raises:
-            unittest.SkipTest: The format cannot do that.
-        """
-        table = self.table(empty=empty)
-        if not table.replaces_rows:
-            table.cannot("remove rows")
-        return table
+        view = sink.load()
+        needed = sink.live_files(view, paths, nonce)
+        sink.delete_files(view, sorted(set(paths) - needed))
+        expect(sorted(table.rows()), IDS, "rows after a sweep")
 
     @staticmethod
     def _first(table: TableUnderTest) -> Attempt:

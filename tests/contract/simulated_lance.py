@@ -29,7 +29,6 @@ class SimulatedLance(TableUnderTest):
     """The dataset of the simulation, whose one object is every driver's handle."""
 
     counts_versions = True
-    replaces_rows = False
 
     def __init__(self, *, empty: bool) -> None:
         """Start with a version of another writer's rows, or with one without rows."""

@@ -53,8 +53,6 @@ class TableUnderTest(ABC):
     # Whether the format counts its versions: then a table always has one, a roll-back makes a new
     # one, and a post does not choose its own name.
     counts_versions = False
-    # Whether a change may remove rows.
-    replaces_rows = True
 
     @abstractmethod
     def sink(self) -> Sink:

@@ -58,6 +58,7 @@ class LanceRig:
     computed: int = 0
     # The ids that the script reads.
     partitions: list[list[int]] = field(default_factory=lambda: [IDS[:10], IDS[10:]])
+    mode: str = "append"
 
     def __post_init__(self) -> None:
         """Make the dataset."""
@@ -103,13 +104,13 @@ class LanceRig:
         rows = MemorySubmitter(*self.partitions)
         driver = Driver(ledger=ledger, sink=sink, input=Unpinned(rows))
         view = sink.load()
-        identity = replace(Rig().identity(), table=self.uri, table_uuid=view.uuid)
+        identity = replace(Rig().identity(), table=self.uri, table_uuid=view.uuid, mode=self.mode)
         return driver.write(view, identity, WriteOptions(transform=self._counted, **options))
 
-    def start_while(self, *changes: Callable[[], object]) -> Report:
+    def start_while(self, *changes: Callable[[], object], **options: Any) -> Report:  # noqa: ANN401
         """Start the script; one of the changes is made before each of its first posts."""
         with self._before_posts(changes):
-            return self.start()
+            return self.start(**options)
 
     def land_and_die(self, *changes: Callable[[], object]) -> int:
         """Start the script, which lands and dies before its receipt; return the version.

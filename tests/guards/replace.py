@@ -6,6 +6,7 @@ from tests.guards.guard import Guard
 
 _REWRITE = "tests/unit/sinks/iceberg/test_rewrite.py"
 _LOSS = "tests/unit/sinks/iceberg/test_loss.py"
+_LANCE_LOSS = "tests/unit/sinks/lance/test_loss.py"
 _COMMIT = "tests/unit/engine/test_commit_replace.py"
 
 REPLACE_GUARDS = (
@@ -178,5 +179,33 @@ REPLACE_GUARDS = (
         before='elif options.isolation_level == "snapshot" and known.states is None:',
         after="elif False:",
         test=f"{_COMMIT} -k second_start_on",
+    ),
+    Guard(
+        name="replace: on Lance each fragment of the look goes",
+        file="sinks/lance/post.py",
+        before="self.removed.get(fragment.id, fragment)",
+        after="fragment",
+        test=f"{_LANCE_LOSS} -k all_rows_go",
+    ),
+    Guard(
+        name="replace: on Lance the deletion file says what its count says",
+        file="sinks/lance/loss.py",
+        before="= all_rows(rows)",
+        after="= all_rows(1)",
+        test=f"{_LANCE_LOSS} -k covers_all_rows",
+    ),
+    Guard(
+        name="replace: on Lance deletes are a part of a fragment's state",
+        file="sinks/lance/loss.py",
+        before="json.dumps(metadata.to_json(), sort_keys=True, default=str)",
+        after="str([file.path for file in metadata.files])",
+        test=f"{_LANCE_LOSS} -k stay_as_they_are",
+    ),
+    Guard(
+        name="replace: on Lance others' fragments stay with snapshot isolation",
+        file="sinks/lance/loss.py",
+        before="found = {by_state[state]: found[by_state[state]] for state in change.base}",
+        after="pass",
+        test=f"{_LANCE_LOSS} -k others_add_stays",
     ),
 )

@@ -121,6 +121,17 @@ class LanceDesk:
         **options: Any,  # noqa: ANN401 - those of `Run` and `append`.
     ) -> hf.Report:
         """Append, two rows a batch and without retries; options replace the defaults."""
+        return self.write("append", df, run_id=run_id, **options)
+
+    def write(
+        self,
+        verb: str,
+        df: DataFrame | None = None,
+        *,
+        run_id: str = RUN,
+        **options: Any,  # noqa: ANN401 - those of `Run` and the verb.
+    ) -> hf.Report:
+        """Call a verb with the same defaults."""
         usual: dict[str, Any] = {
             "to": self.to,
             "key": "id",
@@ -134,7 +145,9 @@ class LanceDesk:
             "retries": 0,
         }
         rows = self.ids() if df is None else df
-        return self.run(run_id, **run_wide(options)).append(rows, **{**usual, **options})
+        run = self.run(run_id, **run_wide(options))
+        report: hf.Report = getattr(run, verb)(rows, **{**usual, **options})
+        return report
 
     def dataset(self, version: int | None = None) -> Any:  # noqa: ANN401 - half of it is untyped.
         """Open the dataset as another client does."""

@@ -20,6 +20,7 @@ from holdfast.errors import (
     RunMismatchError,
     RunUnfinishedError,
     SchemaMismatchError,
+    TableChangedError,
     TableMissingError,
     TransformError,
 )
@@ -75,6 +76,51 @@ def test_a_second_start_goes_on_and_a_third_gives_the_receipt(desk: LanceDesk) -
         desk.append(desk.ids(rows=ROWS + 3))
     assert desk.rows() == LABELLED
     assert desk.versions() == [first.snapshot_id]
+
+
+def test_an_overwrite_that_failed_goes_on_and_replaces_all_rows_once(desk: LanceDesk) -> None:
+    """Old rows until then, no row computed twice, the index kept, and a sweep that keeps it all."""
+    desk.append(desk.ids(rows=2 * ROWS), run_id="first")
+    desk.dataset().create_scalar_index("id", "BTREE")
+    old, before = desk.rows(), desk.dataset().version
+    with pytest.raises(TransformError):
+        desk.write("overwrite", transform=Labelled([ROWS - 4]))
+    assert desk.rows() == old
+    report = desk.write("overwrite")
+    assert (report.outcome, report.rows, report.replaced_rows) == ("committed", ROWS, 2 * ROWS)
+    assert report.kept_rows > 0
+    assert (desk.rows(), desk.dataset(before).count_rows()) == (LABELLED, 2 * ROWS)
+    assert report.unindexed_rows == {"id_idx": ROWS}
+    assert desk.write("overwrite").outcome == "already_committed"
+    desk.run().sweep(to=desk.to)
+    assert desk.rows() == LABELLED
+
+
+def test_a_scan_of_the_dataset_itself_binds_the_run_to_what_it_read(desk: LanceDesk) -> None:
+    """Rows that others add meanwhile are not in the input: they stay, or nothing lands."""
+    desk.append(run_id="first")
+    more = pa.table(
+        {"id": pa.array([77], pa.int64()), "label": ["more"]},
+        schema=desk.dataset().schema.remove_metadata(),
+    )
+    scan = hf.scan_lance(desk.uri, options=desk.options)
+
+    def shout(batch: pa.RecordBatch) -> pa.RecordBatch:
+        labels = [label.upper() for label in batch["label"].to_pylist()]
+        return batch.set_column(1, "label", pa.array(labels))
+
+    version = desk.dataset().version
+    desk.make(more, mode="append")
+    pinned = hf.scan_lance(desk.uri, options=desk.options, version=version)
+    options: dict[str, Any] = {"to": desk.to, "transform": shout}
+    with pytest.raises(TableChangedError, match=f"no longer those of snapshot {version}"):
+        desk.run("bound").overwrite(pinned, **options)
+    desk.run("spares").overwrite(pinned, isolation_level="snapshot", **options)
+    loud = [(id_, label.upper()) for id_, label in LABELLED]
+    assert desk.rows() == sorted([*loud, (77, "more")])
+    desk.run("all").overwrite(scan, **options)
+    assert desk.rows() == sorted([*loud, (77, "MORE")])
+    assert desk.run("all").overwrite(scan, **options).outcome == "already_committed"
 
 
 @pytest.mark.parametrize("landed", [False, True], ids=["half done", "landed"])

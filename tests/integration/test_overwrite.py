@@ -15,6 +15,7 @@ import holdfast as hf
 from holdfast.errors import (
     EmptyOutputError,
     RunMismatchError,
+    SettingsError,
     TableChangedError,
     TransformError,
     UnsupportedTableError,
@@ -184,7 +185,7 @@ def test_a_run_that_depends_on_a_snapshot_does_not_land_on_another(shop: Shop) -
 def test_what_cannot_be_replaced_is_refused_before_a_row_is_computed(
     shop: Shop, tmp_path: Path
 ) -> None:
-    """An unpartitioned table, an empty input, a Lance dataset, and another verb of the same run."""
+    """A table without partitions, an empty input, and another verb of the same run."""
     plain, noted = f"{shop.name}_plain", Noted(tmp_path)
     shop.lake.sql(f"CREATE TABLE {plain} (id BIGINT, p INT) USING iceberg")
     with pytest.raises(UnsupportedTableError, match="no partitions"):
@@ -192,9 +193,9 @@ def test_what_cannot_be_replaced_is_refused_before_a_row_is_computed(
     with pytest.raises(EmptyOutputError):
         shop.run("b").overwrite(shop.new().limit(0), to=shop.name, key="id", transform=noted)
     assert shop.ids() == OLD
-    with pytest.raises(UnsupportedTableError, match="Lance dataset cannot be replaced"):
-        shop.run("c").overwrite(
-            shop.new(), to=f"{tmp_path}/t.lance", key="id", transform=noted, create=hf.Create()
+    with pytest.raises(SettingsError, match=r"(?s)Lance dataset, which has no.*call overwrite"):
+        shop.run("c").overwrite_partitions(
+            shop.new(), to=f"{tmp_path}/t.lance", key="id", transform=noted
         )
     assert list(tmp_path.iterdir()) == []  # Neither a dataset nor a computed row.
     shop.run("d").append(shop.new(), to=shop.name, key="id")

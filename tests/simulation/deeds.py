@@ -17,10 +17,16 @@ class Deed:
     reason: str
     # Whether it is harmful only where a post is in doubt.
     needs_doubt: bool = False
+    # Whether it is harmful to a run that may replace only what was there when it began.
+    changes_files: bool = False
 
 
 def _harmless(reason: str) -> Deed:
     return Deed(is_harmless=True, reason=reason)
+
+
+def _harmless_to_rows(reason: str) -> Deed:
+    return Deed(is_harmless=True, reason=reason, changes_files=True)
 
 
 def _harmful(reason: str) -> Deed:
@@ -54,7 +60,7 @@ DEEDS: dict[str, Deed] = {
     "drop": _harmful("there is no table: TableMissingError"),
     "make again": _harmful("it is another table: TableChangedError"),
     "replace": _harmful("what landed is gone: CommittedThenRemovedError"),
-    "add a column": _harmless("it is optional: rows without it read as NULL"),
+    "add a column": _harmless_to_rows("it is optional: rows without it read as NULL"),
     "drop a column": _harmful("what is staged may have values for it: TableChangedError"),
     "rename a column": _harmful("what is staged may be for its old name: TableChangedError"),
     "drop marks": _harmful_in_doubt("without its mark, a post stays in doubt: CommitUnknownError"),
@@ -63,13 +69,12 @@ DEEDS: dict[str, Deed] = {
     "rewind": _harmful("the catalog denies what the log says: TableChangedError"),
     "widen a column": _harmless("Iceberg reads old files as the wider type"),
     "hide the history": _harmless("the mark is found without it"),
-    "compact the base": _harmful("old rows cannot be told from new ones: TableChangedError"),
     # ---- to a Lance dataset -------------------------------------------------------------------
     "restore": _harmful("what landed is gone: CommittedThenRemovedError"),
     "clean up": _harmful_in_doubt("a post may stay in doubt for ever: CommitUnknownError"),
     "cast a column": _harmful("Lance gives it another number: TableChangedError"),
-    "compact": _harmless("the mark survives it, and a post that is refused is repeated"),
-    "delete": _harmless("rows of other writers, which is a commit like any other"),
+    "compact": _harmless_to_rows("the mark survives it, and a post that is refused is repeated"),
+    "delete": _harmless_to_rows("rows of other writers, which is a commit like any other"),
     "configure": _harmless("a setting changes no rows"),
     "index": _harmless("an index changes no rows"),
 }

@@ -184,10 +184,10 @@ class History:
         Args:
             in_doubt: Whether the log has an intent that was posted but not answered.
         """
-        return all(
-            DEEDS[deed].is_harmless or (DEEDS[deed].needs_doubt and not in_doubt)
-            for deed in self.deeds
-        )
+        done = [DEEDS[deed] for deed in self.deeds]
+        if self.setting.spares_others and any(deed.changes_files for deed in done):
+            return False
+        return all(deed.is_harmless or (deed.needs_doubt and not in_doubt) for deed in done)
 
     def sweep(self, open_sink: Callable[[Identity], Sink] | None = None) -> None:
         """Sweep the run, as a user does."""

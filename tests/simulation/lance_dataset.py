@@ -249,7 +249,11 @@ class SimDataset:
     def get_fragments(self) -> Sequence[SimpleNamespace]:
         """Return the version's fragments."""
         return [
-            SimpleNamespace(metadata=FragmentMetadata(number, _data_files(file), 1))
+            SimpleNamespace(
+                fragment_id=number,
+                physical_rows=1,
+                metadata=FragmentMetadata(number, _data_files(file), 1),
+            )
             for number, file in self._fragments.items()
         ]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Outcome, RunMark, TableView
+from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.lance import marks
 from holdfast.sinks.lance import post as lance_post
 from holdfast.sinks.lance.history import GoneError, History, Step
@@ -31,11 +30,11 @@ def _sends_to_any(
     view: TableView,
     run_id: str,
     mark: RunMark,
-    groups: Sequence[StagedGroup],
+    change: Change,
 ) -> Outcome:
     """Act as a post that does not check which dataset is there."""
     with mock.patch.object(lance_post, "read_identity", lambda _place: view.uuid):
-        return _send(table, view, run_id, mark, groups)
+        return _send(table, view, run_id, mark, change)
 
 
 _landing = History.landing

@@ -34,9 +34,14 @@ class SimPlace(DatasetPlace):
     table: Dataset = field(repr=False)
 
     @property
+    def deletions(self) -> str:
+        """A folder that the simulated table knows."""
+        return "mem://metadata/_deletions"
+
+    @property
     def storage(self) -> Any:  # noqa: ANN401 - of the store only what the sink's look needs.
-        """Its objects: the identity only."""
-        return _Identity(self.table)
+        """Its objects: the identity, and deletion files, which nobody reads."""
+        return _Objects(self.table)
 
     def open(self, version: int | None = None) -> Any:  # noqa: ANN401 - in place of Lance's class.
         """Open the newest version.
@@ -50,7 +55,7 @@ class SimPlace(DatasetPlace):
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
+class _Objects:
     """The object with the dataset's id: created and removed with the dataset."""
 
     table: Dataset
@@ -64,3 +69,6 @@ class _Identity:
 
     def create(self, uri: str, _data: bytes) -> None:
         raise AlreadyThereError(uri)
+
+    def put(self, uri: str, data: bytes) -> None:
+        """Store a deletion file."""

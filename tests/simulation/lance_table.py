@@ -21,6 +21,7 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Loss,
     MarkFound,
     MayLack,
     Outcome,
@@ -41,7 +42,7 @@ from tests.simulation.writer import SimWriterSpec
 
 _READ_FAULTS = 0.004
 
-_Posting = tuple[RunMark, tuple[StagedGroup, ...]]
+_Posting = tuple[RunMark, Change]
 
 
 class LanceSimTable(SimTable):
@@ -103,6 +104,16 @@ class LanceSimTable(SimTable):
             live.update(path for group in groups for path in group.paths)
         return live.intersection(paths)
 
+    def states(self, view: TableView, snapshot_id: int | None) -> frozenset[str]:
+        """Return which fragments are in a version."""
+        self._world.pause("read the states")
+        return self._sink.states(view, snapshot_id)
+
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:
+        """Return which fragments a change removes."""
+        self._world.pause("compute the loss")
+        return self._sink.loss(view, change, name)
+
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:
@@ -127,17 +138,15 @@ class LanceSimTable(SimTable):
         """Publish the change."""
         self._before_post(f"post intent {mark.intent_number}")
         sent = self._commits
-        outcome = self.send(view, run_id, mark, change.adds)
+        outcome = self.send(view, run_id, mark, change)
         if self._commits == sent:
             self.unsent.add(mark.intent_number)
         return self._answered(outcome)
 
-    def send(
-        self, view: TableView, run_id: str, mark: RunMark, groups: Sequence[StagedGroup]
-    ) -> Outcome:
+    def send(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Check what has come since and commit."""
-        with self._sent((mark, tuple(groups))):
-            return self._sink.post(view, run_id, mark, Change())
+        with self._sent((mark, change)):
+            return self._sink.post(view, run_id, mark, replace(change, adds=()))
 
     @contextmanager
     def _sent(self, posting: _Posting | None) -> Iterator[None]:
@@ -273,8 +282,9 @@ class LanceSimTable(SimTable):
     def _put(self, number: int, transaction: Transaction, posting: _Posting | None) -> None:
         """Put a version of ours, on top or at a number that was cleaned up."""
         folder, merge = self.folder, cast("Any", transaction.operation)
-        mark, groups = posting or (None, ())
-        below = {
+        mark, change = posting or (None, Change())
+        groups = tuple(change.adds)
+        there = {
             fragment.id: SimFile(
                 fragment.files[0].path,
                 tuple(fragment.files[0].fields),
@@ -282,6 +292,8 @@ class LanceSimTable(SimTable):
             )
             for fragment in merge.fragments
         }
+        whole = {part.id for part in merge.fragments if part.deletion_file is not None}
+        below = {number: file for number, file in there.items() if number not in whole}
         paths = [file.path for group in groups for file in group.files]
         numbers = [tuple(column.number for column in self.written_for[path]) for path in paths]
         files = [SimFile(*pair) for pair in zip(paths, numbers, strict=True)]
@@ -290,7 +302,7 @@ class LanceSimTable(SimTable):
             properties=transaction.transaction_properties or {},
             schema=merge.schema,
             fragments={**below, **folder.new_fragments(files)},
-            groups=(*folder.head.groups, *groups),
+            groups=(*self._left(below), *groups),
             is_stray=number <= folder.newest,
         )
         head = folder.head
@@ -298,10 +310,11 @@ class LanceSimTable(SimTable):
         self._world.note(f"  version {number} of {folder.newest}")
         if version.is_stray:
             return  # No later version was built on it: nothing has landed.
-        if (below, merge.schema.columns) != (head.fragments, head.schema.columns):
+        if (there, merge.schema.columns) != (head.fragments, head.schema.columns):
             self.undone.append(number)
         if mark is None:
             return
+        self._check_removed(number, below, change)
         self._read_landing(groups)
         self.ids_ever.add(number)
         self.landed_in.append(self.uuid)
@@ -314,3 +327,19 @@ class LanceSimTable(SimTable):
                 groups=groups,
             )
         )
+
+    def _left(self, fragments: Mapping[int, SimFile]) -> list[StagedGroup]:
+        """Return which of our groups are in fragments; a rewritten file may hold any of them."""
+        files = {file.path for file in fragments.values()}
+        if "" in files:
+            return list(self.folder.head.groups)
+        return [group for group in self.folder.head.groups if files.intersection(group.paths)]
+
+    def _check_removed(self, number: int, below: Mapping[int, SimFile], change: Change) -> None:
+        """Compare the old fragments that are left with those that the mode leaves."""
+        if change.removes != "all":
+            return
+        base = None if change.base is None else {int(state.split()[0]) for state in change.base}
+        wrong = [part for part in below if base is None or part in base]
+        if wrong:
+            self.mislanded.append(f"version {number} still has the fragments {wrong}")

@@ -116,7 +116,7 @@ def _append(history: History) -> None:
     if history.setting.replaces and not history.table.ever and history.world.chance.of(2, 0.4):
         history.world.pause("compact")
         history.table.compact()
-        history.did("compact the base" if history.setting.spares_others else "compact")
+        history.did("compact")
 
 
 def _append_often(history: History) -> None:

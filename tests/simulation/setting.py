@@ -111,7 +111,7 @@ class Setting:
             left_out=frozenset({2} if chance.of(2, 0.3) else ()),
             low_bounds=chance.of(2, 0.4) == 1,
             is_priced=chance.of(2) == 1,
-            replaces=table_format == "iceberg" and chance.of(2, 0.4) == 1,
+            replaces=chance.of(2, 0.4) == 1,
         )
         if drawn.replaces:
             drawn = drawn.as_spared() if chance.of(2, 0.4) else drawn

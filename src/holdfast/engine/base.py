@@ -61,7 +61,7 @@ class ReplacedRows:
         origin = read_pins(self.ledger.storage, self.ledger.layout, pinned.pins).origin
         branches = {"", self.identity.branch}
         is_own = origin.table_uuid == self.identity.table_uuid and origin.branch in branches
-        return origin.snapshot_id if is_own else None
+        return (origin.snapshot_id or origin.version) if is_own else None
 
     def only(self, options: WriteOptions) -> frozenset[str] | None:
         """Return the states of the files whose rows may go; None if those of all may.

@@ -215,8 +215,9 @@ class Origin:
 
     # For a Lance dataset.
     version: Count | None = None
-    # For an Iceberg table; one without rows has no snapshot.
+    # Empty for a dataset that no run has written to.
     table_uuid: str = ""
+    # For an Iceberg table; one without rows has no snapshot.
     snapshot_id: int | None = None
     # Not in ledgers of 0.1.
     branch: str = ""

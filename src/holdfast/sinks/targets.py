@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from holdfast.errors import SettingsError, UnsupportedTableError
+from holdfast.errors import SettingsError
 from holdfast.model.limits import refuse_below
 from holdfast.text import without_passwords
 
@@ -153,19 +153,3 @@ def asked_target(to: object, branch: str = "main") -> Target:
             "may run in other folders. For an Iceberg table of that name, pass hf.IcebergTable",
         )
     return target
-
-
-def refuse_replace(table: str) -> NoReturn:
-    """Refuse a write that would replace rows of a Lance dataset.
-
-    Args:
-        table: The dataset's name.
-
-    Raises:
-        UnsupportedTableError: Always.
-    """
-    raise UnsupportedTableError(
-        table=table,
-        what="rows of a Lance dataset cannot be replaced",
-        cure="append to it, or replace the rows of an Iceberg table",
-    )

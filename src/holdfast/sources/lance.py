@@ -65,7 +65,7 @@ class PinnedLanceScan:
         """
         dataset = self._open()
         schema = self._schema_of(dataset)
-        origin = Origin(version=dataset.version)
+        origin = Origin(version=dataset.version, table_uuid=self._place.identity() or "")
         beside = self._beside() if blob_columns(schema) else Counter()
         uri = self._place.uri
         fragments = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)

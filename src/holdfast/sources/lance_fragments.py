@@ -40,6 +40,13 @@ class Place(Protocol):
     def storage(self) -> Storage:
         """Its objects, accessed without Lance."""
 
+    def identity(self) -> str | None:
+        """Return the dataset's id; None if no run has written to it.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+
     def open(self, version: int | None = None) -> Any:  # noqa: ANN401 - Lance ships no types.
         """Open the dataset at a version, or at the newest.
 

@@ -61,6 +61,7 @@ ALONE = {
     "sinks.iceberg.sink": "the format behind the protocol",
     "sinks.iceberg.snapshots": "with `sink` it would be a file of 640 lines",
     "sinks.iceberg.writer": "the executor's half: it must not import the catalog's",
+    "sinks.lance.loss": "as for Iceberg",
     "sinks.lance.marks": "as for Iceberg",
     "sinks.lance.post": "with `sink` it would be a file of 730 lines",
     "sinks.lance.sink": "the format behind the protocol",

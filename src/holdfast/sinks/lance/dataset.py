@@ -104,6 +104,11 @@ class DatasetPlace:
         return f"{self.uri}/data"
 
     @property
+    def deletions(self) -> str:
+        """The folder of its deletion files: which rows of a fragment are gone."""
+        return f"{self.uri}/_deletions"
+
+    @property
     def lance_options(self) -> dict[str, str]:
         """What Lance needs to reach it, with fresh credentials.
 
@@ -117,6 +122,14 @@ class DatasetPlace:
             raise StoreUnavailableError(
                 uri=self.uri, reason=reason, retry_safe=not lasts(error)
             ) from cause
+
+    def identity(self) -> str | None:
+        """Return the dataset's id; None if no run has written to it.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        return read_identity(self)
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
         """Open the dataset's current state.

@@ -73,7 +73,10 @@ class History:
     _steps: dict[int, Step] = field(default_factory=dict)
 
     def live_names(self, names: Collection[str]) -> set[str]:
-        """Return those of the data files, named without their suffix, that a version reaches.
+        """Return those of the files, named without their suffix, that a version reaches.
+
+        Args:
+            names: Of data files and deletion files.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -81,8 +84,9 @@ class History:
 
         def of_one(version: int) -> set[str]:
             with contextlib.suppress(GoneError):
-                files = _files(self.opened(version))
-                return wanted.intersection(file.partition(".")[0] for file in files)
+                dataset = self.opened(version)
+                files = {file.partition(".")[0] for file in _files(dataset)}
+                return wanted & (files | _deletion_files(dataset))
             return set()
 
         wanted, live = set(names), set[str]()
@@ -267,3 +271,8 @@ class History:
 
 def _files(dataset: lance.LanceDataset) -> set[str]:
     return {file.path for fragment in dataset.get_fragments() for file in fragment.metadata.files}
+
+
+def _deletion_files(dataset: lance.LanceDataset) -> set[str]:
+    found = [(part.fragment_id, part.metadata.deletion_file) for part in dataset.get_fragments()]
+    return {f"{number}-{file.read_version}-{file.id}" for number, file in found if file is not None}

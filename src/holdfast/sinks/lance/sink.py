@@ -20,6 +20,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
+    UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import damage_at
@@ -39,7 +40,8 @@ from holdfast.sinks.base import (
     TableView,
 )
 from holdfast.sinks.lance.dataset import DatasetPlace, give_identity, read_identity, unindexed_rows
-from holdfast.sinks.lance.history import History
+from holdfast.sinks.lance.history import GoneError, History
+from holdfast.sinks.lance.loss import Removal, loss_of, states
 from holdfast.sinks.lance.marks import find_mark, mark_changes, metadata_of
 from holdfast.sinks.lance.post import Post, added_columns, changes_since, schema_json, with_metadata
 from holdfast.sinks.lance.writer import LanceWriterSpec, given_schema
@@ -49,7 +51,7 @@ from holdfast.sinks.staged import (
     mark_text,
     refuse_outside,
 )
-from holdfast.sinks.targets import Create, LanceTable, refuse_replace
+from holdfast.sinks.targets import Create, LanceTable
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
@@ -206,9 +208,10 @@ class LanceSink(StagedFiles):
         """
         self._refuse_outside(paths)
         history: History = view.handle
+        data, deletions = f"{self._place.data}/", f"{self._place.deletions}/"
         # A data file's additional files are in a folder with its name.
         names = {
-            path: path.removeprefix(f"{self._place.data}/").partition("/")[0].partition(".")[0]
+            path: path.removeprefix(data).removeprefix(deletions).split("/")[0].split(".")[0]
             for path in paths
         }
         live = history.live_names(set(names.values()))
@@ -230,7 +233,7 @@ class LanceSink(StagedFiles):
             storage.delete(paths)
 
     def _refuse_outside(self, paths: Sequence[str]) -> None:
-        refuse_outside(self.name, [self._place.data], paths)
+        refuse_outside(self.name, [self._place.data, self._place.deletions], paths)
 
     def new_snapshot_id(self, view: TableView) -> int:
         """Return the version that a post makes, if no index or setting is committed in between."""
@@ -247,23 +250,37 @@ class LanceSink(StagedFiles):
         outcome, _ = Post(place=self._place, view=view, schema=schema).send()
         return outcome
 
-    def states(self, _view: TableView, _snapshot_id: int | None) -> frozenset[str]:
-        """Refuse: rows of a dataset are not replaced.
+    def states(self, view: TableView, snapshot_id: int | None) -> frozenset[str]:
+        """Return a text for each fragment of a version; the same texts mean the same rows.
 
         Raises:
-            UnsupportedTableError: Always.
+            TableChangedError: The dataset no longer has the version.
+            StoreUnavailableError: The store does not answer.
         """
-        refuse_replace(self.name)
+        history: History = view.handle
+        if snapshot_id in {None, history.dataset.version}:
+            return states(history.dataset)
+        try:
+            return states(history.opened(snapshot_id or 0))
+        except GoneError as error:
+            raise TableChangedError(
+                table=self.name, change=f"version {snapshot_id} is gone"
+            ) from error
 
-    def loss(self, _view: TableView, change: Change, _name: str) -> Loss:
-        """Return that nothing is removed.
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:
+        """Return what a change removes from the dataset; nothing is written yet.
 
         Raises:
-            UnsupportedTableError: The change removes rows.
+            UnsupportedTableError: Partitions are to be replaced.
+            TableChangedError: Others have changed rows of `change.base`.
         """
-        if change.removes != "nothing":
-            refuse_replace(self.name)
-        return Loss()
+        if change.removes == "nothing":
+            return Loss()
+        if change.removes == "partitions":
+            raise UnsupportedTableError(
+                table=self.name, what="a Lance dataset has no partitions", cure="call overwrite"
+            )
+        return loss_of(self._place, view.handle.dataset, change, name)
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one version, once, if the dataset is still as in the view.
@@ -271,14 +288,20 @@ class LanceSink(StagedFiles):
         Raises:
             CommitRefusedError: The store refused permanently.
             TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
+            StoreUnavailableError: The store does not answer.
         """
         history: History = view.handle
         changes = mark_changes(metadata_of(history.dataset), run_id, mark, view.uuid)
+        removal: Removal | None = change.loss.handle
+        if removal is not None:
+            with self._storage_of(view) as storage:
+                removal.write(storage)
         post = Post(
             place=self._place,
             view=view,
             schema=with_metadata(history.dataset.lance_schema, changes),
             fragments=[self._fragment(group) for group in change.adds],
+            removed=removal.fragments if removal else {},
             notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
         outcome, version = post.send()
