@@ -1,0 +1,344 @@
+"""Other writers between an overwrite's look at the table and its post.
+
+Our run replaces the rows that are there when it lands, or an error says why it cannot, and the
+table is as the others left it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.errors import StoreUnavailableError, UnsupportedTableError
+from holdfast.sinks.base import Change, Outcome
+from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.sink import IcebergSink
+from tests.integration.replace_desk import ALL, MODES, PARTITIONS, ROWS, Mode, Target
+from tests.integration.test_replaced_files import Lake
+from tests.stack_access import Stack
+
+pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
+
+each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+
+
+@pytest.fixture
+def target(lake: SparkSession, namespace: str, stack: Stack, ledger: dict[str, Any]) -> Target:
+    """Return a table with old rows."""
+    catalog = open_catalog("lake", stack.rest_catalog_properties())
+    return Target(Lake(lake, namespace, catalog), ledger)
+
+
+Action = Callable[[Target, Change], object]
+
+
+def by_sql(*statements: str) -> Action:
+    """Return what runs the statements."""
+    return lambda target, _change: target.sql(*statements)
+
+
+def unlink(target: Target, path: str) -> None:
+    """Delete an object of the table's storage."""
+    target.lake.load("t").io.delete(path)
+
+
+def meddle(
+    monkeypatch: pytest.MonkeyPatch, target: Target, steps: Sequence[tuple[str, Action]]
+) -> list[tuple[str, Action]]:
+    """Let others act before calls of the sink, each step before the next call of its name.
+
+    `loss` computes for a look at the table which files go, and `post` publishes that. Return the
+    steps that are left.
+    """
+    left = list(steps)
+
+    def before(name: str) -> None:
+        method = getattr(IcebergSink, name)
+
+        def act_first(sink: IcebergSink, *arguments: Any) -> Any:  # noqa: ANN401 - the method's.
+            (change,) = (each for each in arguments if isinstance(each, Change))
+            # A start asks once without rows, before it computes any.
+            if change.adds and left and left[0][0] == name:
+                left.pop(0)[1](target, change)
+            answer = method(sink, *arguments)
+            if name == "post":
+                target.outcomes.append(answer)
+            return answer
+
+        monkeypatch.setattr(IcebergSink, name, act_first)
+
+    before("loss")
+    before("post")
+    return left
+
+
+INSERT = "INSERT INTO {t} VALUES (9001, 1), (9003, 3)"
+OVERWRITE = "INSERT OVERWRITE {t} VALUES (9001, 1), (9003, 3)"
+DELETE = "DELETE FROM {t} WHERE id IN (1001, 1003)"
+SET = "ALTER TABLE {t} SET TBLPROPERTIES "
+EXPIRE = (
+    "CALL lake.system.expire_snapshots(table => '{s}', retain_last => 1, "
+    "older_than => TIMESTAMP '2100-01-01 00:00:00')"
+)
+COMPACT = (
+    "CALL lake.system.rewrite_data_files(table => '{s}', options => map('rewrite-all', 'true'))"
+)
+ADD_FIELD = "ALTER TABLE {t} ADD PARTITION FIELD bucket(2, id)"
+DROP_FIELD = "ALTER TABLE {t} DROP PARTITION FIELD p"
+REPLACE = (
+    "CREATE OR REPLACE TABLE {t} USING iceberg PARTITIONED BY (p) AS "
+    "SELECT * FROM VALUES (9001L, 1), (9003L, 3) AS rows (id, p)"
+)
+
+
+def roll_back(target: Target, _change: Change) -> None:
+    """Return to the first snapshot."""
+    first = target.snapshots()[-1]
+    target.sql(f"CALL lake.system.rollback_to_snapshot('{{s}}', {first})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What others do, and what our run then replaces."""
+
+    steps: Sequence[tuple[str, Action]]
+    # A query and its one value after the run, which shows that the others did what they should.
+    shows: tuple[str, object]
+    # Rows in the replaced files, by the name of the mode; one that is not there is not tried.
+    replaced: Mapping[str, int]
+    posts: int = 2
+
+
+def before_post(*statements: str) -> list[tuple[str, Action]]:
+    """Return the step of others who run statements before the first post."""
+    return [("post", by_sql(*statements))]
+
+
+CASES = {
+    "an append": Case(
+        steps=before_post(INSERT),
+        shows=("SELECT count(*) FROM {t} VERSION AS OF {parent}", 50),
+        replaced={"all": 50, "partitions": 25},
+    ),
+    "an append that merges manifests": Case(
+        steps=before_post(SET + "('commit.manifest.min-count-to-merge'='2')", INSERT),
+        shows=("SELECT count(*) FROM {t}.manifests VERSION AS OF {parent}", 1),
+        replaced={"all": 50, "partitions": 25},
+    ),
+    "a merge-on-read delete": Case(
+        steps=before_post(SET + "('write.delete.mode'='merge-on-read')", DELETE),
+        shows=("SELECT count(*) FROM {t}.delete_files VERSION AS OF {parent}", 2),
+        replaced={"all": 48, "partitions": 24},
+    ),
+    "a copy-on-write delete": Case(
+        steps=before_post(SET + "('write.delete.mode'='copy-on-write')", DELETE),
+        shows=("SELECT sum(record_count) FROM {t}.files VERSION AS OF {parent}", 46),
+        replaced={"all": 46, "partitions": 23},
+    ),
+    "a compaction": Case(
+        steps=before_post(COMPACT),
+        shows=("SELECT count(*) FROM {t}.files VERSION AS OF {parent}", 4),
+        replaced={"all": 48, "partitions": 24},
+    ),
+    "a roll-back": Case(
+        steps=[("post", roll_back)],
+        shows=("SELECT count(*) FROM {t} VERSION AS OF {parent}", 40),
+        replaced={"all": 40, "partitions": 20},
+    ),
+    "an overwrite, with the earlier snapshots expired": Case(
+        steps=before_post(OVERWRITE, EXPIRE),
+        shows=("SELECT count(*) FROM {t}.snapshots", 2),
+        replaced={"all": 2, "partitions": 1},
+    ),
+    "an overwrite, with the parent expired while it is read": Case(
+        steps=[("post", by_sql(INSERT)), ("loss", by_sql(OVERWRITE, EXPIRE))],
+        shows=("SELECT count(*) FROM {t}.snapshots", 2),
+        replaced={"partitions": 1},
+    ),
+    "a new column": Case(
+        steps=before_post("ALTER TABLE {t} ADD COLUMN note STRING"),
+        shows=("SELECT count(*) FROM {t} WHERE note IS NULL AND id < 1000", ROWS),
+        replaced={"all": 48, "partitions": 24},
+    ),
+    "a wider partition column": Case(
+        steps=before_post("ALTER TABLE {t} ALTER COLUMN p TYPE BIGINT", INSERT),
+        shows=("SELECT count(*) FROM {t} VERSION AS OF {parent}", 50),
+        replaced={"partitions": 25},
+    ),
+    "a rewrite of manifests": Case(
+        steps=before_post("CALL lake.system.rewrite_manifests(table => '{s}')"),
+        shows=("SELECT count(*) FROM {t}.manifests VERSION AS OF {parent}", 1),
+        replaced={"partitions": 24},
+    ),
+    "a delete of all rows": Case(
+        steps=before_post("DELETE FROM {t}"),
+        shows=("SELECT count(*) FROM {t}.files VERSION AS OF {parent}", 0),
+        replaced={"partitions": 0},
+    ),
+    "a replacement of the table": Case(
+        steps=before_post(REPLACE),
+        shows=("SELECT count(*) FROM {t} VERSION AS OF {parent}", 2),
+        replaced={"partitions": 1},
+    ),
+    "a commit to another branch": Case(
+        steps=before_post(
+            "ALTER TABLE {t} CREATE BRANCH audit", "INSERT INTO {t}.branch_audit VALUES (9001, 1)"
+        ),
+        shows=("SELECT count(*) FROM {t} VERSION AS OF 'audit'", 49),
+        replaced={"partitions": 24},
+    ),
+    "a new partition field": Case(
+        steps=before_post(ADD_FIELD, INSERT),
+        shows=("SELECT count(DISTINCT spec_id) FROM {t}.files VERSION AS OF {parent}", 2),
+        replaced={"all": 50},
+    ),
+    "one after the other": Case(
+        steps=[("post", by_sql(INSERT)), ("post", by_sql(COMPACT)), ("post", by_sql(DELETE))],
+        shows=("SELECT count(*) FROM {t} VERSION AS OF {parent}", 48),
+        replaced={"partitions": 24},
+        posts=4,
+    ),
+}
+EACH = [
+    pytest.param(case, mode, id=f"{name}, {mode.name}")
+    for name, case in CASES.items()
+    for mode in MODES
+    if mode.name in case.replaced
+]
+
+
+@pytest.mark.parametrize(("case", "mode"), EACH)
+def test_what_others_changed_meanwhile_is_replaced_too(
+    target: Target, monkeypatch: pytest.MonkeyPatch, case: Case, mode: Mode
+) -> None:
+    """A refused post costs another look: what goes is computed for the table as it is then."""
+    left = meddle(monkeypatch, target, case.steps)
+    report = target.replace(mode)
+    assert left == []
+    ours, parent, *_ = [*target.snapshots(), 0]
+    assert (report.outcome, report.snapshot_id) == ("committed", ours)
+    assert (report.posts, report.replaced_rows) == (case.posts, case.replaced[mode.name])
+    assert target.outcomes == [Outcome.CONFLICT] * (case.posts - 1) + [Outcome.LANDED]
+    query, answer = case.shows
+    assert target.sql(query.replace("{parent}", str(parent))) == [(answer,)]
+    target.check_rows(mode, parent)
+
+
+REFUSED = {
+    "a new partition field": (ADD_FIELD, PARTITIONS, "8 of its files are partitioned differently"),
+    "no partition field": (DROP_FIELD, PARTITIONS, "it has no partitions"),
+    "an upgrade, for all": (SET + "('format-version'='3')", ALL, "format v3"),
+    "an upgrade, for partitions": (SET + "('format-version'='3')", PARTITIONS, "format v3"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_table_that_can_no_longer_be_replaced_is_refused_unchanged(
+    target: Target, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The error is the one that a start on such a table gets."""
+    statement, mode, message = REFUSED[case]
+    before, rows = target.snapshots(), target.lake.rows("t").collect()
+    left = meddle(monkeypatch, target, before_post(statement))
+    for _start in range(2):
+        with pytest.raises(UnsupportedTableError, match=message):
+            target.replace(mode)
+    assert (left, target.outcomes) == ([], [Outcome.CONFLICT])
+    assert target.snapshots() == before
+    assert sorted(target.lake.rows("t").collect()) == sorted(rows)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="the specs of live files are compared with the table's, those of staged files are not",
+)
+def test_rows_that_others_partitioned_anew_are_replaced_or_refused(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All live files are of the new spec then, and the staged ones of the old: none is equal."""
+    left, before = meddle(monkeypatch, target, before_post(ADD_FIELD, COMPACT)), target.snapshots()
+    with contextlib.suppress(UnsupportedTableError):
+        target.replace(PARTITIONS)
+    if left:
+        pytest.fail("nothing was partitioned anew")
+    if target.outcomes == [Outcome.CONFLICT]:
+        target.check_equal(target.as_of(before[0]))
+    else:
+        target.check_rows(PARTITIONS, before[0])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="partition values are compared as stored, and a wider decimal has more bytes",
+)
+def test_a_partition_of_decimals_that_was_widened_is_still_one_partition(target: Target) -> None:
+    """Old and new manifests store the same value with different lengths."""
+    new = "SELECT 9L AS id, CAST(1.5 AS DECIMAL(18, 2)) AS d"
+    target.sql(
+        "DROP TABLE {t}",
+        "CREATE TABLE {t} (id BIGINT, d DECIMAL(9, 2)) USING iceberg PARTITIONED BY (d)",
+        "INSERT INTO {t} VALUES (1, 1.5), (2, 2.5)",
+        "ALTER TABLE {t} ALTER COLUMN d TYPE DECIMAL(18, 2)",
+        "INSERT INTO {t} VALUES (3, 1.5), (4, 2.5)",
+    )
+    rows, name = target.lake.session.sql(new), target.lake.name("t")
+    hf.Run("r", **target.ledger).overwrite_partitions(rows, to=name, key="id")
+    assert sorted(target.sql("SELECT id FROM {t}")) == [(2,), (4,), (9,)]
+
+
+# ---- Staged files that are removed before they land
+
+
+def take_a_file(target: Target, change: Change) -> None:
+    """Delete a data file of the run that has not landed yet, and append."""
+    unlink(target, change.adds[0].files[0].path)
+    target.sql(INSERT)
+
+
+@each_mode
+def test_a_staged_file_that_is_gone_is_computed_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """The refused post makes us look again: a post without the file would lose its rows."""
+    left = meddle(monkeypatch, target, [("post", take_a_file)])
+    report = target.replace(mode)
+    assert (left, target.outcomes) == ([], [Outcome.CONFLICT, Outcome.LANDED])
+    assert report.withdrawn_rows == ROWS
+    assert report.replaced_rows == (50 if mode is ALL else 25)
+    target.check_rows(mode, target.snapshots()[1])
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="only posts after the last staging are counted"
+)
+def test_posts_before_a_staged_file_was_gone_are_counted(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report is of the whole start."""
+    meddle(monkeypatch, target, [("post", take_a_file)])
+    assert target.replace(ALL).posts == len(target.outcomes)
+
+
+@each_mode
+def test_a_staged_manifest_that_is_gone_stops_this_start_and_not_the_next(
+    target: Target, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """It lists the partitions of the new rows, and is read after all files were seen to exist."""
+    before = target.snapshots()
+    take: Action = lambda target, change: unlink(target, change.adds[0].path)  # noqa: E731
+    left = meddle(monkeypatch, target, [("loss", take)])
+    with pytest.raises(StoreUnavailableError, match="no such object"):
+        target.replace(mode)
+    assert (left, target.outcomes, target.snapshots()) == ([], [], before)
+    report = target.replace(mode)
+    assert report.withdrawn_rows == ROWS
+    assert report.replaced_rows == (48 if mode is ALL else 24)
+    target.check_rows(mode, before[0])
