@@ -136,7 +136,7 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: no path outside the dataset is deleted",
         file="sinks/lance/sink.py",
-        before="refuse_outside(self.name, [self._place.data], paths)",
+        before="refuse_outside(self.name, [self._place.data, self._place.deletions], paths)",
         after="pass",
         test=_CONTRACT,
     ),

@@ -8,7 +8,7 @@ added since stay.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.engine.options import REMOVES, WriteOptions
@@ -17,6 +17,7 @@ from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_pins, read_states, write_states
 from holdfast.model.records import Base, Identity
+from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Change, Sink, TableView
 
 
@@ -28,8 +29,13 @@ class ReplacedRows:
     sink: Sink
     identity: Identity
 
-    def settle(self, view: TableView, options: WriteOptions) -> None:
+    def settle(self, view: TableView, options: WriteOptions, staged: Sequence[StagedGroup]) -> None:
         """Record which rows the run replaces, and refuse before a row is paid for.
+
+        Args:
+            view: A fresh look at the table.
+            options: The user's options.
+            staged: What earlier starts have staged.
 
         Raises:
             UnsupportedTableError: The rows of this table cannot be replaced.
@@ -40,7 +46,7 @@ class ReplacedRows:
         if removes == "nothing":
             return
         if removes == "partitions":  # Not every table has some; for "all", `states` refuses.
-            self.sink.loss(view, Change(removes=removes), "none")
+            self.sink.loss(view, Change(adds=staged, removes=removes), "none")
         asked = options.based_on or self.snapshot_read()
         depends = asked is not None or options.if_table_changed == "raise"
         known = self.ledger.log.base
@@ -51,7 +57,7 @@ class ReplacedRows:
         if (base := self.only(options)) is None:
             self.refuse_changed(view)
         else:
-            self.sink.loss(view, Change(removes=removes, base=base), "none")
+            self.sink.loss(view, Change(adds=staged, removes=removes, base=base), "none")
 
     def snapshot_read(self) -> int | None:
         """Return the snapshot of the table itself that the input was read from, if it was."""

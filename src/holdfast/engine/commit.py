@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.engine.base import ReplacedRows
@@ -68,6 +68,8 @@ class Commit:
     ledger: Ledger
     run_file: RunFile
     sink: Sink
+    # The intents that this start has posted, also before a staged file was found missing.
+    posted: list[int] = field(default_factory=list)
 
     @property
     def replaced(self) -> ReplacedRows:
@@ -163,7 +165,7 @@ class Commit:
                     raise
                 landed = None  # A post is under way: give the catalog time to come back.
             if landed is not None:
-                return replace(landed, posts=tally.posts)
+                return replace(landed, posts=len(self.posted))
             if tally.unknown >= _UNKNOWN_MAX:
                 break
             if not replaces or tally.conflict is None:
@@ -177,7 +179,7 @@ class Commit:
                 f"{tally.posts} posts, then the catalog failed: {error.reason}"
             ) from error
         if landed is not None:
-            return replace(landed, posts=tally.posts)
+            return replace(landed, posts=len(self.posted))
         self._record_refusal(tally, view)
         if tally.unknown:
             raise self._unknown(f"{tally.unknown} posts without a clear answer")
@@ -224,6 +226,7 @@ class Commit:
             sequence_number=intent.sequence_number,
         )
         tally.posts += 1
+        self.posted.append(number)
         failpoint("before-post")
         try:
             outcome = self.sink.post(view, self.run_id, mark, complete)
@@ -242,7 +245,7 @@ class Commit:
         )
         if outcome is Outcome.LANDED:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
-            return Landed(receipt=receipt, posts=tally.posts, present=True)
+            return Landed(receipt=receipt, posts=0, present=True)
         tally.unknown += outcome is Outcome.UNKNOWN
         if outcome is Outcome.CONFLICT:
             tally.conflict = number

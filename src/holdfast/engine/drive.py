@@ -147,7 +147,6 @@ class Driver:
         # The output is made for the columns that this start saw first. Since then, a name may have
         # become that of another column.
         self.sink.check(view, [began_with, *book.schemas], [])
-        commit.replaced.settle(view, options)
         passes = Passes(
             Start(
                 ledger=self.ledger,
@@ -163,6 +162,7 @@ class Driver:
             )
         )
         passes.withdraw_lost()
+        commit.replaced.settle(view, options, book.work.groups)
         kept = book.work
         if book.is_complete and options.verify_input and self._has_changed(book, options):
             book.reopen()  # The next pass takes the new rows, or raises.

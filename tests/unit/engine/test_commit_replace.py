@@ -146,6 +146,20 @@ def test_a_store_that_does_not_answer_is_named() -> None:
     assert table.ids == sorted(OLD)
 
 
+def test_all_posts_are_counted() -> None:
+    """Also those before a staged file was found missing, and its rows were computed again."""
+    rig = replacing()
+
+    def meddle() -> None:
+        rig.table.foreign_append()
+        (file, *_) = (path for path in rig.table.files if "foreign" not in path)
+        rig.table.lost_files.append(file)
+
+    rig.table.before_post = meddle
+    report = rig.start()
+    assert (report.posts, len(rig.table.posts), rig.table.ids) == (2, 2, ALL)
+
+
 def test_a_refused_replace_leaves_the_old_rows() -> None:
     """Nothing is removed by a post that does not land."""
     rig = replacing()

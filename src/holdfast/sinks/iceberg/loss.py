@@ -26,7 +26,7 @@ from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Change, Loss
 from holdfast.sinks.iceberg.file_io import file_bytes
-from holdfast.sinks.iceberg.manifests import avro_codec, listed_manifest
+from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, listed_manifest
 from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten
 from holdfast.storage.runtime import io_runtime
 
@@ -78,14 +78,14 @@ class Losses:
 
         Raises:
             UnsupportedTableError: Partitions cannot be replaced in this table.
-            TableChangedError: Others have changed rows of `change.base`.
+            TableChangedError: Others have changed rows of `change.base`, or the partition spec.
             ValueError: A manifest cannot be read.
         """
         listed = live_manifests(table.io, parent)
         self._read(table.io, listed)
-        new = self._partitions_of(table.io, change.adds)
         if change.removes == "partitions":
-            self._refuse_other_specs(table, listed)
+            self._refuse_other_specs(table, listed, change.adds)
+        new = self._partitions_of(table.io, change.adds)
         if change.base is not None:
             self._refuse_changed(self._files(listed), change, new)
         rewritten: dict[str, Rewritten] = {}
@@ -203,11 +203,14 @@ class Losses:
         self._staged |= {group.path: partitions for group, partitions in found}
         return frozenset[Partition]().union(*(self._staged[group.path] for group in groups))
 
-    def _refuse_other_specs(self, table: Table, listed: Sequence[ManifestFile]) -> None:
+    def _refuse_other_specs(
+        self, table: Table, listed: Sequence[ManifestFile], staged: Sequence[StagedGroup]
+    ) -> None:
         """Refuse a table in which a partition of the new rows does not tell all rows of it.
 
         Raises:
             UnsupportedTableError: It is not partitioned, or has files of another partition spec.
+            TableChangedError: The new rows were staged by another spec.
         """
         spec = table.spec()
         if spec.is_unpartitioned():
@@ -226,6 +229,12 @@ class Losses:
                 what=f"{len(others)} of its files are partitioned differently: they were written "
                 f"before the table's partition spec changed, for example {min(others)}",
                 cure="CALL system.rewrite_data_files with 'rewrite-all' first, or call overwrite",
+            )
+        if any(detail_of(group).spec_id != spec.spec_id for group in staged):
+            raise TableChangedError(
+                table=self.table,
+                change="its partition spec is no longer the one that rows were staged by, so that "
+                "the rows to be replaced cannot be found by their partitions",
             )
 
 

@@ -287,7 +287,7 @@ class Manifest:
             field["type"] for field in file_schema["fields"] if field["field-id"] == _PARTITION
         )
         fields = sorted(partition["fields"], key=lambda field: field["field-id"])
-        self._partition_names = [field["name"] for field in fields]
+        self._partition_names = {field["name"]: _is_decimal(field["type"]) for field in fields}
         self._entries = avro_rows(data)
         self.files: Sequence[LiveFile] = list(self._live_files(first_row_id))
 
@@ -408,18 +408,30 @@ class Manifest:
 
     def _partition_key(self, file: Mapping[str, Any]) -> PartitionKey:
         values = file[self._file_names[_PARTITION]]
-        return tuple(_comparable(values[name]) for name in self._partition_names)
+        return tuple(
+            _comparable(values[name], is_decimal=is_decimal)
+            for name, is_decimal in self._partition_names.items()
+        )
 
 
 def _optional_number(name: str, field_id: int) -> dict[str, Any]:
     return {"name": name, "type": ["null", "long"], "default": None, "field-id": field_id}
 
 
-def _comparable(value: object) -> object:
+def _is_decimal(kind: Any) -> bool:  # noqa: ANN401 - a schema is any JSON.
+    choices = kind if isinstance(kind, list) else [kind]
+    facts = [choice for choice in choices if isinstance(choice, dict)]
+    return any(fact.get("logicalType") == "decimal" for fact in facts)
+
+
+def _comparable(value: object, *, is_decimal: bool) -> object:
     """Return a partition value that equals others as Iceberg compares them.
 
-    To Python NaN differs from itself, and 0.0 equals -0.0.
+    To Python NaN differs from itself, and 0.0 equals -0.0. A decimal has more bytes if its column
+    was made wider before it was stored.
     """
+    if is_decimal and isinstance(value, bytes):
+        return int.from_bytes(value, "big", signed=True)
     if not isinstance(value, float):
         return value
     return _NAN if value != value else struct.pack(">d", value)  # noqa: PLR0124 - it is not NaN.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.types import DecimalType, LongType, NestedField, StringType
 
 from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.sinks.base import Change, Loss, Outcome, Removes, RunMark, TableView
@@ -25,6 +27,9 @@ from tests.fakes.position_deletes import delete_positions
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", StringType()))
 BY_COUNTRY = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
+
+# What is in the second column, by the first.
+Rows = Mapping[int, str | Decimal | None]
 
 
 @dataclass
@@ -46,21 +51,20 @@ class Replacing:
     def change(
         self,
         view: TableView,
-        rows: dict[int, str | None],
+        rows: Rows,
         removes: Removes,
         base: frozenset[str] | None = None,
     ) -> Change:
         """Stage rows, and find out what they replace."""
         writer = self.sink.writer_spec(view).open(uuid.uuid4().hex)
         if rows:
-            columns = [pa.array(rows, pa.int64()), pa.array(list(rows.values()), pa.string())]
+            kind = pa.string() if any(isinstance(c, str) for c in rows.values()) else None
+            columns = [pa.array(rows, pa.int64()), pa.array(list(rows.values()), kind)]
             writer.write(writer.fit(pa.RecordBatch.from_arrays(columns, ["id", "c"])))
         change = Change(adds=writer.cut(), removes=removes, base=base)
         return replace(change, loss=self.sink.loss(view, change, uuid.uuid4().hex))
 
-    def post(
-        self, rows: dict[int, str | None], removes: Removes, base: frozenset[str] | None = None
-    ) -> Loss:
+    def post(self, rows: Rows, removes: Removes, base: frozenset[str] | None = None) -> Loss:
         """Post rows, and return what they replaced."""
         view = self.sink.load()
         change = self.change(view, rows, removes, base)
@@ -80,7 +84,7 @@ class Replacing:
         return loaded
 
     @property
-    def rows(self) -> dict[int, str | None]:
+    def rows(self) -> Rows:
         """All rows."""
         found = self.table.scan().to_arrow().to_pydict()
         return dict(sorted(zip(found["id"], found["c"], strict=True)))
@@ -200,6 +204,31 @@ def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
     assert made.rows == {1: "fi"}
     made.post({1: "fi", 2: "fi"}, "partitions")
     assert made.rows == {1: "fi", 2: "fi"}
+
+
+def test_rows_staged_by_another_spec_are_refused(tmp_path: Path) -> None:
+    """Others have partitioned all rows anew: none is in a partition of the staged ones."""
+    made = Replacing.table_of(tmp_path)
+    change = made.change(made.sink.load(), {9: "no"}, "partitions")
+    with made.table.update_spec() as update:
+        update.add_field("id", IdentityTransform(), "id_value")
+    made.post({4: "no", 5: "fi"}, "all")
+    with pytest.raises(TableChangedError, match="no longer the one that rows were staged by"):
+        made.sink.loss(made.sink.load(), replace(change, loss=Loss()), "again")
+
+
+def test_a_partition_of_a_wider_decimal_is_the_same_partition(tmp_path: Path) -> None:
+    """It is stored with more bytes since then."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", DecimalType(9, 2)))
+    sink, _ = new_table(tmp_path, schema, partition_spec=BY_COUNTRY)
+    made = Replacing(sink)
+    assert sink.post_empty(sink.load()) is Outcome.LANDED
+    made.post({1: Decimal("1.50"), 2: Decimal("-2.50")}, "nothing")
+    with made.table.update_schema() as update:
+        update.update_column("c", DecimalType(18, 2))
+    made.post({3: Decimal("1.50"), 4: Decimal("-2.50")}, "nothing")
+    made.post({9: Decimal("-2.50")}, "partitions")
+    assert made.rows == {1: Decimal("1.50"), 3: Decimal("1.50"), 9: Decimal("-2.50")}
 
 
 def test_after_a_conflict_only_new_manifests_are_read(
