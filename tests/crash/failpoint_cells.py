@@ -12,12 +12,13 @@ Fault = Literal["kill", "stop", "error"]
 FAULTS: tuple[Fault, ...] = ("kill", "stop", "error")
 
 Process = Literal["driver", "task"]
+Verb = Literal["append", "overwrite", "overwrite_partitions"]
 
 # What leads to the step. A job: the first start. replay: a task is killed when its chunk is
 # durable. withdrawal: a staged file is gone at the second start. mistake: the transform fails for
 # all rows. renewal: staged files count as old at once. conflict: another writer commits right
-# before the post. abort: of a run whose driver died between intent and post. sweep: of one that
-# landed.
+# before the post; the step is reached after that. abort: of a run whose driver died between intent
+# and post. sweep: of one that landed.
 Story = Literal["job", "replay", "withdrawal", "mistake", "renewal", "conflict", "abort", "sweep"]
 
 _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
@@ -115,7 +116,18 @@ _OF_ICEBERG = {
     "after-manifest",
     "before-manifest-copies",
 }
+# Steps that only a replace reaches, at first and after a conflict, and steps that it never reaches:
+# a row that fails fails the job, and the table is there before it.
+_OF_REPLACES: dict[Story, tuple[str, ...]] = {
+    "job": ("before-base", "after-base", "after-loss", "before-removal", "after-removal"),
+    "conflict": ("after-loss", "before-removal", "after-removal"),
+}
+_OF_APPENDS = {
+    *("before-first-snapshot", "after-first-snapshot", "before-failed-rows", "after-failed-rows"),
+    *("before-failed-rows-record", "after-failed-rows-record"),
+}
 _SCANS_SEED = 8
+_REPLACES_SEED = 25
 _LANCE_SEED = 14
 _SAMPLED = 20
 
@@ -132,18 +144,28 @@ class Cell:
     is_scan: bool = False
     # Whether it writes a Lance dataset, instead of an Iceberg table.
     is_lance: bool = False
+    verb: Verb = "append"
 
     @property
     def row(self) -> str:
         """The first column of its row in the table of results."""
         kind = ", of a scan" if self.is_scan else ""
+        kind += f", {self.verb}" if self.verb != "append" else ""
+        kind += ", after a conflict" if self.is_late else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
     @property
     def name(self) -> str:
         """The cell's name, as pytest shows it."""
         kind = f"{'scan-' if self.is_scan else ''}{'lance-' if self.is_lance else ''}"
+        kind += f"{self.verb}-" if self.verb != "append" else ""
+        kind += "late-" if self.is_late else ""
         return f"{kind}{self.step}-{self.fault}"
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the step is reached before a conflict, too."""
+        return self.story == "conflict" and self.step in _OF_REPLACES["job"]
 
 
 def _cells() -> list[Cell]:
@@ -184,8 +206,28 @@ def _lance_cells(known: Sequence[Cell]) -> list[Cell]:
     return new + [replace(cell, is_lance=True) for cell in some]
 
 
+def _replace_cells(known: Sequence[Cell]) -> list[Cell]:
+    """Return per verb and format all cells that only replaces reach, and a sample of the rest."""
+    found: list[Cell] = []
+    kinds: tuple[tuple[Verb, bool], ...]
+    kinds = (("overwrite", False), ("overwrite_partitions", False), ("overwrite", True))
+    rng = random.Random(_REPLACES_SEED)
+    for verb, is_lance in kinds:
+        new = [
+            Cell(step=step, of="driver", story=story, fault=fault, is_lance=is_lance, verb=verb)
+            for story, steps in _OF_REPLACES.items()
+            for step in steps
+            for fault in FAULTS
+        ]
+        left_out = _OF_APPENDS | (_OF_ICEBERG if is_lance else set())
+        rest = [cell for cell in known if cell.step not in left_out]
+        some = [replace(cell, is_lance=is_lance, verb=verb) for cell in rng.sample(rest, _SAMPLED)]
+        found += new + some
+    return found
+
+
 _USUAL = _cells()
-CELLS = [*_USUAL, *_scan_cells(_USUAL), *_lance_cells(_USUAL)]
+CELLS = [*_USUAL, *_scan_cells(_USUAL), *_lance_cells(_USUAL), *_replace_cells(_USUAL)]
 
 
 def sampled(seed: int, count: int) -> Sequence[Cell]:

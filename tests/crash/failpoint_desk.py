@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from pyspark.sql import SparkSession
 
 from holdfast.storage.objects import ObjectStorage
 from tests.crash.drivers import Driver, Nursery, until
-from tests.crash.failpoint_cells import Cell
+from tests.crash.failpoint_cells import Cell, Verb
 from tests.crash.jobs.nursery import POISON
 from tests.crash.lance_crash_table import run_of, versions_with_rows
 from tests.stack_access import Stack
 
 ROWS = 12
+# A row in a partition that no new row is in.
+_ELSEWHERE = (500, -1)
 _STARTS_MAX = 4
 # A snapshot or a version, and the run that it names.
 _Landed = tuple[int, str | None]
@@ -42,14 +45,15 @@ class Desk:
 
     def play(self, cell: Cell) -> str:
         """Play one cell, assert the result, and return how it went."""
-        game = _Game(self, f"{cell.name} {uuid.uuid4().hex[:6]}", is_lance=cell.is_lance)
+        name = f"{cell.name} {uuid.uuid4().hex[:6]}"
+        game = _Game(self, name, is_lance=cell.is_lance, verb=cell.verb)
         game.prepare(cell)
         act = cell.story if cell.story in {"abort", "sweep"} else "append"
         fails = cell.story == "mistake"
-        self.arm(cell.step, cell.fault)
         if cell.story == "conflict":
-            driver = game.start_into_conflict()
+            driver = game.start_into_conflict(cell)
         else:
+            self.arm(cell.step, cell.fault)
             driver = game.start(act, fails=fails)
         rival = ""
         if cell.fault == "stop":
@@ -97,6 +101,7 @@ class _Game:
     desk: Desk
     run_id: str
     is_lance: bool
+    verb: Verb
 
     def __post_init__(self) -> None:
         stack = self.desk.stack
@@ -116,7 +121,17 @@ class _Game:
             "row_s": 0.08,
             "is_old": False,
             "scan": "",
+            "verb": self.verb,
         }
+        # What is in the table when all is done, and what is there before.
+        self.rows = [(id_, 2 * id_ + 1) for id_ in range(ROWS)]
+        self.before: list[tuple[int, int]] = []
+        if self.verb == "append":
+            self.rows.pop(POISON)
+        else:
+            self.before = [*((id_, -1) for id_ in range(ROWS)), _ELSEWHERE]
+        if self.verb == "overwrite_partitions":
+            self.rows.append(_ELSEWHERE)
 
     def prepare(self, cell: Cell) -> None:
         """Bring the run to a state where the step can be reached."""
@@ -128,6 +143,8 @@ class _Game:
             self._write_input()
         for left in self.desk.armed.iterdir():
             left.unlink()
+        if self.before:
+            self._fill()
         if cell.story == "replay":
             self.desk.arm("after-chunk-record", "kill")
         if cell.story == "abort":
@@ -145,12 +162,14 @@ class _Game:
         """Start a driver."""
         return self.desk.nursery.start({**self.order, "act": act, "fails": fails})
 
-    def start_into_conflict(self) -> Driver:
-        """Start a driver, and let another writer commit right before its post."""
+    def start_into_conflict(self, cell: Cell) -> Driver:
+        """Start a driver, let another writer commit right before its post, and arm the step."""
         self.desk.arm("before-post", "stop")
         driver = self.start("append")
         stopped = self.desk.taken("before-post")
-        self._commit_nothing()
+        # A row of others that comes before the post goes with the rest.
+        self._write([(7, -7)] if self.before else [])
+        self.desk.arm(cell.step, cell.fault)
         os.kill(stopped, signal.SIGCONT)
         return driver
 
@@ -168,30 +187,29 @@ class _Game:
         """Read the table with Iceberg's own reader, or with Lance."""
         rows, landed = self._lance_rows() if self.is_lance else self._iceberg_rows()
         if act == "abort":
-            assert (rows, landed) == ([], [])
+            assert (rows, landed) == (self.before, [])
             again = self.start("append").wait()
             assert again["error"] == "RunAbortedError", again
             return
-        assert rows == [(id_, 2 * id_ + 1) for id_ in range(ROWS) if id_ != POISON]
+        assert rows == self.rows
         assert [run for _, run in landed] == [self.run_id]
         if act == "append":
             report = self.start(act).wait()
             assert report["outcome"] == "already_committed", report
             assert report["snapshot_id"] == landed[0][0]
-            assert report["quarantined_rows"] == 1, report
+            assert report["quarantined_rows"] == (self.verb == "append"), report
 
     def _iceberg_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
-        """Return all rows, and the snapshots that have added some."""
+        """Return all rows, and the snapshots of runs that have added some."""
         name = f"lake.{self.table}"
         rows = sorted(tuple(row) for row in self.desk.lake.table(name).collect())
         snapshots = self.desk.lake.table(f"{name}.snapshots").collect()
-        data = [
-            snapshot
-            for snapshot in snapshots
-            if snapshot["summary"].get("added-records", "0") != "0"
-        ]
+        made = [(snapshot["snapshot_id"], snapshot["summary"]) for snapshot in snapshots]
         return rows, [
-            (snapshot["snapshot_id"], snapshot["summary"].get("holdfast.run")) for snapshot in data
+            (snapshot_id, summary.get("holdfast.run"))
+            for snapshot_id, summary in made
+            if summary.get("added-records", "0") != "0"
+            and ("holdfast.run" in summary or not self.before)
         ]
 
     def _lance_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
@@ -199,9 +217,11 @@ class _Game:
         options = self.desk.stack.s3.lance_options()
         dataset = lance.dataset(self.table, storage_options=options)
         rows = sorted((row["id"], row["y"]) for row in dataset.to_table().to_pylist())
-        return rows, [
-            (version, run_of(dataset, version)) for version in versions_with_rows(dataset)
-        ]
+        versions = versions_with_rows(dataset)
+        if self.before:  # A replace may leave fewer rows than there were.
+            versions = [entry["version"] for entry in dataset.versions()]
+            versions = [version for version in versions if run_of(dataset, version)]
+        return rows, [(version, run_of(dataset, version)) for version in versions]
 
     def _start_with(self, step: str, fault: str) -> dict[str, Any]:
         self.desk.arm(step, fault)
@@ -209,15 +229,26 @@ class _Game:
         assert self.desk.is_taken(step), ended
         return ended
 
-    def _commit_nothing(self) -> None:
-        """Commit no rows, as another writer."""
-        none = pa.table({"id": pa.array([], pa.int64()), "y": pa.array([], pa.int64())})
+    def _fill(self) -> None:
+        """Make the table, with rows in two partitions and two commits."""
+        if not self.is_lance:
+            kind = "USING iceberg PARTITIONED BY (truncate(100, id))"
+            self.desk.lake.sql(f"CREATE TABLE lake.{self.table} (id BIGINT, y BIGINT) {kind}")
+        self._write(self.before[:5], mode="create")
+        self._write(self.before[5:])
+
+    def _write(self, rows: Sequence[tuple[int, int]], mode: Any = "append") -> None:  # noqa: ANN401
+        """Commit rows as another writer; a commit without any is one, too."""
+        columns = {
+            name: pa.array([row[at] for row in rows], pa.int64())
+            for at, name in enumerate(("id", "y"))
+        }
         if self.is_lance:
             options = self.desk.stack.s3.lance_options()
-            lance.write_dataset(none, self.table, mode="append", storage_options=options)
+            lance.write_dataset(pa.table(columns), self.table, mode=mode, storage_options=options)
         else:
             catalog = load_catalog("desk", **self.desk.stack.rest_catalog_properties())
-            catalog.load_table(self.table).append(none)
+            catalog.load_table(self.table).append(pa.table(columns))
 
     def _write_input(self) -> None:
         """Write the rows as two files of two row groups each."""

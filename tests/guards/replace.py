@@ -90,10 +90,10 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: what goes is computed for each look at the table",
         file="engine/commit.py",
-        before="return replace(change, loss=self.sink.loss(view, change, name))",
+        before="complete = replace(change, loss=self.sink.loss(view, change, name))",
         after="""if self.log.intents:
                 return change
-            return replace(change, loss=self.sink.loss(view, change, name))""",
+            complete = replace(change, loss=self.sink.loss(view, change, name))""",
         test=f"{_COMMIT} -k before_the_post",
     ),
     Guard(

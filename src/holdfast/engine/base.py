@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from holdfast.engine.options import REMOVES, WriteOptions
 from holdfast.errors import RunMismatchError, TableChangedError
-from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_pins, read_states, write_states
 from holdfast.model.records import Base, Identity
@@ -104,7 +103,6 @@ class ReplacedRows:
         if options.isolation_level == "snapshot":
             name = f"base-{ledger.ports.new_nonce()}.parquet"
             reference = write_states(ledger.storage, ledger.layout, name, states)
-        failpoint("before-base")
         ledger.log.append(
             Base(
                 snapshot_id=snapshot_id or 0,
@@ -113,7 +111,6 @@ class ReplacedRows:
                 states=reference,
             )
         )
-        failpoint("after-base")
 
     def _refuse_other_base(
         self, known: Base, asked: int | None, options: WriteOptions, *, depends: bool

@@ -266,12 +266,14 @@ class Commit:
             if change.base is None:  # Otherwise what others add may come, and the loss says more.
                 self.replaced.refuse_changed(view)
             name = self.ledger.layout.file_names(nonce)
-            return replace(change, loss=self.sink.loss(view, change, name))
+            complete = replace(change, loss=self.sink.loss(view, change, name))
         except StoreUnavailableError:
             # Another writer may have replaced the files, and expired what was being read.
             if self.load().parent_snapshot_id == view.parent_snapshot_id:
                 raise
             return None
+        failpoint("after-loss")
+        return complete
 
     def _record_refusal(self, tally: _Tally, view: TableView) -> None:
         """Record that the last post was refused, if a look after it proves that it cannot land.

@@ -25,18 +25,19 @@ POISON = 3  # This row fails, whichever driver computes it.
 
 
 class Work:
-    """In place of a model: y = 2 * id + 1, for all rows but one."""
+    """In place of a model: y = 2 * id + 1, for all rows but those that fail."""
 
-    def __init__(self, row_s: float, *, fails: bool) -> None:
-        """Take how long a row takes, and whether all fail, as with code that has a bug."""
+    def __init__(self, row_s: float, *, fails: bool, poison: int | None) -> None:
+        """Take how long a row takes, whether all fail, as with code that has a bug, or which."""
         self.row_s = row_s
         self.fails = fails
+        self.poison = poison
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
         """Work on a row, which takes a while."""
         ids = batch["id"].to_pylist()
         time.sleep(self.row_s)
-        if self.fails or POISON in ids:
+        if self.fails or self.poison in ids:
             raise ValueError("cannot be done")
         return {"id": ids, "y": [2 * id_ + 1 for id_ in ids]}
 
@@ -68,17 +69,20 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         run.sweep(to=to)
         return {"outcome": "swept"}
     scan = hf.scan_parquet(order["scan"], options=order["store_options"]) if order["scan"] else None
-    report = run.append(
+    verb, poison, more = order["verb"], None, {}
+    if verb == "append":
+        poison = POISON
+        schema = pa.schema([("id", pa.int64()), ("y", pa.int64())])
+        more = {"on_error": "quarantine", "max_errors": 2, "create": hf.Create(schema=schema)}
+    report = getattr(run, verb)(
         scan or session.range(0, order["rows"], 1, order["places"]),
         to=to,
         key=None if scan else "id",
-        transform=Work(order["row_s"], fails=order["fails"]),
+        transform=Work(order["row_s"], fails=order["fails"], poison=poison),
         batch_rows=1,
         checkpoint_every="0.2s",
-        on_error="quarantine",
-        max_errors=2,
         cost=1.0,
-        create=hf.Create(schema=pa.schema([("id", pa.int64()), ("y", pa.int64())])),
+        **more,
     )
     return {
         "outcome": report.outcome,

@@ -23,6 +23,7 @@ from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.errors import TableChangedError, UnsupportedTableError
+from holdfast.failpoints import failpoint
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Change, Loss
 from holdfast.sinks.iceberg.file_io import file_bytes
@@ -54,7 +55,10 @@ class Removal:
                 stream.write(new.data)
             return new.listed(path, snapshot_id)
 
-        return io_runtime().each(store, self.rewritten)
+        failpoint("before-removal")
+        listed = io_runtime().each(store, self.rewritten)
+        failpoint("after-removal")
+        return listed
 
 
 @dataclass(slots=True)

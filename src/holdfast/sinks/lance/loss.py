@@ -18,6 +18,7 @@ from lance import LanceDataset
 from lance.fragment import DeletionFile, FragmentMetadata
 
 from holdfast.errors import TableChangedError
+from holdfast.failpoints import failpoint
 from holdfast.sinks.base import Change, Loss
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.storage.port import Storage
@@ -37,7 +38,9 @@ class Removal:
 
     def write(self, storage: Storage) -> None:
         """Store the deletion files."""
+        failpoint("before-removal")
         io_runtime().each(lambda uri: storage.put(uri, self.files[uri]), self.files)
+        failpoint("after-removal")
 
 
 def states(dataset: LanceDataset) -> frozenset[str]:
