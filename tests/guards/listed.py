@@ -351,7 +351,7 @@ GUARDS = (
     ),
     Guard(
         name="a file of a scan is pinned row group by row group",
-        file="sources/parquet_reader.py",
+        file="reading/parquet_file.py",
         before='        raise ObjectChangedError(f"{file.uri} has different row groups")\n',
         after="        pass\n",
         test="tests/unit/sources/test_parquet.py",

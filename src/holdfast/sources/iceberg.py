@@ -26,8 +26,7 @@ from holdfast.errors import (
 from holdfast.ledger.store import answers
 from holdfast.model.coverage import Origin, PinnedFile, Pins
 from holdfast.model.lasting import lasts
-from holdfast.sources.base import Tagging
-from holdfast.sources.iceberg_rows import (
+from holdfast.reading.iceberg_rows import (
     DEFAULT,
     NAMES,
     ByFieldId,
@@ -39,8 +38,10 @@ from holdfast.sources.iceberg_rows import (
     text_of,
     without_metadata,
 )
+from holdfast.reading.parquet_file import parse_footer
+from holdfast.sources.base import Tagging
 from holdfast.sources.parquet import footers, pinned_file
-from holdfast.sources.parquet_reader import ParquetReader, parse_footer
+from holdfast.sources.parquet_reader import ParquetReader
 from holdfast.sources.scans import IcebergScan
 from holdfast.sources.schemas import chosen
 from holdfast.storage.port import ObjectFacts, Storage

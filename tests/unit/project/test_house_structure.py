@@ -65,7 +65,6 @@ ALONE = {
     "sinks.lance.sink": "the format behind the protocol",
     "sinks.lance.writer": "the executor's half",
     "sources.iceberg": "imports PyIceberg: `opening` imports it when it is needed",
-    "sources.iceberg_rows": "with `iceberg` it would be a file of 680 lines",
     "sources.lance": "imports Lance: `opening` imports it when it is needed",
     "sources.lance_reader": "the executor's half",
     "spark.bootstrap": "pickled by value: nothing else may be in its module",

@@ -46,8 +46,7 @@ from pyiceberg.types import FloatType, IcebergType, UUIDType
 from holdfast.errors import InputChangedError, SettingsError
 from holdfast.model.arrow_types import is_any_list
 from holdfast.model.coverage import PinnedFile
-from holdfast.sources.base import Numbers
-from holdfast.sources.scans import Triples
+from holdfast.reading.parquet_file import Numbers
 from holdfast.storage.port import Storage
 
 # ---- Columns by field id: a file may have them under other names, in narrower types, or not at all
@@ -208,14 +207,14 @@ _FLOAT = struct.Struct("<f")
 _CURE = 'pass a string ("price > 3") or a list of triples (("price", ">", 3))'
 
 
-def text_of(where: str | Triples | None) -> str:
+def text_of(where: str | Sequence[Any] | None) -> str:
     """Return a filter as a string: a different string is a different filter."""
     if where is None or isinstance(where, str):
         return where or ""
     return json.dumps(where, default=_plain)
 
 
-def as_expression(where: str | Triples | None) -> BooleanExpression:
+def as_expression(where: str | Sequence[Any] | None) -> BooleanExpression:
     """Return a user's filter as PyIceberg's expression.
 
     Raises:
