@@ -21,11 +21,23 @@ import os
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, cast
+from uuid import UUID
 
 import fastavro
 from pyiceberg.avro.codecs import CODEC_MAPPING_ICEBERG_TO_AVRO, KNOWN_CODECS
-from pyiceberg.manifest import UNASSIGNED_SEQ, ManifestFile, PartitionFieldSummary
+from pyiceberg.manifest import (
+    UNASSIGNED_SEQ,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestFile,
+    PartitionFieldSummary,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.typedef import Record
+from pyiceberg.utils.decimal import unscaled_to_decimal
 
 # ---- Avro files: a header, then blocks of rows
 
@@ -187,6 +199,16 @@ def _plain(schema: Any) -> Any:  # noqa: ANN401 - a schema is any JSON.
 _STATUS, _SNAPSHOT_ID, _DATA_FILE, _SEQUENCE_NUMBER, _FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
 _FILE_PATH, _PARTITION, _ROW_COUNT, _FILE_SIZE = 100, 102, 103, 104
 _CONTENT, _FIRST_ROW_ID = 134, 142
+_FILE_FORMAT, _KEY_METADATA, _EQUALITY_IDS, _SORT_ORDER_ID = 101, 131, 135, 140
+# Counts and bounds of columns, as arguments of PyIceberg's data file.
+_STATISTICS = {
+    "column_sizes": 108,
+    "value_counts": 109,
+    "null_value_counts": 110,
+    "nan_value_counts": 137,
+    "lower_bounds": 125,
+    "upper_bounds": 128,
+}
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
 # Fields that manifests of earlier formats lack, or do not let be empty.
 _ENTRY_FIELDS = {
@@ -288,6 +310,7 @@ class Manifest:
         )
         fields = sorted(partition["fields"], key=lambda field: field["field-id"])
         self._partition_names = [field["name"] for field in fields]
+        self._partition_fields = {field["field-id"]: field for field in fields}
         self._entries = avro_rows(data)
         self.files: Sequence[LiveFile] = list(self._live_files(first_row_id))
 
@@ -315,6 +338,38 @@ class Manifest:
             content=self._listed.content,
             partitions=self._listed.partitions,
         )
+
+    def data_file(self, file: LiveFile, spec: PartitionSpec) -> DataFile:
+        """Return what the manifest records about a file, in PyIceberg's terms.
+
+        Args:
+            file: One of its files.
+            spec: The spec of the manifest; partition values are in the order of its fields.
+        """
+        found = self._entries[file.at][self._names[_DATA_FILE]]
+        statistics: dict[str, Any] = {
+            name: None if (pairs := self._of_file(found, field_id)) is None else _as_dict(pairs)
+            for name, field_id in _STATISTICS.items()
+        }
+        values = found[self._file_names[_PARTITION]]
+        known = {
+            field_id: _typed(values[field["name"]], field["type"])
+            for field_id, field in self._partition_fields.items()
+        }
+        data_file = DataFile.from_args(
+            content=DataFileContent(file.content),
+            file_path=file.path,
+            file_format=FileFormat(found[self._file_names[_FILE_FORMAT]].upper()),
+            partition=Record(*(known.get(field.field_id) for field in spec.fields)),
+            record_count=file.rows,
+            file_size_in_bytes=file.size_bytes,
+            key_metadata=self._of_file(found, _KEY_METADATA),
+            equality_ids=self._of_file(found, _EQUALITY_IDS),
+            sort_order_id=self._of_file(found, _SORT_ORDER_ID),
+            **statistics,
+        )
+        data_file.spec_id = file.spec_id
+        return data_file
 
     def _upgraded(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Return schema and metadata of the new file: with the fields that its entries need.
@@ -413,6 +468,25 @@ class Manifest:
 
 def _optional_number(name: str, field_id: int) -> dict[str, Any]:
     return {"name": name, "type": ["null", "long"], "default": None, "field-id": field_id}
+
+
+def _as_dict(pairs: Any) -> dict[int, Any]:  # noqa: ANN401 - Avro's maps have text keys only.
+    return {pair["key"]: pair["value"] for pair in pairs}
+
+
+def _typed(value: Any, kind: Any) -> Any:  # noqa: ANN401 - of whatever type the partition is.
+    """Return a partition value as PyIceberg holds it: see `_plain` for what is stored."""
+    for part in kind if isinstance(kind, list) else [kind]:
+        logical = part.get("logicalType") if isinstance(part, dict) else None
+        if logical == "decimal" and value is not None:
+            return _decimal(value, part.get("scale", 0))
+        if logical == "uuid" and value is not None:
+            return UUID(bytes=value)
+    return value
+
+
+def _decimal(value: bytes, scale: int) -> Decimal:
+    return unscaled_to_decimal(int.from_bytes(value, "big", signed=True), scale)
 
 
 def _comparable(value: object) -> object:
