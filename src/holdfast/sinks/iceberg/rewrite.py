@@ -200,6 +200,9 @@ _STATUS, _SNAPSHOT_ID, _DATA_FILE, _SEQUENCE_NUMBER, _FILE_SEQUENCE_NUMBER = 0, 
 _FILE_PATH, _PARTITION, _ROW_COUNT, _FILE_SIZE = 100, 102, 103, 104
 _CONTENT, _FIRST_ROW_ID = 134, 142
 _FILE_FORMAT, _KEY_METADATA, _EQUALITY_IDS, _SORT_ORDER_ID = 101, 131, 135, 140
+_REFERENCED = 143
+# The column of a file of position deletes that names data files.
+_DELETED_PATH = 2147483546
 # Counts and bounds of columns, as arguments of PyIceberg's data file.
 _STATISTICS = {
     "column_sizes": 108,
@@ -239,6 +242,10 @@ class LiveFile:
     sequence_number: int
     file_sequence_number: int
     first_row_id: int | None
+    file_format: str = "PARQUET"
+    is_encrypted: bool = False
+    # The only data file that a file of position deletes is for, if it says so.
+    referenced: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +366,7 @@ class Manifest:
         data_file = DataFile.from_args(
             content=DataFileContent(file.content),
             file_path=file.path,
-            file_format=FileFormat(found[self._file_names[_FILE_FORMAT]].upper()),
+            file_format=FileFormat(file.file_format),
             partition=Record(*(known.get(field.field_id) for field in spec.fields)),
             record_count=file.rows,
             file_size_in_bytes=file.size_bytes,
@@ -422,6 +429,9 @@ class Manifest:
                 sequence_number=self._number(entry, _SEQUENCE_NUMBER),
                 file_sequence_number=self._number(entry, _FILE_SEQUENCE_NUMBER),
                 first_row_id=row_id,
+                file_format=file[self._file_names[_FILE_FORMAT]].upper(),
+                is_encrypted=self._of_file(file, _KEY_METADATA) is not None,
+                referenced=self._referenced(file),
             )
 
     def _entry(self, file: LiveFile, status: int) -> dict[str, Any]:
@@ -460,6 +470,17 @@ class Manifest:
     def _of_file(self, file: Mapping[str, Any], field_id: int) -> Any:  # noqa: ANN401
         name = self._file_names.get(field_id)
         return None if name is None else file[name]
+
+    def _referenced(self, file: Mapping[str, Any]) -> str | None:
+        """Return the data file that a delete file names, or whose path is both its bounds."""
+        named: str | None = self._of_file(file, _REFERENCED)
+        if named is not None or self._of_file(file, _CONTENT) != DataFileContent.POSITION_DELETES:
+            return named
+        ids = (_STATISTICS["lower_bounds"], _STATISTICS["upper_bounds"])
+        lower, upper = (
+            _as_dict(self._of_file(file, field_id) or ()).get(_DELETED_PATH) for field_id in ids
+        )
+        return lower.decode() if lower is not None and lower == upper else None
 
     def _partition_key(self, file: Mapping[str, Any]) -> PartitionKey:
         values = file[self._file_names[_PARTITION]]
