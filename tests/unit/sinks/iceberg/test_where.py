@@ -257,7 +257,7 @@ VALUES: Mapping[str, tuple[IcebergType, Sequence[Any]]] = {
     ),
     "boolean": (BooleanType(), [None, True, False]),
 }
-TIMES = [YearTransform(), MonthTransform(), DayTransform()]
+TIMES: list[Transform[Any, Any]] = [YearTransform(), MonthTransform(), DayTransform()]
 TRANSFORMS: Mapping[str, Sequence[Transform[Any, Any]]] = {
     "long": [IdentityTransform(), BucketTransform(3), TruncateTransform(5), VoidTransform()],
     "string": [IdentityTransform(), BucketTransform(3), TruncateTransform(2), TruncateTransform(4)],
