@@ -111,8 +111,8 @@ WHERE_GUARDS = (
     Guard(
         name="filter: a spec whose column was dropped is written with an older schema",
         file=_ROWS,
-        before="next((s for s in schemas if sources <= index_by_id(s).keys()), schemas[0])",
-        after="schemas[0]",
+        before="[schema for schema in schemas if sources <= index_by_id(schema).keys()]",
+        after="schemas[:1]",
         test=f"{_REWRITE_ROWS} -k keeps_its_spec",
     ),
     Guard(
@@ -139,7 +139,7 @@ WHERE_GUARDS = (
     Guard(
         name="filter: a file of another type than the table is not rewritten",
         file=_ROWS,
-        before="if now is not None and not reads_as(field.field_type, now.field_type):",
+        before="if now is not None and not reads_as(column.field_type, now.field_type):",
         after="if False:",
         test=f"{_REWRITE_ROWS} -k cannot_be_written_as_it_was",
     ),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -202,8 +202,9 @@ class RewriteSpec:
         for spec_id, spec in table.specs().items():
             sources = {field.source_id for field in spec.fields}
             # A column that only an older spec uses may have been dropped from the table.
-            schema = next((s for s in schemas if sources <= index_by_id(s).keys()), schemas[0])
-            layouts[spec_id] = (spec.model_dump_json(), schema.model_dump_json())
+            having = [schema for schema in schemas if sources <= index_by_id(schema).keys()]
+            if having:
+                layouts[spec_id] = (spec.model_dump_json(), having[0].model_dump_json())
         names = table.name_mapping()
         return cls(
             writer=writer,
@@ -258,6 +259,8 @@ class FileRewriter:
             FileNotFoundError: The file or one of its deletes is gone: it is no longer in the table.
             StorageError: The storage does not answer.
         """
+        if file.spec_id not in self._given.layouts:
+            raise self._refused(file, "the columns of its partition are in no schema of the table")
         layout = _Layout.of(*self._given.layouts[file.spec_id])
         source = self._opened(file)
         group = None
@@ -320,11 +323,11 @@ class FileRewriter:
         except Exception as error:  # PyIceberg has errors of many kinds for this.
             raise self._refused(file, in_short(error)) from error
         wanted = index_by_id(self._schema)
-        for field_id, field in index_by_id(own).items():
+        for field_id, column in index_by_id(own).items():
             now = wanted.get(field_id)
-            if now is not None and not reads_as(field.field_type, now.field_type):
+            if now is not None and not reads_as(column.field_type, now.field_type):
                 raise self._refused(
-                    file, f"column {field.name!r} is {field.field_type}, not {now.field_type}"
+                    file, f"column {column.name!r} is {column.field_type}, not {now.field_type}"
                 )
         return own
 
@@ -349,7 +352,7 @@ class FileRewriter:
             deleted = self._deletes.numbers(source.pinned)
         except InputChangedError as error:
             raise FileNotFoundError(str(error)) from error
-        masks, removed, first = [], 0, 0
+        judged, first = _Judged(), 0
         for number, batches in source.groups(fit.wanted):
             rows = source.pinned.group_rows[number]
             is_live = _live(first, rows, deleted)
@@ -358,10 +361,9 @@ class FileRewriter:
             for batch in batches:
                 goes[at : at + batch.num_rows] = self._given.where.matches(fit.fit(batch))
                 at += batch.num_rows
-            masks.append(is_live & ~goes)
-            removed += int(np.count_nonzero(is_live & goes))
+            judged.add(is_live, goes)
             first += rows
-        return _Judged.of(masks, removed)
+        return judged
 
     def _written(
         self, source: _Source, judged: _Judged, file: TargetFile, layout: _Layout
@@ -412,14 +414,17 @@ class FileRewriter:
             for batch in batches:
                 kept = batch.filter(pa.array(stays[at : at + batch.num_rows]))
                 at += batch.num_rows
+                if not kept.num_rows:
+                    continue
                 columns = [
                     cast_to(column, field.type)
                     for column, field in zip(kept.columns, schema, strict=True)
                 ]
                 waiting.append(pa.RecordBatch.from_arrays(columns, schema=schema))
                 rows, size_bytes = rows + kept.num_rows, size_bytes + kept.nbytes
-                if rows >= self._options.row_group_rows or (
-                    rows and size_bytes >= self._options.row_group_bytes
+                if (
+                    rows >= self._options.row_group_rows
+                    or size_bytes >= self._options.row_group_bytes
                 ):
                     yield pa.Table.from_batches(waiting)
                     waiting, rows, size_bytes = [], 0, 0
@@ -458,23 +463,22 @@ class _Layout:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Judged:
     """Which rows of a file stay, a bit for each, by row group."""
 
-    kept: Sequence[int]
-    rows: Sequence[int]
-    bits: Sequence[npt.NDArray[np.uint8]]
-    removed: int
+    removed: int = 0
+    kept: list[int] = field(default_factory=list)
+    _rows: list[int] = field(default_factory=list)
+    _bits: list[npt.NDArray[np.uint8]] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, masks: Sequence[npt.NDArray[np.bool_]], removed: int) -> _Judged:
-        return cls(
-            kept=[int(np.count_nonzero(mask)) for mask in masks],
-            rows=[len(mask) for mask in masks],
-            bits=[np.packbits(mask) for mask in masks],
-            removed=removed,
-        )
+    def add(self, is_live: npt.NDArray[np.bool_], goes: npt.NDArray[np.bool_]) -> None:
+        """Note the next row group."""
+        stays = is_live & ~goes
+        self.removed += int(np.count_nonzero(is_live & goes))
+        self.kept.append(int(np.count_nonzero(stays)))
+        self._rows.append(len(stays))
+        self._bits.append(np.packbits(stays))
 
     @property
     def groups(self) -> list[int]:
@@ -483,7 +487,7 @@ class _Judged:
 
     def mask(self, number: int) -> npt.NDArray[np.bool_]:
         """Return whether each row of a row group stays."""
-        return np.unpackbits(self.bits[number], count=self.rows[number]).astype(bool)
+        return np.unpackbits(self._bits[number], count=self._rows[number]).astype(bool)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -181,6 +181,9 @@ def test_a_file_keeps_its_spec_and_its_partition(tmp_path: Path) -> None:
     assert done.group.detail["spec_id"] == 0
     assert "/c=fi/" in file.file_path
     assert rows_of(file) == [{"id": 2, "n": None, "c": "fi"}]
+    without = replace(made.spec("id = 1"), layouts={})
+    with pytest.raises(UnsupportedTableError, match="in no schema of the table"):
+        without.open("task").rewrite(target)
 
 
 def test_columns_keep_their_ids_though_the_table_has_changed(tmp_path: Path) -> None:
