@@ -16,6 +16,7 @@ from tests.guards.storage import STORAGE_GUARDS
 from tests.guards.stored import STORED_GUARDS
 from tests.guards.tables import TABLE_GUARDS
 from tests.guards.values import VALUE_GUARDS
+from tests.guards.where import WHERE_GUARDS
 
 
 def _requirement(name: str, line: str, test: str) -> Guard:
@@ -351,7 +352,7 @@ GUARDS = (
     ),
     Guard(
         name="a file of a scan is pinned row group by row group",
-        file="sources/parquet_reader.py",
+        file="reading/parquet_file.py",
         before='        raise ObjectChangedError(f"{file.uri} has different row groups")\n',
         after="        pass\n",
         test="tests/unit/sources/test_parquet.py",
@@ -394,4 +395,5 @@ GUARDS = (
     *TABLE_GUARDS,
     *SHOWN_GUARDS,
     *VALUE_GUARDS,
+    *WHERE_GUARDS,
 )

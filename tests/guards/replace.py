@@ -69,8 +69,8 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: NaN is one partition, and -0.0 is another than 0.0",
         file="sinks/iceberg/rewrite.py",
-        before="            _comparable(values[name], is_decimal=is_decimal)\n",
-        after="            values[name]\n",
+        before='_comparable(_typed(values[field["name"]], field["type"])) for',
+        after='_typed(values[field["name"]], field["type"]) for',
         test=f"{_REWRITE} -k iceberg_compares",
     ),
     Guard(
@@ -218,8 +218,8 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: a wider decimal is the same partition",
         file="sinks/iceberg/rewrite.py",
-        before="if is_decimal and isinstance(value, bytes):",
-        after="if False:",
+        before='_comparable(_typed(values[field["name"]], field["type"])) for',
+        after='_comparable(values[field["name"]]) for',
         test=f"{_LOSS} -k wider_decimal",
     ),
     Guard(

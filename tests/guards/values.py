@@ -117,7 +117,7 @@ VALUE_GUARDS = (
     ),
     Guard(
         name="a float column is compared with floats, for files as for rows",
-        file="sources/iceberg_rows.py",
+        file="reading/iceberg_rows.py",
         before="return FloatLiteral(_FLOAT.unpack(_FLOAT.pack(float(number)))[0])",
         after="return value",
         test=_FILTERS,
@@ -131,7 +131,7 @@ VALUE_GUARDS = (
     ),
     Guard(
         name="a filter on a uuid is refused, and does not find nothing",
-        file="sources/iceberg_rows.py",
+        file="reading/iceberg_rows.py",
         before="        if isinstance(kind, UUIDType):\n",
         after="        if False:\n",
         test=_FILTERS,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InputChangedError, SettingsError
 from holdfast.model.coverage import FileSlice, PinnedFile, Pins, Span
+from holdfast.reading.parquet_file import Numbers
 from holdfast.storage.port import ObjectChangedError
 
 # ---- What the engine needs from an input that workers read themselves
@@ -94,7 +94,6 @@ def as_pinned(file: PinnedFile) -> Iterator[None]:
 
 # ---- Tagging: rows of a scan with their numbers, accounting for the rows left out
 
-Numbers = npt.NDArray[np.int64]
 _SPAN_TYPE = pa.struct([("start", pa.int64()), ("stop", pa.int64())])
 
 

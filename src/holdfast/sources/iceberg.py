@@ -10,7 +10,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
@@ -26,21 +26,21 @@ from holdfast.errors import (
 from holdfast.ledger.store import answers
 from holdfast.model.coverage import Origin, PinnedFile, Pins
 from holdfast.model.lasting import lasts
-from holdfast.sources.base import Tagging
-from holdfast.sources.iceberg_rows import (
-    DEFAULT,
-    NAMES,
+from holdfast.reading.iceberg_rows import (
     ByFieldId,
     FieldsDifferError,
     PositionDeletes,
     as_expression,
+    columns_to_read,
     for_columns,
     for_rows,
     text_of,
     without_metadata,
 )
+from holdfast.reading.parquet_file import parse_footer
+from holdfast.sources.base import Tagging
 from holdfast.sources.parquet import footers, pinned_file
-from holdfast.sources.parquet_reader import ParquetReader, parse_footer
+from holdfast.sources.parquet_reader import ParquetReader
 from holdfast.sources.scans import IcebergScan
 from holdfast.sources.schemas import chosen
 from holdfast.storage.port import ObjectFacts, Storage
@@ -181,6 +181,7 @@ class PinnedIcebergScan:
 
         Raises:
             SettingsError: There is no such column, or the filter does not fit.
+            UnsupportedTableError: A column's default cannot be recorded.
         """
         _, needed = for_rows(self._where, schema)
         known = {field.name: field for field in schema.fields}
@@ -191,35 +192,10 @@ class PinnedIcebergScan:
             if name not in wanted and needed & Schema(field).field_ids
         ]
         fields = [known[name] for name in (*wanted, *more)]
-        found = schema_to_pyarrow(Schema(*fields), include_field_ids=True)
-        mapping = metadata.name_mapping()
-        ids = (
-            {name: entry.field_id for entry in mapping.root for name in entry.names}
-            if mapping
-            else {}
-        )
-        return pa.schema(
-            [
-                self._with_default(arrow, field.initial_default)
-                for arrow, field in zip(found, fields, strict=True)
-            ],
-            metadata={NAMES: json.dumps(ids)},
-        )
-
-    def _with_default(self, field: pa.Field, default: object) -> pa.Field:
-        """Record what a column holds in files that were written before it was added.
-
-        Raises:
-            UnsupportedTableError: The default is of a kind that cannot be recorded.
-        """
-        if default is None:
-            return field
         try:
-            return field.with_metadata({**field.metadata, DEFAULT: json.dumps(default)})
-        except TypeError as error:
-            raise self._refused(
-                f"the default of column {field.name!r} has the unsupported type {field.type}"
-            ) from error
+            return columns_to_read(fields, metadata.name_mapping())
+        except FieldsDifferError as error:
+            raise self._refused(str(error)) from error
 
     def _row_filter(self, pins: Pins) -> pc.Expression | None:
         schema = pyarrow_to_schema(pins.schema, format_version=_NEWEST_FORMAT)

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 from holdfast.errors import InputChangedError, TableMissingError, UnsupportedTableError
 from holdfast.model.arrow_types import is_any_list
 from holdfast.model.coverage import PinnedFile
-from holdfast.sources.base import Numbers
+from holdfast.reading.parquet_file import Numbers
 from holdfast.storage.port import Storage
 
 # ---- Fragments: the parts of a version, as the pins name them and as the dataset stores them

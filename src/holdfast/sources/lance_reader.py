@@ -20,7 +20,8 @@ import pyarrow as pa
 from holdfast.errors import InputChangedError, StoreUnavailableError
 from holdfast.model.coverage import FileSlice, PinnedFile, Span
 from holdfast.model.lasting import lasts
-from holdfast.sources.base import TAG_COLUMN, Numbers, Tagging
+from holdfast.reading.parquet_file import Numbers
+from holdfast.sources.base import TAG_COLUMN, Tagging
 from holdfast.sources.lance_fragments import (
     ADDRESS,
     Place,

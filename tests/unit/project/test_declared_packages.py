@@ -29,6 +29,7 @@ EXTRA_OF = {
     "pages/": "cli",
     "progress/": "cli",
     "sinks/iceberg/": "iceberg",
+    "reading/iceberg_rows": "iceberg",
     "sources/iceberg": "iceberg",
     "sinks/lance/": "lance",
     "sources/lance": "lance",

@@ -34,8 +34,8 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.model.coverage import PinnedFile, Ranges
+from holdfast.reading.iceberg_rows import DEFAULT, ByFieldId, without_metadata
 from holdfast.sinks.targets import IcebergTable
-from holdfast.sources.iceberg_rows import DEFAULT, ByFieldId, without_metadata
 from holdfast.sources.scans import scan_iceberg
 from tests.fakes.iceberg_scans import ARROW, SCHEMA, Tables, ids, stored
 from tests.fakes.iceberg_tables import local_path

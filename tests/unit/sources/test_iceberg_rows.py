@@ -63,6 +63,15 @@ def test_a_filter_that_does_not_fit_is_refused(tables: Tables, where: Any) -> No
         scan_iceberg("a.b.c", where=3)  # type: ignore[arg-type]
 
 
+def test_a_value_that_the_column_cannot_hold_is_not_rounded(tables: Tables) -> None:
+    """PyIceberg would look for 4 where the filter says 3.5."""
+    tables.create()
+    tables.append(3, 4)
+    with pytest.raises(SettingsError, match=r"'id' is long, and cannot hold 3\.5"):
+        tables.scan(where="id = 3.5").pin()
+    assert ids(read(tables.scan(where="id = 4.0"))) == [4]
+
+
 def test_a_filter_under_an_old_name_does_not_leave_out_the_wrong_files(tables: Tables) -> None:
     """A named snapshot is filtered by its own column names, though another column has one now."""
     tables.create()

@@ -17,8 +17,8 @@ from holdfast.errors import InputChangedError, SettingsError
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_pins, write_pins
 from holdfast.model.coverage import Ranges
+from holdfast.reading.parquet_file import OpenFile, UnreadableFileError
 from holdfast.sources.parquet import scan_parquet
-from holdfast.sources.parquet_reader import OpenFile, UnreadableFileError
 from holdfast.storage import runtime
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.parquet_scans import on_disk, read, read_slices, whole_file, write_parquet

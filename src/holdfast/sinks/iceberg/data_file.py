@@ -407,14 +407,16 @@ class OpenDataFile:
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._row_groups += 1
 
-    def close(self, sort_order_id: int | None) -> DataFile:
+    def close(self, sort_order_id: int | None, *, in_order: bool = False) -> DataFile:
         """End the file, which has at least one row group, and return its manifest entry.
 
         The rest of the file is sent in the background: it has arrived once `arrived` returns.
 
         Args:
-            sort_order_id: The order that each row group is sorted by, if any. Only a file with a
-                single row group is sorted as a whole, so only such a file declares it.
+            sort_order_id: The order that each row group is sorted by, if any. Only a file that is
+                sorted as a whole declares it.
+            in_order: Whether a row group continues the one before it. A file with a single row
+                group is sorted as a whole in any case.
         """
         self._writer.close()
         self._arrival = io_runtime().read(self._file.finish, 0)
@@ -424,7 +426,7 @@ class OpenDataFile:
             file_format=FileFormat.PARQUET,
             partition=self._partition,
             file_size_in_bytes=self._file.size_bytes,
-            sort_order_id=sort_order_id if self._row_groups == 1 else None,
+            sort_order_id=sort_order_id if in_order or self._row_groups == 1 else None,
             equality_ids=None,
             key_metadata=None,
             **file_statistics(

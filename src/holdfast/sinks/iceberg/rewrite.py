@@ -21,11 +21,23 @@ import os
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, cast
+from uuid import UUID
 
 import fastavro
 from pyiceberg.avro.codecs import CODEC_MAPPING_ICEBERG_TO_AVRO, KNOWN_CODECS
-from pyiceberg.manifest import UNASSIGNED_SEQ, ManifestFile, PartitionFieldSummary
+from pyiceberg.manifest import (
+    UNASSIGNED_SEQ,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestFile,
+    PartitionFieldSummary,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.typedef import Record
+from pyiceberg.utils.decimal import unscaled_to_decimal
 
 # ---- Avro files: a header, then blocks of rows
 
@@ -187,6 +199,19 @@ def _plain(schema: Any) -> Any:  # noqa: ANN401 - a schema is any JSON.
 _STATUS, _SNAPSHOT_ID, _DATA_FILE, _SEQUENCE_NUMBER, _FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
 _FILE_PATH, _PARTITION, _ROW_COUNT, _FILE_SIZE = 100, 102, 103, 104
 _CONTENT, _FIRST_ROW_ID = 134, 142
+_FILE_FORMAT, _KEY_METADATA, _EQUALITY_IDS, _SORT_ORDER_ID = 101, 131, 135, 140
+_REFERENCED = 143
+# The column of a file of position deletes that names data files.
+_DELETED_PATH = 2147483546
+# Counts and bounds of columns, as arguments of PyIceberg's data file.
+_STATISTICS = {
+    "column_sizes": 108,
+    "value_counts": 109,
+    "null_value_counts": 110,
+    "nan_value_counts": 137,
+    "lower_bounds": 125,
+    "upper_bounds": 128,
+}
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
 # Fields that manifests of earlier formats lack, or do not let be empty.
 _ENTRY_FIELDS = {
@@ -217,6 +242,10 @@ class LiveFile:
     sequence_number: int
     file_sequence_number: int
     first_row_id: int | None
+    file_format: str = "PARQUET"
+    is_encrypted: bool = False
+    # The only data file that a file of position deletes is for, if it says so.
+    referenced: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +316,7 @@ class Manifest:
             field["type"] for field in file_schema["fields"] if field["field-id"] == _PARTITION
         )
         fields = sorted(partition["fields"], key=lambda field: field["field-id"])
-        self._partition_names = {field["name"]: _is_decimal(field["type"]) for field in fields}
+        self._partition_fields = {field["field-id"]: field for field in fields}
         self._entries = avro_rows(data)
         self.files: Sequence[LiveFile] = list(self._live_files(first_row_id))
 
@@ -315,6 +344,38 @@ class Manifest:
             content=self._listed.content,
             partitions=self._listed.partitions,
         )
+
+    def data_file(self, file: LiveFile, spec: PartitionSpec) -> DataFile:
+        """Return what the manifest records about a file, in PyIceberg's terms.
+
+        Args:
+            file: One of its files.
+            spec: The spec of the manifest; partition values are in the order of its fields.
+        """
+        found = self._entries[file.at][self._names[_DATA_FILE]]
+        statistics: dict[str, Any] = {
+            name: None if (pairs := self._of_file(found, field_id)) is None else _as_dict(pairs)
+            for name, field_id in _STATISTICS.items()
+        }
+        values = found[self._file_names[_PARTITION]]
+        known = {
+            field_id: _typed(values[field["name"]], field["type"])
+            for field_id, field in self._partition_fields.items()
+        }
+        data_file = DataFile.from_args(
+            content=DataFileContent(file.content),
+            file_path=file.path,
+            file_format=FileFormat(file.file_format),
+            partition=Record(*(known.get(field.field_id) for field in spec.fields)),
+            record_count=file.rows,
+            file_size_in_bytes=file.size_bytes,
+            key_metadata=self._of_file(found, _KEY_METADATA),
+            equality_ids=self._of_file(found, _EQUALITY_IDS),
+            sort_order_id=self._of_file(found, _SORT_ORDER_ID),
+            **statistics,
+        )
+        data_file.spec_id = file.spec_id
+        return data_file
 
     def _upgraded(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         """Return schema and metadata of the new file: with the fields that its entries need.
@@ -367,6 +428,9 @@ class Manifest:
                 sequence_number=self._number(entry, _SEQUENCE_NUMBER),
                 file_sequence_number=self._number(entry, _FILE_SEQUENCE_NUMBER),
                 first_row_id=row_id,
+                file_format=file[self._file_names[_FILE_FORMAT]].upper(),
+                is_encrypted=self._of_file(file, _KEY_METADATA) is not None,
+                referenced=self._referenced(file),
             )
 
     def _entry(self, file: LiveFile, status: int) -> dict[str, Any]:
@@ -406,32 +470,54 @@ class Manifest:
         name = self._file_names.get(field_id)
         return None if name is None else file[name]
 
+    def _referenced(self, file: Mapping[str, Any]) -> str | None:
+        """Return the data file that a delete file names, or whose path is both its bounds."""
+        named: str | None = self._of_file(file, _REFERENCED)
+        if named is not None or self._of_file(file, _CONTENT) != DataFileContent.POSITION_DELETES:
+            return named
+        ids = (_STATISTICS["lower_bounds"], _STATISTICS["upper_bounds"])
+        lower, upper = (
+            _as_dict(self._of_file(file, field_id) or ()).get(_DELETED_PATH) for field_id in ids
+        )
+        return lower.decode() if lower is not None and lower == upper else None
+
     def _partition_key(self, file: Mapping[str, Any]) -> PartitionKey:
         values = file[self._file_names[_PARTITION]]
-        return tuple(
-            _comparable(values[name], is_decimal=is_decimal)
-            for name, is_decimal in self._partition_names.items()
-        )
+        fields = self._partition_fields.values()
+        return tuple(_comparable(_typed(values[field["name"]], field["type"])) for field in fields)
 
 
 def _optional_number(name: str, field_id: int) -> dict[str, Any]:
     return {"name": name, "type": ["null", "long"], "default": None, "field-id": field_id}
 
 
-def _is_decimal(kind: Any) -> bool:  # noqa: ANN401 - a schema is any JSON.
-    choices = kind if isinstance(kind, list) else [kind]
-    facts = [choice for choice in choices if isinstance(choice, dict)]
-    return any(fact.get("logicalType") == "decimal" for fact in facts)
+def _as_dict(pairs: Any) -> dict[int, Any]:  # noqa: ANN401 - Avro's maps have text keys only.
+    return {pair["key"]: pair["value"] for pair in pairs}
 
 
-def _comparable(value: object, *, is_decimal: bool) -> object:
+def _typed(value: Any, kind: Any) -> Any:  # noqa: ANN401 - of whatever type the partition is.
+    """Return a partition value as PyIceberg holds it: see `_plain` for what is stored.
+
+    A decimal has more bytes if its column was made wider before it was stored.
+    """
+    for part in kind if isinstance(kind, list) else [kind]:
+        logical = part.get("logicalType") if isinstance(part, dict) else None
+        if logical == "decimal" and value is not None:
+            return _decimal(value, part.get("scale", 0))
+        if logical == "uuid" and value is not None:
+            return UUID(bytes=value)
+    return value
+
+
+def _decimal(value: bytes, scale: int) -> Decimal:
+    return unscaled_to_decimal(int.from_bytes(value, "big", signed=True), scale)
+
+
+def _comparable(value: object) -> object:
     """Return a partition value that equals others as Iceberg compares them.
 
-    To Python NaN differs from itself, and 0.0 equals -0.0. A decimal has more bytes if its column
-    was made wider before it was stored.
+    To Python NaN differs from itself, and 0.0 equals -0.0.
     """
-    if is_decimal and isinstance(value, bytes):
-        return int.from_bytes(value, "big", signed=True)
     if not isinstance(value, float):
         return value
     return _NAN if value != value else struct.pack(">d", value)  # noqa: PLR0124 - it is not NaN.

@@ -74,7 +74,7 @@ def schema_changes(began: dict[str, Any], now: dict[str, Any]) -> list[str]:
             continue
         if (new_name := new.find_column_name(field_id)) != name:
             found.append(f"column {name!r} was renamed to {new_name!r}")
-        if not _reads_as(field.field_type, current.field_type):
+        if not reads_as(field.field_type, current.field_type):
             found.append(f"column {name!r} was {field.field_type} and is now {current.field_type}")
         if current.required and not field.required:
             found.append(f"column {name!r} is now required")
@@ -120,7 +120,7 @@ def _read(value: Mapping[str, Any]) -> Schema:
     return schema
 
 
-def _reads_as(old: IcebergType, new: IcebergType) -> bool:
+def reads_as(old: IcebergType, new: IcebergType) -> bool:
     """Whether readers of the new type can read values written as the old one."""
     if isinstance(old, PrimitiveType) and isinstance(new, PrimitiveType):
         if isinstance(old, DecimalType) and isinstance(new, DecimalType):

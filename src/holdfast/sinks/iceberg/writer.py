@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.typedef import Record
 
@@ -217,12 +217,26 @@ class IcebergTaskWriter:
     def _open_file(self, record: Record, sample: pa.Table) -> OpenDataFile:
         name = f"{self._task_name}-{self._files_begun:05d}.parquet"
         self._files_begun += 1
-        if not self._spec.is_unpartitioned():
-            path: Any = _PartitionPath(partition_path(self._spec, record, self._schema))
-            uri = self._locations.new_data_location(name, path)
-        else:
-            uri = self._locations.new_data_location(name)
+        uri = data_location(self._locations, name, self._spec, record, self._schema)
         return OpenDataFile(self._io.storage, uri, record, self._layout, sample)
+
+
+def data_location(
+    locations: LocationProvider, name: str, spec: PartitionSpec, record: Record, schema: Schema
+) -> str:
+    """Return where a table wants a data file.
+
+    Args:
+        locations: The table's layout.
+        name: The file's own name.
+        spec: The file's partition spec.
+        record: Its partition values.
+        schema: A schema of the table that has the spec's columns.
+    """
+    if spec.is_unpartitioned():
+        return locations.new_data_location(name)
+    path: Any = _PartitionPath(partition_path(spec, record, schema))
+    return locations.new_data_location(name, path)
 
 
 class _PartitionPath:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 import pytest
 from pyiceberg.avro.codecs import AvroCompressionCodec
@@ -25,7 +27,18 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+    UUIDType,
+)
 
 from holdfast.sinks.iceberg import rewrite
 from holdfast.sinks.iceberg.manifests import manifest_entries
@@ -55,6 +68,9 @@ PARTITIONS = [(19000, 0.1, "fi"), (FAR_DAY, float("nan"), None), (None, -0.0, ""
 ROWS = [10, 20, 30]
 SNAPSHOT, NUMBER = 77, 5
 Status = ManifestEntryStatus
+# Places in a data file's record, and the id of a delete file's column of paths.
+CONTENT, LOWER, UPPER = 0, 10, 11
+PATH_ID = 2147483546
 
 
 def data_file(name: str, partition: Sequence[Any], rows: int) -> DataFile:
@@ -268,6 +284,55 @@ def test_partitions_are_compared_as_iceberg_compares_them(tmp_path: Path) -> Non
     keys = [file.partition for file in Manifest(*written(tmp_path, old)).files]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 4
+
+
+def test_a_file_is_described_as_pyiceberg_reads_it(tmp_path: Path) -> None:
+    """What filters are asked about: counts, bounds, and partition values of every type."""
+    schema = Schema(
+        NestedField(1, "price", DecimalType(20, 3)),
+        NestedField(2, "key", UUIDType()),
+        NestedField(3, "day", DateType()),
+        NestedField(4, "at", TimestamptzType()),
+        NestedField(5, "raw", BinaryType()),
+        NestedField(6, "flag", BooleanType()),
+    )
+    names = [field.name for field in schema.fields]
+    fields = [
+        PartitionField(at, 1010 - at, IdentityTransform(), f"p_{name}")
+        for at, name in enumerate(names, start=1)
+    ]
+    spec = PartitionSpec(*fields, spec_id=0)
+    values = (Decimal("-12345678901234.567"), UUID(int=7), FAR_DAY, -1, b"\0\xff", False)
+    files = [data_file("a", values, 10), data_file("b", [None] * len(values), 20)]
+    output = PyArrowFileIO().new_output(f"file://{tmp_path}/m.avro")
+    with write_manifest(2, spec, schema, output, SNAPSHOT, "deflate") as writer:
+        for file in files:
+            writer.add_entry(entry(Status.ADDED, file))
+    listed = writer.to_manifest_file()
+    manifest = Manifest(listed, (tmp_path / "m.avro").read_bytes())
+    found = [manifest.data_file(file, spec) for file in manifest.files]
+    expected = [read.data_file for read in manifest_entries(listed, PyArrowFileIO())]
+    for ours, theirs in zip(found, expected, strict=True):
+        partition = [theirs.partition[at] for at in range(len(values))]
+        assert [ours.partition[at] for at in range(len(values))] == partition
+        for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert (ours.spec_id, ours.sort_order_id) == (0, theirs.sort_order_id)
+    assert [found[0].partition[at] for at in range(len(values))] == list(values)
+
+
+def test_a_delete_file_that_is_for_one_file_says_so(tmp_path: Path) -> None:
+    """By equal bounds of the paths in it, which all writers since format 2 keep."""
+    path, other = b"s3://lake/t/data/a.parquet", b"s3://lake/t/data/b.parquet"
+    found = []
+    for lower, upper in ((path, path), (path, other)):
+        file = data_file("d", PARTITIONS[0], 1)
+        file[CONTENT] = DataFileContent.POSITION_DELETES
+        file[LOWER], file[UPPER] = {PATH_ID: lower}, {PATH_ID: upper}
+        (live,) = Manifest(*written(tmp_path, [entry(Status.ADDED, file)])).files
+        found.append(live.referenced)
+    assert found == [path.decode(), None]
+    assert [file.referenced for file in Manifest(*written(tmp_path)).files] == [None] * 3
 
 
 def test_many_entries_are_written_in_blocks(

@@ -187,9 +187,9 @@ def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             opened.append(self)
             assert len(opened) <= 16
 
-        def close(self, sort_order_id: int | None) -> DataFile:
+        def close(self, sort_order_id: int | None, *, in_order: bool = False) -> DataFile:
             opened.remove(self)
-            return super().close(sort_order_id)
+            return super().close(sort_order_id, in_order=in_order)
 
     monkeypatch.setattr(module, "OpenDataFile", Watched)
     made = writer_spec(

@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import cached_property
 from typing import Any
 
@@ -36,18 +36,33 @@ from pyiceberg.expressions import (
     Reference,
     SetPredicate,
 )
-from pyiceberg.expressions.literals import AboveMax, BelowMin, FloatLiteral
+from pyiceberg.expressions.literals import (
+    AboveMax,
+    BelowMin,
+    DecimalLiteral,
+    FloatLiteral,
+    TimestampLiteral,
+)
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, visit
-from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.io.pyarrow import expression_to_pyarrow, schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import FloatType, IcebergType, UUIDType
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    UUIDType,
+)
 
 from holdfast.errors import InputChangedError, SettingsError
 from holdfast.model.arrow_types import is_any_list
 from holdfast.model.coverage import PinnedFile
-from holdfast.sources.base import Numbers
-from holdfast.sources.scans import Triples
+from holdfast.reading.parquet_file import Numbers
 from holdfast.storage.port import Storage
 
 # ---- Columns by field id: a file may have them under other names, in narrower types, or not at all
@@ -75,18 +90,20 @@ class ByFieldId:
 
     # With ids and defaults as metadata.
     schema: pa.Schema
+    # Values of columns that may be missing from a file, because its partition has them; by id.
+    constants: Mapping[int, Any] = field(default_factory=dict)
 
     def wanted(self, own: pa.Schema) -> Iterable[str]:
         """Choose from a file's own columns."""
         return self._places(own).values()
 
-    def fit(self, batch: pa.RecordBatch, file: PinnedFile) -> pa.RecordBatch:  # noqa: ARG002
+    def fit(self, batch: pa.RecordBatch, file: PinnedFile | None = None) -> pa.RecordBatch:  # noqa: ARG002
         """Return a file's rows in the table's schema."""
         places = self._places(batch.schema)
         columns = [
-            _cast(batch.column(places[number]), column.type)
+            cast_to(batch.column(places[number]), column.type)
             if (number := field_id(column)) in places
-            else _missing(column, batch.num_rows)
+            else self._missing(column, batch.num_rows)
             for column in self.schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._plain)
@@ -109,6 +126,12 @@ class ByFieldId:
                 raise FieldsDifferError(f"the nested type of column {column.name!r} has changed")
         return missing
 
+    def _missing(self, column: pa.Field, rows: int) -> pa.Array:
+        number = field_id(column)
+        if number is not None and number in self.constants:
+            return pa.repeat(pa.scalar(self.constants[number], _bare(column.type)), rows)
+        return _missing(column, rows)
+
     @cached_property
     def _plain(self) -> pa.Schema:
         return without_metadata(self.schema)
@@ -125,6 +148,38 @@ class ByFieldId:
         if all(number is None for number in ids.values()):
             ids = {name: self._names.get(name) for name in ids}
         return {n: name for name, n in ids.items() if n is not None and n in wanted}
+
+
+def columns_to_read(fields: Sequence[NestedField], names: NameMapping | None) -> pa.Schema:
+    """Return columns as `ByFieldId` takes them: with ids, defaults, and names in old files.
+
+    Args:
+        fields: The columns of the table.
+        names: How the table finds columns in files without ids.
+
+    Raises:
+        FieldsDifferError: A column has a default of a kind that cannot be recorded.
+    """
+    found = schema_to_pyarrow(Schema(*fields), include_field_ids=True)
+    ids = {name: entry.field_id for entry in (names.root if names else ()) for name in entry.names}
+    return pa.schema(
+        [
+            _with_default(arrow, column.initial_default)
+            for arrow, column in zip(found, fields, strict=True)
+        ],
+        metadata={NAMES: json.dumps(ids)},
+    )
+
+
+def _with_default(column: pa.Field, default: object) -> pa.Field:
+    if default is None:
+        return column
+    try:
+        return column.with_metadata({**column.metadata, DEFAULT: json.dumps(default)})
+    except TypeError as error:
+        raise FieldsDifferError(
+            f"the default of column {column.name!r} has the unsupported type {column.type}"
+        ) from error
 
 
 def without_metadata(schema: pa.Schema) -> pa.Schema:
@@ -180,7 +235,8 @@ def _missing(column: pa.Field, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(json.loads(default), column.type), rows)
 
 
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def cast_to(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a file's column in another type, which may have ids inside it."""
     kind = _bare(wanted)
     if column.type == kind:
         return column
@@ -205,17 +261,19 @@ _OPERATORS: dict[str, Any] = {
 }
 _PRESENT: tuple[Any, ...] = (NotNull, NotNaN)
 _FLOAT = struct.Struct("<f")
+_EXACT = Context(prec=100)
+_DAY_US = 24 * 3600 * 1_000_000
 _CURE = 'pass a string ("price > 3") or a list of triples (("price", ">", 3))'
 
 
-def text_of(where: str | Triples | None) -> str:
+def text_of(where: str | Sequence[Any] | None) -> str:
     """Return a filter as a string: a different string is a different filter."""
     if where is None or isinstance(where, str):
         return where or ""
     return json.dumps(where, default=_plain)
 
 
-def as_expression(where: str | Triples | None) -> BooleanExpression:
+def as_expression(where: str | Sequence[Any] | None) -> BooleanExpression:
     """Return a user's filter as PyIceberg's expression.
 
     Raises:
@@ -301,6 +359,8 @@ class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
                 cure="leave it out of the filter, and drop rows in the transform",
             )
         make: Any = type(given)
+        for literal in given.literals if isinstance(given, SetPredicate) else [given.literal]:
+            _refuse_rounded(term.name, literal, kind)
         if isinstance(given, SetPredicate):
             held = {_held(literal, kind) for literal in given.literals}
             # No row has a value beyond the type; PyIceberg would look for the type's last value.
@@ -308,20 +368,46 @@ class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
                 literal for literal in held if not isinstance(literal.to(kind), AboveMax | BelowMin)
             }
             return make(term, held)  # type: ignore[no-any-return]
-        if isinstance(given.literal.to(kind), AboveMax | BelowMin) and isinstance(
-            make(term, _held(given.literal, kind)).bind(self._schema), AlwaysTrue
+        held_one = _held(given.literal, kind)
+        if isinstance(held_one.to(kind), AboveMax | BelowMin) and isinstance(
+            make(term, held_one).bind(self._schema), AlwaysTrue
         ):
             # All values are on one side of it; NULL and NaN are on neither.
             has_order = not isinstance(given, NotEqualTo) and isinstance(kind, FloatType)
             return _joined(
                 And, [present(term) for present in (_PRESENT if has_order else _PRESENT[:1])]
             )
-        return make(term, _held(given.literal, kind))  # type: ignore[no-any-return]
+        return make(term, held_one)  # type: ignore[no-any-return]
+
+
+def _refuse_rounded(name: str, literal: Any, kind: IcebergType) -> None:  # noqa: ANN401
+    """Refuse a value that PyIceberg would round: `n = 3.5` would find rows with 4.
+
+    Raises:
+        SettingsError: The column cannot hold the value.
+    """
+    held, given = _held(literal, kind).to(kind), literal.value
+    is_same = True
+    if isinstance(held, AboveMax | BelowMin):
+        return
+    if isinstance(kind, IntegerType | LongType | DecimalType):
+        is_same = Decimal(str(given)) == Decimal(str(held.value))
+    elif isinstance(kind, DateType) and isinstance(literal, TimestampLiteral):
+        is_same = given % _DAY_US == 0
+    if not is_same:
+        raise SettingsError(
+            what=f"where: {name!r} is {kind}, and cannot hold {given}",
+            cure="compare it with a value of its type",
+        )
 
 
 def _held(value: Any, kind: IcebergType) -> Any:  # noqa: ANN401 - a literal of any type.
-    """Return a literal as a float column holds it; for other columns unchanged."""
+    """Return a literal as a float or decimal column holds it; for other columns unchanged."""
     number = value.value
+    if isinstance(kind, DecimalType) and isinstance(number, Decimal):
+        # PyIceberg only takes a decimal with as many digits as the column has.
+        scaled = _EXACT.quantize(number, Decimal(1).scaleb(-kind.scale))
+        return DecimalLiteral(scaled) if scaled == number else value
     if not isinstance(kind, FloatType) or not isinstance(number, int | float | Decimal):
         return value
     try:

@@ -1,0 +1,529 @@
+"""Data files rewritten without the rows that an overwrite removes.
+
+One file in, at most one out. The new file has the columns of the old one under their own ids, even
+those that the table has dropped since; it is in the same partition of the same spec, and its rows
+are in the same order. Rows that position deletes hide are not carried over: the deletes name the
+old file only, so they would come back.
+
+A file is read twice. First the columns of the filter only, to find out which rows go: often none,
+and then the file stays as it is. Then all columns, of the row groups that keep a row. Row groups
+are read and written one after the other, so memory does not grow with the file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+
+from holdfast.errors import InputChangedError, UnsupportedTableError
+from holdfast.model.coverage import PinnedFile
+from holdfast.model.work import StagedGroup
+from holdfast.reading.iceberg_rows import FieldsDifferError, PositionDeletes, cast_to
+from holdfast.reading.parquet_file import (
+    NoParquetError,
+    Numbers,
+    OpenFile,
+    UnreadableFileError,
+    parse_footer,
+    read_footer,
+)
+from holdfast.sinks.iceberg.data_file import (
+    FileLayout,
+    OpenDataFile,
+    WriteOptions,
+    statistics_plan,
+    without_code,
+)
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.manifests import write_staged_manifest
+from holdfast.sinks.iceberg.rewrite import LiveFile
+from holdfast.sinks.iceberg.schemas import reads_as
+from holdfast.sinks.iceberg.where import Where
+from holdfast.sinks.iceberg.writer import IcebergWriterSpec, data_location
+from holdfast.storage.port import Storage
+from holdfast.storage.runtime import read_ahead
+from holdfast.text import in_short
+
+_COMPACT = "compact the table first: CALL <catalog>.system.rewrite_data_files('{table}')"
+_PARQUET = "PARQUET"
+_POSITION_DELETES, _EQUALITY_DELETES = 1, 2
+
+# ---- Which deletes apply to a data file, by Iceberg's rules
+
+
+class AppliedDeletes:
+    """The delete files of a snapshot, found by the data files that they apply to."""
+
+    def __init__(self, files: Iterable[LiveFile], unpartitioned: Iterable[int]) -> None:
+        """Sort the files.
+
+        Args:
+            files: All live files; data files are ignored.
+            unpartitioned: The ids of specs without fields: equality deletes apply everywhere there.
+        """
+        everywhere = set(unpartitioned)
+        self._everywhere: list[LiveFile] = []
+        self._by_path: dict[str, list[LiveFile]] = defaultdict(list)
+        self._by_partition: dict[Any, list[LiveFile]] = defaultdict(list)
+        for file in files:
+            if file.content == _EQUALITY_DELETES and file.spec_id in everywhere:
+                self._everywhere.append(file)
+            elif file.content == _POSITION_DELETES and file.referenced is not None:
+                self._by_path[file.referenced].append(file)
+            elif file.content in {_POSITION_DELETES, _EQUALITY_DELETES}:
+                self._by_partition[file.spec_id, file.partition].append(file)
+
+    def to(self, file: LiveFile) -> list[LiveFile]:
+        """Return the delete files that apply to a data file."""
+        found = [
+            *self._everywhere,
+            *self._by_path.get(file.path, ()),
+            *self._by_partition.get((file.spec_id, file.partition), ()),
+        ]
+        return [delete for delete in found if _is_later(delete, file)]
+
+
+def _is_later(delete: LiveFile, file: LiveFile) -> bool:
+    """Whether a delete was written after the file; for position deletes, not before it."""
+    if delete.content == _EQUALITY_DELETES:
+        return delete.sequence_number > file.sequence_number
+    return delete.sequence_number >= file.sequence_number
+
+
+# ---- One file to rewrite, and what becomes of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFile:
+    """A data file of the table. Pickled with a task."""
+
+    path: str
+    size_bytes: int
+    # Including those that deletes hide.
+    rows: int
+    spec_id: int
+    # In the order of the spec's fields.
+    partition: tuple[Any, ...]
+    sort_order_id: int | None
+    # The files of position deletes that apply to it.
+    deletes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: str, file: DataFile, deletes: Sequence[LiveFile]) -> TargetFile:
+        """Return a file that can be rewritten.
+
+        Args:
+            table: The table's name, for errors.
+            file: The file, as `Manifest.data_file` returns it.
+            deletes: What `AppliedDeletes.to` returns for it.
+
+        Raises:
+            UnsupportedTableError: Its rows cannot be read or carried over.
+        """
+        if problem := _problem(file, deletes):
+            raise UnsupportedTableError(
+                table=table, what=problem, cure=_COMPACT.format(table=table)
+            )
+        partition = file.partition
+        return cls(
+            path=file.file_path,
+            size_bytes=file.file_size_in_bytes,
+            rows=file.record_count,
+            spec_id=file.spec_id,
+            partition=tuple(partition[at] for at in range(len(partition))),
+            sort_order_id=file.sort_order_id,
+            deletes=tuple(sorted(delete.path for delete in deletes)),
+        )
+
+
+def _problem(file: DataFile, deletes: Sequence[LiveFile]) -> str:
+    """Return why a file cannot be rewritten; empty if it can, as far as metadata tells."""
+    formats = {file.file_path: file.file_format.name}
+    formats |= {delete.path: delete.file_format for delete in deletes}
+    for path, name in formats.items():
+        if name != _PARQUET:
+            return f"{path} has format {name}"
+    if any(delete.content == _EQUALITY_DELETES for delete in deletes):
+        return f"equality deletes apply to {file.file_path}"
+    if file.key_metadata is not None or any(delete.is_encrypted for delete in deletes):
+        return f"{file.file_path} or its deletes are encrypted"
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenFile:
+    """What became of a file. If no row was removed, it stays in the table as it is."""
+
+    # The rows that the filter removed, and those left; what deletes hide is in neither.
+    removed_rows: int
+    kept_rows: int
+    # The new file; None if none was written, because no row was removed, or all were.
+    group: StagedGroup | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteSpec:
+    """All that an executor needs to rewrite a table's files. Pickled with a task, never stored."""
+
+    writer: IcebergWriterSpec
+    where: Where
+    # Each partition spec, and a schema of the table that has its columns, as JSON; by spec id.
+    layouts: Mapping[int, tuple[str, str]]
+    names_json: str | None
+
+    @classmethod
+    def of(cls, table: Table, writer: IcebergWriterSpec, where: Where) -> RewriteSpec:
+        """Return the spec of a loaded table.
+
+        Args:
+            table: The table.
+            writer: What its writers get.
+            where: The rows that go.
+        """
+        schemas = [table.schema(), *sorted(table.schemas().values(), key=_newest_first)]
+        layouts = {}
+        for spec_id, spec in table.specs().items():
+            sources = {field.source_id for field in spec.fields}
+            # A column that only an older spec uses may have been dropped from the table.
+            having = [schema for schema in schemas if sources <= index_by_id(schema).keys()]
+            if having:
+                layouts[spec_id] = (spec.model_dump_json(), having[0].model_dump_json())
+        names = table.name_mapping()
+        return cls(
+            writer=writer,
+            where=where,
+            layouts=layouts,
+            names_json=names.model_dump_json() if names else None,
+        )
+
+    def open(self, task_name: str) -> FileRewriter:
+        """Return a rewriter whose files carry the task's name."""
+        return FileRewriter(self, task_name)
+
+
+def _newest_first(schema: Schema) -> int:
+    return -schema.schema_id
+
+
+# ---- Rewriting, on an executor
+
+
+class FileRewriter:
+    """Rewrites files one after the other."""
+
+    def __init__(self, spec: RewriteSpec, task_name: str) -> None:
+        """Open nothing yet."""
+        self._given = spec
+        self._table = spec.writer.table
+        self._task_name = task_name
+        self._files_begun = 0
+        self._properties = dict(spec.writer.properties)
+        self._options = WriteOptions.of(self._table, self._properties)
+        self._schema = Schema.model_validate_json(spec.writer.schema_json)
+        self._statistics = statistics_plan(self._schema, self._properties)
+        names = spec.names_json
+        self._names = None if names is None else NameMapping.model_validate_json(names)
+        self._io = HoldfastFileIO(dict(spec.writer.io_properties), spec.writer.vendor)
+        # A table's property must not name code that executors import.
+        self._locations = load_location_provider(
+            spec.writer.location, without_code(self._properties)
+        )
+        self._deletes = PositionDeletes(storage=self._io.storage)
+        # Most files of a table have the same columns.
+        self._last_layout: tuple[Any, FileLayout] | None = None
+
+    def rewrite(self, file: TargetFile) -> RewrittenFile:
+        """Write the rows of a file that stay into a new one, unless all of them stay or go.
+
+        Calling again with the same file writes a second one.
+
+        Raises:
+            UnsupportedTableError: The file cannot be read, or not be written as it was.
+            FileNotFoundError: The file or one of its deletes is gone: it is no longer in the table.
+            StorageError: The storage does not answer.
+        """
+        if file.spec_id not in self._given.layouts:
+            raise self._refused(file, "the columns of its partition are in no schema of the table")
+        layout = _Layout.of(*self._given.layouts[file.spec_id])
+        source = self._opened(file)
+        group = None
+        try:
+            judged = self._judged(source, file, layout.spec)
+            kept = sum(judged.kept)
+            if judged.removed and kept:
+                group = self._written(source, judged, file, layout)
+        except UnreadableFileError as error:
+            raise self._refused(file, in_short(error)) from error
+        return RewrittenFile(removed_rows=judged.removed, kept_rows=kept, group=group)
+
+    def _opened(self, file: TargetFile) -> _Source:
+        """Read a file's footer.
+
+        Raises:
+            UnsupportedTableError: The file cannot be rewritten.
+            FileNotFoundError: The file is gone.
+        """
+        storage = self._io.storage
+        try:
+            footer = read_footer(storage, file.path, file.size_bytes, "")
+            metadata = parse_footer(footer)
+        except NoParquetError as error:
+            raise self._refused(file, in_short(error)) from error
+        if metadata.num_rows != file.rows:
+            raise UnsupportedTableError(
+                table=self._table,
+                what=f"{file.path} has {metadata.num_rows} rows, but the table says {file.rows}",
+                cure="the table is damaged: repair it first",
+            )
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        pinned = PinnedFile(
+            uri=file.path,
+            size_bytes=file.size_bytes,
+            tag="",  # A data file is never written again under its name.
+            group_rows=tuple(group.num_rows for group in groups),
+            group_bytes=tuple(group.total_byte_size for group in groups),
+            deletes=file.deletes,
+        )
+        return _Source(
+            storage=storage,
+            footer=footer,
+            own=metadata.schema.to_arrow_schema(),
+            schema=self._own_schema(file, metadata),
+            pinned=pinned,
+        )
+
+    def _own_schema(self, file: TargetFile, metadata: pq.FileMetaData) -> Schema:
+        """Return a file's columns in Iceberg's terms.
+
+        Raises:
+            UnsupportedTableError: Arrow cannot write one of them as it was.
+        """
+        leaves = metadata.schema
+        if any(leaves.column(at).physical_type == "INT96" for at in range(len(leaves))):
+            raise self._refused(file, "it has INT96 timestamps, which Arrow cannot write")
+        try:
+            own = pyarrow_to_schema(leaves.to_arrow_schema(), self._names, format_version=2)
+        except Exception as error:  # PyIceberg has errors of many kinds for this.
+            raise self._refused(file, in_short(error)) from error
+        wanted = index_by_id(self._schema)
+        for field_id, column in index_by_id(own).items():
+            now = wanted.get(field_id)
+            if now is not None and not reads_as(column.field_type, now.field_type):
+                raise self._refused(
+                    file, f"column {column.name!r} is {column.field_type}, not {now.field_type}"
+                )
+        return own
+
+    def _judged(self, source: _Source, file: TargetFile, spec: PartitionSpec) -> _Judged:
+        """Find out which rows of a file stay.
+
+        Raises:
+            UnsupportedTableError: The columns of the filter cannot be read.
+            FileNotFoundError: A delete file is gone.
+        """
+        constants = {
+            field.source_id: file.partition[at]
+            for at, field in enumerate(spec.fields)
+            if isinstance(field.transform, IdentityTransform)
+        }
+        try:
+            fit = self._given.where.columns(self._names, constants)
+            fit.check(source.own)
+        except FieldsDifferError as error:
+            raise self._refused(file, str(error)) from error
+        try:
+            deleted = self._deletes.numbers(source.pinned)
+        except InputChangedError as error:
+            raise FileNotFoundError(str(error)) from error
+        judged, first = _Judged(), 0
+        for number, batches in source.groups(fit.wanted):
+            rows = source.pinned.group_rows[number]
+            is_live = _live(first, rows, deleted)
+            goes = np.zeros(rows, dtype=bool)
+            at = 0
+            for batch in batches:
+                goes[at : at + batch.num_rows] = self._given.where.matches(fit.fit(batch))
+                at += batch.num_rows
+            judged.add(is_live, goes)
+            first += rows
+        return judged
+
+    def _written(
+        self, source: _Source, judged: _Judged, file: TargetFile, layout: _Layout
+    ) -> StagedGroup:
+        """Write the rows that stay, and a manifest over the new file.
+
+        Raises:
+            UnsupportedTableError: A value cannot be carried over.
+            StorageError: The storage does not answer.
+        """
+        name = f"{self._task_name}-{self._files_begun:05d}"
+        record = Record(*file.partition)
+        uri = data_location(self._locations, f"{name}.parquet", layout.spec, record, layout.schema)
+        self._files_begun += 1
+        shape = self._file_layout(source, file.spec_id)
+        new: OpenDataFile | None = None
+        try:
+            for rows in self._row_groups(source, judged, shape.schema):
+                if new is None:
+                    new = OpenDataFile(self._io.storage, uri, record, shape, rows)
+                new.write_row_group(rows)
+            assert new is not None  # noqa: S101 - some rows stay.
+            data_file = new.close(file.sort_order_id, in_order=True)
+        except BaseException as error:
+            if new is not None:
+                new.abandon()
+            if isinstance(error, pa.ArrowException):
+                raise self._refused(file, in_short(error)) from error
+            raise
+        new.arrived()
+        return write_staged_manifest(
+            self._io,
+            self._locations.new_metadata_location(f"{name}-m.avro"),
+            schema=layout.schema,
+            spec=layout.spec,
+            properties=self._properties,
+            data_files=[data_file],
+        )
+
+    def _row_groups(
+        self, source: _Source, judged: _Judged, schema: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """Yield the rows that stay, as many at a time as the table wants in a row group."""
+        waiting: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for number, batches in source.groups(lambda own: own.names, judged.groups):
+            stays, at = judged.mask(number), 0
+            for batch in batches:
+                kept = batch.filter(pa.array(stays[at : at + batch.num_rows]))
+                at += batch.num_rows
+                if not kept.num_rows:
+                    continue
+                columns = [
+                    cast_to(column, field.type)
+                    for column, field in zip(kept.columns, schema, strict=True)
+                ]
+                waiting.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+                rows, size_bytes = rows + kept.num_rows, size_bytes + kept.nbytes
+                if (
+                    rows >= self._options.row_group_rows
+                    or size_bytes >= self._options.row_group_bytes
+                ):
+                    yield pa.Table.from_batches(waiting)
+                    waiting, rows, size_bytes = [], 0, 0
+        if rows:
+            yield pa.Table.from_batches(waiting)
+
+    def _file_layout(self, source: _Source, spec_id: int) -> FileLayout:
+        """Return how the new file is written: the old one's columns, the table's statistics."""
+        key = (source.schema, spec_id)
+        if self._last_layout is None or self._last_layout[0] != key:
+            layout = FileLayout(source.schema, spec_id, self._properties, self._options.parquet)
+            for field_id, column in layout.statistics.items():
+                if field_id in self._statistics:
+                    mode = self._statistics[field_id].mode
+                    layout.statistics[field_id] = replace(column, mode=mode)
+            self._last_layout = (key, layout)
+        return self._last_layout[1]
+
+    def _refused(self, file: TargetFile, what: str) -> UnsupportedTableError:
+        cure = _COMPACT.format(table=self._table)
+        return UnsupportedTableError(table=self._table, what=f"{file.path}: {what}", cure=cure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """A partition spec, and a schema of the table that has its columns."""
+
+    spec: PartitionSpec
+    schema: Schema
+
+    @classmethod
+    def of(cls, spec_json: str, schema_json: str) -> _Layout:
+        return cls(
+            spec=PartitionSpec.model_validate_json(spec_json),
+            schema=Schema.model_validate_json(schema_json),
+        )
+
+
+@dataclass(slots=True)
+class _Judged:
+    """Which rows of a file stay, a bit for each, by row group."""
+
+    removed: int = 0
+    kept: list[int] = field(default_factory=list)
+    _rows: list[int] = field(default_factory=list)
+    _bits: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+
+    def add(self, is_live: npt.NDArray[np.bool_], goes: npt.NDArray[np.bool_]) -> None:
+        """Note the next row group."""
+        stays = is_live & ~goes
+        self.removed += int(np.count_nonzero(is_live & goes))
+        self.kept.append(int(np.count_nonzero(stays)))
+        self._rows.append(len(stays))
+        self._bits.append(np.packbits(stays))
+
+    @property
+    def groups(self) -> list[int]:
+        """The row groups that keep a row."""
+        return [number for number, kept in enumerate(self.kept) if kept]
+
+    def mask(self, number: int) -> npt.NDArray[np.bool_]:
+        """Return whether each row of a row group stays."""
+        return np.unpackbits(self._bits[number], count=self._rows[number]).astype(bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A file that is being read."""
+
+    storage: Storage
+    footer: bytes
+    # In Arrow's terms, and in Iceberg's.
+    own: pa.Schema
+    schema: Schema
+    pinned: PinnedFile
+
+    def groups(
+        self, wanted: Callable[[pa.Schema], Iterable[str]], numbers: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """Yield the rows of row groups, one after the other.
+
+        Args:
+            wanted: Chooses from the file's columns.
+            numbers: The row groups to read; by default all.
+        """
+        footer: Future[bytes] = Future()
+        footer.set_result(self.footer)
+        opened = OpenFile(self.storage, self.pinned, footer, wanted)
+        if numbers is None:
+            numbers = range(len(self.pinned.group_rows))
+        asked = read_ahead(numbers, size_of=opened.size_bytes, ask=opened.fetch, at_least=1)
+        for number, pieces in asked:
+            yield number, opened.batches(number, pieces)
+
+
+def _live(first: int, rows: int, deleted: Numbers | None) -> npt.NDArray[np.bool_]:
+    """Return whether each row from a number on is there, or deleted."""
+    found = np.ones(rows, dtype=bool)
+    if deleted is not None:
+        start, stop = np.searchsorted(deleted, [first, first + rows])
+        found[deleted[start:stop] - first] = False
+    return found
