@@ -84,7 +84,7 @@ class CliLake:
         """Open a run's ledger as a driver does."""
         return Ledger.open(run_id, self.store, ObjectStorage(), ports or Ports())
 
-    def start(
+    def start(  # noqa: PLR0913 - each is a choice of the test's.
         self,
         run_id: str,
         submitter: MemorySubmitter,
@@ -92,6 +92,7 @@ class CliLake:
         *,
         sink: Sink | None = None,
         branch: str = "main",
+        mode: str = "append",
         **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
     ) -> Report:
         """Start a run, as a script does; by default on the Iceberg table."""
@@ -101,7 +102,7 @@ class CliLake:
             table=sink.name,
             table_uuid=view.uuid,
             branch=branch,
-            mode="append",
+            mode=mode,
             key=("id",),
             session_time_zone="UTC",
             ansi_mode="true",

@@ -11,8 +11,8 @@ from holdfast.engine.advice import driver_alive, next_step
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
-from holdfast.model.records import kind_of
-from holdfast.model.report import cost_text, counted, readable_size, readable_time
+from holdfast.model.records import Receipt, kind_of
+from holdfast.model.report import cost_text, counted, readable_size, readable_time, rows_in_files
 from holdfast.palette import FAILED
 from holdfast.text import age, command, done_of, iso_moment, moment
 
@@ -49,6 +49,7 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "store": store,
         "state": progress.state,
         "table": identity.table if identity else "",
+        "mode": identity.mode if identity else "",
         "branch": identity.branch if identity else "",
         "key": list(identity.key) if identity else [],
         "done_rows": progress.done_rows,
@@ -68,6 +69,8 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "kept_cost": progress.kept_cost,
         "lost_cost": progress.lost_cost,
         "snapshot_id": receipt.snapshot_id if receipt else None,
+        "replaced_rows": receipt.removed_rows if receipt else None,
+        "replaced_files": receipt.removed_files if receipt else None,
         "advice": step.advice,
         "start_would": list(step.start_would),
     }
@@ -128,13 +131,19 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
     if progress.cost:
         lines.append(("cost", cost_text(progress.cost, progress.kept_cost, progress.lost_cost)))
     if receipt is not None:
-        lines.append(("snapshot", str(receipt.snapshot_id)))
+        lines += _of_receipt(receipt)
     if seen.log:
         last = seen.log[-1]
         ago = age(ports.now() - progress.last_at)
         kind = _with_article(kind_of(last.body))
         lines.append(("written", f"{ago}; log record {last.number} is {kind}"))
     return lines
+
+
+def _of_receipt(receipt: Receipt) -> list[tuple[str, str]]:
+    replaced = rows_in_files(receipt.removed_rows, receipt.removed_files)
+    lines = [("replaced", replaced)] if replaced else []
+    return [*lines, ("snapshot", str(receipt.snapshot_id))]
 
 
 def _with_article(noun: str) -> str:
@@ -147,7 +156,8 @@ def _table(seen: Observation) -> str:
         return ""
     branch = "" if identity.branch in ("", "main") else f", branch {identity.branch}"
     key = f"key {', '.join(identity.key)}" if identity.key else "rows of a scan"
-    return f"{identity.table}{branch} ({key})"
+    verb = "" if identity.mode == "append" else f"{identity.verb} "
+    return f"{verb}{identity.table}{branch} ({key})"
 
 
 def _print_starts(seen: Observation, ports: Ports) -> None:

@@ -27,7 +27,7 @@ from holdfast.model.records import (
     Stop,
     doubtful_intents,
 )
-from holdfast.model.report import counted, readable_size, readable_time
+from holdfast.model.report import counted, readable_size, readable_time, rows_in_files
 from holdfast.text import age, command
 
 # ---- What the next start of a run would do, and what the user should do
@@ -350,10 +350,8 @@ def _(body: Receipt) -> str:
 
 
 def _replaced(body: Intent | Receipt) -> str:
-    if not body.removed_files:
-        return ""
-    files = counted(body.removed_files, "file")
-    return f", in place of {counted(body.removed_rows, 'row')} in {files}"
+    gone = rows_in_files(body.removed_rows, body.removed_files)
+    return f", in place of {gone}" if gone else ""
 
 
 @words_of.register
@@ -365,7 +363,11 @@ def _(body: Abort) -> str:
 @words_of.register
 def _(body: Base) -> str:
     binding = "; they must not change" if body.is_binding else ""
-    return f"the run replaces rows, which are now those of snapshot {body.snapshot_id}{binding}"
+    spared = "; rows that others add since stay" if body.states else ""
+    return (
+        f"the run replaces rows, which are now those of snapshot {body.snapshot_id}"
+        f"{binding}{spared}"
+    )
 
 
 @words_of.register

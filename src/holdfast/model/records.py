@@ -112,6 +112,13 @@ _WORDS = {
 }
 
 
+_VERBS = {
+    "append": "append to",
+    "overwrite": "replace all rows of",
+    "overwrite_partitions": "replace partitions of",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What a run was started as; written once, compared at every later start.
@@ -133,6 +140,11 @@ class Identity:
     retry_of: str = ""
     # What a scan reads from its files. Not in ledgers of 0.1.
     input: str = ""
+
+    @property
+    def verb(self) -> str:
+        """What the run does to its table, as the words before the table's name."""
+        return _VERBS.get(self.mode, self.mode)
 
     def differences(self, started: Identity) -> list[str]:
         """Describe each fact in which this start differs from the run's first start."""

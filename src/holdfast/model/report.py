@@ -103,9 +103,8 @@ class Report:
             ("rows", f"{self.rows:,}"),
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
         ]
-        if self.replaced_files:
-            files = counted(self.replaced_files, "file")
-            lines.append(("replaced", f"{counted(self.replaced_rows, 'row')} in {files}"))
+        if replaced := rows_in_files(self.replaced_rows, self.replaced_files):
+            lines.append(("replaced", replaced))
         if self.outcome == "committed":
             passes = f" in {self.passes} passes" if self.passes > 1 else ""
             lines.append(("tasks", f"{self.tasks:,}{passes}"))
@@ -190,3 +189,8 @@ def readable_time(seconds: float) -> str:
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun: `1 file`, `2 files`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def rows_in_files(rows: int, files: int) -> str:
+    """Return both as text; empty without files."""
+    return f"{counted(rows, 'row')} in {counted(files, 'file')}" if files else ""

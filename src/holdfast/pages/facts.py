@@ -10,7 +10,7 @@ from holdfast.engine.advice import Tone, standing_of, words_of_log
 from holdfast.engine.watch import Observation
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Body, Record, Seal, Stop, kind_of
-from holdfast.model.report import readable_amount, readable_size, readable_time
+from holdfast.model.report import readable_amount, readable_size, readable_time, rows_in_files
 from holdfast.model.work import TaskRecord
 from holdfast.pages.spread import Failures, FileSizes, Places, file_sizes_of, places_of
 from holdfast.pages.timeline import (
@@ -25,11 +25,6 @@ from holdfast.pages.timeline import (
 from holdfast.text import percent
 
 # ---- Head: the state of a run in one word, and what to do next in one sentence
-_VERBS = {
-    "append": "append to",
-    "overwrite": "replace all rows of",
-    "overwrite_partitions": "replace partitions of",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +46,8 @@ class Head:
     last_at: float | None
     starts: int
     snapshot_id: int | None
+    # What a run that has landed has replaced: "40 rows in 4 files".
+    replaced: str = ""
 
 
 def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) -> Head:
@@ -69,7 +66,7 @@ def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) ->
     return Head(
         run_id=seen.progress.run_id,
         table=identity.table if identity else "",
-        verb=_VERBS.get(identity.mode, identity.mode) if identity else "",
+        verb=identity.verb if identity else "",
         word=word,
         tone=tone,
         next_step=next_step,
@@ -78,6 +75,9 @@ def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) ->
         last_at=last.last_at if last else None,
         starts=len(summaries),
         snapshot_id=seen.receipt.snapshot_id if seen.receipt else None,
+        replaced=rows_in_files(seen.receipt.removed_rows, seen.receipt.removed_files)
+        if seen.receipt
+        else "",
     )
 
 

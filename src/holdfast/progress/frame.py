@@ -92,6 +92,8 @@ class Frame:
 
     run_id: str
     table: str = ""
+    # What the run does to it, if it is not an append: "replace all rows of".
+    verb: str = ""
     # None before the run is claimed.
     progress: Progress | None = None
     pace: Pace = NO_PACE
@@ -148,6 +150,7 @@ def frame_of(seen: Observation, now: float, table: str = "") -> Frame:
     frame = Frame(
         run_id=progress.run_id,
         table=table or (seen.identity.table if seen.identity else ""),
+        verb=seen.identity.verb if seen.identity and seen.identity.mode != "append" else "",
         progress=progress,
         pace=pace_of(seen, now),
         elapsed_s=max(0.0, progress.last_at - progress.began_at),

@@ -61,7 +61,8 @@ class FramePicture:
         clock = calm_time(self._frame.elapsed_s)
         name = Text(printable(self._frame.run_id), style="bold")
         if self._frame.table:
-            name.append(f"  {printable(self._frame.table)}", style="not bold dim")
+            target = f"{self._frame.verb} {self._frame.table}".lstrip()
+            name.append(f"  {printable(target)}", style="not bold dim")
         name.truncate(max(1, width - len(clock) - 2), overflow=cut, pad=True)
         return name.append(f"  {clock}", style="not bold dim")
 

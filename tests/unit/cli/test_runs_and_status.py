@@ -37,6 +37,23 @@ def test_runs_are_listed_with_what_is_done(
     assert "ago lake.db.t" in printed
 
 
+def test_a_run_that_replaces_rows_says_so(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does, and what it has replaced, for people and for programs."""
+    monkeypatch.setenv("COLUMNS", "120")
+    lake.start("first", MemorySubmitter(range(7)))
+    lake.start("again", MemorySubmitter(range(3)), mode="overwrite")
+    printed = said(lake, capsys, "status", "again")
+    assert "table replace all rows of lake.db.t (key id)" in printed
+    assert "replaced 7 rows in 1 file " in printed
+    found = facts(lake, capsys, "status", "again")
+    assert (found["mode"], found["replaced_rows"], found["replaced_files"]) == ("overwrite", 7, 1)
+    first = said(lake, capsys, "status", "first")
+    assert "table lake.db.t (key id)" in first
+    assert "replace" not in first
+
+
 def test_a_damaged_ledger_is_one_line_of_the_list(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:

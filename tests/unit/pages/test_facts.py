@@ -11,7 +11,7 @@ import pytest
 from holdfast.engine.cleanup import abort
 from holdfast.errors import HoldfastError, RunCommittedError
 from holdfast.model.work import Usage
-from holdfast.pages.facts import tiles_of
+from holdfast.pages.facts import head_of, tiles_of
 from holdfast.pages.timeline import axis_of, summaries_of
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_table import PostFault
@@ -41,6 +41,16 @@ def test_each_start_has_the_rows_that_it_added_and_those_that_it_kept() -> None:
     assert [start.process_id for start in summaries] == [1, 2, 3]
     assert summaries[0].jobs[0].reason == "computes all rows"
     assert summaries[1].jobs[0].reason == "resumes where the last start ended"
+
+
+def test_the_head_says_what_a_run_replaces() -> None:
+    """Before it has landed, and what that was afterwards."""
+    rig = Rig(mode="overwrite")
+    rig.table.foreign_rows([-1, -2])
+    rig.start()
+    seen = look(rig)
+    head = head_of(seen, summaries_of(seen.starts, seen.gathered.work.records), BEGIN)
+    assert (head.verb, head.replaced) == ("replace all rows of", "2 rows in 1 file")
 
 
 def test_totals_say_what_the_last_start_has_kept() -> None:

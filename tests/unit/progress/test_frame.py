@@ -67,6 +67,14 @@ def drawn(shown: Frame, columns: int, *, encoding: str = "utf-8") -> list[str]:
     return file.read().splitlines()
 
 
+def test_the_title_of_a_replace_says_so() -> None:
+    """An append is what one expects, and says nothing."""
+    (title, *_) = drawn(half_way(Rig(mode="overwrite")), 80)
+    assert "replace all rows of lake.db.t" in title
+    (title, *_) = drawn(half_way(Rig()), 80)
+    assert "of" not in title
+
+
 def test_a_new_run_shows_its_rows_and_why_its_pass_runs() -> None:
     """A first start has kept and saved nothing."""
     shown = half_way(Rig())
