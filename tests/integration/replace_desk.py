@@ -34,6 +34,17 @@ class Mode:
 ALL = Mode(name="all", verb="overwrite", stays="false")
 PARTITIONS = Mode(name="partitions", verb="overwrite_partitions", stays="p > 1")
 MODES = (ALL, PARTITIONS)
+# Rows that others add while a run is at work have ids from 9000 on.
+_SPARES = {"isolation_level": "snapshot"}
+SPARING = (
+    Mode(name="all, snapshot", verb="overwrite", stays="id >= 9000", options=_SPARES),
+    Mode(
+        name="partitions, snapshot",
+        verb="overwrite_partitions",
+        stays="p > 1 OR id >= 9000",
+        options=_SPARES,
+    ),
+)
 
 
 @dataclass

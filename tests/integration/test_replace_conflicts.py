@@ -19,7 +19,7 @@ from holdfast.errors import StoreUnavailableError, TableChangedError, Unsupporte
 from holdfast.sinks.base import Change, Outcome
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.sink import IcebergSink
-from tests.integration.replace_desk import ALL, MODES, PARTITIONS, ROWS, Mode, Target
+from tests.integration.replace_desk import ALL, MODES, PARTITIONS, ROWS, SPARING, Mode, Target
 from tests.integration.test_replaced_files import Lake
 from tests.stack_access import Stack
 
@@ -124,12 +124,12 @@ CASES = {
     "an append": Case(
         steps=before_post(INSERT),
         shows=("SELECT count(*) FROM {t} VERSION AS OF {parent}", 50),
-        replaced={"all": 50, "partitions": 25},
+        replaced={"all": 50, "partitions": 25, "all, snapshot": 48, "partitions, snapshot": 24},
     ),
     "an append that merges manifests": Case(
         steps=before_post(SET + "('commit.manifest.min-count-to-merge'='2')", INSERT),
         shows=("SELECT count(*) FROM {t}.manifests VERSION AS OF {parent}", 1),
-        replaced={"all": 50, "partitions": 25},
+        replaced={"all": 50, "partitions": 25, "all, snapshot": 48, "partitions, snapshot": 24},
     ),
     "a merge-on-read delete": Case(
         steps=before_post(SET + "('write.delete.mode'='merge-on-read')", DELETE),
@@ -164,7 +164,7 @@ CASES = {
     "a new column": Case(
         steps=before_post("ALTER TABLE {t} ADD COLUMN note STRING"),
         shows=("SELECT count(*) FROM {t} WHERE note IS NULL AND id < 1000", ROWS),
-        replaced={"all": 48, "partitions": 24},
+        replaced={"all": 48, "partitions": 24, "partitions, snapshot": 24},
     ),
     "a wider partition column": Case(
         steps=before_post("ALTER TABLE {t} ALTER COLUMN p TYPE BIGINT", INSERT),
@@ -174,7 +174,7 @@ CASES = {
     "a rewrite of manifests": Case(
         steps=before_post("CALL lake.system.rewrite_manifests(table => '{s}')"),
         shows=("SELECT count(*) FROM {t}.manifests VERSION AS OF {parent}", 1),
-        replaced={"partitions": 24},
+        replaced={"partitions": 24, "all, snapshot": 48},
     ),
     "a delete of all rows": Case(
         steps=before_post("DELETE FROM {t}"),
@@ -196,7 +196,7 @@ CASES = {
     "a new partition field": Case(
         steps=before_post(ADD_FIELD, INSERT),
         shows=("SELECT count(DISTINCT spec_id) FROM {t}.files VERSION AS OF {parent}", 2),
-        replaced={"all": 50},
+        replaced={"all": 50, "all, snapshot": 48},
     ),
     "one after the other": Case(
         steps=[("post", by_sql(INSERT)), ("post", by_sql(COMPACT)), ("post", by_sql(DELETE))],
@@ -208,7 +208,7 @@ CASES = {
 EACH = [
     pytest.param(case, mode, id=f"{name}, {mode.name}")
     for name, case in CASES.items()
-    for mode in MODES
+    for mode in (*MODES, *SPARING)
     if mode.name in case.replaced
 ]
 
@@ -228,6 +228,32 @@ def test_what_others_changed_meanwhile_is_replaced_too(
     query, answer = case.shows
     assert target.sql(query.replace("{parent}", str(parent))) == [(answer,)]
     target.check_rows(mode, parent)
+
+
+MORE_THAN_ADDED = (
+    "a merge-on-read delete",
+    "a copy-on-write delete",
+    "a compaction",
+    "a roll-back",
+    "an overwrite, with the earlier snapshots expired",
+)
+
+
+@pytest.mark.parametrize("mode", SPARING, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("name", MORE_THAN_ADDED)
+def test_with_snapshot_isolation_others_may_only_add_rows(
+    target: Target, monkeypatch: pytest.MonkeyPatch, name: str, mode: Mode
+) -> None:
+    """An old row cannot be told from a new one then; told to replace both, the run lands."""
+    left = meddle(monkeypatch, target, CASES[name].steps)
+    with pytest.raises(TableChangedError, match=r'isolation_level="serializable"'):
+        target.replace(mode)
+    assert (left, target.outcomes) == ([], [Outcome.CONFLICT])
+    (head, *_) = target.snapshots()
+    all_go = next(other for other in MODES if other.verb == mode.verb)
+    report = target.replace(all_go)
+    assert (report.kept_rows, report.posts) == (ROWS, 1)
+    target.check_rows(all_go, head)
 
 
 REFUSED = {
