@@ -145,7 +145,7 @@ def test_partitions_without_new_rows_stay(shop: Shop) -> None:
     before = shop.ids()
     shop.run().sweep(to=shop.name)
     assert shop.ids() == before
-    assert "replaced  20 rows in 2 files" in str(report)
+    assert "replaced  20 rows in 2 files of 2 partitions" in str(report)
 
 
 def test_a_scan_of_the_table_itself_is_bound_to_what_it_read(shop: Shop) -> None:

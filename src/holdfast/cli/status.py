@@ -12,7 +12,7 @@ from holdfast.engine.watch import Observation, Watcher
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
 from holdfast.model.records import Receipt, kind_of
-from holdfast.model.report import cost_text, counted, readable_size, readable_time, rows_in_files
+from holdfast.model.report import cost_text, counted, readable_size, readable_time, replaced_by
 from holdfast.palette import FAILED
 from holdfast.text import age, command, done_of, iso_moment, moment
 
@@ -71,6 +71,7 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "snapshot_id": receipt.snapshot_id if receipt else None,
         "replaced_rows": receipt.removed_rows if receipt else None,
         "replaced_files": receipt.removed_files if receipt else None,
+        "replaced_partitions": receipt.removed_partitions if receipt else None,
         "advice": step.advice,
         "start_would": list(step.start_would),
     }
@@ -141,7 +142,7 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
 
 
 def _of_receipt(receipt: Receipt) -> list[tuple[str, str]]:
-    replaced = rows_in_files(receipt.removed_rows, receipt.removed_files)
+    replaced = replaced_by(receipt)
     lines = [("replaced", replaced)] if replaced else []
     return [*lines, ("snapshot", str(receipt.snapshot_id))]
 

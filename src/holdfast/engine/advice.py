@@ -27,7 +27,7 @@ from holdfast.model.records import (
     Stop,
     doubtful_intents,
 )
-from holdfast.model.report import counted, readable_size, readable_time, rows_in_files
+from holdfast.model.report import counted, readable_size, readable_time, replaced_by
 from holdfast.text import age, command
 
 # ---- What the next start of a run would do, and what the user should do
@@ -350,7 +350,7 @@ def _(body: Receipt) -> str:
 
 
 def _replaced(body: Intent | Receipt) -> str:
-    gone = rows_in_files(body.removed_rows, body.removed_files)
+    gone = replaced_by(body)
     return f", in place of {gone}" if gone else ""
 
 

@@ -318,6 +318,7 @@ class Commit:
             removed_files=loss.files,
             removed_rows=loss.rows,
             removed_bytes=loss.size_bytes,
+            removed_partitions=loss.partitions,
             written=written,
         )
         return self.log.append(intent).number, intent
@@ -365,6 +366,7 @@ def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
         removed_files=intent.removed_files,
         removed_rows=intent.removed_rows,
         removed_bytes=intent.removed_bytes,
+        removed_partitions=intent.removed_partitions,
     )
 
 

@@ -226,6 +226,7 @@ class Driver:
             posts=landed.posts,
             replaced_files=receipt.removed_files,
             replaced_rows=receipt.removed_rows,
+            replaced_partitions=receipt.removed_partitions,
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )

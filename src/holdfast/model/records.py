@@ -353,6 +353,7 @@ class Intent:
     removed_files: Count = 0
     removed_rows: Count = 0
     removed_bytes: Count = 0
+    removed_partitions: Count = 0
     written: PartReference | None = None
 
 
@@ -378,6 +379,7 @@ class Receipt:
     removed_files: Count = 0
     removed_rows: Count = 0
     removed_bytes: Count = 0
+    removed_partitions: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

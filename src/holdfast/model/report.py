@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from holdfast.model.records import Intent, Receipt
 from holdfast.text import printable
 
 Outcome = Literal["committed", "already_committed"]
@@ -43,6 +44,7 @@ class Report:
     # Data files that the run's rows have replaced, and the rows that were in them.
     replaced_files: int = 0
     replaced_rows: int = 0
+    replaced_partitions: int = 0
     tasks: int = 0
     passes: int = 0
     seconds: float = 0.0
@@ -103,12 +105,16 @@ class Report:
             ("rows", f"{self.rows:,}"),
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
         ]
-        if replaced := rows_in_files(self.replaced_rows, self.replaced_files):
+        replaced = replaced_text(self.replaced_rows, self.replaced_files, self.replaced_partitions)
+        if replaced:
             lines.append(("replaced", replaced))
         if self.outcome == "committed":
             passes = f" in {self.passes} passes" if self.passes > 1 else ""
             lines.append(("tasks", f"{self.tasks:,}{passes}"))
-            lines.append(("posts", f"{self.posts:,}"))
+            again = (
+                ", each for the rows that were there then" if replaced and self.posts > 1 else ""
+            )
+            lines.append(("posts", f"{self.posts:,}{again}"))
         if self.kept_rows:
             saved = readable_time(self.kept_seconds)
             lines.append(("kept", f"{self.kept_rows:,} rows of earlier starts, {saved} of work"))
@@ -191,6 +197,14 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def rows_in_files(rows: int, files: int) -> str:
-    """Return both as text; empty without files."""
-    return f"{counted(rows, 'row')} in {counted(files, 'file')}" if files else ""
+def replaced_text(rows: int, files: int, partitions: int) -> str:
+    """Return what a run has replaced; empty without files."""
+    if not files:
+        return ""
+    of = f" of {counted(partitions, 'partition')}" if partitions else ""
+    return f"{counted(rows, 'row')} in {counted(files, 'file')}{of}"
+
+
+def replaced_by(record: Intent | Receipt) -> str:
+    """Return what a post replaces, or has replaced; empty for nothing."""
+    return replaced_text(record.removed_rows, record.removed_files, record.removed_partitions)

@@ -10,7 +10,7 @@ from holdfast.engine.advice import Tone, standing_of, words_of_log
 from holdfast.engine.watch import Observation
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Body, Record, Seal, Stop, kind_of
-from holdfast.model.report import readable_amount, readable_size, readable_time, rows_in_files
+from holdfast.model.report import readable_amount, readable_size, readable_time, replaced_by
 from holdfast.model.work import TaskRecord
 from holdfast.pages.spread import Failures, FileSizes, Places, file_sizes_of, places_of
 from holdfast.pages.timeline import (
@@ -75,9 +75,7 @@ def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) ->
         last_at=last.last_at if last else None,
         starts=len(summaries),
         snapshot_id=seen.receipt.snapshot_id if seen.receipt else None,
-        replaced=rows_in_files(seen.receipt.removed_rows, seen.receipt.removed_files)
-        if seen.receipt
-        else "",
+        replaced=replaced_by(seen.receipt) if seen.receipt else "",
     )
 
 

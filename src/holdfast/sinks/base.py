@@ -97,6 +97,8 @@ class Loss:
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
+    # How many partitions these files are in; 0 if there are none.
+    partitions: int = 0
     # The objects that the post writes besides its own metadata, with their sizes.
     writes: Mapping[str, int] = field(default_factory=dict)
     handle: Any = None

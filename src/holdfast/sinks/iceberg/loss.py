@@ -120,6 +120,7 @@ class Losses:
             files=len(data),
             rows=sum(file.rows for file in data),
             size_bytes=sum(file.size_bytes for file in data),
+            partitions=len({(file.spec_id, file.partition) for file in data if file.partition}),
             writes={path: len(manifest.data) for path, manifest in rewritten.items()},
             handle=Removal(kept=kept, rewritten=rewritten, summary=summary),
         )
@@ -159,7 +160,7 @@ class Losses:
                 is_touched = not file.partition or (file.spec_id, file.partition) in new
                 deletes += [file.path] if everywhere or is_touched else []
         gone = [
-            state.rpartition(" ")[2]
+            state.split(" ", 4)[4]
             for state in base - live
             if everywhere or f"{state.partition(' ')[0]} " in touched
         ]

@@ -130,7 +130,7 @@ def test_partitions_of_the_new_rows_are_replaced_and_others_stay(tmp_path: Path)
     made = Replacing.table_of(tmp_path)
     loss = made.post({9: "no", 10: "dk"}, "partitions")
     assert made.rows == {1: "fi", 2: "se", 3: "fi", 9: "no", 10: "dk"}
-    assert (loss.files, loss.rows, len(loss.writes)) == (1, 1, 1)
+    assert (loss.files, loss.rows, loss.partitions, len(loss.writes)) == (1, 1, 1, 1)
     added, existing, deleted = "ADDED", "EXISTING", "DELETED"
     assert made.statuses() == [
         (added, "dk"),
