@@ -50,16 +50,10 @@ class BareSpark:
 
     def overwrite_mapped(self, name: str) -> None:
         """Replace the partitions of the rows, through an identity map in Python."""
-        self._insert_overwrite(name, self._df.mapInArrow(same_batches, self._df.schema))
-
-    def overwrite_plain(self, name: str) -> None:
-        """Replace the partitions of the rows, without a map."""
-        self._insert_overwrite(name, self._df)
-
-    def _insert_overwrite(self, name: str, rows: DataFrame) -> None:
         self._session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-        rows.createOrReplaceTempView("new_rows")
-        self._session.sql(f"INSERT OVERWRITE lake.{name} SELECT * FROM new_rows")
+        mapped = self._df.mapInArrow(same_batches, self._df.schema)
+        mapped.createOrReplaceTempView("mapped")
+        self._session.sql(f"INSERT OVERWRITE lake.{name} SELECT * FROM mapped")
 
     def plain(self, name: str) -> None:
         """Append without a map."""
