@@ -6,8 +6,8 @@ writer appends to, alternating with a partition that nothing replaces. The other
 of its own and uses PyIceberg. A post that it has overtaken is refused; then what goes is computed
 again.
 
-The same overwrites run without the other writer, before and after. At the end, the table's history
-is replayed snapshot by snapshot, and every row must be where the replay puts it.
+The same overwrites run in turns on a second table that has no other writer. At the end, the history
+of both tables is replayed snapshot by snapshot, and every row must be where the replay puts it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from bench.overwrite_rival import ROW_PROPERTY, Rival
 from bench.process_tree import answer, kill_whole, start
+from bench.rounds import Times
 from bench.session import open_session, open_stack
 from holdfast.errors import CommitConflictError
 
@@ -40,7 +41,6 @@ _ROWS_OF_A_PARTITION = 10
 _SECONDS = 300.0
 _EVERY_S = 2.0
 _WARM_UP = 2
-_QUIET = 10
 _SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.int32())])
 # What the other writer appends to: a partition that each overwrite replaces, and another.
 _CONTESTED, _LEFT_ALONE = 0, _FILES - 1
@@ -138,41 +138,42 @@ def problem(
 
 
 def figures(
-    quiet: Sequence[Sequence[Overwrite]],
-    beside: Sequence[Overwrite],
-    appended: Mapping[str, Any],
+    pairs: Sequence[tuple[Overwrite, Overwrite]], appended: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the figures of the overwrites without the other writer and beside it.
+    """Return the figures of the overwrites beside the other writer and without it.
 
     Args:
-        quiet: Those before it began, and those after it ended. Manifests become more with every
-            write, so the time without it is the mean of both medians.
-        beside: The others. Only those from its first append to its last count.
+        pairs: One of each, shortly after each other. Only those count whose first was made between
+            the other writer's first append and its last.
         appended: What the other writer reported.
     """
     first, last = appended["landed_at"][0], appended["landed_at"][-1]
     counted = [
-        made
-        for made in beside
-        if first <= made.started_at and made.started_at + made.seconds <= last
+        (beside, alone)
+        for beside, alone in pairs
+        if first <= beside.started_at and beside.started_at + beside.seconds <= last
     ]
-    medians = [statistics.median(made.seconds for made in part) for part in (counted, *quiet)]
-    landed = [made for made in counted if made.snapshot_id is not None]
+    times = Times(
+        {
+            "beside": [beside.seconds for beside, _ in counted],
+            "alone": [alone.seconds for _, alone in counted],
+        }
+    )
+    landed = [beside for beside, _ in counted if beside.snapshot_id is not None]
     posts = Counter(made.posts for made in landed)
     return {
-        "ratio": round(medians[0] / statistics.mean(medians[1:]), 3),
+        "ratio": times.ratio("beside", "alone"),
         "overwrites": len(counted),
         "landed": len(landed),
         "replans_max": max(posts, default=1) - 1,
         "overwrites_by_replans": {str(number - 1): posts[number] for number in sorted(posts)},
         "rival_rows": len(appended["landed_at"]),
         "rival_refused": appended["refused"],
-        "median_s": [round(median, 2) for median in medians],
-        "beside_s": [round(made.seconds, 2) for made in counted],
         **{
-            f"quiet_{name}_s": [round(made.seconds, 2) for made in part]
-            for name, part in zip(("before", "after"), quiet, strict=True)
+            f"{side}_median_s": round(statistics.median(seconds), 2)
+            for side, seconds in times.seconds.items()
         },
+        **times.figures(),
     }
 
 
@@ -199,7 +200,7 @@ class _Table:
     def overwrite(self) -> Overwrite:
         """Replace partitions once; a refusal for good is recorded, not raised."""
         number = len(self.overwrites) + 1
-        source = str(self._folder / f"{number}.parquet")
+        source = str(self._folder / f"{self.name}-{number}.parquet")
         rows = [(row, part) for part, ids in rows_of(number).items() for row in sorted(ids)]
         columns = dict(zip(_SCHEMA.names, zip(*rows, strict=True), strict=True))
         pq.write_table(pa.table(columns, schema=_SCHEMA), source)
@@ -220,11 +221,11 @@ class _Table:
                 name: getattr(report, name) for name in ("posts", "replaced_rows", "snapshot_id")
             }
         except CommitConflictError as error:
-            print(f"  overwrite {number}: {error}", flush=True)
+            print(f"  {self.name} {number}: {error}", flush=True)
         made = Overwrite(
             number=number, started_at=started_at, seconds=time.monotonic() - started, **landed
         )
-        print(f"  overwrite {number:3} {made.seconds:6.2f} s  {made.posts} posts", flush=True)
+        print(f"  {self.name} {number:3} {made.seconds:6.2f} s  {made.posts} posts", flush=True)
         self.overwrites.append(made)
         return made
 
@@ -261,31 +262,34 @@ def run() -> dict[str, Any]:
     stack = open_stack()
     session = open_session(stack.spark_catalog_conf("lake"))
     with tempfile.TemporaryDirectory(prefix="holdfast-busy-") as folder:
-        table = _Table(session, stack.rest_catalog_properties(), Path(folder))
-        for _ in range(_WARM_UP):
+        options = stack.rest_catalog_properties()
+        busy, quiet = (_Table(session, options, Path(folder)) for _ in range(2))
+        for table in (busy, quiet) * _WARM_UP:
             table.overwrite()
-        before = [table.overwrite() for _ in range(_QUIET)]
         rival = Rival(
-            table=table.name,
+            table=busy.name,
             seconds=_SECONDS,
             every_s=_EVERY_S,
             partitions=(_CONTESTED, _LEFT_ALONE),
         )
         child = start("bench.overwrite_rival", rival.arguments())
         try:
-            beside = []
             while child.poll() is None:
-                beside.append(table.overwrite())
+                # Each goes first as often as the other.
+                order = (busy, quiet) if len(busy.overwrites) % 2 else (quiet, busy)
+                for table in order:
+                    table.overwrite()
         except BaseException:
             kill_whole(child)
             raise
         appended = answer(child)
-        after = [table.overwrite() for _ in range(_QUIET)]
-        if wrong := table.problem(rival):
-            raise SystemExit(wrong)
-        table.drop()
+        for table in (busy, quiet):
+            if wrong := table.problem(rival):
+                raise SystemExit(f"{table.name}: {wrong}")
+            table.drop()
+    pairs = list(zip(busy.overwrites, quiet.overwrites, strict=True))
     return {
-        **figures((before, after), beside, appended),
+        **figures(pairs, appended),
         "files": _FILES,
         "manifests": _MANIFESTS,
         "every_s": _EVERY_S,
