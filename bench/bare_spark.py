@@ -1,4 +1,4 @@
-"""Bare Spark's side of the appends: tables of the same layout, and two ways to fill them."""
+"""Bare Spark's side: tables of the same layout, and ways to fill them or replace their rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def same_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class BareSpark:
-    """Appends the events without Holdfast."""
+    """Writes the events without Holdfast."""
 
     def __init__(self, session: SparkSession, df: DataFrame) -> None:
         """Make the namespace of all tables."""
@@ -31,10 +31,12 @@ class BareSpark:
         self._mark = uuid.uuid4().hex[:8]
         session.sql("CREATE NAMESPACE IF NOT EXISTS lake.bench")
 
-    def table(self, name: str) -> str:
+    def table(self, name: str, clauses: str = "") -> str:
         """Make an empty table, and return its name within the catalog."""
         ddl = ", ".join(f"{column} {kind}" for column, kind in COLUMNS.items())
-        self._session.sql(f"CREATE TABLE lake.bench.{name}_{self._mark} ({ddl}) USING iceberg")
+        self._session.sql(
+            f"CREATE TABLE lake.bench.{name}_{self._mark} ({ddl}) USING iceberg {clauses}"
+        )
         return f"bench.{name}_{self._mark}"
 
     def drop(self, name: str) -> None:
@@ -45,6 +47,13 @@ class BareSpark:
         """Append through an identity map in Python."""
         mapped = self._df.mapInArrow(same_batches, self._df.schema)
         mapped.writeTo(f"lake.{name}").append()
+
+    def overwrite_mapped(self, name: str) -> None:
+        """Replace the partitions of the rows, through an identity map in Python."""
+        self._session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+        mapped = self._df.mapInArrow(same_batches, self._df.schema)
+        mapped.createOrReplaceTempView("mapped")
+        self._session.sql(f"INSERT OVERWRITE lake.{name} SELECT * FROM mapped")
 
     def plain(self, name: str) -> None:
         """Append without a map."""

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.session import open_session
 
 ROWS = 12_000_000
+CATEGORIES = 23
 COLUMNS = {
     "id": "bigint",
     "user_id": "bigint",
@@ -31,24 +32,26 @@ def cache_folder() -> Path:
     return folder
 
 
-def events_folder(rows: int = ROWS) -> Path:
+def events_folder(rows: int = ROWS, categories: int = CATEGORIES) -> Path:
     """Return the folder with the files of `events`."""
-    return cache_folder() / f"events-{rows}"
+    kind = "" if categories == CATEGORIES else f"-in-{categories}"
+    return cache_folder() / f"events-{rows}{kind}"
 
 
-def events(session: SparkSession, rows: int = ROWS) -> DataFrame:
+def events(session: SparkSession, rows: int = ROWS, categories: int = CATEGORIES) -> DataFrame:
     """Return the rows as a DataFrame over zstd Parquet files; make the files if they are missing.
 
-    Six columns, about 25 bytes a row when compressed: numbers, a short text and a time.
+    Six columns, about 25 bytes a row when compressed: numbers, a short text and a time. Neighbours
+    have different categories.
     """
-    folder = events_folder(rows)
+    folder = events_folder(rows, categories)
     if not _is_whole(folder):
         shutil.rmtree(folder, ignore_errors=True)
         made = session.range(rows).selectExpr(
             "id",
             "abs(xxhash64(id)) % 4000000 as user_id",
             "round(rand(7) * 1000, 4) as amount",
-            "cast(id % 23 as int) as category",
+            f"cast(id % {categories} as int) as category",
             "concat('item-', cast(abs(xxhash64(id, 1)) % 900000 as string)) as name",
             "timestamp_micros(1760000000000000 + id * 1000003) as at",
         )

@@ -14,27 +14,38 @@ from typing import Any
 
 from bench.process_tree import answer, start, watched
 from bench.s3_input import S3Input, upload_events
-from bench.scan_child import PARTITIONS, ScanJob
+from bench.scan_child import ScanJob
 from bench.session import open_stack
 
 # Large row groups, as Spark writes them: here one is about 50 MB when stored.
-_GROUP_ROWS = 3 * 1024 * 1024
+GROUP_ROWS = 3 * 1024 * 1024
 _DECODED_BYTES_OF_A_ROW = 52
+_PARTITIONS = 1_000
 _LARGE = 10
 _LARGEST = 20
 
 
-def _measure(name: str, data: S3Input, warm_up: S3Input, *, parted: bool) -> dict[str, Any]:
+def measure(
+    name: str, data: S3Input, warm_up: S3Input, *, partitions: int = 0, old_files: int = 0
+) -> dict[str, Any]:
     """Run one job, and return its peaks.
 
+    Args:
+        name: What to call it.
+        data: What it reads.
+        warm_up: What a job before it reads, in the same session.
+        partitions: How many partitions its table has; 0: it is not partitioned.
+        old_files: How many files each partition has, for the job to replace.
+
     Raises:
-        SystemExit: Not all rows arrived.
+        SystemExit: Not all rows arrived, or not all old files are gone.
     """
     job = ScanJob(
         name=f"memory_{name}_{uuid.uuid4().hex[:8]}",
         paths=data.paths,
         warm_up=warm_up.paths,
-        is_partitioned=parted,
+        partitions=partitions,
+        old_files=old_files,
         is_looked_through=False,
     )
     child = start("bench.scan_child", job.arguments())
@@ -42,6 +53,8 @@ def _measure(name: str, data: S3Input, warm_up: S3Input, *, parted: bool) -> dic
         found = answer(child)
     if found["rows"] != data.rows:
         raise SystemExit(f"{found['rows']} rows arrived of {data.rows}")
+    if found["replaced_files"] != old_files * partitions:
+        raise SystemExit(f"{found['replaced_files']} files of {old_files * partitions} are gone")
     figures = {
         "worker_mb": round(peaks.worker_mb, 1),
         "workers_mb": sorted(round(peak_mb, 1) for peak_mb in peaks.workers_mb.values()),
@@ -58,17 +71,14 @@ def _measure(name: str, data: S3Input, warm_up: S3Input, *, parted: bool) -> dic
 def run() -> dict[str, Any]:
     """Measure and return the figures."""
     stack = open_stack()
-    warm_up = upload_events(stack, rows=1_000, group_rows=_GROUP_ROWS)
+    warm_up = upload_events(stack, rows=1_000, group_rows=GROUP_ROWS)
     sizes = {
-        number: upload_events(stack, group_rows=_GROUP_ROWS, copies=number)
+        number: upload_events(stack, group_rows=GROUP_ROWS, copies=number)
         for number in (1, _LARGE, _LARGEST)
     }
-    found = {
-        number: _measure(f"plain_{number}x", data, warm_up, parted=False)
-        for number, data in sizes.items()
-    }
+    found = {number: measure(f"plain_{number}x", data, warm_up) for number, data in sizes.items()}
     parted = {
-        number: _measure(f"parted_{number}x", sizes[number], warm_up, parted=True)
+        number: measure(f"parted_{number}x", sizes[number], warm_up, partitions=_PARTITIONS)
         for number in (1, _LARGE)
     }
     limit_mb = sizes[_LARGEST].rows * _DECODED_BYTES_OF_A_ROW / _LARGEST / 1e6
@@ -79,7 +89,7 @@ def run() -> dict[str, Any]:
         "ratio_driver_partitioned": round(parted[_LARGE]["driver_mb"] / parted[1]["driver_mb"], 3),
         "limit_mb": round(limit_mb),
         "largest_over_limit": round(found[_LARGEST]["worker_mb"] / limit_mb, 3),
-        "partitions": PARTITIONS,
+        "partitions": _PARTITIONS,
         **{f"plain_{number}x": figures for number, figures in found.items()},
         **{f"partitioned_{number}x": figures for number, figures in parted.items()},
     }

@@ -21,7 +21,6 @@ from bench.burn import Burn
 from bench.data import COLUMNS
 from bench.session import open_session, open_stack
 
-PARTITIONS = 1_000
 _STORE = "s3://lake/_holdfast"
 
 
@@ -39,8 +38,10 @@ class ScanJob:
     repeats: int = 0
     notes: str = ""
     checkpoint_every: str = "30s"
-    # Whether the table is partitioned, by as many values as `PARTITIONS` says.
-    is_partitioned: bool = False
+    # How many partitions the table gets; 0: it is not partitioned.
+    partitions: int = 0
+    # How many files each partition has beforehand. If it has any, partitions are replaced.
+    old_files: int = 0
     # Whether to look at all rows afterwards: is each there once?
     is_looked_through: bool = True
 
@@ -49,13 +50,16 @@ class ScanJob:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
 class Spread:
     """Gives each row one of many categories; neighbours have different ones."""
+
+    categories: int
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with their new category."""
         users = batch.column("user_id").to_numpy()
-        spread = pa.array((users % PARTITIONS).astype(np.int32))
+        spread = pa.array((users % self.categories).astype(np.int32))
         return batch.set_column(batch.schema.get_field_index("category"), "category", spread)
 
 
@@ -69,32 +73,36 @@ def main() -> None:
         job,
         name=f"warm_{uuid.uuid4().hex[:8]}",
         paths=job.warm_up,
+        old_files=min(1, job.old_files),
         repeats=1,
         notes="",
         endpoint="",
     )
-    _append(session, warm)
+    _write(session, warm)
     session.sql(f"DROP TABLE lake.bench.{warm.name} PURGE")
-    found = _append(session, job)
+    found = _write(session, job)
     if job.is_looked_through:
         found |= _looked_through(session, job.name)
     session.sql(f"DROP TABLE lake.bench.{job.name} PURGE")
     print(json.dumps(found), flush=True)
 
 
-def _append(session: SparkSession, job: ScanJob) -> dict[str, Any]:
+def _write(session: SparkSession, job: ScanJob) -> dict[str, Any]:
     stack = open_stack()
     options = stack.rest_catalog_properties()
     ddl = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-    parted = "PARTITIONED BY (category)" if job.is_partitioned else ""
+    parted = "PARTITIONED BY (category)" if job.partitions else ""
     session.sql(f"CREATE TABLE IF NOT EXISTS lake.bench.{job.name} ({ddl}) USING iceberg {parted}")
+    if job.old_files:
+        _fill(session, job)
     endpoint = {"s3.endpoint": job.endpoint} if job.endpoint else {}
     run = hf.Run(f"bench-{job.name}", store=_STORE, store_options=options)
+    write = run.overwrite_partitions if job.old_files else run.append
     started = time.monotonic()
-    report = run.append(
+    report = write(
         hf.scan_parquet(job.paths, options={**stack.s3.store_options(), **endpoint}),
         to=hf.IcebergTable(f"bench.{job.name}", catalog=options),
-        transform=Spread() if job.is_partitioned else Burn(job.repeats, job.notes),
+        transform=Spread(job.partitions) if job.partitions else Burn(job.repeats, job.notes),
         checkpoint_every=job.checkpoint_every,
     )
     return {
@@ -103,7 +111,22 @@ def _append(session: SparkSession, job: ScanJob) -> dict[str, Any]:
         "passes": report.passes,
         "tasks": report.tasks,
         "files": report.files,
+        "replaced_files": report.replaced_files,
     }
+
+
+def _fill(session: SparkSession, job: ScanJob) -> None:
+    """Give each partition its old files, of one row each: every task writes one to each."""
+    rows = session.range(0, job.old_files * job.partitions, 1, job.old_files).selectExpr(
+        "id",
+        "id AS user_id",
+        "0D AS amount",
+        f"cast(id % {job.partitions} AS int) AS category",
+        "'old' AS name",
+        "timestamp_micros(0) AS at",
+    )
+    plainly = {"distribution-mode": "none", "fanout-enabled": "true"}
+    rows.writeTo(f"lake.bench.{job.name}").options(**plainly).append()
 
 
 def _looked_through(session: SparkSession, name: str) -> dict[str, int]:
