@@ -36,11 +36,12 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import RunStatus
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.records import Identity, encode_run_id
+from holdfast.model.records import Identity
 from holdfast.model.report import Report
+from holdfast.model.stored import encode_run_id
 from holdfast.opening import active_session, open_store, open_table
 from holdfast.progress.watching import shown
-from holdfast.sinks.base import Sink, WriterSpec
+from holdfast.sinks.base import Filter, Sink, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import (
     Create,
@@ -192,6 +193,7 @@ class Run:
         batch_rows: int | None = None,
         one_to_one: bool = True,
         checkpoint_every: Duration | None = "30s",
+        where: Filter | None = None,
         create: Create | None = None,
         missing_columns: MissingColumns = "error",
         retries: int = 2,
@@ -216,6 +218,9 @@ class Run:
             batch_rows: As for `append`.
             one_to_one: As for `append`.
             checkpoint_every: As for `append`.
+            where: Replace only rows for which this filter is true (not NULL), on Iceberg: a string
+                ("day = '2026-11-18'") or triples, as for `hf.scan_iceberg`. It must be true for
+                every new row.
             create: As for `append`.
             missing_columns: As for `append`.
             retries: As for `append`. A row that fails fails the job: its old version would be gone.
@@ -479,9 +484,10 @@ class Run:
         started, target = time.monotonic(), asked_target(to)
         if not (create is None or isinstance(create, Create)):
             raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
-        if mode == "overwrite_partitions" and isinstance(target, LanceTable):
+        if isinstance(target, LanceTable) and (mode == "overwrite_partitions" or options.where):
+            lacks = "filter" if options.where else "partitions"
             raise SettingsError(
-                what=f"{target.uri} is a Lance dataset, which has no partitions",
+                what=f"{target.uri} is a Lance dataset, whose rows are replaced without {lacks}",
                 cure="call overwrite",
             )
         given = open_input(source, key)
@@ -494,6 +500,7 @@ class Run:
             Identity,
             branch=target.branch,
             mode=mode,
+            where=options.where_text,
             key=given.key,
             version=self._version,
             retry_of=self._retry_of,

@@ -145,12 +145,15 @@ class Cell:
     # Whether it writes a Lance dataset, instead of an Iceberg table.
     is_lance: bool = False
     verb: Verb = "append"
+    # Whether only rows that match a filter are replaced: some of a file stay.
+    has_filter: bool = False
 
     @property
     def row(self) -> str:
         """The first column of its row in the table of results."""
         kind = ", of a scan" if self.is_scan else ""
         kind += f", {self.verb}" if self.verb != "append" else ""
+        kind += " by a filter" if self.has_filter else ""
         kind += ", after a conflict" if self.is_late else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
@@ -159,6 +162,7 @@ class Cell:
         """The cell's name, as pytest shows it."""
         kind = f"{'scan-' if self.is_scan else ''}{'lance-' if self.is_lance else ''}"
         kind += f"{self.verb}-" if self.verb != "append" else ""
+        kind += "where-" if self.has_filter else ""
         kind += "late-" if self.is_late else ""
         return f"{kind}{self.step}-{self.fault}"
 
@@ -223,7 +227,26 @@ def _replace_cells(known: Sequence[Cell]) -> list[Cell]:
         rest = [cell for cell in known if cell.step not in left_out]
         some = [replace(cell, is_lance=is_lance, verb=verb) for cell in rng.sample(rest, _SAMPLED)]
         found += new + some
-    return found
+    return found + _filter_cells()
+
+
+def _filter_cells() -> list[Cell]:
+    """Return the cells of a replace by a filter: those that only it reaches, and around it."""
+    steps: tuple[tuple[str, Process, Story], ...] = (
+        ("before-rewrite", "task", "job"),
+        ("after-rewrite", "task", "job"),
+        ("before-rewritten", "driver", "job"),
+        ("after-rewritten", "driver", "job"),
+        ("after-loss", "driver", "conflict"),
+        ("after-removal", "driver", "conflict"),
+        ("before-post", "driver", "job"),
+        ("after-post", "driver", "job"),
+    )
+    return [
+        Cell(step=step, of=of, story=story, fault=fault, verb="overwrite", has_filter=True)
+        for step, of, story in steps
+        for fault in FAULTS
+    ]
 
 
 _USUAL = _cells()

@@ -46,7 +46,7 @@ class Desk:
     def play(self, cell: Cell) -> str:
         """Play one cell, assert the result, and return how it went."""
         name = f"{cell.name} {uuid.uuid4().hex[:6]}"
-        game = _Game(self, name, is_lance=cell.is_lance, verb=cell.verb)
+        game = _Game(self, name, is_lance=cell.is_lance, verb=cell.verb, has_filter=cell.has_filter)
         game.prepare(cell)
         act = cell.story if cell.story in {"abort", "sweep"} else "append"
         fails = cell.story == "mistake"
@@ -102,6 +102,7 @@ class _Game:
     run_id: str
     is_lance: bool
     verb: Verb
+    has_filter: bool
 
     def __post_init__(self) -> None:
         stack = self.desk.stack
@@ -122,6 +123,7 @@ class _Game:
             "is_old": False,
             "scan": "",
             "verb": self.verb,
+            "where": f"id < {ROWS}" if self.has_filter else "",
         }
         # What is in the table when all is done, and what is there before.
         self.rows = [(id_, 2 * id_ + 1) for id_ in range(ROWS)]
@@ -130,7 +132,10 @@ class _Game:
             self.rows.pop(POISON)
         else:
             self.before = [*((id_, -1) for id_ in range(ROWS)), _ELSEWHERE]
-        if self.verb == "overwrite_partitions":
+        if self.has_filter:  # In the file of rows that go.
+            self.before.insert(3, (50, -1))
+            self.rows.append((50, -1))
+        if self.verb == "overwrite_partitions" or self.has_filter:
             self.rows.append(_ELSEWHERE)
 
     def prepare(self, cell: Cell) -> None:
@@ -187,7 +192,7 @@ class _Game:
         """Read the table with Iceberg's own reader, or with Lance."""
         rows, landed = self._lance_rows() if self.is_lance else self._iceberg_rows()
         if act == "abort":
-            assert (rows, landed) == (self.before, [])
+            assert (rows, landed) == (sorted(self.before), [])
             again = self.start("append").wait()
             assert again["error"] == "RunAbortedError", again
             return

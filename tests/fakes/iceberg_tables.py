@@ -136,14 +136,23 @@ class Lake:
         """Return an input of these ids, in one partition."""
         return MemorySubmitter(ids)
 
-    def start(self, submitter: MemorySubmitter, *, run_id: str = "r") -> Report:
+    def start(
+        self,
+        submitter: MemorySubmitter,
+        *,
+        run_id: str = "r",
+        mode: str = "append",
+        **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
+    ) -> Report:
         """Start a run from the look at the table to its receipt."""
+        chosen = WriteOptions(**options)
         view = self.sink.load()
         identity = Identity(
             table=self.sink.name,
             table_uuid=view.uuid,
             branch=self.sink._branch,  # noqa: SLF001 - where the test wants to write.
-            mode="append",
+            mode=mode,
+            where=chosen.where_text,
             key=("id",),
             session_time_zone="UTC",
             ansi_mode="true",
@@ -151,7 +160,7 @@ class Lake:
         )
         given = Unpinned(submitter)
         driver = Driver(ledger=self.ledger(run_id), sink=self.sink, input=given)
-        return driver.write(view, identity, WriteOptions())
+        return driver.write(view, identity, chosen)
 
     def ledger(self, run_id: str = "r") -> Ledger:
         """Open a run's ledger as a new driver does."""

@@ -29,10 +29,12 @@ from holdfast.model.work import StagedFile, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Filter,
     Loss,
     MarkFound,
     MayLack,
     Outcome,
+    RewriterSpec,
     RunMark,
     TableView,
     WriterSpec,
@@ -217,7 +219,12 @@ class MemoryTable:
             (column,) for column in view.schema["columns"] if column not in began["columns"]
         )
 
-    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
+    def writer_spec(
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),
+        where: Filter | None = None,  # noqa: ARG002 - only real tables have filters.
+    ) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
         schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])
         return MemoryWriterSpec(
@@ -361,6 +368,10 @@ class MemoryTable:
             writes={f"mem://metadata/{name}-0": 10} if files else {},
             handle=frozenset(file.path for file in files),
         )
+
+    def rewriter(self, view: TableView, change: Change) -> RewriterSpec:  # noqa: ARG002
+        """Refuse: only real tables have filters."""
+        raise UnsupportedTableError(table=self.name, what="it has no filters", cure="none")
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change if the head is still the view's, unless a fault is due."""

@@ -7,6 +7,7 @@ from tests.guards.guard import Guard
 _REWRITE = "tests/unit/sinks/iceberg/test_rewrite.py"
 _LOSS = "tests/unit/sinks/iceberg/test_loss.py"
 _LANCE_LOSS = "tests/unit/sinks/lance/test_loss.py"
+_WHERE = "tests/unit/engine/test_commit_where.py"
 _COMMIT = "tests/unit/engine/test_commit_replace.py"
 
 REPLACE_GUARDS = (
@@ -127,7 +128,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: no rows do not replace all unless the user says so",
         file="engine/drive.py",
-        before='        if removes == "all" and not options.allow_empty and',
+        before="        if is_whole and not options.allow_empty and",
         after="        if False and",
         test=f"{_COMMIT} -k no_rows_replace",
     ),
@@ -155,7 +156,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: with snapshot isolation others' files stay",
         file="sinks/iceberg/loss.py",
-        before="and (change.base is None or _state(file) in change.base)",
+        before="if change.base is None or _state(file) in change.base",
         after="",
         test=f"{_LOSS} -k others_have_added",
     ),
@@ -228,5 +229,61 @@ REPLACE_GUARDS = (
         before="        tally = _Tally()\n",
         after="        tally = _Tally()\n        self.posted.clear()\n",
         test=f"{_COMMIT} -k all_posts",
+    ),
+    Guard(
+        name="replace: a file is posted as rewritten only while it is in that state",
+        file="sinks/iceberg/loss.py",
+        before="known = change.rewritten.get(full)",
+        after="known = next(iter(change.rewritten.values()), None)",
+        test=f"{_WHERE} -k only_new_files",
+    ),
+    Guard(
+        name="replace: rows of a removed file that stay are added again",
+        file="sinks/iceberg/loss.py",
+        before="found.added += [known.group] if known.group else []",
+        after="pass",
+        test=f"{_WHERE} -k other_rows_stay",
+    ),
+    Guard(
+        name="replace: rows outside the filter are refused",
+        file="sinks/iceberg/writer.py",
+        before="        self._refuse_outside(rows)\n",
+        after="",
+        test=f"{_WHERE} -k null_is_outside",
+    ),
+    Guard(
+        name="replace: the filter is a part of the run",
+        file="model/records.py",
+        before='            if now == then or field.name == "table":\n',
+        after='            if now == then or field.name in {"table", "where"}:\n',
+        test=f"{_WHERE} -k does_not_fit",
+    ),
+    Guard(
+        name="replace: a rewritten file that is gone is written again",
+        file="engine/base.py",
+        before="                del self._known[state]\n",
+        after="                pass\n",
+        test=f"{_WHERE} -k posted_with_a_file",
+    ),
+    Guard(
+        name="replace: a rewritten file that is old is written again",
+        file="engine/base.py",
+        before="usable = {group.path for group in here} - {group.path for group in old}",
+        after="usable = {group.path for group in here}",
+        test=f"{_WHERE} -k may_be_gone",
+    ),
+    Guard(
+        name="replace: rewritten files are swept with the rest",
+        file="engine/cleanup.py",
+        before="staged += [rewrite.group for rewrite in found if rewrite.group is not None]",
+        after="pass",
+        test=f"{_WHERE} -k leaves_no_file",
+    ),
+    Guard(
+        name="replace: what the post reaches of rewritten files is listed first",
+        file="sinks/iceberg/loss.py",
+        before="writes |= {file.path: file.size_bytes for file in group.files}",
+        after="pass",
+        test=f"{_WHERE} -k lists_what_it_reaches",
     ),
 )

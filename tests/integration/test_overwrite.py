@@ -15,6 +15,7 @@ import holdfast as hf
 from holdfast.errors import (
     EmptyOutputError,
     RunMismatchError,
+    SchemaMismatchError,
     SettingsError,
     TableChangedError,
     TransformError,
@@ -182,6 +183,60 @@ def test_a_run_that_depends_on_a_snapshot_does_not_land_on_another(shop: Shop) -
     assert shop.ids() == NEW
 
 
+FILTERS = (
+    "id < 1007",
+    "n != 5 or id = 1012",
+    "f > 2",
+    "n is null",
+    "p = 1 and id >= 1010",
+    "text not in ('t3', 't7') and p < 3",
+)
+
+
+def test_a_filter_replaces_the_rows_that_sparks_delete_removes(shop: Shop, tmp_path: Path) -> None:
+    """Over NULL and NaN, files that match whole or in part, and rows that were deleted before."""
+    ours, theirs = f"{shop.name}_ours", f"{shop.name}_theirs"
+    columns = "id BIGINT, p INT, n BIGINT, f DOUBLE, text STRING"
+    for name in (ours, theirs):
+        shop.lake.sql(
+            f"CREATE TABLE {name} ({columns}) USING iceberg PARTITIONED BY (p) "
+            "TBLPROPERTIES ('write.delete.mode'='merge-on-read')"
+        )
+        for first in (1000, 1020):
+            shop.lake.range(first, first + 20, 1, 1).selectExpr(
+                "id",
+                "cast(id % 4 as int) p",
+                "if(id % 3 = 0, null, id % 10) n",
+                "case id % 5 when 0 then cast('NaN' as double) when 1 then null else id % 5 end f",
+                "concat('t', id % 10) text",
+            ).writeTo(name).append()
+        shop.lake.sql(f"DELETE FROM {name} WHERE id IN (1003, 1021)")
+    for number, where in enumerate(FILTERS):
+        # NaN is larger than every number for Spark; for a filter it is not.
+        shop.lake.sql(f"DELETE FROM {theirs} WHERE ({where}) AND NOT coalesce(isnan(f), false)")
+        if "f >" not in where:
+            shop.lake.sql(f"DELETE FROM {theirs} WHERE {where}")
+        report = shop.run(f"w{number}").overwrite(
+            shop.lake.table(ours).limit(0), to=ours, key="id", where=where, allow_empty=True
+        )
+        left = [
+            sorted(row.id for row in shop.lake.table(name).collect()) for name in (ours, theirs)
+        ]
+        assert left[0] == left[1], where
+        assert (report.outcome, report.rows) == ("committed", 0)
+    new = shop.lake.range(1100, 1103).selectExpr(
+        "id", "1 p", "7L n", "cast(null as double) f", "'new' text"
+    )
+    report = shop.run("w").overwrite(new, to=ours, key="id", where="p = 1")
+    assert report.rows == 3
+    found = shop.lake.sql(f"SELECT id FROM {ours} WHERE p = 1 ORDER BY id").collect()
+    assert [row.id for row in found] == [1100, 1101, 1102]
+    with pytest.raises(SchemaMismatchError, match=r"outside where=p = 2.*p = 1"):
+        shop.run("outside").overwrite(new, to=ours, key="id", where="p = 2")
+    with pytest.raises(SettingsError, match="Lance dataset"):
+        shop.run("l").overwrite(new, to=f"{tmp_path}/t.lance", key="id", where="p = 1")
+
+
 def test_what_cannot_be_replaced_is_refused_before_a_row_is_computed(
     shop: Shop, tmp_path: Path
 ) -> None:
@@ -193,7 +248,7 @@ def test_what_cannot_be_replaced_is_refused_before_a_row_is_computed(
     with pytest.raises(EmptyOutputError):
         shop.run("b").overwrite(shop.new().limit(0), to=shop.name, key="id", transform=noted)
     assert shop.ids() == OLD
-    with pytest.raises(SettingsError, match=r"(?s)Lance dataset, which has no.*call overwrite"):
+    with pytest.raises(SettingsError, match=r"(?s)Lance dataset, whose rows.*call overwrite"):
         shop.run("c").overwrite_partitions(
             shop.new(), to=f"{tmp_path}/t.lance", key="id", transform=noted
         )

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
-from holdfast.model.records import encode_run_id
+from holdfast.model.stored import encode_run_id
 
 # Characters that encodings trip over, beside all others.
 _ids = st.text(st.sampled_from("a.=-_/%3D2E é\n") | st.characters(codec="utf-8"), max_size=30)

@@ -21,6 +21,7 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Filter,
     Loss,
     MarkFound,
     MayLack,
@@ -73,7 +74,12 @@ class LanceSimTable(SimTable):
         """Return the columns that were added to the dataset since."""
         return self._sink.columns_since(view, began)
 
-    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
+    def writer_spec(
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),
+        where: Filter | None = None,  # noqa: ARG002 - only real tables have filters.
+    ) -> WriterSpec:
         """Return a writer whose files are closed one by one."""
         columns = self.columns_seen(view)
         return SimWriterSpec(columns, self._world, self, may_lack, is_numbered=False)

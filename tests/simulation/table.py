@@ -21,6 +21,7 @@ from holdfast.model.work import StagedFile, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Filter,
     Loss,
     MayLack,
     Outcome,
@@ -124,7 +125,12 @@ class SimTable(MemoryTable):
         """Return the columns that were added to the table since."""
         return added_columns(began, view.schema)
 
-    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
+    def writer_spec(
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),
+        where: Filter | None = None,  # noqa: ARG002 - only real tables have filters.
+    ) -> WriterSpec:
         """Return a writer whose files are closed one by one."""
         columns = columns_of(view.schema)
         return SimWriterSpec(columns, self._world, self, may_lack, is_numbered=True)

@@ -11,7 +11,7 @@ from holdfast.cli.arguments import open_known_ledger
 from holdfast.engine.watch import Watcher
 from holdfast.errors import MissingExtraError, SettingsError
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.records import encode_run_id
+from holdfast.model.stored import encode_run_id
 from holdfast.pages.facts import Facts, facts_of
 from holdfast.pages.spread import failures_of
 

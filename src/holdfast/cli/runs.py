@@ -15,7 +15,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.store import answers
 from holdfast.model.history import RunState, RunStatus, starts_of, unix_seconds
-from holdfast.model.records import decode_run_id, is_run_folder
+from holdfast.model.stored import decode_run_id, is_run_folder
 from holdfast.palette import state_style
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.runtime import io_runtime

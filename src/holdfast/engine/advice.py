@@ -23,6 +23,7 @@ from holdfast.model.records import (
     Record,
     Refused,
     Renewal,
+    Rewritten,
     Seal,
     Stop,
     doubtful_intents,
@@ -368,6 +369,13 @@ def _(body: Base) -> str:
         f"the run replaces rows, which are now those of snapshot {body.snapshot_id}"
         f"{binding}{spared}"
     )
+
+
+@words_of.register
+def _(body: Rewritten) -> str:
+    files = counted(body.rewrites.records, "file")
+    gone = counted(body.removed_rows, "row")
+    return f"{files} of the table were looked at row by row, and written anew without {gone}"
 
 
 @words_of.register

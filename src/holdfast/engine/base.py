@@ -8,16 +8,26 @@ added since stay.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from holdfast.engine.options import REMOVES, WriteOptions
+from holdfast.engine.interrupts import interruptible
+from holdfast.engine.options import WriteOptions, removes_of
+from holdfast.engine.passes import raise_problems
+from holdfast.engine.ports import Submitter
 from holdfast.errors import RunMismatchError, TableChangedError
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.parts import read_pins, read_states, write_states
-from holdfast.model.records import Base, Identity
-from holdfast.model.work import StagedGroup
+from holdfast.ledger.ledger import Ledger, log_step
+from holdfast.ledger.parts import (
+    read_pins,
+    read_rewrites,
+    read_states,
+    write_rewrites,
+    write_states,
+)
+from holdfast.model.records import Base, Identity, Rewritten
+from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Sink, TableView
+from holdfast.worker.replay import RewritePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +51,11 @@ class ReplacedRows:
             TableChangedError: They have changed since the run began, and it depends on them.
             RunMismatchError: An earlier start depended on other rows.
         """
-        removes = REMOVES[self.identity.mode]
-        if removes == "nothing":
+        change = Change(adds=staged, removes=removes_of(self.identity), where=options.where)
+        if change.removes == "nothing":
             return
-        if removes == "partitions":  # Not every table has some; for "all", `states` refuses.
-            self.sink.loss(view, Change(adds=staged, removes=removes), "none")
+        if change.removes != "all":  # Not every table has partitions, nor fits every filter.
+            self.sink.loss(view, change, "none")
         asked = options.based_on or self.snapshot_read()
         depends = asked is not None or options.if_table_changed == "raise"
         known = self.ledger.log.base
@@ -56,7 +66,7 @@ class ReplacedRows:
         if (base := self.only(options)) is None:
             self.refuse_changed(view)
         else:
-            self.sink.loss(view, Change(adds=staged, removes=removes, base=base), "none")
+            self.sink.loss(view, replace(change, base=base), "none")
 
     def snapshot_read(self) -> int | None:
         """Return the snapshot of the table itself that the input was read from, if it was."""
@@ -134,6 +144,89 @@ class ReplacedRows:
         else:
             return
         raise RunMismatchError(run_id=self.ledger.run_id, differences=differences)
+
+
+# ---- Files of which only some rows go: rewritten on executors, before the post
+
+# Rewritten files that are older may have been deleted as orphans any moment: see `renew`.
+_OLD_AFTER_S = 48 * 3600.0
+# How many files one job rewrites: what it has done is recorded when it ends.
+_FILES_OF_A_JOB = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewrites:
+    """The files of a table that were rewritten without the rows that go."""
+
+    ledger: Ledger
+    sink: Sink
+    submitter: Submitter
+    options: WriteOptions
+    _known: dict[str, Rewrite] | None = field(default=None, init=False)
+
+    def known(self, view: TableView) -> dict[str, Rewrite]:
+        """Return what became of files, by state, as far as the new files are there.
+
+        Raises:
+            StoreError: The ledger or the table's storage does not answer, or is damaged.
+        """
+        if self._known is None:
+            self._known = self._of_earlier_starts(view)
+        groups = {state: rewrite.group for state, rewrite in self._known.items() if rewrite.group}
+        gone = set(self.sink.missing_files(view, list(groups.values())))
+        for state, group in groups.items():
+            if gone.intersection(group.paths):
+                del self._known[state]
+        return self._known
+
+    def _of_earlier_starts(self, view: TableView) -> dict[str, Rewrite]:
+        """Return what the ledger lists, without files that an orphan removal may delete soon."""
+        ledger = self.ledger
+        parts = [
+            read_rewrites(ledger.storage, ledger.layout, part) for part in ledger.log.rewritten
+        ]
+        found = {rewrite.state: rewrite for part in parts for rewrite in part}
+        groups = [rewrite.group for rewrite in found.values() if rewrite.group]
+        gone = set(self.sink.missing_files(view, groups))
+        here = [group for group in groups if not gone.intersection(group.paths)]
+        old = self.sink.old_groups(view, here, ledger.ports.now() - _OLD_AFTER_S)
+        usable = {group.path for group in here} - {group.path for group in old}
+        return {
+            state: rewrite
+            for state, rewrite in found.items()
+            if rewrite.group is None or rewrite.group.path in usable
+        }
+
+    def run(self, view: TableView, change: Change, targets: Mapping[str, str]) -> None:
+        """Rewrite files, and record what became of them.
+
+        A file that is gone by then is left out: it is no longer in the table.
+
+        Raises:
+            UnsupportedTableError: A file cannot be read, or not be written as it was.
+            JobError: The job could not be run at all.
+            RunFencedError: Another driver has claimed the run.
+        """
+        ledger, items = self.ledger, list(targets.values())
+        known = self.known(view)
+        for first in range(0, len(items), _FILES_OF_A_JOB):
+            some = items[first : first + _FILES_OF_A_JOB]
+            log_step(ledger.run_id, f"rewrites {len(some):,} of {len(items):,} files of the table")
+            nonce = ledger.ports.new_nonce()
+            plan = RewritePlan(
+                rewriter=self.sink.rewriter(view, change),
+                job_nonce=ledger.layout.file_names(nonce),
+                limits=self.options.limits,
+            )
+            with interruptible(lambda _reason: None):
+                reports = self.submitter.items(plan, some)
+            done = [Rewrite.from_json(text) for report in reports for text in report.rewrites]
+            name = f"rewritten-{nonce}.parquet"
+            part = write_rewrites(ledger.storage, ledger.layout, name, done)
+            removed = sum(rewrite.removed_rows for rewrite in done)
+            ledger.log.append(Rewritten(rewrites=part, removed_rows=removed))
+            known.update({rewrite.state: rewrite for rewrite in done})
+            raise_problems(reports)
 
 
 def _digest(states: Iterable[str]) -> str:

@@ -35,7 +35,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.parts import read_objects, read_work
+from holdfast.ledger.parts import read_objects, read_rewrites, read_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.store import answers, refuse_links
 from holdfast.ledger.task_log import read_task_records
@@ -237,7 +237,7 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     kept |= {uri for number, uri in lists.items() if number in kept_posts}
     if log.pinned is not None:  # A later start compares its input with the pins.
         kept.add(layout.part(log.pinned.pins.name))
-    renewed = {layout.part(reference.name) for reference in log.renewals}
+    renewed = {layout.part(part.name) for part in (*log.renewals, *log.rewritten)}
     return SweepPlan(
         run_file=run_file,
         data_files=dict(sorted(sizes.items())),
@@ -268,6 +268,10 @@ def _staged(ledger: Ledger, tasks: Sequence[str], parts: Sequence[str]) -> list[
     for reference in references:
         if layout.part(reference.name) in parts:
             staged += read_work(storage, layout, reference).groups
+    for reference in log.rewritten:
+        if layout.part(reference.name) in parts:
+            found = read_rewrites(storage, layout, reference)
+            staged += [rewrite.group for rewrite in found if rewrite.group is not None]
     return staged
 
 

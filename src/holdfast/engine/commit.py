@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.engine.base import ReplacedRows
+from holdfast.engine.base import ReplacedRows, Rewrites
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitConflictError,
@@ -70,6 +70,8 @@ class Commit:
     sink: Sink
     # The intents that this start has posted, also before a staged file was found missing.
     posted: list[int] = field(default_factory=list)
+    # How files are rewritten of which only some rows go; None for a look alone.
+    rewrites: Rewrites | None = None
 
     @property
     def replaced(self) -> ReplacedRows:
@@ -266,6 +268,8 @@ class Commit:
             if change.base is None:  # Otherwise what others add may come, and the loss says more.
                 self.replaced.refuse_changed(view)
             name = self.ledger.layout.file_names(nonce)
+            if self.rewrites is not None and change.removes == "where":
+                change = replace(change, rewritten=self.rewrites.known(view))
             complete = replace(change, loss=self.sink.loss(view, change, name))
         except StoreUnavailableError:
             # Another writer may have replaced the files, and expired what was being read.
@@ -273,6 +277,9 @@ class Commit:
                 raise
             return None
         failpoint("after-loss")
+        if complete.loss.targets and self.rewrites is not None:
+            self.rewrites.run(view, change, complete.loss.targets)
+            return None  # The table may have changed meanwhile.
         return complete
 
     def _record_refusal(self, tally: _Tally, view: TableView) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.engine.base import Rewrites
 from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.input_check import without_row_sums
-from holdfast.engine.options import REMOVES, WriteOptions
+from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.passes import Passes, Start
 from holdfast.engine.resolve import refuse_doubt, renew
 from holdfast.engine.takeover import Heartbeat
@@ -81,6 +82,8 @@ class Driver:
         ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
+            if options.where is not None:  # A filter that does not fit leaves nothing in the store.
+                self._writer_spec(view, options)
             # What a transform returns is not known yet, nor are a scan's columns before its files.
             if identity.key and options.transform is None:
                 self._refuse_misfit(view, options)
@@ -139,7 +142,8 @@ class Driver:
         if landed is not None:
             return self._after_landing(commit, landed, by, options, book)
         self.input.settle(self.ledger, compare=True)
-        self.check_output(writer := self.sink.writer_spec(view, self._may_lack(view, options)))
+        writer = self._writer_spec(view, options)
+        self.check_output(writer)
         if self.prepared is None:
             book.inherit()
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
@@ -240,10 +244,13 @@ class Driver:
             SchemaMismatchError: The output does not fit the table.
         """
         try:
-            self.check_output(self.sink.writer_spec(view, self._may_lack(view, options)))
+            self.check_output(self._writer_spec(view, options))
         except SchemaMismatchError:
             if self.ledger.run_file() is None:
                 raise
+
+    def _writer_spec(self, view: TableView, options: WriteOptions) -> WriterSpec:
+        return self.sink.writer_spec(view, self._may_lack(view, options), options.where)
 
     def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
         """Return the columns that the output may lack: those added since the run began.
@@ -272,11 +279,24 @@ class Driver:
 
     def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:
         renew(self.ledger, commit, book)
-        removes = REMOVES[commit.run_file.identity.mode]
-        base = commit.replaced.only(options)
-        change = Change(adds=book.work.groups, removes=removes, base=base)
-        if removes == "all" and not options.allow_empty and not StagedTotals.of(change.adds).rows:
+        removes = removes_of(commit.run_file.identity)
+        change = Change(
+            adds=book.work.groups,
+            removes=removes,
+            base=commit.replaced.only(options),
+            where=options.where,
+        )
+        is_whole = removes in {"all", "where"}
+        if is_whole and not options.allow_empty and not StagedTotals.of(change.adds).rows:
             raise EmptyOutputError(table=self.sink.name)
+        if removes == "where":
+            rewrites = Rewrites(
+                ledger=self.ledger,
+                sink=self.sink,
+                submitter=self.input.submitter,
+                options=options,
+            )
+            commit = replace(commit, rewrites=rewrites)
         return commit.publish(change, book.seal(), book.schemas)
 
     def _has_changed(self, book: Workbook, options: WriteOptions) -> bool:

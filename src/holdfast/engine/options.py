@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any, Literal, get_args
 
 from holdfast.errors import SettingsError
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.sinks.base import Removes
+from holdfast.model.records import Identity
+from holdfast.sinks.base import Filter, Removes
 from holdfast.text import seconds_of
 from holdfast.worker.task import OnError
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
@@ -23,6 +25,13 @@ REMOVES: Mapping[str, Removes] = {
     "overwrite": "all",
     "overwrite_partitions": "partitions",
 }
+
+
+def removes_of(identity: Identity) -> Removes:
+    """Return which rows a run removes from its table."""
+    return "where" if identity.where else REMOVES[identity.mode]
+
+
 Takeover = Literal["wait", "now", "never"]
 IfCommitted = Literal["compare", "return"]
 # What is compared of a DataFrame's input: "keys" reads the key columns, "rows" all columns.
@@ -65,6 +74,8 @@ class WriteOptions:
     if_table_changed: IfTableChanged = "replace"
     isolation_level: IsolationLevel = "serializable"
     based_on: int | None = None
+    # The rows that go, if not all: those for which this filter is true.
+    where: Filter | None = None
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -83,6 +94,9 @@ class WriteOptions:
         _true_or_false("allow_empty", self.allow_empty)
         _one_of("if_table_changed", self.if_table_changed, IfTableChanged)
         _one_of("isolation_level", self.isolation_level, IsolationLevel)
+        if self.where is not None and not self.where:
+            cure = "give a filter, or leave it out to replace all rows"
+            raise SettingsError(what=f"where={self.where!r}", cure=cure)
         _whole_number("based_on", self.based_on, least=1, optional=True)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)
@@ -110,6 +124,13 @@ class WriteOptions:
             if self.batch_format != "arrow":
                 cure = "leave it out: a function of one row gets a dict"
                 raise SettingsError(what="batch_format cannot be used with per_row", cure=cure)
+
+    @property
+    def where_text(self) -> str:
+        """The filter as a string: a different string is a different filter."""
+        if self.where is None or isinstance(self.where, str):
+            return self.where or ""
+        return json.dumps(self.where, default=str)
 
     def errors_max(self, rows: int) -> int:
         """Return how many of `rows` rows may be quarantined."""

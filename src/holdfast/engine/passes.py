@@ -26,6 +26,7 @@ from holdfast.errors import (
     SchemaMismatchError,
     TooManyErrorsError,
     TransformError,
+    UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import tasks_name
@@ -47,6 +48,7 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
     Raises:
         ExecutorSetupError: An executor cannot run this job.
         InputChangedError: A file is not the one that was pinned.
+        UnsupportedTableError: A file of the table cannot be rewritten.
         SchemaMismatchError: The output does not fit the table.
         NullKeyError: Rows have no key.
         TransformError: The transform failed.
@@ -61,6 +63,8 @@ def raise_problems(reports: Sequence[TaskReport]) -> None:
         raise ExecutorSetupError(host=setup[0].host, **setup[0].facts)
     if changed := by_kind.get("input"):
         raise InputChangedError(**changed[0].facts)
+    if table := by_kind.get("table"):
+        raise UnsupportedTableError(**table[0].facts)
     if schema := by_kind.get("schema"):
         raise SchemaMismatchError(**schema[0].facts)
     if null_keys := by_kind.get("null key"):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.model.records import encode_run_id
+from holdfast.model.stored import encode_run_id
 from holdfast.storage.locations import normalise
 
 RECORD_SUFFIX = ".json"

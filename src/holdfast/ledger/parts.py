@@ -26,7 +26,7 @@ from holdfast.model.stored import (
     refuse_deep,
     typed,
 )
-from holdfast.model.work import TaskRecord, Work
+from holdfast.model.work import Rewrite, TaskRecord, Work
 from holdfast.storage.port import Storage
 
 # ---- Parts: large bodies that a record points to, as Parquet, checked by digest when read back
@@ -131,6 +131,38 @@ def read_objects(storage: Storage, layout: RunLayout, reference: PartReference) 
 class _Object(msgspec.Struct):
     path: str
     size_bytes: Count
+
+
+# ---- What became of files of the table, as a part of the ledger
+
+
+def write_rewrites(
+    storage: Storage, layout: RunLayout, name: str, rewrites: Iterable[Rewrite]
+) -> PartReference:
+    """Write what became of files as one part and return the reference for a record.
+
+    Raises:
+        StoreUnavailableError: The store did not take it.
+    """
+    texts = [rewrite.to_json() for rewrite in rewrites]
+    return _write_table(storage, layout, name, pa.table({"record": texts}, schema=_SCHEMA))
+
+
+def read_rewrites(storage: Storage, layout: RunLayout, reference: PartReference) -> list[Rewrite]:
+    """Read back what `write_rewrites` wrote.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    uri, batches = _read_table(storage, layout, reference)
+    with damage_at(uri):
+        rows = [typed(row, _Text) for batch in batches for row in batch.to_pylist()]
+        return [Rewrite.from_json(row.record) for row in rows]
+
+
+class _Text(msgspec.Struct):
+    record: str
 
 
 # ---- The states of a table's files, as a part of the ledger

@@ -43,17 +43,17 @@ from holdfast.model.records import (
     Record,
     Refused,
     Renewal,
+    Rewritten,
     Seal,
     Stop,
     decode_record,
     doubtful_intents,
     encode_record,
-    encode_run_id,
     kind_of,
     open_json,
     seal_json,
 )
-from holdfast.model.stored import RecordDamagedError, Segment, typed, typed_whole
+from holdfast.model.stored import RecordDamagedError, Segment, encode_run_id, typed, typed_whole
 from holdfast.storage.port import Storage, StorageError
 
 
@@ -299,6 +299,12 @@ class RunLog:
         return next(
             (record.body for record in self._records if isinstance(record.body, Base)), None
         )
+
+    @property
+    def rewritten(self) -> list[PartReference]:
+        """The parts that list files of the table which were written anew."""
+        bodies = [record.body for record in self._records]
+        return [body.rewrites for body in bodies if isinstance(body, Rewritten)]
 
     def refresh(self) -> None:
         """Read the records that were added since the last look.

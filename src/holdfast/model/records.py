@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.errors import SettingsError
 from holdfast.model.coverage import InputSums
 from holdfast.model.stored import (
     Cost,
@@ -42,64 +39,6 @@ from holdfast.model.stored import (
     typed_whole,
 )
 
-# ---- Run ids: the user's own name for one write, stable across retries
-
-# All object stores and file systems allow these characters.
-_PLAIN = re.compile(r"[A-Za-z0-9._-]")
-
-# Local file systems limit a name to 255 bytes.
-_ENCODED_LENGTH_MAX = 240
-
-
-def encode_run_id(run_id: str) -> str:
-    """Return the run id as one path segment; different ids give different segments.
-
-    Characters outside `A-Z a-z 0-9 . _ -` become `=XX` for each of their UTF-8 bytes.
-
-    Args:
-        run_id: The user's id.
-
-    Raises:
-        SettingsError: The id is empty, has surrounding blanks, or is too long.
-    """
-    if not isinstance(run_id, str) or not run_id or run_id != run_id.strip():
-        raise SettingsError(
-            what=f"{run_id!r} is not a run id",
-            cure="give a non-empty string without surrounding blanks, the same for every retry",
-        )
-    try:
-        run_id.encode()
-    except UnicodeEncodeError as error:
-        raise SettingsError(
-            what=f"{run_id!r} cannot be encoded as UTF-8", cure="use plain characters"
-        ) from error
-    encoded = "".join(
-        char if _PLAIN.fullmatch(char) else "".join(f"={byte:02X}" for byte in char.encode())
-        for char in run_id
-    )
-    if encoded.startswith("."):  # "." and ".." mean something else to a file system.
-        encoded = f"=2E{encoded[1:]}"
-    if len(encoded) > _ENCODED_LENGTH_MAX:
-        raise SettingsError(
-            what=f"the run id {run_id[:40]!r}… is too long",
-            cure=f"use an id of at most {_ENCODED_LENGTH_MAX} plain characters",
-        )
-    return encoded
-
-
-def decode_run_id(folder: str) -> str:
-    """Return the id that `encode_run_id` turned into a folder's name."""
-    return unquote(folder.replace("=", "%"))
-
-
-def is_run_folder(folder: str) -> bool:
-    """Whether `encode_run_id` can have made a folder's name; other folders are not runs."""
-    try:
-        return encode_run_id(decode_run_id(folder)) == folder
-    except SettingsError:
-        return False
-
-
 # ---- Identity: what makes two starts the same run
 
 # The names of the facts in messages.
@@ -109,6 +48,7 @@ _WORDS = {
     "session_time_zone": "the session's time zone (spark.sql.session.timeZone)",
     "ansi_mode": "the session's ANSI mode (spark.sql.ansi.enabled)",
     "version": "version=",
+    "where": "its filter (where=)",
 }
 
 
@@ -140,11 +80,14 @@ class Identity:
     retry_of: str = ""
     # What a scan reads from its files. Not in ledgers of 0.1.
     input: str = ""
+    # The filter of an overwrite, as text. Not in ledgers of 0.1.
+    where: str = ""
 
     @property
     def verb(self) -> str:
         """What the run does to its table, as the words before the table's name."""
-        return _VERBS.get(self.mode, self.mode)
+        rows = f"replace rows where {self.where} of"
+        return rows if self.where else _VERBS.get(self.mode, self.mode)
 
     def differences(self, started: Identity) -> list[str]:
         """Describe each fact in which this start differs from the run's first start."""
@@ -413,7 +356,28 @@ class Base:
     states: PartReference | None = None
 
 
-Body = Claim | Plan | Seal | Renewal | Stop | Intent | Refused | Receipt | Abort | Pinned | Base
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """Files of the table that were looked at row by row, and written anew without what goes."""
+
+    rewrites: PartReference
+    removed_rows: Count
+
+
+Body = (
+    Claim
+    | Plan
+    | Seal
+    | Renewal
+    | Stop
+    | Intent
+    | Refused
+    | Receipt
+    | Abort
+    | Pinned
+    | Base
+    | Rewritten
+)
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
     "plan": Plan,
@@ -426,6 +390,7 @@ _KINDS: dict[str, type[Body]] = {
     "abort": Abort,
     "pinned": Pinned,
     "base": Base,
+    "rewritten": Rewritten,
 }
 
 

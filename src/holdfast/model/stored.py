@@ -1,4 +1,4 @@
-"""Stored values: the types and bounds that a ledger's JSON must have, and how it is read.
+"""Stored values: the types and bounds that a ledger's JSON must have, how it is read, and run ids.
 
 Objects in a store may be damaged, or written by an attacker. So no value is used before it has the
 declared type: a count is not negative, a time can be shown, a name cannot lead out of its folder.
@@ -8,10 +8,12 @@ Anything else is a `RecordDamagedError`; the ledger adds where it was found.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
@@ -179,3 +181,61 @@ def _refuse_unknown(found: Any, value: Any) -> None:  # noqa: ANN401 - any datac
         part = getattr(found, name)
         if is_dataclass(part) and isinstance(value[name], Mapping):
             _refuse_unknown(part, value[name])
+
+
+# ---- Run ids: the user's own name for one write, stable across retries
+
+# All object stores and file systems allow these characters.
+_PLAIN = re.compile(r"[A-Za-z0-9._-]")
+
+# Local file systems limit a name to 255 bytes.
+_ENCODED_LENGTH_MAX = 240
+
+
+def encode_run_id(run_id: str) -> str:
+    """Return the run id as one path segment; different ids give different segments.
+
+    Characters outside `A-Z a-z 0-9 . _ -` become `=XX` for each of their UTF-8 bytes.
+
+    Args:
+        run_id: The user's id.
+
+    Raises:
+        SettingsError: The id is empty, has surrounding blanks, or is too long.
+    """
+    if not isinstance(run_id, str) or not run_id or run_id != run_id.strip():
+        raise SettingsError(
+            what=f"{run_id!r} is not a run id",
+            cure="give a non-empty string without surrounding blanks, the same for every retry",
+        )
+    try:
+        run_id.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            what=f"{run_id!r} cannot be encoded as UTF-8", cure="use plain characters"
+        ) from error
+    encoded = "".join(
+        char if _PLAIN.fullmatch(char) else "".join(f"={byte:02X}" for byte in char.encode())
+        for char in run_id
+    )
+    if encoded.startswith("."):  # "." and ".." mean something else to a file system.
+        encoded = f"=2E{encoded[1:]}"
+    if len(encoded) > _ENCODED_LENGTH_MAX:
+        raise SettingsError(
+            what=f"the run id {run_id[:40]!r}… is too long",
+            cure=f"use an id of at most {_ENCODED_LENGTH_MAX} plain characters",
+        )
+    return encoded
+
+
+def decode_run_id(folder: str) -> str:
+    """Return the id that `encode_run_id` turned into a folder's name."""
+    return unquote(folder.replace("=", "%"))
+
+
+def is_run_folder(folder: str) -> bool:
+    """Whether `encode_run_id` can have made a folder's name; other folders are not runs."""
+    try:
+        return encode_run_id(decode_run_id(folder)) == folder
+    except SettingsError:
+        return False

@@ -11,6 +11,7 @@ and no two clocks are compared.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -167,6 +168,41 @@ class GroupJson(msgspec.Struct):
                 StagedFile(path=path, size_bytes=size, rows=rows) for path, size, rows in self.files
             ),
             detail=self.detail,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """What became of a file of the table whose rows were looked at one by one."""
+
+    # The state of the file: see `Sink.states`.
+    state: str
+    # The rows that go, and those that stay.
+    removed_rows: int
+    kept_rows: int
+    # The rows that stay, in a new file; None if all stay or all go.
+    group: StagedGroup | None = None
+
+    def to_json(self) -> str:
+        """Return it as JSON text."""
+        group = self.group.to_json() if self.group else None
+        return json.dumps([self.state, self.removed_rows, self.kept_rows, group])
+
+    @classmethod
+    def from_json(cls, text: str) -> Rewrite:
+        """Read back what `to_json` gave.
+
+        Raises:
+            RecordDamagedError: It is something else.
+        """
+        state, removed, kept, group = parse_typed(
+            text.encode(), tuple[str, Count, Count, GroupJson | None]
+        )
+        return cls(
+            state=state,
+            removed_rows=removed,
+            kept_rows=kept,
+            group=group.group() if group else None,
         )
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
-from holdfast.model.work import StagedGroup
+from holdfast.model.work import Rewrite, StagedGroup
 
 # A column's name, preceded by the names of the columns above it.
 ColumnPath = tuple[str, ...]
@@ -77,6 +77,25 @@ class WriterSpec(Protocol):
         """
 
 
+class Rewriter(Protocol):
+    """Rewrites files of a table on an executor, one after the other."""
+
+    def rewrite(self, item: str) -> Rewrite:
+        """Write the rows of a file that stay into a new one, unless all of them stay or go.
+
+        Raises:
+            FileNotFoundError: The file is no longer in the table.
+            UnsupportedTableError: The file cannot be read, or not be written as it was.
+        """
+
+
+class RewriterSpec(Protocol):
+    """All that an executor needs to rewrite files. Pickled with the task, never stored."""
+
+    def open(self, task_name: str) -> Rewriter:
+        """Return a rewriter whose files carry the task's name, which no other task has."""
+
+
 class Outcome(Enum):
     """How a post ended, as far as its answer shows."""
 
@@ -99,13 +118,20 @@ class Loss:
     size_bytes: int = 0
     # How many partitions these files are in; 0 if there are none.
     partitions: int = 0
-    # The objects that the post writes besides its own metadata, with their sizes.
+    # The objects of ours that the new snapshot reaches besides its own metadata and what is staged,
+    # with their sizes: the post writes them, or the rewriting of files has.
     writes: Mapping[str, int] = field(default_factory=dict)
+    # Files of which only some rows may go: each as a work item for a rewriter, by its state. The
+    # change cannot be posted before these are in `Change.rewritten`.
+    targets: Mapping[str, str] = field(default_factory=dict)
     handle: Any = None
 
 
-# Which of a table's rows go: none, all, or those of the partitions that the added rows are in.
-Removes = Literal["nothing", "all", "partitions"]
+# Which of a table's rows go: none, all, those of the partitions that the added rows are in, or
+# those for which a filter is true.
+Removes = Literal["nothing", "all", "partitions", "where"]
+# A filter as the user gave it: a string, or triples.
+Filter = str | Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +144,9 @@ class Change:
     # The states of the files that were there when the run began (see `Sink.states`), if only their
     # rows may go. None: what others have added since goes, too.
     base: frozenset[str] | None = None
+    # The filter, and what became of files whose rows were looked at, by state.
+    where: Filter | None = None
+    rewritten: Mapping[str, Rewrite] = field(default_factory=dict)
     # What that is in the table that the post builds on: see `Sink.loss`.
     loss: Loss = Loss()
 
@@ -183,12 +212,18 @@ class Sink(Protocol):
             LedgerDamagedError: `began`, which comes from a ledger, is not a schema.
         """
 
-    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> WriterSpec:
+    def writer_spec(
+        self, view: TableView, may_lack: MayLack = frozenset(), where: Filter | None = None
+    ) -> WriterSpec:
         """Return what executors need to write to this table.
 
         Args:
             view: A fresh look at the table.
             may_lack: The columns that may be missing from the output.
+            where: A filter that is true for all rows of the output.
+
+        Raises:
+            SettingsError: The filter does not fit the table.
         """
 
     def find_mark(
@@ -296,6 +331,14 @@ class Sink(Protocol):
         Raises:
             UnsupportedTableError: The rows cannot be removed from this table.
             TableChangedError: Others have changed rows of `change.base`.
+        """
+
+    def rewriter(self, view: TableView, change: Change) -> RewriterSpec:
+        """Return what executors need to rewrite the targets of a loss.
+
+        Args:
+            view: The look that the loss was computed for.
+            change: The change; it removes rows by a filter.
         """
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:

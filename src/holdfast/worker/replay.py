@@ -1,4 +1,6 @@
-"""Replay: put the chunks of tasks that died into table files, without calling the transform.
+"""Jobs over work items: chunks are put into table files, and files of the table rewritten.
+
+A replay puts the chunks of tasks that died into table files, without calling the transform.
 
 IO threads fetch chunks and compute their digests while earlier ones are encoded.
 """
@@ -7,24 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, LedgerDamagedError, TableChangedError
+from holdfast.errors import (
+    HoldfastError,
+    LedgerDamagedError,
+    TableChangedError,
+    UnsupportedTableError,
+)
 from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import decode_chunk
 from holdfast.ledger.store import read_whole
 from holdfast.ledger.task_log import JobLedger, TaskLog
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
-from holdfast.sinks.base import TaskWriter, WriterSpec
+from holdfast.sinks.base import RewriterSpec, TaskWriter, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import io_runtime, read_ahead
-from holdfast.worker.reports import TaskReport
+from holdfast.worker.reports import TaskProblem, TaskReport
 from holdfast.worker.twins import reason_to_do_nothing
 
 # The one column of the work items' DataFrame: a JSON list of chunks.
@@ -182,3 +190,33 @@ def _chunks(batch: pa.RecordBatch) -> Iterator[tuple[str, Chunk]]:
     for text in batch.column(ITEM_COLUMN).to_pylist():
         for name, rows, size_bytes, digest in json.loads(text):
             yield name, Chunk(rows=rows, size_bytes=size_bytes, digest=digest)
+
+
+# ---- Rewrite: files of the table without the rows that a filter removes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewritePlan:
+    """The work of every task of a job that rewrites files. Pickled on the driver, never stored."""
+
+    rewriter: RewriterSpec
+    job_nonce: str
+    limits: Limits = DEFAULT_LIMITS
+
+    def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
+        """Rewrite the files of one task's work items. Runs on an executor."""
+        rewriter = self.rewriter.open(f"{self.job_nonce}-{place:05d}-{attempt}")
+        done: list[str] = []
+        try:
+            with io_runtime().bounded(self.limits.in_flight_bytes):
+                for item in (text for batch in batches for text in batch.column(0).to_pylist()):
+                    failpoint("before-rewrite")
+                    # A file that is gone is no longer in the table: the next look shows it.
+                    with contextlib.suppress(FileNotFoundError):
+                        done.append(rewriter.rewrite(item).to_json())
+                    failpoint("after-rewrite")
+        except UnsupportedTableError as error:
+            facts = {"table": error.table, "what": error.what, "cure": error.cure}
+            problem = TaskProblem(kind="table", host=socket.gethostname(), facts=facts)
+            return TaskReport(place=place, end="stopped", problem=problem, rewrites=tuple(done))
+        return TaskReport(place=place, rewrites=tuple(done))

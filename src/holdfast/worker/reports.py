@@ -30,7 +30,7 @@ from holdfast.worker.transforms import PerRow, PerWorker, TransformOutputError
 
 # ---- A task's report to the driver: one JSON text per task, in Spark's own result
 
-ProblemKind = Literal["setup", "transform", "schema", "null key", "input"]
+ProblemKind = Literal["setup", "transform", "schema", "null key", "input", "table"]
 # "complete": all of its input is durable. "left": another attempt has durable work there; the next
 # pass does the rest. "fenced": the run has continued without this job. "interrupted": the driver is
 # stopping. "stopped": see the problem.
@@ -45,6 +45,7 @@ class TaskProblem:
     host: str
     # For "setup": what and cure. For "transform": where, error, traceback, and `lasts` unless it is
     # transient. For "schema": its facts. For "null key": rows.
+    # For "table": table, what and cure.
     facts: dict[str, str]
     # Whether the job cannot succeed, whatever its other tasks do.
     of_the_job: bool = False
@@ -70,6 +71,8 @@ class TaskReport:
     failed_traceback: str = ""
     # Whether one of them failed with a transient error.
     failed_may_pass: bool = False
+    # What became of files of the table, as JSON.
+    rewrites: tuple[str, ...] = ()
     # The task's storage requests: see `IoCounters`.
     io: Mapping[str, float] = field(default_factory=dict)
 
@@ -83,6 +86,7 @@ class TaskReport:
         value: dict[str, Any] = json.loads(text)
         problem = value.pop("problem", None)
         value["damaged"] = tuple(value.get("damaged", ()))
+        value["rewrites"] = tuple(value.get("rewrites", ()))
         if problem is not None:
             value = {"end": "stopped", **value, "problem": TaskProblem(**problem)}
         return cls(**value)

@@ -74,6 +74,8 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         poison = POISON
         schema = pa.schema([("id", pa.int64()), ("y", pa.int64())])
         more = {"on_error": "quarantine", "max_errors": 2, "create": hf.Create(schema=schema)}
+    if order["where"]:
+        more = {"where": order["where"]}
     report = getattr(run, verb)(
         scan or session.range(0, order["rows"], 1, order["places"]),
         to=to,

@@ -30,11 +30,10 @@ from holdfast.model.records import (
     Stop,
     decode_record,
     encode_record,
-    encode_run_id,
     open_json,
     seal_json,
 )
-from holdfast.model.stored import RecordDamagedError, typed_whole
+from holdfast.model.stored import RecordDamagedError, encode_run_id, typed_whole
 
 # ---- Records: what was written is read back, and anything else is refused
 PART = PartReference(name="staged-1.parquet", digest="d" * 64, records=2)

@@ -29,6 +29,8 @@ from holdfast.sinks.base import Change, Loss
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, listed_manifest
 from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten
+from holdfast.sinks.iceberg.rewrite_rows import AppliedDeletes, TargetFile, as_item
+from holdfast.sinks.iceberg.where import Verdict, Where
 from holdfast.storage.runtime import io_runtime
 
 # A partition: its spec, and its values there.
@@ -44,6 +46,8 @@ class Removal:
     kept: Sequence[ManifestFile]
     # The others, each with its new path.
     rewritten: Mapping[str, Rewritten]
+    # New files with the rows of removed ones that stay.
+    added: Sequence[StagedGroup]
     summary: Mapping[str, str]
 
     def write(self, io: FileIO, snapshot_id: int) -> list[ManifestFile]:
@@ -62,6 +66,17 @@ class Removal:
 
 
 @dataclass(slots=True)
+class _Chosen:
+    """Which files go, by their states, and what is known of those that are looked at by row."""
+
+    states: set[str] = field(default_factory=set)
+    targets: dict[str, str] = field(default_factory=dict)
+    added: list[StagedGroup] = field(default_factory=list)
+    # Rows of files that go which stay, or which deletes hide.
+    kept_rows: int = 0
+
+
+@dataclass(slots=True)
 class Losses:
     """Computes the losses of one table; keeps what it has read of manifests."""
 
@@ -70,6 +85,8 @@ class Losses:
     _staged: dict[str, frozenset[Partition]] = field(default_factory=dict)
     # Manifests of the last look without the files that went, by path.
     _rewritten: dict[str, Rewritten] = field(default_factory=dict)
+    # What the filter says about files, by the schema and their state.
+    _verdicts: dict[tuple[int, str], Verdict] = field(default_factory=dict)
 
     def of(self, table: Table, parent: Snapshot | None, change: Change, name: str) -> Loss:
         """Return what a change removes from the parent of its snapshot.
@@ -92,17 +109,15 @@ class Losses:
         new = self._partitions_of(table.io, change.adds)
         if change.base is not None:
             self._refuse_changed(self._files(listed), change, new)
+        found = self._chosen(table, listed, change, new)
+        if found.targets:
+            return Loss(targets=found.targets)
         rewritten: dict[str, Rewritten] = {}
         kept: list[ManifestFile] = []
         locations = SimpleLocationProvider(table.location(), table.properties)
         for manifest in listed:
             old = self._manifests[manifest.manifest_path]
-            gone = {
-                file.at
-                for file in old.files
-                if (change.removes == "all" or (file.spec_id, file.partition) in new)
-                and (change.base is None or _state(file) in change.base)
-            }
+            gone = {file.at for file in old.files if _state(file) in found.states}
             if not gone:
                 kept.append(manifest)
                 continue
@@ -111,6 +126,10 @@ class Losses:
         removed = [file for manifest in rewritten.values() for file in manifest.removed]
         data = [file for file in removed if file.content == _DATA]
         touched = new | {(file.spec_id, file.partition) for file in removed}
+        writes = {path: len(manifest.data) for path, manifest in rewritten.items()}
+        for group in found.added:
+            writes |= {group.path: group.size_bytes}
+            writes |= {file.path: file.size_bytes for file in group.files}
         summary = {
             **_summary(removed),
             "changed-partition-count": str(len(touched)),
@@ -118,12 +137,96 @@ class Losses:
         }
         return Loss(
             files=len(data),
-            rows=sum(file.rows for file in data),
+            rows=sum(file.rows for file in data) - found.kept_rows,
             size_bytes=sum(file.size_bytes for file in data),
             partitions=len({(file.spec_id, file.partition) for file in data if file.partition}),
-            writes={path: len(manifest.data) for path, manifest in rewritten.items()},
-            handle=Removal(kept=kept, rewritten=rewritten, summary=summary),
+            writes=writes,
+            handle=Removal(kept=kept, rewritten=rewritten, added=found.added, summary=summary),
         )
+
+    def _chosen(
+        self,
+        table: Table,
+        listed: Sequence[ManifestFile],
+        change: Change,
+        new: AbstractSet[Partition],
+    ) -> _Chosen:
+        """Find out which files go.
+
+        Raises:
+            UnsupportedTableError: A file of which only some rows may go cannot be rewritten.
+            SettingsError: The filter does not fit the table.
+        """
+        files = [
+            file
+            for file in self._files(listed)
+            if change.base is None or _state(file) in change.base
+        ]
+        if change.removes == "where":
+            return self._filtered(table, listed, files, change)
+        return _Chosen(
+            states={
+                _state(file)
+                for file in files
+                if change.removes == "all" or (file.spec_id, file.partition) in new
+            }
+        )
+
+    def _filtered(
+        self,
+        table: Table,
+        listed: Sequence[ManifestFile],
+        files: Sequence[LiveFile],
+        change: Change,
+    ) -> _Chosen:
+        """Find out which files hold rows that match, as far as metadata and rewrites tell.
+
+        A delete file goes with the one file that it names; those for several files stay.
+
+        Raises:
+            UnsupportedTableError: A file of which only some rows may go cannot be rewritten.
+            SettingsError: The filter does not fit the table.
+        """
+        where = Where.of(self.table, table.schema(), change.where or "")
+        specs, schema_id = table.specs(), table.schema().schema_id
+        plain = [spec_id for spec_id, spec in specs.items() if spec.is_unpartitioned()]
+        deletes = AppliedDeletes(self._files(listed), plain)
+        homes = {
+            id(file): self._manifests[_path(manifest)]
+            for manifest in listed
+            for file in self._manifests[_path(manifest)].files
+        }
+        found, gone = _Chosen(), set()
+        for file in files:
+            if file.content != _DATA:
+                continue
+            state, spec = _state(file), specs[file.spec_id]
+            key = (schema_id, state)
+            if key not in self._verdicts:
+                self._verdicts[key] = where.verdict(homes[id(file)].data_file(file, spec), spec)
+            if self._verdicts[key] == "none":
+                continue
+            applied = deletes.to(file)
+            if self._verdicts[key] == "some":
+                full = " ".join(sorted([state, *map(_state, applied)]))
+                known = change.rewritten.get(full)
+                if known is None:
+                    data_file = homes[id(file)].data_file(file, spec)
+                    target = TargetFile.of(self.table, data_file, applied)
+                    found.targets[full] = as_item(full, target)
+                    continue
+                if not known.removed_rows:
+                    continue
+                found.kept_rows += file.rows - known.removed_rows
+                found.added += [known.group] if known.group else []
+            gone.add(file.path)
+            found.states.add(state)
+        found.states |= {
+            _state(file)
+            for file in self._files(listed)
+            if file.content == _POSITION_DELETES and file.referenced in gone
+        }
+        return found
 
     def states(self, table: Table, snapshot: Snapshot | None) -> frozenset[str]:
         """Return the states of the files that are live in a snapshot, of deletes too.
@@ -151,7 +254,7 @@ class Losses:
         """
         base = change.base or frozenset()
         touched = {f"{_partition_text(partition)} " for partition in new}
-        everywhere = change.removes == "all"
+        everywhere = change.removes != "partitions"
         live = set()
         deletes = []
         for file in files:

@@ -22,7 +22,8 @@ from holdfast.errors import (
     TableChangedError,
     UnsupportedTableError,
 )
-from holdfast.model.records import Intent, encode_run_id
+from holdfast.model.records import Intent
+from holdfast.model.stored import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
 from holdfast.sinks.staged import (
     MARK_NOTE,

@@ -12,6 +12,8 @@ are read and written one after the other, so memory does not grow with the file.
 
 from __future__ import annotations
 
+import base64
+import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -34,7 +36,7 @@ from pyiceberg.typedef import Record
 
 from holdfast.errors import InputChangedError, UnsupportedTableError
 from holdfast.model.coverage import PinnedFile
-from holdfast.model.work import StagedGroup
+from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.reading.iceberg_rows import FieldsDifferError, PositionDeletes, cast_to
 from holdfast.reading.parquet_file import (
     NoParquetError,
@@ -220,6 +222,52 @@ class RewriteSpec:
 
 def _newest_first(schema: Schema) -> int:
     return -schema.schema_id
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergRewriterSpec:
+    """The same behind the engine's protocol: files are work items. Pickled with a task."""
+
+    spec: RewriteSpec
+
+    def open(self, task_name: str) -> IcebergRewriter:
+        """Return a rewriter whose files carry the task's name."""
+        return IcebergRewriter(self.spec.open(task_name))
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergRewriter:
+    """Rewrites files that are given as work items."""
+
+    files: FileRewriter
+
+    def rewrite(self, item: str) -> Rewrite:
+        """Write the rows of a file that stay into a new one, unless all of them stay or go.
+
+        Raises:
+            UnsupportedTableError: The file cannot be read, or not be written as it was.
+            FileNotFoundError: The file or one of its deletes is gone.
+            StorageError: The storage does not answer.
+        """
+        state, target = as_target(item)
+        done = self.files.rewrite(target)
+        return Rewrite(
+            state=state,
+            removed_rows=done.removed_rows,
+            kept_rows=done.kept_rows,
+            group=done.group,
+        )
+
+
+def as_item(state: str, file: TargetFile) -> str:
+    """Return a file as the text of a work item: it goes to an executor, and is never stored."""
+    return base64.b64encode(pickle.dumps((state, file))).decode()
+
+
+def as_target(item: str) -> tuple[str, TargetFile]:
+    """Return the state and the file of a work item."""
+    state, file = pickle.loads(base64.b64decode(item))  # noqa: S301 - from our own driver.
+    return state, file
 
 
 # ---- Rewriting, on an executor

@@ -35,6 +35,7 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Filter,
     Loss,
     MarkFound,
     MayLack,
@@ -48,8 +49,10 @@ from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.loss import Losses
 from holdfast.sinks.iceberg.manifests import copied_groups, detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
+from holdfast.sinks.iceberg.rewrite_rows import IcebergRewriterSpec, RewriteSpec
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import live_paths, requirements, snapshot_updates
+from holdfast.sinks.iceberg.where import Where
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sinks.staged import (
     MARK_NOTE,
@@ -131,11 +134,14 @@ class IcebergSink(StagedFiles):
         with damage_at(self._name):
             return added_columns(began, view.schema)
 
-    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> IcebergWriterSpec:
+    def writer_spec(
+        self, view: TableView, may_lack: MayLack = frozenset(), where: Filter | None = None
+    ) -> IcebergWriterSpec:
         """Return what executors need to write to this table.
 
         Raises:
             UnsupportedTableError: The table's file format is not Parquet.
+            SettingsError: The filter does not fit the table.
         """
         table: Table = view.handle
         WriteOptions.of(self._name, table.properties)  # Refused here, not on an executor.
@@ -147,6 +153,7 @@ class IcebergSink(StagedFiles):
             location=table.location(),
             properties=dict(table.properties),
             may_lack=may_lack,
+            where=None if where is None else Where.of(self._name, table.schema(), where),
             io_properties={key: str(value) for key, value in table.io.properties.items()},
             vendor=io_of(table).vendor,
         )
@@ -342,6 +349,12 @@ class IcebergSink(StagedFiles):
         parent = table.metadata.snapshot_by_id(view.parent_snapshot_id or 0)
         with self._storage_of(view):
             return self._losses.of(table, parent, change, name)
+
+    def rewriter(self, view: TableView, change: Change) -> IcebergRewriterSpec:
+        """Return what executors need to rewrite the targets of a loss."""
+        table: Table = view.handle
+        where = Where.of(self._name, table.schema(), change.where or "")
+        return IcebergRewriterSpec(RewriteSpec.of(table, self.writer_spec(view), where))
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one snapshot, once, if the table is still as in the view.

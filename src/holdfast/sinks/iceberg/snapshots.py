@@ -35,7 +35,7 @@ from pyiceberg.table.update import (
 )
 
 from holdfast.errors import UnsupportedTableError
-from holdfast.model.work import StagedTotals
+from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.loss import Removal, live_manifests
@@ -92,8 +92,8 @@ def snapshot_updates(
             cure="use a catalog that shows at least the newest snapshot",
         )
     sequence_number = metadata.next_sequence_number()
-    ours = [listed_manifest(group, snapshot_id) for group in change.adds]
     removal: Removal | None = change.loss.handle
+    ours = [listed_manifest(group, snapshot_id) for group in _added(change)]
     if removal is None:
         kept: Sequence[ManifestFile] = live_manifests(table.io, parent)
     else:
@@ -131,9 +131,15 @@ def snapshot_updates(
     )
 
 
+def _added(change: Change) -> list[StagedGroup]:
+    """Return what the snapshot adds: the new rows, and rows of removed files that stay."""
+    removal: Removal | None = change.loss.handle
+    return [*change.adds, *(removal.added if removal else ())]
+
+
 def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) -> Summary:
     removal: Removal | None = change.loss.handle
-    totals, figures = StagedTotals.of(change.adds), dict(removal.summary if removal else {})
+    totals, figures = StagedTotals.of(_added(change)), dict(removal.summary if removal else {})
     operation = Operation.APPEND
     if removal is not None and removal.rewritten:
         operation = Operation.OVERWRITE if totals.files else Operation.DELETE

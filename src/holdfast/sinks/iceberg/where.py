@@ -142,6 +142,11 @@ class Where:
         """The filter as a string: a different string is a different filter."""
         return text_of(self.given)
 
+    @property
+    def names(self) -> list[str]:
+        """The columns that it uses."""
+        return [field.name for field in self._needed]
+
     def verdict(self, file: DataFile, spec: PartitionSpec) -> Verdict:
         """Return which rows of a data file go, as far as metadata tells; deletes do not matter.
 

@@ -25,7 +25,7 @@ from holdfast.failpoints import failpoint
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
-from holdfast.sinks.conform import Conformer
+from holdfast.sinks.conform import Conformer, ValueMisfitError
 from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile, WriteOptions, without_code
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import write_staged_manifest
@@ -37,6 +37,7 @@ from holdfast.sinks.iceberg.rows import (
     partition_path,
 )
 from holdfast.sinks.iceberg.schemas import arrow_schema
+from holdfast.sinks.iceberg.where import Where
 from holdfast.storage.credentials import Vendor
 from holdfast.storage.port import StorageError
 
@@ -54,6 +55,8 @@ class IcebergWriterSpec:
     location: str
     properties: Mapping[str, str]
     may_lack: MayLack = frozenset()
+    # A filter that is true for all rows of the output.
+    where: Where | None = None
     # Storage options with credentials: they are sent with the task and never stored.
     io_properties: Mapping[str, str] = field(repr=False)
     vendor: Vendor | None = field(default=None, repr=False)
@@ -75,6 +78,7 @@ class IcebergTaskWriter:
         """Open nothing yet: a task without rows leaves no file."""
         self._table = spec.table
         self._may_lack = spec.may_lack
+        self._where = spec.where
         self._task_name = task_name
         self._open_files_max = open_files_max
         self._schema = Schema.model_validate_json(spec.schema_json)
@@ -132,7 +136,26 @@ class IcebergTaskWriter:
             self._conformer = (batch.schema, conformer)
         rows = self._conformer[1](batch)
         self._limits.check(rows)
+        self._refuse_outside(rows)
         return rows
+
+    def _refuse_outside(self, rows: pa.RecordBatch) -> None:
+        """Refuse rows for which the filter of an overwrite is not true.
+
+        Rows like them are not replaced, so that each run would add them once more.
+
+        Raises:
+            ValueMisfitError: There are such rows.
+        """
+        outside = self._where.outside(rows) if self._where else None
+        if outside is not None and outside.rows and self._where is not None:
+            raise ValueMisfitError(
+                table=self._table,
+                column=", ".join(self._where.names),
+                problem=f"{outside.rows:,} of {rows.num_rows:,} rows are outside "
+                f"where={self._where.text}, for example {'; '.join(outside.examples)}",
+                cure="leave them out of the output, or widen where",
+            )
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows that `fit` has returned."""

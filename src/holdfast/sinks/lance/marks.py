@@ -15,7 +15,8 @@ from functools import partial
 import lance
 
 from holdfast.errors import CommitUnknownError, RunMismatchError, TableChangedError
-from holdfast.model.records import Intent, encode_run_id
+from holdfast.model.records import Intent
+from holdfast.model.stored import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
 from holdfast.sinks.lance.history import GoneError, History, Step
 from holdfast.sinks.staged import (

@@ -31,10 +31,12 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
+    Filter,
     Loss,
     MarkFound,
     MayLack,
     Outcome,
+    RewriterSpec,
     RunMark,
     Sink,
     TableView,
@@ -120,8 +122,16 @@ class LanceSink(StagedFiles):
         with damage_at(self.name):
             return added_columns(began, view.schema)
 
-    def writer_spec(self, view: TableView, may_lack: MayLack = frozenset()) -> LanceWriterSpec:
-        """Return what executors need to write to this dataset."""
+    def writer_spec(
+        self, view: TableView, may_lack: MayLack = frozenset(), where: Filter | None = None
+    ) -> LanceWriterSpec:
+        """Return what executors need to write to this dataset.
+
+        Raises:
+            UnsupportedTableError: There is a filter.
+        """
+        if where is not None:
+            raise self._cannot_filter()
         stored = view.handle.dataset.schema.remove_metadata()
         return LanceWriterSpec(
             table=self.name,
@@ -280,7 +290,24 @@ class LanceSink(StagedFiles):
             raise UnsupportedTableError(
                 table=self.name, what="a Lance dataset has no partitions", cure="call overwrite"
             )
+        if change.removes == "where":
+            raise self._cannot_filter()
         return loss_of(self._place, view.handle.dataset, change, name)
+
+    def rewriter(self, _view: TableView, _change: Change) -> RewriterSpec:
+        """Refuse: rows of a dataset are not replaced by a filter.
+
+        Raises:
+            UnsupportedTableError: Always.
+        """
+        raise self._cannot_filter()
+
+    def _cannot_filter(self) -> UnsupportedTableError:
+        return UnsupportedTableError(
+            table=self.name,
+            what="rows of a Lance dataset cannot be replaced by a filter",
+            cure="call overwrite without where, or replace rows of an Iceberg table",
+        )
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one version, once, if the dataset is still as in the view.
