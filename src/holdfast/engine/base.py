@@ -197,10 +197,10 @@ class Rewrites:
             if rewrite.group is None or rewrite.group.path in usable
         }
 
-    def run(self, view: TableView, change: Change, targets: Mapping[str, str]) -> None:
-        """Rewrite files, and record what became of them.
+    def run(self, view: TableView, change: Change, targets: Mapping[str, str]) -> set[str]:
+        """Rewrite files, record what became of them, and return the states of those that are gone.
 
-        A file that is gone by then is left out: it is no longer in the table.
+        Others may have replaced and deleted them meanwhile.
 
         Raises:
             UnsupportedTableError: A file cannot be read, or not be written as it was.
@@ -227,6 +227,7 @@ class Rewrites:
             ledger.log.append(Rewritten(rewrites=part, removed_rows=removed))
             known.update({rewrite.state: rewrite for rewrite in done})
             raise_problems(reports)
+        return targets.keys() - known.keys()
 
 
 def _digest(states: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import write_objects
 from holdfast.ledger.run_log import RunFile, RunLog
 from holdfast.model.records import Intent, PartReference, Receipt, Refused, intent_named
+from holdfast.model.report import counted
 from holdfast.model.work import StagedTotals
 from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView
 
@@ -278,7 +279,12 @@ class Commit:
             return None
         failpoint("after-loss")
         if complete.loss.targets and self.rewrites is not None:
-            self.rewrites.run(view, change, complete.loss.targets)
+            left = self.rewrites.run(view, change, complete.loss.targets)
+            if left and self.load().parent_snapshot_id == view.parent_snapshot_id:
+                lacks = f"its storage lacks {counted(len(left), 'file')} of the table"
+                raise StoreUnavailableError(
+                    uri=self.sink.name, reason=f"{lacks}: {min(left)}", retry_safe=False
+                )
             return None  # The table may have changed meanwhile.
         return complete
 

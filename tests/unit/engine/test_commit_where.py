@@ -23,6 +23,7 @@ from holdfast.errors import (
     RunMismatchError,
     SchemaMismatchError,
     SettingsError,
+    StoreUnavailableError,
     TableChangedError,
 )
 from holdfast.ledger.parts import read_objects, read_rewrites
@@ -185,6 +186,15 @@ def test_a_file_that_goes_while_it_is_rewritten_is_left_out(
     monkeypatch.setattr(RewritePlan, "run", compacted)
     made.start(1, where="id < 7")
     assert made.rows == [1, 7, 8, 9, *range(100, 110), 305, None]
+
+
+def test_a_file_that_the_storage_lacks_is_named(made: Filtered) -> None:
+    """The table lists it, and nobody has changed the table: it is damaged."""
+    table = made.lake.table
+    (gone,) = [t.file.file_path for t in table.scan().plan_files() if t.file.partition[0] == 0]
+    table.io.delete(gone)
+    with pytest.raises(StoreUnavailableError, match=f"lacks 1 file of the table: .*{gone}"):
+        made.start(1, where="id < 7")
 
 
 def test_a_start_after_a_kill_uses_what_was_rewritten(made: Filtered) -> None:
