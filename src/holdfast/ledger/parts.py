@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -144,8 +144,7 @@ def write_rewrites(
     Raises:
         StoreUnavailableError: The store did not take it.
     """
-    texts = [rewrite.to_json() for rewrite in rewrites]
-    return _write_table(storage, layout, name, pa.table({"record": texts}, schema=_SCHEMA))
+    return _write_texts(storage, layout, name, [rewrite.to_json() for rewrite in rewrites])
 
 
 def read_rewrites(storage: Storage, layout: RunLayout, reference: PartReference) -> list[Rewrite]:
@@ -155,19 +154,12 @@ def read_rewrites(storage: Storage, layout: RunLayout, reference: PartReference)
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
-    uri, batches = _read_table(storage, layout, reference)
-    with damage_at(uri):
-        rows = [typed(row, _Text) for batch in batches for row in batch.to_pylist()]
-        return [Rewrite.from_json(row.record) for row in rows]
-
-
-class _Text(msgspec.Struct):
-    record: str
+    texts = _read_texts(storage, layout, reference)
+    with damage_at(layout.part(reference.name)):
+        return [Rewrite.from_json(text) for text in texts]
 
 
 # ---- The states of a table's files, as a part of the ledger
-
-_STATE_SCHEMA = pa.schema([("state", pa.string())])
 
 
 def write_states(
@@ -178,8 +170,7 @@ def write_states(
     Raises:
         StoreUnavailableError: The store did not take it.
     """
-    table = pa.table({"state": sorted(states)}, schema=_STATE_SCHEMA)
-    return _write_table(storage, layout, name, table)
+    return _write_texts(storage, layout, name, sorted(states))
 
 
 def read_states(storage: Storage, layout: RunLayout, reference: PartReference) -> frozenset[str]:
@@ -189,14 +180,24 @@ def read_states(storage: Storage, layout: RunLayout, reference: PartReference) -
         LedgerDamagedError: The part is missing or not as written.
         StoreUnavailableError: The store did not answer.
     """
+    return frozenset(_read_texts(storage, layout, reference))
+
+
+def _write_texts(
+    storage: Storage, layout: RunLayout, name: str, texts: Sequence[str]
+) -> PartReference:
+    return _write_table(storage, layout, name, pa.table({"record": texts}, schema=_SCHEMA))
+
+
+def _read_texts(storage: Storage, layout: RunLayout, reference: PartReference) -> list[str]:
     uri, batches = _read_table(storage, layout, reference)
     with damage_at(uri):
-        rows = [typed(row, _State) for batch in batches for row in batch.to_pylist()]
-    return frozenset(row.state for row in rows)
+        rows = [typed(row, _Text) for batch in batches for row in batch.to_pylist()]
+    return [row.record for row in rows]
 
 
-class _State(msgspec.Struct):
-    state: str
+class _Text(msgspec.Struct):
+    record: str
 
 
 def _write_table(storage: Storage, layout: RunLayout, name: str, table: pa.Table) -> PartReference:
