@@ -32,21 +32,24 @@ def found_files(table: Table) -> list[Found]:
     """Return the data files of the newest snapshot, sorted by path."""
     specs = table.specs()
     manifests = [
-        Manifest(listed, file_bytes(table.io, listed.manifest_path))
+        (
+            Manifest(listed, file_bytes(table.io, listed.manifest_path)),
+            specs[listed.partition_spec_id],
+        )
         for listed in live_manifests(table.io, table.current_snapshot())
     ]
-    files = [(manifest, file) for manifest in manifests for file in manifest.files]
     plain = [spec_id for spec_id, spec in specs.items() if spec.is_unpartitioned()]
-    deletes = AppliedDeletes([file for _, file in files], plain)
+    deletes = AppliedDeletes([file for made, _ in manifests for file in made.files], plain)
     return sorted(
         (
             Found(
                 live=file,
-                data_file=manifest.data_file(file, specs[file.spec_id]),
+                data_file=data_file,
                 spec=specs[file.spec_id],
                 deletes=deletes.to(file),
             )
-            for manifest, file in files
+            for manifest, spec in manifests
+            for file, data_file in manifest.data_files(manifest.files, spec)
             if file.content == 0
         ),
         key=lambda found: found.live.path,

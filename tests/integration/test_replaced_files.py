@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import UnsupportedTableError
 from holdfast.sinks.base import Change, Outcome, Removes, RunMark
 from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.rewrite import Manifest, avro_file, avro_rows, read_header
+from holdfast.sinks.iceberg.rewrite import Manifest, read_header
 from holdfast.sinks.iceberg.sink import IcebergSink
+from tests.fakes.avro_files import avro_of, avro_rows
 from tests.integration.test_types_and_layouts import LAYOUTS
 from tests.integration.wide_rows import differences, table_ddl, wide_rows
 from tests.stack_access import Stack
@@ -312,7 +313,7 @@ def post_v3(lake: Lake, table: str, is_removed: Callable[[str], bool]) -> None:
         "first-row-id": str(metadata.next_row_id).encode(),
     }
     with io.new_output(path).create() as stream:
-        stream.write(avro_file(header.schema, notes, rows, "deflate"))
+        stream.write(avro_of(header.schema, notes, rows))
     snapshot = {
         "snapshot-id": snapshot_id,
         "parent-snapshot-id": parent.snapshot_id,

@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.table.snapshots import Snapshot
@@ -86,7 +87,7 @@ class Losses:
     # Manifests of the last look without the files that went, by path.
     _rewritten: dict[str, Rewritten] = field(default_factory=dict)
     # What the filter says about files, by the schema and their state.
-    _verdicts: dict[tuple[int, str], Verdict] = field(default_factory=dict)
+    _verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
 
     def of(self, table: Table, parent: Snapshot | None, change: Change, name: str) -> Loss:
         """Return what a change removes from the parent of its snapshot.
@@ -157,28 +158,17 @@ class Losses:
             UnsupportedTableError: A file of which only some rows may go cannot be rewritten.
             SettingsError: The filter does not fit the table.
         """
-        files = [
-            file
-            for file in self._files(listed)
-            if change.base is None or _state(file) in change.base
-        ]
         if change.removes == "where":
-            return self._filtered(table, listed, files, change)
+            return self._filtered(table, listed, change)
         return _Chosen(
             states={
                 _state(file)
-                for file in files
+                for file in _may_go(self._files(listed), change)
                 if change.removes == "all" or (file.spec_id, file.partition) in new
             }
         )
 
-    def _filtered(
-        self,
-        table: Table,
-        listed: Sequence[ManifestFile],
-        files: Sequence[LiveFile],
-        change: Change,
-    ) -> _Chosen:
+    def _filtered(self, table: Table, listed: Sequence[ManifestFile], change: Change) -> _Chosen:
         """Find out which files hold rows that match, as far as metadata and rewrites tell.
 
         A delete file goes with the one file that it names; those for several files stay.
@@ -188,45 +178,48 @@ class Losses:
             SettingsError: The filter does not fit the table.
         """
         where = Where.of(self.table, table.schema(), change.where or "")
-        specs, schema_id = table.specs(), table.schema().schema_id
+        specs = table.specs()
         plain = [spec_id for spec_id, spec in specs.items() if spec.is_unpartitioned()]
         deletes = AppliedDeletes(self._files(listed), plain)
-        homes = {
-            id(file): self._manifests[_path(manifest)]
-            for manifest in listed
-            for file in self._manifests[_path(manifest)].files
-        }
         found, gone = _Chosen(), set()
-        for file in files:
-            if file.content != _DATA:
-                continue
-            state, spec = _state(file), specs[file.spec_id]
-            key = (schema_id, state)
-            if key not in self._verdicts:
-                self._verdicts[key] = where.verdict(homes[id(file)].data_file(file, spec), spec)
-            if self._verdicts[key] == "none":
-                continue
-            applied = deletes.to(file)
-            if self._verdicts[key] == "some":
-                full = " ".join(sorted([state, *map(_state, applied)]))
-                known = change.rewritten.get(full)
-                if known is None:
-                    data_file = homes[id(file)].data_file(file, spec)
-                    target = TargetFile.of(self.table, data_file, applied)
-                    found.targets[full] = as_item(full, target)
+        for manifest in listed:
+            home, spec = self._manifests[_path(manifest)], specs[manifest.partition_spec_id]
+            files = [file for file in _may_go(home.files, change) if file.content == _DATA]
+            verdicts, unseen = self._judged(where, home, files, spec), []
+            for file, verdict in zip(files, verdicts, strict=True):
+                if verdict == "none":
                     continue
-                if not known.removed_rows:
-                    continue
-                found.kept_rows += file.rows - known.removed_rows
-                found.added += [known.group] if known.group else []
-            gone.add(file.path)
-            found.states.add(state)
+                if verdict == "some":
+                    known = change.rewritten.get(_with_deletes(file, deletes))
+                    if known is None:
+                        unseen.append(file)
+                        continue
+                    if not known.removed_rows:
+                        continue
+                    found.kept_rows += file.rows - known.removed_rows
+                    found.added += [known.group] if known.group else []
+                gone.add(file.path)
+                found.states.add(_state(file))
+            for file, data_file in home.data_files(unseen, spec):
+                target = TargetFile.of(self.table, data_file, deletes.to(file))
+                state = _with_deletes(file, deletes)
+                found.targets[state] = as_item(state, target)
         found.states |= {
             _state(file)
             for file in self._files(listed)
             if file.content == _POSITION_DELETES and file.referenced in gone
         }
         return found
+
+    def _judged(
+        self, where: Where, home: Manifest, files: Sequence[LiveFile], spec: PartitionSpec
+    ) -> list[Verdict]:
+        """Return what the filter says about data files of a manifest."""
+        known, schema = self._verdicts, where.schema_json
+        unknown = [file for file in files if (schema, _state(file)) not in known]
+        for file, data_file in home.data_files(unknown, spec):
+            known[schema, _state(file)] = where.verdict(data_file, spec)
+        return [known[schema, _state(file)] for file in files]
 
     def states(self, table: Table, snapshot: Snapshot | None) -> frozenset[str]:
         """Return the states of the files that are live in a snapshot, of deletes too.
@@ -369,6 +362,18 @@ def _partition_text(partition: Partition) -> str:
     """Return a short text without blanks; the same in every process."""
     spec_id, values = partition
     return f"{spec_id}:{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
+
+
+def _with_deletes(file: LiveFile, deletes: AppliedDeletes) -> str:
+    """Return all that decides which rows of a data file are live."""
+    return " ".join(sorted([_state(file), *map(_state, deletes.to(file))]))
+
+
+def _may_go(files: Iterable[LiveFile], change: Change) -> Iterator[LiveFile]:
+    """Yield the files whose rows a change may remove: not those that others have added since."""
+    for file in files:
+        if change.base is None or _state(file) in change.base:
+            yield file
 
 
 def _path(manifest: ManifestFile) -> str:

@@ -4,8 +4,9 @@ A rewritten manifest is the old Avro file with its own schema and metadata; only
 numbers of its entries change. PyIceberg's model is not used: it drops the fields of format v3, and
 it cannot write a manifest whose partition column was dropped from the table.
 
-Values are copied as Avro stores them. Logical types are ignored: a date of the year 10000 is a
-number here, and a number again in the new file.
+What an entry says about its data file is copied byte by byte, and decoded only as far as it is
+needed: most of it is statistics. Logical types are ignored: a date of the year 10000 is a number
+here, and a number again where a file has to be encoded anew.
 
 What readers derive from a manifest's position in the table's history is written into each entry
 that stays, because the new manifest has another position: its snapshot id, both sequence numbers
@@ -19,9 +20,10 @@ import io
 import json
 import os
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from typing import Any, cast
 from uuid import UUID
 
@@ -32,6 +34,7 @@ from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     FileFormat,
+    ManifestContent,
     ManifestFile,
     PartitionFieldSummary,
 )
@@ -44,8 +47,8 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
-# One block is enough: readers of manifests read all of it.
-_BLOCK_ROWS = 4096
+# As many are decoded at a time: one takes kilobytes, if the table has many columns.
+_BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +132,9 @@ def _number_bytes(value: int) -> bytes:
 
 
 def avro_file(
-    schema: Mapping[str, Any],
-    metadata: Mapping[str, bytes],
-    rows: Sequence[Mapping[str, Any]],
-    codec: str,
+    schema: Mapping[str, Any], metadata: Mapping[str, bytes], rows: Iterable[bytes], codec: str
 ) -> bytes:
-    """Return an Avro file of the rows.
+    """Return an Avro file of rows that are encoded by the schema.
 
     Raises:
         ValueError: The codec is not supported.
@@ -150,38 +150,23 @@ def avro_file(
         key = name.encode()
         out.write(_number_bytes(len(key)) + key + _number_bytes(len(value)) + value)
     out.write(_number_bytes(0) + sync)
-    parsed, pack = _parsed(schema), KNOWN_CODECS[codec]
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        some, block = rows[start : start + _BLOCK_ROWS], io.BytesIO()
-        for row in some:
-            fastavro.schemaless_writer(block, parsed, row)
-        packed, size = pack.compress(block.getvalue()) if pack else _sized(block.getvalue())
+    pack, left = KNOWN_CODECS[codec], iter(rows)
+    while some := list(islice(left, _BLOCK_ROWS)):
+        block = b"".join(some)
+        packed, size = pack.compress(block) if pack else (block, len(block))
         out.write(_number_bytes(len(some)) + _number_bytes(size) + packed + sync)
     return out.getvalue()
 
 
-def _sized(data: bytes) -> tuple[bytes, int]:
-    return data, len(data)
+def encoded(schema: Any, row: Mapping[str, Any]) -> bytes:  # noqa: ANN401 - what `parsed` gave.
+    """Return a row in the form in which an Avro file stores it."""
+    found = io.BytesIO()
+    fastavro.schemaless_writer(found, schema, row)
+    return found.getvalue()
 
 
-def avro_rows(data: bytes) -> list[dict[str, Any]]:
-    """Return the rows of an Avro file, as they are stored.
-
-    Raises:
-        ValueError: It cannot be read: see `blocks`.
-    """
-    parsed = _parsed(read_header(data).schema)
-    found = []
-    for count, block in blocks(data):
-        stream = io.BytesIO(block)
-        found += [
-            cast("dict[str, Any]", fastavro.schemaless_reader(stream, parsed, None))
-            for _ in range(count)
-        ]
-    return found
-
-
-def _parsed(schema: Any) -> Any:  # noqa: ANN401 - a schema is any JSON.
+def parsed(schema: Any) -> Any:  # noqa: ANN401 - a schema is any JSON.
+    """Return a schema by which values are read and written as they are stored."""
     return fastavro.parse_schema(_plain(schema))
 
 
@@ -211,6 +196,11 @@ _STATISTICS = {
     "nan_value_counts": 137,
     "lower_bounds": 125,
     "upper_bounds": 128,
+}
+# What is needed of a data file to know which one it is.
+_IDENTITY = {
+    *(_FILE_PATH, _PARTITION, _ROW_COUNT, _FILE_SIZE, _CONTENT, _FIRST_ROW_ID),
+    *(_FILE_FORMAT, _KEY_METADATA, _REFERENCED),
 }
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
 # Fields that manifests of earlier formats lack, or do not let be empty.
@@ -288,8 +278,64 @@ class Rewritten:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """An entry of a manifest: the position, the fields beside its data file, and the data file."""
+
+    at: int
+    own: dict[str, Any]
+    # The data file's fields that were asked for, and all of them as they are stored.
+    file: dict[str, Any]
+    stored: bytes
+
+
+class _EntrySchema:
+    """The schema of entries, cut where the data file begins and ends."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        fields = schema["fields"]
+        at = next(i for i, field in enumerate(fields) if field["field-id"] == _DATA_FILE)
+        self._file = fields[at]["type"]
+        self.before, self.file, self.after = map(
+            parsed, (_record("before", fields[:at]), self._file, _record("after", fields[at + 1 :]))
+        )
+
+    def entries(self, data: bytes, only: Collection[int] | None) -> Iterator[_Entry]:
+        """Decode a manifest's entries.
+
+        Args:
+            data: The manifest.
+            only: The data file's fields that are needed, by id; None for all.
+
+        Raises:
+            ValueError: It cannot be read: see `blocks`.
+        """
+        read, wanted, at = cast("Any", fastavro.schemaless_reader), None, 0
+        if only is not None:
+            fields = [field for field in self._file["fields"] if field["field-id"] in only]
+            wanted = parsed({**self._file, "fields": fields})
+        for count, block in blocks(data):
+            stream = io.BytesIO(block)
+            for _ in range(count):
+                own = read(stream, self.before, None)
+                start = stream.tell()
+                file = read(stream, self.file, wanted)
+                stored = block[start : stream.tell()]
+                own |= read(stream, self.after, None)
+                yield _Entry(at=at, own=own, file=file, stored=stored)
+                at += 1
+
+
+def _record(name: str, fields: Sequence[Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": fields}
+
+
 class Manifest:
-    """A manifest of a table, read with the schema that it has."""
+    """A manifest of a table, read with the schema that it has.
+
+    It keeps the file as it is stored, and decodes it again when it is rewritten: decoded, the
+    statistics of a data file take ten times the memory of all else that is known of it.
+    """
 
     def __init__(self, listed: ManifestFile, data: bytes, first_row_id: int | None = None) -> None:
         """Decode the manifest.
@@ -307,6 +353,7 @@ class Manifest:
         self._listed = listed
         header = read_header(data)
         self._metadata, self._schema = header.metadata, header.schema
+        self._entry_schema = _EntrySchema(self._schema)
         self._names = {field["field-id"]: field["name"] for field in self._schema["fields"]}
         file_schema = next(
             field["type"] for field in self._schema["fields"] if field["field-id"] == _DATA_FILE
@@ -317,7 +364,7 @@ class Manifest:
         )
         fields = sorted(partition["fields"], key=lambda field: field["field-id"])
         self._partition_fields = {field["field-id"]: field for field in fields}
-        self._entries = avro_rows(data)
+        self._data = data
         self.files: Sequence[LiveFile] = list(self._live_files(first_row_id))
 
     def without(self, removed: Collection[int], codec: str = "deflate") -> Rewritten:
@@ -333,9 +380,12 @@ class Manifest:
             ValueError: The codec is not supported.
         """
         schema, metadata = self._upgraded()
-        entries = [
-            self._entry(file, _DELETED if file.at in removed else _EXISTING) for file in self.files
-        ]
+        new = _EntrySchema(schema)
+        has_row_ids = any(file.first_row_id is not None for file in self.files)
+        entries = (
+            self._entry(old, file, _DELETED if file.at in removed else _EXISTING, new)
+            for old, file in self._entries(self.files, None if has_row_ids else ())
+        )
         return Rewritten(
             data=avro_file(schema, metadata, entries, codec),
             kept=[file for file in self.files if file.at not in removed],
@@ -345,14 +395,32 @@ class Manifest:
             partitions=self._listed.partitions,
         )
 
-    def data_file(self, file: LiveFile, spec: PartitionSpec) -> DataFile:
-        """Return what the manifest records about a file, in PyIceberg's terms.
+    def data_files(
+        self, files: Iterable[LiveFile], spec: PartitionSpec
+    ) -> Iterator[tuple[LiveFile, DataFile]]:
+        """Yield what the manifest records about files, in PyIceberg's terms.
 
         Args:
-            file: One of its files.
+            files: Some of its files, in its order.
             spec: The spec of the manifest; partition values are in the order of its fields.
         """
-        found = self._entries[file.at][self._names[_DATA_FILE]]
+        for entry, file in self._entries(files, None):
+            yield file, self._data_file(entry.file, file, spec)
+
+    def _entries(
+        self, files: Iterable[LiveFile], only: Collection[int] | None
+    ) -> Iterator[tuple[_Entry, LiveFile]]:
+        """Decode the entries of files, which are in the manifest's order."""
+        wanted = iter(files)
+        if (file := next(wanted, None)) is None:
+            return
+        for entry in self._entry_schema.entries(self._data, only):
+            if entry.at == file.at:
+                yield entry, file
+                if (file := next(wanted, None)) is None:
+                    return
+
+    def _data_file(self, found: Mapping[str, Any], file: LiveFile, spec: PartitionSpec) -> DataFile:
         statistics: dict[str, Any] = {
             name: None if (pairs := self._of_file(found, field_id)) is None else _as_dict(pairs)
             for name, field_id in _STATISTICS.items()
@@ -406,47 +474,48 @@ class Manifest:
 
     def _live_files(self, first_row_id: int | None) -> Iterator[LiveFile]:
         next_row_id = first_row_id
-        for at, entry in enumerate(self._entries):
-            status = entry[self._names[_STATUS]]
+        # Bounds say which file deletes are for.
+        only = _IDENTITY if self._listed.content == ManifestContent.DATA else None
+        for entry in self._entry_schema.entries(self._data, only):
+            status, file = entry.own[self._names[_STATUS]], entry.file
             if status == _DELETED:
                 continue
-            file = entry[self._names[_DATA_FILE]]
             rows, row_id = file[self._file_names[_ROW_COUNT]], None
             if next_row_id is not None:
                 row_id = self._of_file(file, _FIRST_ROW_ID)
                 if row_id is None:
                     row_id, next_row_id = next_row_id, next_row_id + rows
             yield LiveFile(
-                at=at,
+                at=entry.at,
                 path=file[self._file_names[_FILE_PATH]],
                 content=self._of_file(file, _CONTENT) or 0,
                 spec_id=self._listed.partition_spec_id,
                 partition=self._partition_key(file),
                 rows=rows,
                 size_bytes=file[self._file_names[_FILE_SIZE]],
-                snapshot_id=self._derived(entry, _SNAPSHOT_ID, self._listed.added_snapshot_id),
-                sequence_number=self._number(entry, _SEQUENCE_NUMBER),
-                file_sequence_number=self._number(entry, _FILE_SEQUENCE_NUMBER),
+                snapshot_id=self._derived(entry.own, _SNAPSHOT_ID, self._listed.added_snapshot_id),
+                sequence_number=self._number(entry.own, _SEQUENCE_NUMBER),
+                file_sequence_number=self._number(entry.own, _FILE_SEQUENCE_NUMBER),
                 first_row_id=row_id,
                 file_format=file[self._file_names[_FILE_FORMAT]].upper(),
                 is_encrypted=self._of_file(file, _KEY_METADATA) is not None,
                 referenced=self._referenced(file),
             )
 
-    def _entry(self, file: LiveFile, status: int) -> dict[str, Any]:
-        """Return the entry of a file with another status."""
-        names, old = self._names, self._entries[file.at]
-        data_file = old[names[_DATA_FILE]]
+    def _entry(self, old: _Entry, file: LiveFile, status: int, new: _EntrySchema) -> bytes:
+        """Return the entry of a file with another status, as it is stored."""
+        names, stored = self._names, old.stored
         if file.first_row_id is not None:
-            data_file = {**data_file, self._file_names[_FIRST_ROW_ID]: file.first_row_id}
-        return {
-            **old,
+            numbered = {**old.file, self._file_names[_FIRST_ROW_ID]: file.first_row_id}
+            stored = encoded(new.file, numbered)
+        own = {
+            **old.own,
             names[_STATUS]: status,
             names[_SNAPSHOT_ID]: None if status == _DELETED else file.snapshot_id,
             names[_SEQUENCE_NUMBER]: file.sequence_number,
             names[_FILE_SEQUENCE_NUMBER]: file.file_sequence_number,
-            names[_DATA_FILE]: data_file,
         }
+        return encoded(new.before, own) + stored + encoded(new.after, own)
 
     def _number(self, entry: Mapping[str, Any], field_id: int) -> int:
         """Return a sequence number of an entry.

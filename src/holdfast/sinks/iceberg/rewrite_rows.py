@@ -133,7 +133,7 @@ class TargetFile:
 
         Args:
             table: The table's name, for errors.
-            file: The file, as `Manifest.data_file` returns it.
+            file: The file, as `Manifest.data_files` yields it.
             deletes: What `AppliedDeletes.to` returns for it.
 
         Raises:

@@ -151,7 +151,7 @@ class Where:
         """Return which rows of a data file go, as far as metadata tells; deletes do not matter.
 
         Args:
-            file: The file, as `Manifest.data_file` returns it.
+            file: The file, as `Manifest.data_files` yields it.
             spec: The file's partition spec.
         """
         return visit(self._bound, _OfFile(file, spec))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -19,7 +20,7 @@ from pyiceberg.types import DecimalType, LongType, NestedField, StringType
 
 from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.sinks.base import Change, Loss, Outcome, Removes, RunMark, TableView
-from holdfast.sinks.iceberg import rewrite
+from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.manifests import manifest_entries
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.iceberg_tables import new_table
@@ -237,13 +238,12 @@ def test_after_a_conflict_only_new_manifests_are_read(
     """A table of many files is read once; what others have added since is found."""
     made = Replacing.table_of(tmp_path)
     read: list[str] = []
-    avro_rows = rewrite.avro_rows
 
-    def watched(data: bytes) -> list[dict[str, object]]:
-        read.append("manifest")
-        return avro_rows(data)
+    def watched(io: FileIO, path: str) -> bytes:
+        read.append(path)
+        return file_bytes(io, path)
 
-    monkeypatch.setattr(rewrite, "avro_rows", watched)
+    monkeypatch.setattr("holdfast.sinks.iceberg.loss.file_bytes", watched)
     change = made.change(made.sink.load(), {9: "no"}, "all")
     assert (change.loss.rows, len(read)) == (4, 3)  # Two of the table, and the staged one.
     read.clear()

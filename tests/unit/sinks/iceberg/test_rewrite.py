@@ -44,11 +44,10 @@ from holdfast.sinks.iceberg import rewrite
 from holdfast.sinks.iceberg.manifests import manifest_entries
 from holdfast.sinks.iceberg.rewrite import (
     Manifest,
-    avro_file,
-    avro_rows,
     blocks,
     read_header,
 )
+from tests.fakes.avro_files import avro_of, avro_rows
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -209,7 +208,7 @@ def test_an_old_entry_without_numbers_is_refused(tmp_path: Path) -> None:
     listed, data = written(tmp_path)
     header, entries = read_header(data), avro_rows(data)
     entries[0]["status"] = Status.EXISTING.value
-    data = avro_file(header.schema, header.metadata, entries, "deflate")
+    data = avro_of(header.schema, header.metadata, entries)
     with pytest.raises(ValueError, match="an old entry has no sequence number"):
         Manifest(listed, data)
 
@@ -239,7 +238,7 @@ def as_v3(data: bytes, row_ids: Sequence[int | None], *, with_field: bool = True
         file_field["type"]["fields"].append(kind)
     for row, row_id in zip(entries, row_ids, strict=True):
         row["data_file"] |= {"of_the_future": 4, **({"first_row_id": row_id} if with_field else {})}
-    return avro_file(schema, header.metadata, entries, "deflate")
+    return avro_of(schema, header.metadata, entries)
 
 
 def test_row_ids_of_format_3_are_written_into_each_entry(tmp_path: Path) -> None:
@@ -310,7 +309,7 @@ def test_a_file_is_described_as_pyiceberg_reads_it(tmp_path: Path) -> None:
             writer.add_entry(entry(Status.ADDED, file))
     listed = writer.to_manifest_file()
     manifest = Manifest(listed, (tmp_path / "m.avro").read_bytes())
-    found = [manifest.data_file(file, spec) for file in manifest.files]
+    found = [file for _, file in manifest.data_files(manifest.files, spec)]
     expected = [read.data_file for read in manifest_entries(listed, PyArrowFileIO())]
     for ours, theirs in zip(found, expected, strict=True):
         partition = [theirs.partition[at] for at in range(len(values))]
@@ -329,7 +328,9 @@ def test_a_delete_file_that_is_for_one_file_says_so(tmp_path: Path) -> None:
         file = data_file("d", PARTITIONS[0], 1)
         file[CONTENT] = DataFileContent.POSITION_DELETES
         file[LOWER], file[UPPER] = {PATH_ID: lower}, {PATH_ID: upper}
-        (live,) = Manifest(*written(tmp_path, [entry(Status.ADDED, file)])).files
+        listed, data = written(tmp_path, [entry(Status.ADDED, file)])
+        listed[3] = ManifestContent.DELETES
+        (live,) = Manifest(listed, data).files
         found.append(live.referenced)
     assert found == [path.decode(), None]
     assert [file.referenced for file in Manifest(*written(tmp_path)).files] == [None] * 3
