@@ -233,7 +233,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: a file is posted as rewritten only while it is in that state",
         file="sinks/iceberg/loss.py",
-        before="known = change.rewritten.get(_with_deletes(file, deletes))",
+        before="known = change.rewritten.get(_searched(file, deletes, where))",
         after="known = next(iter(change.rewritten.values()), None)",
         test=f"{_WHERE} -k only_new_files",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
+_LOSS = "sinks/iceberg/loss.py"
 _FILTER, _ROWS = "sinks/iceberg/where.py", "sinks/iceberg/rewrite_rows.py"
 _WHERE = "tests/unit/sinks/iceberg/test_where.py"
 _REWRITE_ROWS = "tests/unit/sinks/iceberg/test_rewrite_rows.py"
@@ -29,6 +30,13 @@ WHERE_GUARDS = (
         before="            given = _one_by_one(predicate)\n",
         after="            pass\n",
         test=f"{_WHERE} -k rows_go_for_which",
+    ),
+    Guard(
+        name="filter: a file is rewritten again if the filter means another column",
+        file=_LOSS,
+        before="[*live, where.meaning]",
+        after="live",
+        test="tests/unit/engine/test_commit_where.py -k means_another_column",
     ),
     Guard(
         name="filter: a value is not rounded to the column's type",

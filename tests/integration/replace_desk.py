@@ -34,6 +34,10 @@ class Mode:
 ALL = Mode(name="all", verb="overwrite", stays="false")
 PARTITIONS = Mode(name="partitions", verb="overwrite_partitions", stays="p > 1")
 MODES = (ALL, PARTITIONS)
+# Of the files of the first snapshot, that of partition 0 goes whole and three in part; of those of
+# the second, that of partition 0.
+_FILTER = "p = 0 or id < 1020 or id = 9001"
+WHERE = Mode(name="where", verb="overwrite", stays=f"NOT ({_FILTER})", options={"where": _FILTER})
 # Rows that others add while a run is at work have ids from 9000 on.
 _SPARES = {"isolation_level": "snapshot"}
 SPARING = (
@@ -44,6 +48,12 @@ SPARING = (
         stays="p > 1 OR id >= 9000",
         options=_SPARES,
     ),
+)
+SPARING_WHERE = Mode(
+    name="where, snapshot",
+    verb="overwrite",
+    stays=f"{WHERE.stays} OR id >= 9000",
+    options={**WHERE.options, **_SPARES},
 )
 
 

@@ -235,6 +235,36 @@ def test_a_rewritten_file_that_may_be_gone_is_written_again(made: Filtered, how:
     assert sum(made.rewritten) == 2
 
 
+def swap_names(made: Filtered) -> None:
+    """Let another writer give the columns each other's names."""
+    for old, new in (("id", "other"), ("n", "id"), ("other", "n")):
+        with made.lake.table.update_schema() as update:
+            update.rename_column(old, new)
+
+
+@pytest.mark.parametrize("when", ["before a post", "between two starts"])
+def test_a_file_is_rewritten_again_if_the_filter_means_another_column(
+    made: Filtered, when: str
+) -> None:
+    """It was rewritten without rows that the filter is no longer true for."""
+
+    def die() -> None:
+        raise DriverDiedError
+
+    if when == "before a post":
+        made.before_posts = [lambda: swap_names(made)]
+    else:
+        made.before_posts = [die]
+        with pytest.raises(DriverDiedError):
+            made.start(where="id < 7", allow_empty=True)
+        swap_names(made)
+    report = made.start(where="id < 7", allow_empty=True)
+    left = made.lake.table.scan().to_arrow()
+    # Even numbers are in both columns, odd ones in what is now n: there the filter is NULL.
+    assert sorted(left["n"].drop_null().to_pylist()) == [1, 3, 5, 7, 8, 9, *range(100, 110), 305]
+    assert (report.replaced_rows, sum(made.rewritten) > 1) == (4, True)
+
+
 def rewritten_groups(made: Filtered) -> list[Any]:
     """Return the new files that the ledger lists."""
     ledger = made.lake.ledger("r")

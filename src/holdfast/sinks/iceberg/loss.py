@@ -190,7 +190,7 @@ class Losses:
                 if verdict == "none":
                     continue
                 if verdict == "some":
-                    known = change.rewritten.get(_with_deletes(file, deletes))
+                    known = change.rewritten.get(_searched(file, deletes, where))
                     if known is None:
                         unseen.append(file)
                         continue
@@ -202,7 +202,7 @@ class Losses:
                 found.states.add(_state(file))
             for file, data_file in home.data_files(unseen, spec):
                 target = TargetFile.of(self.table, data_file, deletes.to(file))
-                state = _with_deletes(file, deletes)
+                state = _searched(file, deletes, where)
                 found.targets[state] = as_item(state, target)
         found.states |= {
             _state(file)
@@ -364,9 +364,10 @@ def _partition_text(partition: Partition) -> str:
     return f"{spec_id}:{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
 
 
-def _with_deletes(file: LiveFile, deletes: AppliedDeletes) -> str:
-    """Return all that decides which rows of a data file are live."""
-    return " ".join(sorted([_state(file), *map(_state, deletes.to(file))]))
+def _searched(file: LiveFile, deletes: AppliedDeletes, where: Where) -> str:
+    """Return all that decides which rows of a data file are live, and which of them go."""
+    live = sorted([_state(file), *map(_state, deletes.to(file))])
+    return " ".join([*live, where.meaning])
 
 
 def _may_go(files: Iterable[LiveFile], change: Change) -> Iterator[LiveFile]:

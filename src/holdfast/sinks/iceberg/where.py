@@ -147,6 +147,13 @@ class Where:
         """The columns that it uses."""
         return [field.name for field in self._needed]
 
+    @property
+    def meaning(self) -> str:
+        """Which columns its names are, and of which types: after a change it may match others."""
+        ids = sorted(extract_field_ids(self._bound))
+        schema = self._schema
+        return ", ".join(f"{schema.find_column_name(n)} {n} {schema.find_type(n)}" for n in ids)
+
     def verdict(self, file: DataFile, spec: PartitionSpec) -> Verdict:
         """Return which rows of a data file go, as far as metadata tells; deletes do not matter.
 
