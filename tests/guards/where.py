@@ -39,6 +39,13 @@ WHERE_GUARDS = (
         test="tests/unit/engine/test_commit_where.py -k means_another_column",
     ),
     Guard(
+        name="filter: a rewritten file is posted without a pause",
+        file="engine/commit.py",
+        before="if not replaces or (tally.conflict is None and not tally.is_late):",
+        after="if not replaces or tally.conflict is None:",
+        test="tests/unit/engine/test_commit_where.py -k no_pause",
+    ),
+    Guard(
         name="filter: a value is not rounded to the column's type",
         file="reading/iceberg_rows.py",
         before="    if not is_same:\n",

@@ -15,6 +15,7 @@ from holdfast.engine.interrupts import interruptible
 from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.passes import raise_problems
 from holdfast.engine.ports import Submitter
+from holdfast.engine.workbook import Tally
 from holdfast.errors import RunMismatchError, TableChangedError
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import (
@@ -162,6 +163,7 @@ class Rewrites:
     sink: Sink
     submitter: Submitter
     options: WriteOptions
+    tally: Tally
     _known: dict[str, Rewrite] | None = field(default=None, init=False)
 
     def known(self, view: TableView) -> dict[str, Rewrite]:
@@ -197,10 +199,18 @@ class Rewrites:
             if rewrite.group is None or rewrite.group.path in usable
         }
 
-    def run(self, view: TableView, change: Change, targets: Mapping[str, str]) -> set[str]:
+    def run(
+        self, view: TableView, change: Change, targets: Mapping[str, str], *, is_again: bool
+    ) -> set[str]:
         """Rewrite files, record what became of them, and return the states of those that are gone.
 
         Others may have replaced and deleted them meanwhile.
+
+        Args:
+            view: A look at the table.
+            change: The change that removes rows of the files.
+            targets: The files, as its loss names them.
+            is_again: Whether a post of this start was refused before.
 
         Raises:
             UnsupportedTableError: A file cannot be read, or not be written as it was.
@@ -226,6 +236,8 @@ class Rewrites:
             removed = sum(rewrite.removed_rows for rewrite in done)
             ledger.log.append(Rewritten(rewrites=part, removed_rows=removed))
             known.update({rewrite.state: rewrite for rewrite in done})
+            self.tally.searched_files += len(done)
+            self.tally.searched_again += len(done) if is_again else 0
             raise_problems(reports)
         return targets.keys() - known.keys()
 

@@ -57,6 +57,8 @@ class _Tally:
     """Outcomes of this start's posts."""
 
     posts: int = 0
+    # Whether the last attempt ended before its post, because files were rewritten or gone.
+    is_late: bool = False
     unknown: int = 0
     # The intent whose post got a conflict, until a look at the table confirms it.
     conflict: int | None = None
@@ -161,6 +163,7 @@ class Commit:
         replaces = change.removes != "nothing"
         attempts_max = _REPLACE_ATTEMPTS_MAX if replaces else _ATTEMPTS_MAX
         for attempt in range(1, attempts_max + 1):
+            tally.is_late = False
             try:
                 landed = self._try_once(change, reference, schemas, tally)
             except CatalogUnavailableError:
@@ -171,7 +174,7 @@ class Commit:
                 return replace(landed, posts=len(self.posted))
             if tally.unknown >= _UNKNOWN_MAX:
                 break
-            if not replaces or tally.conflict is None:
+            if not replaces or (tally.conflict is None and not tally.is_late):
                 # Computing the loss again takes longer than any pause: others would always win.
                 self.ledger.ports.sleep(_pause_s(attempt, self.ledger.ports.jitter))
         try:
@@ -218,6 +221,7 @@ class Commit:
         failpoint("after-file-check")
         nonce = self.ledger.ports.new_nonce()
         complete = self._with_loss(view, change, nonce)
+        tally.is_late = complete is None
         if complete is None:
             return None
         number, intent = self._write_intent(view, complete, reference, nonce)
@@ -279,7 +283,8 @@ class Commit:
             return None
         failpoint("after-loss")
         if complete.loss.targets and self.rewrites is not None:
-            left = self.rewrites.run(view, change, complete.loss.targets)
+            is_again = bool(self.posted)
+            left = self.rewrites.run(view, change, complete.loss.targets, is_again=is_again)
             if left and self.load().parent_snapshot_id == view.parent_snapshot_id:
                 lacks = f"its storage lacks {counted(len(left), 'file')} of the table"
                 raise StoreUnavailableError(

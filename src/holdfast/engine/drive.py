@@ -186,6 +186,8 @@ class Driver:
             withdrawn_rows=tally.withdrawn_rows,
             io=dict(tally.io),
             copied_files=tally.copied_files,
+            searched_files=tally.searched_files,
+            searched_again=tally.searched_again,
             rows_by_code=_rows_by_code(commit.log, book.work),
             quarantined_rows=book.work.quarantined_rows,
             cost_by_epoch=_cost_by_epoch(book.work),
@@ -295,6 +297,7 @@ class Driver:
                 sink=self.sink,
                 submitter=self.input.submitter,
                 options=options,
+                tally=book.tally,
             )
             commit = replace(commit, rewrites=rewrites)
         return commit.publish(change, book.seal(), book.schemas)

@@ -209,6 +209,9 @@ class Tally:
     # The tasks' use of storage: see `IoCounters`.
     io: Counter[str] = field(default_factory=Counter)
     copied_files: int = 0
+    # Files of the table: see `Report`.
+    searched_files: int = 0
+    searched_again: int = 0
     # Since the run began: see `Seal`.
     dropped_cost: float = 0.0
     killed_seconds: float = 0.0

@@ -45,6 +45,10 @@ class Report:
     replaced_files: int = 0
     replaced_rows: int = 0
     replaced_partitions: int = 0
+    # Data files that were read for rows that a filter matches, and written anew without these; of
+    # them, those that were read because others had changed the table before the commit.
+    searched_files: int = 0
+    searched_again: int = 0
     tasks: int = 0
     passes: int = 0
     seconds: float = 0.0
@@ -108,6 +112,8 @@ class Report:
         replaced = replaced_text(self.replaced_rows, self.replaced_files, self.replaced_partitions)
         if replaced:
             lines.append(("replaced", replaced))
+        if self.searched_files:
+            lines.append(("searched", self._searched()))
         if self.outcome == "committed":
             passes = f" in {self.passes} passes" if self.passes > 1 else ""
             lines.append(("tasks", f"{self.tasks:,}{passes}"))
@@ -143,6 +149,12 @@ class Report:
             lines.append(("in table", "unknown: the table's history no longer shows it"))
         lines.append(("time", f"{self.seconds:.1f} s"))
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
+
+    def _searched(self) -> str:
+        text = f"{counted(self.searched_files, 'file')} for rows to replace"
+        if not self.searched_again:
+            return text
+        return f"{text}, {self.searched_again:,} of them because others changed the table"
 
     def _storage(self) -> str:
         read, written = (int(self.io[name]) for name in ("bytes_read", "bytes_written"))

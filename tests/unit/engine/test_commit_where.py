@@ -121,7 +121,8 @@ def test_of_a_file_with_both_the_other_rows_stay(made: Filtered) -> None:
     report = made.start(3, 4, where="id < 7")
     assert made.rows == [3, 4, 7, 8, 9, *range(100, 110), 305, None]
     assert (report.replaced_rows, report.replaced_files, report.posts) == (7, 1, 1)
-    assert sum(made.rewritten) == 1
+    assert sum(made.rewritten) == report.searched_files == 1
+    assert "searched  1 file for rows to replace\n" in str(report)
     old = made.lake.table.scan(snapshot_id=before.snapshot_id).to_arrow()
     assert old.num_rows == 22
     summary = made.lake.table.current_snapshot()
@@ -164,6 +165,27 @@ def test_after_a_conflict_only_new_files_are_rewritten(made: Filtered) -> None:
     report = made.start(1, where="id < 7")
     assert made.rows == [1, 7, 8, 8, 9, 50, *range(100, 110), 305, None]
     assert (report.posts, report.replaced_rows, sum(made.rewritten)) == (3, 8, 2)
+    assert (report.searched_files, report.searched_again) == (2, 1)
+    searched = "searched  2 files for rows to replace, 1 of them because others changed the table"
+    assert searched in str(report)
+
+
+def test_there_is_no_pause_between_a_rewrite_and_its_post(
+    made: Filtered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others who add a file every two seconds would add the next one in the pause."""
+    run, others = RewritePlan.run, [6, 5, 4, 3]
+
+    def beside(plan: RewritePlan, batches: Any, **place: int) -> Any:  # noqa: ANN401
+        if others:
+            made.append([others.pop(), 50])
+        return run(plan, batches, **place)
+
+    monkeypatch.setattr(RewritePlan, "run", beside)
+    report = made.start(1, where="id < 7")
+    assert made.rows == [1, 7, 8, 9, *[50] * 4, *range(100, 110), 305, None]
+    assert (report.posts, report.searched_files, others) == (1, 5, [])
+    assert made.lake.time.sleeps == []
 
 
 def test_a_file_that_goes_while_it_is_rewritten_is_left_out(
