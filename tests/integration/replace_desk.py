@@ -55,6 +55,7 @@ SPARING_WHERE = Mode(
     stays=f"{WHERE.stays} OR id >= 9000",
     options={**WHERE.options, **_SPARES},
 )
+BY_FILTER = (WHERE, SPARING_WHERE)
 
 
 @dataclass

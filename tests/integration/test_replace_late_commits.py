@@ -18,13 +18,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast.sinks.iceberg.catalog import open_catalog
-from tests.integration.replace_desk import ALL, MODES, PARTITIONS, Mode, Target
+from tests.integration.replace_desk import ALL, MODES, PARTITIONS, WHERE, Mode, Target
 from tests.integration.test_replaced_files import Lake
 from tests.stack_access import Stack
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
 
-each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+each_mode = pytest.mark.parametrize("mode", [*MODES, WHERE], ids=lambda mode: mode.name)
 
 
 @pytest.fixture
@@ -37,8 +37,14 @@ def target(lake: SparkSession, namespace: str, stack: Stack, ledger: dict[str, A
 class Planner:
     """Plans commits of Java on the table as it is when this is made."""
 
-    def __init__(self, target: Target) -> None:
-        """Load the table as Spark does."""
+    def __init__(self, target: Target, *, larger: bool = True) -> None:
+        """Load the table as Spark does.
+
+        Args:
+            target: The table.
+            larger: Which of a partition's two files commits are planned for.
+        """
+        self.choose = max if larger else min
         session: Any = target.lake.session
         self.io = target.lake.load("t").io
         self.iceberg = session._jvm.org.apache.iceberg  # noqa: SLF001 - there is no public way.
@@ -51,11 +57,11 @@ class Planner:
         return self.iceberg.expressions.Expressions.equal("p", partition)
 
     def file(self, partition: int) -> Any:  # noqa: ANN401 - Java's.
-        """Return the larger of a partition's two files."""
+        """Return the file of a partition."""
         found, tasks = [], self.table.newScan().filter(self.is_in(partition)).planFiles().iterator()
         while tasks.hasNext():
             found.append(tasks.next().file())
-        return max(found, key=lambda file: file.recordCount())
+        return self.choose(found, key=lambda file: file.recordCount())
 
     def copy(self, partition: int) -> Any:  # noqa: ANN401 - Java's.
         """Return a new file with the same rows as that file."""
@@ -77,6 +83,22 @@ class Planner:
         writer.close()
         planned = self.table.newRowDelta().addDeletes(writer.toDeleteFile())
         return planned.validateFromSnapshot(self.start).validateDataFilesExist([file.location()])
+
+    def rewrite_of_deletes(self, partition: int) -> Any:  # noqa: ANN401 - Java's.
+        """Plan a new file in place of one with that file's deletes."""
+        tasks = self.table.newScan().filter(self.is_in(partition)).planFiles().iterator()
+        deletes = []
+        while tasks.hasNext():
+            deletes += [*tasks.next().deletes()]
+        (old,) = deletes
+        path = f"{old.location()}.{uuid.uuid4().hex}.parquet"
+        with self.io.new_input(old.location()).open() as stored:
+            data = stored.read()
+        with self.io.new_output(path).create() as new:
+            new.write(data)
+        made = self.iceberg.FileMetadata.deleteFileBuilder(self.table.spec()).copy(old)
+        planned = self.table.newRewrite().validateFromSnapshot(self.start)
+        return planned.deleteFile(old).addFile(made.withPath(path).build())
 
     def compaction(self, partition: int) -> Any:  # noqa: ANN401 - Java's.
         """Plan a rewrite of that file."""
@@ -107,16 +129,35 @@ def test_what_was_planned_for_files_that_we_removed_is_refused(target: Target, m
     target.check_rows(mode, java.start)
 
 
-def test_what_was_planned_for_files_that_we_kept_lands(target: Target) -> None:
+@pytest.mark.parametrize(
+    ("mode", "deleted"), [(PARTITIONS, 1003), (WHERE, 1103)], ids=("partitions", "where")
+)
+def test_what_was_planned_for_files_that_we_kept_lands(
+    target: Target, mode: Mode, deleted: int
+) -> None:
     """Their entries are in manifests that we have rewritten, and are found there."""
-    java = Planner(target)
+    java = Planner(target, larger=mode is PARTITIONS)
     planned = [java.compaction(2), java.delete_of_first(3)]
-    target.replace(PARTITIONS)
+    target.replace(mode)
     for commit in planned:
         commit.commit()
     assert target.sql("SELECT count(*) FROM {t}.delete_files") == [(1,)]
-    stays = target.as_of(java.start).where("p > 1 AND id != 1003")
+    stays = target.as_of(java.start).where(f"({mode.stays}) AND id != {deleted}")
     target.check_equal(stays.union(target.source()))
+
+
+def test_a_planned_rewrite_of_deletes_brings_no_row_back(target: Target) -> None:
+    """They are for a file that we wrote anew without the deleted row."""
+    target.sql(
+        "ALTER TABLE {t} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')",
+        "DELETE FROM {t} WHERE id IN (1001, 1021)",
+    )
+    java = Planner(target)
+    planned = java.rewrite_of_deletes(1)
+    target.replace(WHERE)
+    with pytest.raises(Py4JJavaError, match=r"ValidationException: .*Missing required files"):
+        planned.commit()
+    target.check_rows(WHERE, java.start)
 
 
 @each_mode
@@ -145,7 +186,8 @@ def test_a_planned_delete_by_condition_is_applied_to_our_rows(target: Target, mo
     delete.commit()
     replace.commit()
     before = target.as_of(java.start)
-    target.check_equal(before.where(mode.stays).union(before.where("p = 0 AND id < 1100")))
+    stays = before.where(f"({mode.stays}) AND p > 1")
+    target.check_equal(stays.union(before.where("p = 0 AND id < 1100")))
 
 
 class Gate:
@@ -171,14 +213,22 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "mode"),
-    [("merge-on-read", ALL), ("copy-on-write", PARTITIONS)],
-    ids=("merge-on-read", "copy-on-write"),
+    ("how", "mode", "id_"),
+    [
+        ("merge-on-read", ALL, 1001),
+        ("copy-on-write", PARTITIONS, 1001),
+        ("merge-on-read", WHERE, 1021),
+        pytest.param("copy-on-write", WHERE, 1021, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: value.name if isinstance(value, Mode) else str(value),
 )
 def test_a_delete_of_spark_that_began_before_ours_is_refused(
-    target: Target, tmp_path: Path, how: str, mode: Mode
+    target: Target, tmp_path: Path, how: str, mode: Mode, id_: int
 ) -> None:
-    """It has read the old rows when we land, and commits after us, in the weaker isolation."""
+    """It has read the old rows when we land, and commits after us, in the weaker isolation.
+
+    By a filter the row itself stays, but in another file.
+    """
     gate, errors, before = Gate(tmp_path), [], target.snapshots()[0]
     target.lake.session.udf.register("at_gate", gate, "boolean")
     settings = f"'write.delete.mode'='{how}', 'write.delete.isolation-level'='snapshot'"
@@ -186,7 +236,7 @@ def test_a_delete_of_spark_that_began_before_ours_is_refused(
 
     def delete() -> None:
         try:
-            target.sql("DELETE FROM {t} WHERE id = 1001 AND at_gate(id)")
+            target.sql(f"DELETE FROM {{t}} WHERE id = {id_} AND at_gate(id)")
         except Exception as error:  # noqa: BLE001 - shown below.
             errors.append(str(error))
 
