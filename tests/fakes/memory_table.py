@@ -43,7 +43,7 @@ from holdfast.sinks.staged import refuse_foreign, refuse_outside
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_writer import MemoryWriterSpec, TimedFiles, size_of
 
-__all__ = ["DriverDiedError", "MemorySnapshot", "MemoryTable", "PostFault"]
+__all__ = ["DriverDiedError", "MemorySnapshot", "MemoryTable", "PostFault", "Removal"]
 
 
 class PostFault(Enum):
@@ -71,9 +71,20 @@ class MemorySnapshot:
     sequence_number: int
     mark: RunMark | None = None
     groups: tuple[StagedGroup, ...] = ()
-    # The files that it removes, and what the post has written for that.
+    # The files that it removes, the rows of these that stay, and what the post has written.
     removed: frozenset[str] = frozenset()
+    carried: tuple[StagedGroup, ...] = ()
     written: tuple[str, ...] = ()
+    # The position deletes that it adds, by path.
+    deletes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What a loss means for the next snapshot: the files that go, and new ones with their rest."""
+
+    paths: frozenset[str] = frozenset()
+    carried: tuple[StagedGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +103,7 @@ class _Post:
     run_id: str
     mark: RunMark
     groups: tuple[StagedGroup, ...]
-    removed: frozenset[str]
+    removal: Removal
     written: tuple[str, ...]
 
 
@@ -152,7 +163,7 @@ class MemoryTable:
             if head is None:
                 break
             snapshot = self.snapshots[head]
-            files = [file for group in snapshot.groups for file in group.files]
+            files = [f for group in (*snapshot.groups, *snapshot.carried) for f in group.files]
             found += [file for file in files if file.path not in gone]
             gone |= snapshot.removed
             head = snapshot.parent_id
@@ -366,7 +377,7 @@ class MemoryTable:
             rows=sum(file.rows for file in files),
             size_bytes=sum(file.size_bytes for file in files),
             writes={f"mem://metadata/{name}-0": 10} if files else {},
-            handle=frozenset(file.path for file in files),
+            handle=Removal(paths=frozenset(file.path for file in files)),
         )
 
     def rewriter(self, view: TableView, change: Change) -> RewriterSpec:  # noqa: ARG002
@@ -385,7 +396,7 @@ class MemoryTable:
             run_id=run_id,
             mark=mark,
             groups=tuple(change.adds),
-            removed=change.loss.handle or frozenset(),
+            removal=change.loss.handle or Removal(),
             written=tuple(change.loss.writes),
         )
         outcome = self._deliver(post, self.post_faults.popleft() if self.post_faults else None)
@@ -437,7 +448,8 @@ class MemoryTable:
                 snapshot_id=post.mark.snapshot_id,
                 mark=post.mark,
                 groups=post.groups,
-                removed=post.removed,
+                removed=post.removal.paths,
+                carried=post.removal.carried,
                 written=post.written,
                 **self._on_head(),
             )

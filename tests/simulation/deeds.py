@@ -69,6 +69,10 @@ DEEDS: dict[str, Deed] = {
     "rewind": _harmful("the catalog denies what the log says: TableChangedError"),
     "widen a column": _harmless("Iceberg reads old files as the wider type"),
     "hide the history": _harmless("the mark is found without it"),
+    "expire": _harmless("what it removes is in no snapshot that a later look finds"),
+    "rewrite manifests": _harmless("the same files are live"),
+    "undo": _harmless_to_rows("what another writer did last, before the run has landed"),
+    "unlink a file": _harmful("the table lists a file that is gone: StoreUnavailableError"),
     # ---- to a Lance dataset -------------------------------------------------------------------
     "restore": _harmful("what landed is gone: CommittedThenRemovedError"),
     "clean up": _harmful_in_doubt("a post may stay in doubt for ever: CommitUnknownError"),

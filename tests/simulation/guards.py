@@ -28,6 +28,7 @@ from holdfast.sinks.base import Change, Loss, Outcome, TableView
 from holdfast.storage.port import StorageError
 from holdfast.worker import replay
 from tests.fakes.memory_table import MemorySnapshot
+from tests.simulation.filtered_guards import FILTERED_GUARDS
 from tests.simulation.lance_guards import LANCE_GUARDS
 from tests.simulation.table import SimTable
 
@@ -278,6 +279,7 @@ GUARDS: dict[str, Patches] = {
     ],
     "claim in turn": lambda: [mock.patch.object(RunLog, "try_claim", RunLog.claim)],
     "named intents": lambda: [mock.patch.object(commit, "intent_named", _named_by_number)],
+    **FILTERED_GUARDS,
     **LANCE_GUARDS,
 }
 

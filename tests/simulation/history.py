@@ -30,6 +30,7 @@ from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance
 from tests.simulation.columns import filled
 from tests.simulation.deeds import DEEDS
+from tests.simulation.filtered_table import WHERE, FilteredTable
 from tests.simulation.lance_table import LanceSimTable
 from tests.simulation.scale import scaled_down
 from tests.simulation.setting import Setting, TableFormat
@@ -37,7 +38,7 @@ from tests.simulation.signals import simulated_signals
 from tests.simulation.spark import SimSpark
 from tests.simulation.store import SimStorage
 from tests.simulation.table import SimTable
-from tests.simulation.transforms import Mended, Misfit, Transform
+from tests.simulation.transforms import Mended, Misfit, Outsider, Transform
 from tests.simulation.world import Actor, DiedError, Faults, World
 
 STORE, RUN_ID = "s3://store", "r"
@@ -141,7 +142,8 @@ class History:
             self.world.stalls[step] = (20.0, 300.0, LONG_S)[chance.of(3)]
         self.storage, self.before_sweep = SimStorage(self.world), SimStorage(self.world)
         self.storage.overwrites = self.setting.unsafe_store
-        kind = LanceSimTable if self.setting.format == "lance" else SimTable
+        iceberg = FilteredTable if self.setting.is_filtered else SimTable
+        kind = LanceSimTable if self.setting.format == "lance" else iceberg
         self.table = kind(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
         )
@@ -315,6 +317,7 @@ class History:
             session_time_zone="UTC",
             ansi_mode="true",
             version="",
+            where=WHERE if setting.is_filtered else "",
         )
 
         options = self._options(ledger, view)
@@ -349,7 +352,8 @@ class History:
             self._called(ledger, batch, is_mended=is_mended)
             return filled(columns, batch["id"].cast(pa.int64()).to_pylist()) if columns else {}
 
-        faulty = Misfit if setting.misfit else Transform
+        outsider = Outsider if setting.outside else Transform
+        faulty = Misfit if setting.misfit else outsider
         chosen: dict[str, Any] = {
             "transform": (Mended if self.is_mended else faulty)(called),
             # A script that is older than a column of the table leaves it NULL.
@@ -365,6 +369,7 @@ class History:
             "cost": 1.0 if setting.is_priced else 0.0,
             "allow_empty": True,
             "isolation_level": "snapshot" if setting.spares_others else "serializable",
+            "where": WHERE if setting.is_filtered else None,
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

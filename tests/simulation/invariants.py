@@ -206,7 +206,8 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     table = history.table
     snapshot = table.ever[0]
     paths = [file.path for group in snapshot.groups for file in group.files]
-    gone = [path for path in paths if path not in table.files]
+    rest = [file.path for group in snapshot.carried for file in group.files]
+    gone = [path for path in (*paths, *rest) if path not in table.files]
     if gone:
         # A rewound catalog may accept what was given up for good, and so may a restored ledger.
         is_undone = history.is_rewound or (history.is_ledger_moved and "sweep" in history.deeds)
@@ -232,7 +233,7 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
         return found
     if is_sure and sorted([*ids, *aside]) not in history.inputs:
         found.append(f"rows {ids} have landed, {aside} were set aside, of {history.setting.rows}")
-    if set(aside) - history.setting.poison - {history.setting.flaky}:
+    if set(aside) - history.setting.poison - history.setting.outside - {history.setting.flaky}:
         found.append(f"{aside} were set aside, but only {history.setting.poison} fail")
     return found
 

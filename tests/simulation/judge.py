@@ -49,6 +49,7 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
     counts["calls"] = history.world.steps
     counts["landed"] = len(history.table.ever)
     counts["on lance"] = int(history.setting.format == "lance")
+    counts["by a filter"] = int(history.setting.is_filtered)
     counts["starts"] = len(history.starts)
     return Verdict(
         seed=seed,

@@ -14,6 +14,8 @@ from holdfast.errors import HoldfastError, RunCommittedError, TableMissingError
 from holdfast.model.records import Identity, open_json
 from holdfast.model.stored import RecordDamagedError
 from holdfast.sinks.base import Sink, TableView
+from tests.simulation.filtered_others import work_beside
+from tests.simulation.filtered_table import FilteredTable
 from tests.simulation.history import LAYOUT, LONG_S, STORE, History
 from tests.simulation.lance_table import LanceSimTable
 from tests.simulation.ledger_others import copy_ledger, cut_ledger, restore_ledger
@@ -111,6 +113,9 @@ def _hide(history: History) -> None:
 
 
 def _append(history: History) -> None:
+    if history.setting.is_filtered:
+        work_beside(history)
+        return
     history.table.append_rows()
     history.did("append")
     if history.setting.replaces and not history.table.ever and history.world.chance.of(2, 0.4):
@@ -196,7 +201,8 @@ def _remove_orphans(history: History) -> None:
     table, objects = history.table, history.storage.objects
     # A rule of the store may remove old objects of the ledger too.
     mine = [uri for uri in objects if uri.endswith((".keys", ".chunk", ".failed"))]
-    free = sorted({*table.files, *mine} - table.checked)
+    listed = table.reached if isinstance(table, FilteredTable) else set()
+    free = sorted({*table.files, *mine} - table.checked - listed)
     if free:
         path = free[history.world.chance.of(len(free))]
         history.files_removed = True
@@ -217,6 +223,7 @@ def _remove_old_orphans(history: History) -> None:
     referred = {
         path for snapshot in table.ever for group in snapshot.groups for path in group.paths
     }
+    referred |= table.reached if isinstance(table, FilteredTable) else set()
     old = {path for path in table.files if table.files.written_at[path] < before}
     world.sleep(LONG_S)
     for path in sorted((old - referred).intersection(table.files)):

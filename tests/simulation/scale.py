@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import commit, input_check, passes, resolve, takeover
+from holdfast.engine import base, commit, input_check, passes, resolve, takeover
 from holdfast.ledger import parts, row_files
 from holdfast.storage.runtime import IoRuntime
 from holdfast.worker import replay
@@ -40,6 +40,9 @@ def scaled_down(setting: Setting) -> Iterator[None]:
     ]
     if setting.low_bounds:
         values += [(module, name, 1) for module, name in _BOUNDS]
+    if setting.is_filtered:
+        values.append((base, "_OLD_AFTER_S", setting.old_after_s))
+        values += [(base, "_FILES_OF_A_JOB", 1)] if setting.low_bounds else []
     if "catalog outage" in setting.others:  # Otherwise no outage is long enough to give up.
         values.append((commit, "_UNKNOWN_MAX", 3))
     with contextlib.ExitStack() as patches, warnings.catch_warnings():

@@ -66,6 +66,10 @@ class Setting:
     replaces: bool = False
     # Whether rows that others add meanwhile stay then.
     spares_others: bool = False
+    # Whether only the rows go for which a filter is true, and the rows that the transform puts
+    # outside of it, until it is fixed.
+    is_filtered: bool = False
+    outside: frozenset[int] = frozenset()
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
@@ -115,6 +119,11 @@ class Setting:
         )
         if drawn.replaces:
             drawn = drawn.as_spared() if chance.of(2, 0.4) else drawn
+            if drawn.format == "iceberg" and chance.of(4):
+                drawn = drawn.as_filtered(
+                    *([], ["old orphans"])[chance.of(2, 0.2)],
+                    outside=frozenset({0} if chance.of(2, 0.1) else ()),
+                )
         # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
         if "owner" in drawn.others and chance.of(2):
             drawn = drawn.as_slow()
@@ -123,6 +132,11 @@ class Setting:
     def as_spared(self) -> Setting:
         """Return the setting of a replace that leaves others' rows alone, with some to be left."""
         return replace(self, spares_others=True, others=(*self.others, "writer", "writer"))
+
+    def as_filtered(self, *more: str, outside: frozenset[int] = frozenset()) -> Setting:
+        """Return the setting of a replace by a filter, with a writer and others beside it."""
+        others = (*self.others, "writer", *more)
+        return replace(self, is_filtered=True, outside=outside, others=others)
 
     def as_scan(self) -> Setting:
         """Return the setting for a scan: its rows need no keys and are the same for all readers."""
@@ -160,7 +174,7 @@ class Setting:
                 Otherwise a run continues with them, unless its files are pinned.
         """
         fails = bool(self.poison) and not self.max_errors and not self.is_mended
-        fails |= self.misfit and not self.is_mended
+        fails |= (self.misfit or bool(self.outside)) and not self.is_mended
         fails |= self.strict_code and self.is_mended
         fails |= self.is_derived and self.loses_a_row
         goes_on = self.input == "grows" and not self.is_scan and not has_landed

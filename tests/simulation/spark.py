@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import JobFailedError
 from holdfast.ledger.row_files import KeyFiles
-from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan
+from holdfast.worker.replay import ITEM_COLUMN, ReplayPlan, RewritePlan
 from holdfast.worker.reports import TaskProblem, TaskReport
 from holdfast.worker.task import ItemPlan, TaskPlan
 from tests.fakes.memory_submitter import MemorySubmitter, partition
@@ -74,14 +74,14 @@ class SimSpark(MemorySubmitter):
         return self._run(plan, lambda: self._dealt(ids))
 
     def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
-        """Run the replay of each item."""
+        """Run the plan over each item; an attempt to rewrite a file has the same as the first."""
         rows = [pa.RecordBatch.from_pydict({ITEM_COLUMN: [item]}) for item in items]
 
         def deal() -> list[pa.RecordBatch]:
             shift = self._world.chance.of(len(rows))
             return rows[shift:] + rows[:shift]
 
-        return self._run(plan, deal)
+        return self._run(plan, (lambda: rows) if isinstance(plan, RewritePlan) else deal)
 
     @property
     def slots(self) -> int:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+# A key that no filter of a history is true for.
+OUTSIDE = -9_000
+
 
 class Transform:
     """Hands each batch to the history, which decides what happens to it.
@@ -38,6 +41,16 @@ class Misfit(Transform):
         """Work on a batch."""
         self._called(batch, False)  # noqa: FBT003 - not mended.
         return batch.rename_columns(["unknown"])
+
+
+class Outsider(Transform):
+    """Puts one row outside of the filter by which a run replaces rows."""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Work on a batch."""
+        rows = super().__call__(batch)
+        ids = [OUTSIDE if id_ == 0 else id_ for id_ in rows["id"].to_pylist()]
+        return rows.set_column(0, "id", pa.array(ids, pa.int64()))
 
 
 def fitted(batch: pa.RecordBatch, more: dict[str, pa.Array]) -> pa.RecordBatch:

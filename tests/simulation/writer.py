@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -84,6 +84,8 @@ class SimWriterSpec(MemoryWriterSpec):
             may_lack=may_lack,
         )
         self.columns, self.written_for = columns, table.written_for
+        # Raises if the filter of an overwrite is not true for some rows.
+        self.refuse_outside: Callable[[pa.RecordBatch], None] = lambda _rows: None
         self._world = world
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002
@@ -104,7 +106,13 @@ class _SimWriter(MemoryWriter):
     def __init__(self, spec: SimWriterSpec, task_name: str, world: World) -> None:
         super().__init__(spec, task_name)
         self._columns, self._written_for = spec.columns, spec.written_for
+        self._refuse_outside = spec.refuse_outside
         self._world = world
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = super().fit(batch)
+        self._refuse_outside(rows)
+        return rows
 
     def cut(self) -> list[StagedGroup]:
         self._world.pause("close the files")

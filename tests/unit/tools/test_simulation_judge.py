@@ -19,6 +19,8 @@ from tests.simulation.world import DiedError
 _FORMATS: tuple[TableFormat, ...] = ("iceberg", "lance")
 # The most histories to search until column names are swapped in one while a chunk waits.
 _SLOW_HISTORIES = 400
+# The most histories to search, one in ten of which replaces rows by a filter.
+_FILTERED_HISTORIES = 2_000
 
 
 def _wrong(
@@ -114,4 +116,39 @@ def test_values_replayed_into_another_column_of_the_same_name_are_a_violation(
     apart(run)
     (by_name, as_shipped) = found
     assert " landed in Column(" in by_name[0]
+    assert as_shipped == []
+
+
+def _filtered(seed: int, guard: str | None = None) -> list[str]:
+    """Return the violations in a history whose run replaces rows by a filter."""
+    history = History(seed, KINDS_OF_OTHERS)
+    if not history.setting.is_filtered:
+        return []
+    with without(guard):
+        history.run()
+        return violations(history)
+
+
+@pytest.mark.parametrize(
+    ("guard", "violation"),
+    [
+        ("deletes in the state", " has the rows "),
+        ("rest of a file", " has the rows "),
+        ("rewritten files there", "files of the snapshot are gone"),
+        ("rest in use", "files of the snapshot are gone"),
+    ],
+)
+def test_what_a_replacement_by_a_filter_needs_is_found(guard: str, violation: str) -> None:
+    """Each broken step of it is found, in a history that the real code completes correctly."""
+    found: list[list[str]] = []
+
+    def run() -> None:
+        for seed in range(_FILTERED_HISTORIES):
+            if wrong := _filtered(seed, guard):
+                found.extend([wrong, _filtered(seed)])
+                return
+
+    apart(run)
+    (broken, as_shipped) = found
+    assert violation in broken[0]
     assert as_shipped == []

@@ -1,0 +1,79 @@
+"""Guards that a replacement by a filter needs, each of which can be removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from holdfast.engine import cleanup
+from holdfast.engine.base import Rewrites
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.parts import read_rewrites
+from holdfast.model.work import Rewrite
+from holdfast.sinks.base import Change, Loss, TableView
+from tests.simulation import filtered_table
+from tests.simulation.filtered_table import FilteredTable
+
+# ruff: noqa: SLF001, PT008 - the product is taken apart on purpose.
+
+_loss = FilteredTable.loss
+_written = cleanup._written
+
+
+def _loss_without_the_rest(
+    table: FilteredTable, view: TableView, change: Change, name: str
+) -> Loss:
+    """Act as a sink that removes a file of which only some rows go."""
+    found = _loss(table, view, change, name)
+    return found if found.targets else replace(found, handle=replace(found.handle, carried=()))
+
+
+def _loss_of_added_rows(table: FilteredTable, view: TableView, change: Change, name: str) -> Loss:
+    """Act as a sink that looks into files that others have added, too."""
+    return _loss(table, view, replace(change, base=None), name)
+
+
+def _listed(rewrites: Rewrites) -> dict[str, Rewrite]:
+    ledger = rewrites.ledger
+    parts = [read_rewrites(ledger.storage, ledger.layout, part) for part in ledger.log.rewritten]
+    return {rewrite.state: rewrite for part in parts for rewrite in part}
+
+
+def _all_known(rewrites: Rewrites, _view: TableView) -> dict[str, Rewrite]:
+    """Act as a commit that does not look whether rewritten files are there."""
+    if rewrites._known is None:
+        rewrites._known = _listed(rewrites)
+    return rewrites._known
+
+
+def _old_ones_too(rewrites: Rewrites, _view: TableView) -> dict[str, Rewrite]:
+    """Act as a commit that uses files that were rewritten long ago, if they are there."""
+    return _listed(rewrites)
+
+
+def _written_without_the_rest(ledger: Ledger, parts: Sequence[str]) -> dict[int, dict[str, int]]:
+    """Act as an intent that lists manifests only."""
+    found = _written(ledger, parts)
+    return {
+        number: {path: size for path, size in objects.items() if "/data/" not in path}
+        for number, objects in found.items()
+    }
+
+
+FILTERED_GUARDS: dict[str, Callable[[], list[Any]]] = {
+    "deletes in the state": lambda: [
+        mock.patch.object(filtered_table, "state_of", lambda path, _deletes: path)
+    ],
+    "rest of a file": lambda: [mock.patch.object(FilteredTable, "loss", _loss_without_the_rest)],
+    "spared matches": lambda: [mock.patch.object(FilteredTable, "loss", _loss_of_added_rows)],
+    "rewritten files there": lambda: [mock.patch.object(Rewrites, "known", _all_known)],
+    "old rewritten files": lambda: [
+        mock.patch.object(Rewrites, "_of_earlier_starts", _old_ones_too)
+    ],
+    "rest in use": lambda: [
+        mock.patch.object(cleanup, "_written", _written_without_the_rest),
+        mock.patch.object(FilteredTable, "live_files", lambda *_arguments: set()),
+    ],
+}
