@@ -178,11 +178,11 @@ class FilteredTable(SimTable):
 
     def append_file(self, kind: str, *, has_bounds: bool = True) -> None:
         """Let another writer add a file."""
-        kinds = ("inside", "outside", "outside") if kind == "mixed" else (kind,)
+        sides = ("inside", "outside", "outside") if kind == "mixed" else (kind,)
         ids = []
-        for one in kinds:
-            self._others_ids[one] -= 1
-            ids.append(self._others_ids[one])
+        for side in sides:
+            self._others_ids[side] -= 1
+            ids.append(self._others_ids[side])
         self.foreign_rows(ids)
         if not has_bounds:
             self.boundless.update(self.newest_files())

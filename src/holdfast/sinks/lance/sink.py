@@ -185,7 +185,7 @@ class LanceSink(StagedFiles):
         except RecordDamagedError as error:
             raise LedgerDamagedError(uri=self.name, reason=str(error)) from error
         for group in groups:
-            self._refuse_other_file(group)
+            self._fragment(group)
         if changes:
             raise TableChangedError(table=self.name, change="; ".join(changes))
         self.refuse_missing_files(view, groups)
@@ -366,29 +366,19 @@ class LanceSink(StagedFiles):
         Raises:
             LedgerDamagedError: The ledger's details of the group are not what was written.
         """
-        self._refuse_other_file(group)
-        found = group.detail["fragment"]
         try:
+            found = group.detail["fragment"]
+            own = f"{self._place.data}/{found['files'][0]['path']}"
             if any(found.get(name) for name in _RARE):
-                return FragmentMetadata.from_json(json.dumps(found))
-            # As Lance's own reader does it, without the way through JSON, which takes longer.
-            files = [DataFile(**file) for file in found["files"]]
-            return FragmentMetadata(found["id"], files, found["physical_rows"])
+                made = FragmentMetadata.from_json(json.dumps(found))
+            else:  # As Lance itself reads it, without the way through JSON, which takes longer.
+                files = [DataFile(**file) for file in found["files"]]
+                made = FragmentMetadata(found["id"], files, found["physical_rows"])
         except Exception as error:  # Lance's own reader raises errors of every kind.
-            raise LedgerDamagedError(uri=group.path, reason=in_short(error)) from error
-
-    def _refuse_other_file(self, group: StagedGroup) -> None:
-        """Refuse details of a group that name another file than the group does.
-
-        Raises:
-            LedgerDamagedError: They do, or name none.
-        """
-        try:
-            own = f"{self._place.data}/{group.detail['fragment']['files'][0]['path']}"
-        except (KeyError, IndexError, TypeError) as error:
             raise LedgerDamagedError(uri=group.path, reason=in_short(error)) from error
         if own != group.path:
             raise LedgerDamagedError(uri=group.path, reason=f"its fragment is in {own}")
+        return made
 
     def _under_own_name(self, target: StagedGroup) -> StagedGroup:
         fragment = json.loads(json.dumps(target.detail["fragment"]))
