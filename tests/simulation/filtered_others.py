@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.filtered_table import FilteredTable
+from tests.simulation.filtered_table import FILE_ROWS, FilteredTable
 from tests.simulation.history import History
 
 _ACTS_MAX = 4
 _MOMENTS_MAX = 8
 _CALLS_MAX = 6
-_KINDS = ("mixed", "inside", "outside")
 
 
 def work_beside(history: History) -> None:
@@ -35,7 +34,7 @@ def work_beside(history: History) -> None:
 
 def _append(history: History, table: FilteredTable) -> None:
     chance = history.world.chance
-    kind = _KINDS[chance.of(len(_KINDS))]
+    kind = FILE_ROWS[chance.of(len(FILE_ROWS))]
     table.append_file(kind, has_bounds=chance.of(2, 0.4) == 0)
     history.did("append", kind)
 

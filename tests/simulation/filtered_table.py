@@ -32,7 +32,8 @@ WHERE = f"{KEY} > {_EDGE}"
 _READ_FAULTS = 0.004
 
 # What a foreign file holds: rows for which the filter is true, is not, or both.
-Rows = Literal["mixed", "inside", "outside"]
+FileRows = Literal["mixed", "inside", "outside"]
+FILE_ROWS: tuple[FileRows, ...] = ("mixed", "inside", "outside")
 # What the filter says about all rows of a file, as far as bounds tell.
 Verdict = Literal["all", "none", "some"]
 
@@ -76,7 +77,7 @@ class FilteredTable(SimTable):
         self._others_ids = {"inside": 0, "outside": _EDGE}
         super().__init__(world, empty=empty, file_rows=file_rows)
         if not empty:
-            for kind in ("mixed", "inside", "outside"):
+            for kind in FILE_ROWS:
                 self.append_file(kind)
 
     # ---- what the engine asks for ------------------------------------------------------------
@@ -176,7 +177,7 @@ class FilteredTable(SimTable):
         """Let another writer add a file with rows of both kinds."""
         self.append_file("mixed")
 
-    def append_file(self, kind: str, *, has_bounds: bool = True) -> None:
+    def append_file(self, kind: FileRows, *, has_bounds: bool = True) -> None:
         """Let another writer add a file."""
         sides = ("inside", "outside", "outside") if kind == "mixed" else (kind,)
         ids = []

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import TruncateTransform
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import DoubleType, FloatType, LongType, NestedField
 
 from holdfast.engine import base
 from holdfast.engine.cleanup import abort, sweep
@@ -287,6 +287,24 @@ def test_a_file_is_rewritten_again_if_the_filter_means_another_column(
     assert (report.replaced_rows, sum(made.rewritten) > 1) == (4, True)
 
 
+def test_a_file_is_rewritten_again_if_a_column_of_the_filter_is_wider(tmp_path: Path) -> None:
+    """As a double, the number that was the float 0.1 is not at most 0.1."""
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "f", FloatType()))
+    sink, _ = new_table(tmp_path, schema)
+    lake = Lake(sink)
+    lake.time.pass_by(time.time() - lake.time.now())
+    rows = {"id": pa.array([1, 2]), "f": pa.array([0.1, 5.0], pa.float32())}
+    lake.table.append(pa.table(rows))
+    where = "f <= 0.1"
+    view = sink.load()
+    before = sink.loss(view, Change(removes="where", where=where), "n").targets
+    lake.table.update_schema().update_column("f", DoubleType()).commit()
+    after = sink.loss(sink.load(), Change(removes="where", where=where), "n").targets
+    assert len(before) == len(after) == 1
+    assert before.keys() != after.keys()
+
+
+@pytest.mark.parametrize("how", ["gone", "old"])
 def rewritten_groups(made: Filtered) -> list[Any]:
     """Return the new files that the ledger lists."""
     ledger = made.lake.ledger("r")
