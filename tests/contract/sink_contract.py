@@ -436,12 +436,12 @@ class _FileCases(Cases):
             attempt = table.attempt(IDS)
             sink, view, groups = attempt.sink, attempt.view, attempt.groups
             expect(sink.missing_files(view, groups), [], "missing files while all are there")
-            sink.check(view, [view.schema], groups)
+            sink.refuse_missing_files(view, groups)
             table.remove_file(attempt.paths[index])
             expect(sink.missing_files(view, groups), [attempt.paths[index]], "missing files")
             error = expect_error(
                 StagedFileMissingError,
-                partial(sink.check, view, [view.schema], groups),
+                partial(sink.refuse_missing_files, view, groups),
                 "a check while a staged file is gone",
             )
             expect((error.path, error.count), (attempt.paths[index], 1), "what the error names")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from sqlalchemy import update
 
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
@@ -26,6 +29,7 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.loading import io_of
 from holdfast.sinks.iceberg.manifests import listed_manifest, manifest_entries
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
@@ -106,11 +110,21 @@ def new_table(
 
 
 def edit_metadata(table: Table, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the table's newest metadata file in place, as no PyIceberg client would."""
-    file = local_path(table.metadata_location)
-    metadata = json.loads(file.read_text())
+    """Change the table's newest metadata, as no PyIceberg client would.
+
+    In an SQL catalog it gets a new file, because Holdfast parses a file once; else in place.
+    """
+    storage, old = io_of(table).storage, table.metadata_location
+    metadata = json.loads(storage.get(old))
     change(metadata)
-    file.write_text(json.dumps(metadata))
+    catalog = table.catalog
+    new = old.replace(".metadata.json", f"-{uuid.uuid4().hex[:8]}.metadata.json")
+    new = new if isinstance(catalog, SqlCatalog) else old
+    storage.put(new, json.dumps(metadata).encode())
+    if isinstance(catalog, SqlCatalog):
+        with catalog.engine.begin() as database:
+            moved = update(IcebergTables).where(IcebergTables.metadata_location == old)
+            assert database.execute(moved.values(metadata_location=new)).rowcount == 1
 
 
 @dataclass

@@ -259,12 +259,14 @@ class MemoryTable:
         return MarkFound(mark=mark, present=self._present(view.handle.head, mark))
 
     def check(
-        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+        self,
+        view: TableView,
+        schemas: Sequence[dict[str, Any]],
+        groups: Sequence[StagedGroup],  # noqa: ARG002 - it has no partitions.
     ) -> None:
-        """Raise if staged files are gone or the schema has changed."""
+        """Raise if the schema has changed."""
         if any(view.schema != schema for schema in schemas):
             raise TableChangedError(table=self.name, change="columns")
-        self._refuse_missing(view, groups)
 
     def missing_files(
         self,
@@ -306,6 +308,10 @@ class MemoryTable:
         if source not in self.files:
             raise StagedFileMissingError(table=self.name, count=1, path=source)
         self.files[target] = self.files[source]
+
+    def refuse_missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        """Raise if staged files are gone."""
+        self._refuse_missing(view, groups)
 
     def _refuse_missing(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
         if gone := self.missing_files(view, groups):

@@ -7,6 +7,7 @@ from tests.guards.guard import Guard
 _SINK = "tests/unit/sinks/iceberg/test_sink.py"
 _STAGED = "tests/unit/sinks/test_staged.py"
 _TRUST = "tests/unit/sinks/iceberg/test_file_io.py"
+_HISTORY = "tests/unit/sinks/iceberg/test_catalog_long_history.py"
 _PRESENCE = "tests/unit/sinks/iceberg/test_marks.py"
 
 
@@ -84,9 +85,44 @@ ICEBERG_GUARDS = (
     Guard(
         name="Iceberg: a partition spec that is gone stops the commit",
         file="sinks/iceberg/sink.py",
-        before="        self._refuse_lost_specs(table, groups)\n        self.refuse_missing_files(",
-        after="        self.refuse_missing_files(",
+        before="        self._refuse_lost_specs(table, groups)\n\n",
+        after="\n",
         test=f"{_SINK} -k spec",
+    ),
+    Guard(
+        name="Iceberg: only an answer about the table means that a commit landed",
+        file="sinks/iceberg/catalog.py",
+        before="            if answer.metadata.uuid != table.metadata.table_uuid:\n",
+        after="            if False:\n",
+        test=f"{_HISTORY} -k own_answer",
+    ),
+    Guard(
+        name="Iceberg: a page of a proxy does not mean that a commit landed",
+        file="sinks/iceberg/catalog.py",
+        before="            answer = msgspec.json.decode(posted.answer, type=_Committed)\n",
+        after="            return\n",
+        test=f"{_HISTORY} -k own_answer",
+    ),
+    Guard(
+        name="Iceberg: a table is not taken for another that was loaded before",
+        file="sinks/iceberg/catalog.py",
+        before="known[1].name() == self.identifier_to_tuple(identifier):\n",
+        after="True:\n",
+        test=f"{_HISTORY} -k parsed_again",
+    ),
+    Guard(
+        name="Iceberg: vended keys are asked for at each load",
+        file="sinks/iceberg/catalog.py",
+        before="not expires and not table_response.storage_credentials\n",
+        after="True\n",
+        test=f"{_HISTORY} -k vends",
+    ),
+    Guard(
+        name="Iceberg: metadata of another file is parsed",
+        file="sinks/iceberg/catalog.py",
+        before="        if last and last[0][0] == facts:\n",
+        after="        if last:\n",
+        test=f"{_HISTORY} -k sql_catalogs",
     ),
     Guard(
         name="trust: a table's properties are no storage options, in SQL and Glue catalogs",
@@ -113,8 +149,8 @@ ICEBERG_GUARDS = (
     Guard(
         name="trust: a commit imports no code that a table names",
         file="sinks/iceberg/catalog.py",
-        before='update={"properties": without_code(metadata.properties)}',
-        after="update={}",
+        before='"properties": without_code(metadata.properties),',
+        after="",
         test=f"{_TRUST} -k never_imported",
     ),
     Guard(

@@ -269,8 +269,8 @@ LEDGER_GUARDS = (
     Guard(
         name="commit: the table is looked at again after its empty snapshot",
         file="engine/commit.py",
-        before="            landed = self.look(view)\n        if landed is not None or",
-        after="        if landed is not None or",
+        before="            landed = self.look(view)\n        if landed is None and self._check",
+        after="        if landed is None and self._check",
         test=_COMMIT,
     ),
     Guard(

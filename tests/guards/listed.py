@@ -220,9 +220,45 @@ GUARDS = (
     Guard(
         name="staged files are looked for before the post",
         file="engine/commit.py",
-        before="        self.sink.check(view, schemas, change.adds)\n",
+        before="        self.sink.refuse_missing_files(view, groups)\n",
         after="",
         test="tests/unit/engine/test_commit_stops.py",
+    ),
+    Guard(
+        name="staged files are looked for again after some minutes",
+        file="engine/commit.py",
+        before="        if began < tally.staged_files.until:\n",
+        after="        if tally.staged_files.until:\n",
+        test="tests/unit/engine/test_commit_stops.py -k minutes",
+    ),
+    Guard(
+        name="staged files are looked for once, however many posts are refused",
+        file="engine/commit.py",
+        before="        tally.staged_files.answered(began, ended)\n",
+        after="",
+        test="tests/unit/engine/test_commit_stops.py -k asked_for_once",
+    ),
+    Guard(
+        name="staged files that were all there are not taken to be there for ever",
+        file="engine/base.py",
+        before="min(FILES_KNOWN_S, _TIMES_AS_LONG * (ended - began))\n",
+        after="_TIMES_AS_LONG * (ended - began)\n",
+        test="tests/unit/engine/test_commit_stops.py -k minutes",
+    ),
+    Guard(
+        name="a look at the table is repeated after a long look at files",
+        file="engine/commit.py",
+        before="        return ended - began > _LOOK_S_MAX\n",
+        after="        return False\n",
+        test="tests/unit/engine/test_commit_stops.py -k long_look",
+    ),
+    Guard(
+        name="every attempt checks whether staged files fit the table",
+        file="engine/commit.py",
+        before="        self.sink.check(view, schemas, change.adds)\n",
+        after="        if not tally.posts:\n"
+        "            self.sink.check(view, schemas, change.adds)\n",
+        test="tests/unit/engine/test_commit_stops.py -k between_two_posts",
     ),
     Guard(
         name="what was rolled back is not posted again",

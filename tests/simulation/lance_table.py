@@ -121,13 +121,14 @@ class LanceSimTable(SimTable):
         return self._sink.loss(view, change, name)
 
     def check(
-        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+        self,
+        view: TableView,
+        schemas: Sequence[dict[str, Any]],
+        groups: Sequence[StagedGroup],  # noqa: ARG002 - only real fragments have details.
     ) -> None:
-        """Raise if staged files are gone or the schema has changed."""
+        """Raise if the schema has changed."""
         if changes := changes_since(view.handle, schemas, view.schema):
             raise TableChangedError(table=self.name, change="; ".join(changes))
-        self._refuse_missing(view, groups)
-        self.checked |= {path for group in groups for path in group.paths}
 
     def new_snapshot_id(self, view: TableView) -> int:
         """Return the version that a post makes, if nothing comes in between."""

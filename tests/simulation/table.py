@@ -190,13 +190,19 @@ class SimTable(MemoryTable):
         self._world.counts["copies"] += 1
 
     def check(
-        self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
+        self,
+        view: TableView,
+        schemas: Sequence[dict[str, Any]],
+        groups: Sequence[StagedGroup],  # noqa: ARG002 - it has no partitions.
     ) -> None:
-        """Raise if staged files are gone or the schema has changed."""
+        """Raise if the schema has changed."""
         for schema in schemas:
             if changes := changes_between(json.dumps(schema), json.dumps(view.schema)):
                 raise TableChangedError(table=self.name, change=changes)
-        self._refuse_missing(view, groups)
+
+    def refuse_missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        """Raise if staged files are gone; for a while others leave those alone that are there."""
+        super().refuse_missing_files(view, groups)
         self.checked |= {path for group in groups for path in group.paths}
 
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:

@@ -147,6 +147,27 @@ class ReplacedRows:
         raise RunMismatchError(run_id=self.ledger.run_id, differences=differences)
 
 
+# ---- Files that were all there when they were last asked for
+
+FILES_KNOWN_S = 300.0
+_TIMES_AS_LONG = 10.0
+
+
+@dataclass(slots=True)
+class Known:
+    """Until when files that were all there are taken to be there still.
+
+    Asking for many takes longer than other writers leave a table unchanged. So the answer holds ten
+    times as long as it took, but for some minutes at most: no orphan removal deletes young files.
+    """
+
+    until: float = 0.0
+
+    def answered(self, began: float, ended: float) -> None:
+        """Note that files were asked for."""
+        self.until = ended + min(FILES_KNOWN_S, _TIMES_AS_LONG * (ended - began))
+
+
 # ---- Files of which only some rows go: rewritten on executors, before the post
 
 # Rewritten files that are older may have been deleted as orphans any moment: see `renew`.
@@ -165,6 +186,7 @@ class Rewrites:
     options: WriteOptions
     tally: Tally
     _known: dict[str, Rewrite] | None = field(default=None, init=False)
+    _known_there: Known = field(default_factory=Known, init=False)
 
     def known(self, view: TableView) -> dict[str, Rewrite]:
         """Return what became of files, by state, as far as the new files are there.
@@ -172,10 +194,15 @@ class Rewrites:
         Raises:
             StoreError: The ledger or the table's storage does not answer, or is damaged.
         """
+        now = self.ledger.ports.now
         if self._known is None:
             self._known = self._of_earlier_starts(view)
+        elif now() < self._known_there.until:
+            return self._known
+        began = now()
         groups = {state: rewrite.group for state, rewrite in self._known.items() if rewrite.group}
         gone = set(self.sink.missing_files(view, list(groups.values())))
+        self._known_there.answered(began, now())
         for state, group in groups.items():
             if gone.intersection(group.paths):
                 del self._known[state]

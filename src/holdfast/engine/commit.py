@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.engine.base import ReplacedRows, Rewrites
+from holdfast.engine.base import Known, ReplacedRows, Rewrites
 from holdfast.errors import (
     CatalogUnavailableError,
     CommitConflictError,
@@ -29,7 +29,7 @@ from holdfast.ledger.parts import write_objects
 from holdfast.ledger.run_log import RunFile, RunLog
 from holdfast.model.records import Intent, PartReference, Receipt, Refused, intent_named
 from holdfast.model.report import counted
-from holdfast.model.work import StagedTotals
+from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView
 
 _ATTEMPTS_MAX = 100
@@ -39,6 +39,8 @@ _REPLACE_ATTEMPTS_MAX = 21
 _UNKNOWN_MAX = 20
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 5.0
+# A look that is older when the files have been asked for is repeated.
+_LOOK_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class _Tally:
     unknown: int = 0
     # The intent whose post got a conflict, until a look at the table confirms it.
     conflict: int | None = None
+    staged_files: Known = field(default_factory=Known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,22 +206,10 @@ class Commit:
         Raises:
             CommitRefusedError: The catalog refused, and will refuse again.
         """
-        view = self.load()
-        landed = self.look(view)
-        if landed is None:
-            self._record_refusal(tally, view)
-        if landed is None and view.parent_snapshot_id is None:
-            # A delayed post is refused only by its parent's sequence number, and a first commit
-            # has no parent. So post an empty snapshot first, as the parent of the data intent.
-            failpoint("before-first-snapshot")
-            tally.unknown += self.sink.post_empty(view) is Outcome.UNKNOWN
-            failpoint("after-first-snapshot")
-            view = self.load()
-            landed = self.look(view)
+        view, landed = self._look_before_post(change, tally)
         if landed is not None or view.parent_snapshot_id is None:
             return landed
         self.sink.check(view, schemas, change.adds)
-        failpoint("after-file-check")
         nonce = self.ledger.ports.new_nonce()
         complete = self._with_loss(view, change, nonce)
         tally.is_late = complete is None
@@ -259,6 +250,45 @@ class Commit:
         if outcome is Outcome.UNSENT:
             self.log.append(Refused(intent_number=number))
         return None
+
+    def _look_before_post(self, change: Change, tally: _Tally) -> tuple[TableView, Landed | None]:
+        """Return a fresh view of a table that has a snapshot, and whether the run has landed.
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+        """
+        view = self.load()
+        landed = self.look(view)
+        if landed is None:
+            self._record_refusal(tally, view)
+        if landed is None and view.parent_snapshot_id is None:
+            # A delayed post is refused only by its parent's sequence number, and a first commit
+            # has no parent. So post an empty snapshot first, as the parent of the data intent.
+            failpoint("before-first-snapshot")
+            tally.unknown += self.sink.post_empty(view) is Outcome.UNKNOWN
+            failpoint("after-first-snapshot")
+            view = self.load()
+            landed = self.look(view)
+        if landed is None and self._check_files(view, change.adds, tally):
+            view = self.load()
+            landed = self.look(view)
+        return view, landed
+
+    def _check_files(self, view: TableView, groups: Sequence[StagedGroup], tally: _Tally) -> bool:
+        """Stop if staged files are gone; return whether that took so long that the view is old.
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        began = self.ledger.ports.now()
+        if began < tally.staged_files.until:
+            return False
+        self.sink.refuse_missing_files(view, groups)
+        ended = self.ledger.ports.now()
+        tally.staged_files.answered(began, ended)
+        failpoint("after-file-check")
+        return ended - began > _LOOK_S_MAX
 
     def _with_loss(self, view: TableView, change: Change, nonce: str) -> Change | None:
         """Return the change with what it removes; None if the table has changed meanwhile.

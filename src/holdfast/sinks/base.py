@@ -240,6 +240,14 @@ class Sink(Protocol):
     def missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> list[str]:
         """Return the paths of staged files and groups that are gone or have another size."""
 
+    def refuse_missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged files or groups are gone, before they are published.
+
+        Raises:
+            StagedFileMissingError: A staged file is gone.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+
     def delete_files(self, view: TableView, paths: Sequence[str]) -> None:
         """Delete staged files that no snapshot refers to; refuse a path outside the table.
 
@@ -266,7 +274,9 @@ class Sink(Protocol):
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:
-        """Stop if staged files are gone or no longer fit the table.
+        """Stop if staged files no longer fit the table.
+
+        Called between a look and a post, so it makes no request: see `refuse_missing_files`.
 
         Args:
             view: A fresh look at the table.
@@ -276,7 +286,6 @@ class Sink(Protocol):
 
         Raises:
             TableChangedError: The schema or the layout has changed.
-            StagedFileMissingError: A staged file is gone.
         """
 
     def old_groups(

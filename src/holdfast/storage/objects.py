@@ -13,7 +13,9 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -28,6 +30,7 @@ from holdfast.storage.runtime import io_runtime
 from holdfast.storage.upload import Upload
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 _Answer = TypeVar("_Answer")
@@ -90,16 +93,36 @@ class ObjectStorage:
 
     def sizes(self, uris: Sequence[str]) -> list[int | None]:
         """Return the size of each object, None if it is missing; many at once."""
-        return _at_once(self.size, uris)
+        return self._each_fact(uris, lambda meta: int(meta["size"]))
 
     def last_written(self, uris: Sequence[str]) -> list[float | None]:
         """Return when each object was written, in Unix seconds, None if it is missing."""
+        return self._each_fact(uris, lambda meta: float(meta["last_modified"].timestamp()))
 
-        def ask(uri: str) -> float:
+    def _each_fact(
+        self, uris: Sequence[str], fact: Callable[[ObjectMeta], _Answer]
+    ) -> list[_Answer | None]:
+        """Return a fact about each object, None if it is missing.
+
+        Many objects of one folder are listed, a thousand per request. What a listing does not show
+        is asked for, so that a store's order and its encoding of names decide nothing.
+        """
+        found: dict[str, _Answer] = {}
+
+        def list_some(names: _Names) -> None:
+            store, _ = self._locate(names.folder)
+            pages = _call(names.folder, lambda: names.pages(store))
+            known = ((names.uris.get(meta["path"]), meta) for page in pages for meta in page)
+            found.update({uri: fact(meta) for uri, meta in known if uri is not None})
+
+        def ask(uri: str) -> _Answer:
             store, key = self._locate(uri)
-            return float(_call(uri, lambda: obstore.head(store, key))["last_modified"].timestamp())
+            return fact(_call(uri, lambda: obstore.head(store, key)))
 
-        return _at_once(ask, uris)
+        io_runtime().each(list_some, _many_of_a_folder(uris))
+        rest = [uri for uri in uris if uri not in found]
+        asked = dict(zip(rest, _at_once(ask, rest), strict=True))
+        return [found.get(uri, asked.get(uri)) for uri in uris]
 
     def copy(self, names: Mapping[str, str]) -> None:
         """Copy each object to its new name, many at once; the store copies if it can."""
@@ -197,6 +220,54 @@ def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer
             return None
 
     return io_runtime().each(one, uris)
+
+
+# How many objects of a folder are worth a listing, and how many a listing looks for: several run at
+# once. A store returns a thousand per request.
+_LISTED_FROM, _LISTED_AT_ONCE, _PAGE = 100, 4_000, 1_000
+# Stores that list names in order, from any name on.
+_SORTED = ("s3://", "gs://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """Objects of one folder that one listing looks for."""
+
+    folder: str
+    # By key.
+    uris: Mapping[str, str]
+    is_sorted: bool
+
+    def pages(self, store: ObjectStore) -> list[Sequence[ObjectMeta]]:
+        """List the folder from the first name to the last, among at most as many others."""
+        _, prefix = locations.split(self.folder)
+        first, last = min(self.uris), max(self.uris)
+        # A listing begins after its offset, and the beginning of a name comes before it.
+        pages = obstore.list(store, prefix=f"{prefix}/", offset=first[:-1], chunk_size=_PAGE)
+        found: list[Sequence[ObjectMeta]] = []
+        for page in islice(pages, 2 + 2 * len(self.uris) // _PAGE):
+            found.append(page)
+            if self.is_sorted and page and page[-1]["path"] > last:
+                break
+        return found
+
+
+def _many_of_a_folder(uris: Sequence[str]) -> list[_Names]:
+    """Return the objects that are worth a listing."""
+    folders: dict[str, dict[str, str]] = {}
+    for uri in uris:
+        folders.setdefault(uri.rpartition("/")[0], {})[locations.split(uri)[1]] = uri
+    found = []
+    for folder, keys in folders.items():
+        if len(keys) < _LISTED_FROM:
+            continue
+        is_sorted = folder.startswith(_SORTED)
+        names = sorted(keys)
+        step = _LISTED_AT_ONCE if is_sorted else len(names)
+        for start in range(0, len(names), step):
+            some = {key: keys[key] for key in names[start : start + step]}
+            found.append(_Names(folder=folder, uris=some, is_sorted=is_sorted))
+    return found
 
 
 @lru_cache(maxsize=64)

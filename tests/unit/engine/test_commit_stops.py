@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from holdfast.engine.base import FILES_KNOWN_S
 from holdfast.engine.cleanup import abort
 from holdfast.errors import (
     CommitError,
@@ -17,7 +18,8 @@ from holdfast.errors import (
     StagedFileMissingError,
     TableChangedError,
 )
-from holdfast.sinks.base import RunMark
+from holdfast.model.work import StagedGroup
+from holdfast.sinks.base import RunMark, TableView
 from tests.fakes.memory_table import DriverDiedError, MemoryTable, PostFault
 from tests.fakes.rig import GROUPS, Rig
 
@@ -65,6 +67,64 @@ def test_a_change_between_two_posts_stops_the_second(
     rig.table.post_faults.append(PostFault.RIVAL_FIRST)
     rig.table.after_post = lambda: change(rig.table)
     with pytest.raises(CommitError):
+        rig.publish()
+    assert len(rig.table.posts) == 1
+
+
+class _AskedFiles:
+    """Counts how often a table is asked for staged files, and lets time pass meanwhile."""
+
+    def __init__(self, rig: Rig, takes_s: float) -> None:
+        self.times = 0
+        self._rig, self._takes_s = rig, takes_s
+        self._ask = rig.table.refuse_missing_files
+        rig.table.refuse_missing_files = self  # type: ignore[method-assign]
+
+    def __call__(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        self.times += 1
+        self._rig.time.now_s += self._takes_s
+        self._ask(view, groups)
+
+
+def test_files_are_asked_for_once_however_many_posts_are_refused() -> None:
+    """What took a minute would take one before each post, and other writers would always win."""
+    rig = Rig()
+    asked = _AskedFiles(rig, takes_s=60.0)
+    rig.table.post_faults.extend([PostFault.RIVAL_FIRST] * 7)
+    assert rig.publish().posts == 8
+    assert asked.times == 1
+
+
+def test_a_look_at_the_table_is_repeated_after_a_long_look_at_files() -> None:
+    """With a commit of another writer each minute, a check of 70 s would never be followed by one.
+
+    Method: the other writer commits while the files are asked for.
+    """
+    rig = Rig()
+    asked = _AskedFiles(rig, takes_s=70.0)
+    ask = rig.table.refuse_missing_files
+
+    def ask_beside_a_rival(view: TableView, groups: Sequence[StagedGroup]) -> None:
+        rig.table.foreign_append()
+        ask(view, groups)
+
+    rig.table.refuse_missing_files = ask_beside_a_rival  # type: ignore[method-assign]
+    assert rig.publish().posts == 1
+    assert asked.times == 1
+
+
+def test_files_are_asked_for_again_once_some_minutes_have_passed() -> None:
+    """A file that was removed meanwhile is found, and nothing is posted without it."""
+    rig = Rig()
+    _AskedFiles(rig, takes_s=60.0)
+    rig.table.post_faults.append(PostFault.RIVAL_FIRST)
+
+    def pass_time() -> None:
+        rig.time.now_s += FILES_KNOWN_S
+        _lose_file(rig.table)
+
+    rig.table.after_post = pass_time
+    with pytest.raises(StagedFileMissingError):
         rig.publish()
     assert len(rig.table.posts) == 1
 

@@ -7,8 +7,10 @@ import uuid
 
 import pytest
 
+from holdfast.storage import objects
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import ObjectChangedError
+from holdfast.storage.runtime import io_runtime
 from tests.s3_uploads import unfinished_uploads
 from tests.stack_access import S3Endpoint, Stack
 
@@ -72,3 +74,23 @@ def test_a_range_is_read_only_from_the_pinned_object(server: S3Endpoint, key: st
         storage.get_range(uri, 2, 5, tag=listed.tag)
     with pytest.raises(ObjectChangedError):
         storage.get_range(uri, 5, 11)
+
+
+def test_many_objects_of_a_folder_are_listed_and_the_rest_is_asked_for(
+    server: S3Endpoint, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes and times are the same as one by one, with names of others in between."""
+    monkeypatch.setattr(objects, "_LISTED_FROM", 10)
+    monkeypatch.setattr(objects, "_LISTED_AT_ONCE", 10)
+    storage = ObjectStorage(server.store_options())
+    folder = f"s3://{server.bucket}/{key}"
+    names = [f"{folder}/part=a b%20c/{number:03d}" for number in range(5)]
+    names += [f"{folder}/{number:03d}" for number in range(35)]
+    for number, name in enumerate(names):
+        storage.put(name, b"x" * number)
+        storage.put(f"{name}-others", b"y")
+    before = io_runtime().counters.requests
+    asked = [*names, f"{folder}/0335"]
+    assert storage.sizes(asked) == [*range(40), None]
+    assert io_runtime().counters.requests - before < 12  # Four listings, and the six others.
+    assert all(moment for moment in storage.last_written(names))

@@ -72,6 +72,21 @@ def test_put_overwrites(place: Place) -> None:
     assert place.storage.get(place.uri()) == b"second"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes_of_many_objects_of_a_folder(place: Place, name: str) -> None:
+    """They may be listed: the answer is the same, whatever is in their names."""
+    uris = [place.uri(f"{name}/{name}-{number}") for number in range(120)]
+    for number, uri in enumerate(uris):
+        if number != 7:
+            place.storage.put(uri, b"x" * number)
+    place.storage.put(place.uri(f"{name}/{name}-50x"), b"another's")
+    expected = [None if number == 7 else number for number in range(120)]
+    assert place.storage.sizes(uris) == expected
+    assert [moment is None for moment in place.storage.last_written(uris)] == [
+        size is None for size in expected
+    ]
+
+
 def test_sizes(place: Place) -> None:
     """Missing objects have no size; sizes are in the requested order."""
     place.storage.put(place.uri("a"), b"0123456789")

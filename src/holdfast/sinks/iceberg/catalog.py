@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
+from uuid import UUID
 
+import msgspec
 import pyiceberg
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
@@ -29,7 +32,7 @@ from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.update import SetPropertiesUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.utils.config import Config
-from requests import Session
+from requests import Response, Session
 
 from holdfast.errors import CatalogUnavailableError, SettingsError, UnsupportedTableError
 from holdfast.model.lasting import lasts
@@ -226,19 +229,127 @@ _WAYS = {
 _POINTERS = {"glue": ("metadata_location", "previous_metadata_location", "table_type")}
 
 
+# Settings that a server sends along with a table and that expire.
+_EXPIRES = re.compile("key|secret|token|credential|sas|expir", re.IGNORECASE)
+_NOT_MODIFIED, _IF_OTHER = 304, "If-None-Match"
+# In the address of every request about one table.
+_TABLE = "/tables/"
+
+
+class _UnchangedError(Exception):
+    """A server's answer that a table is still as it was when it was last loaded."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self.table = table
+
+
+class _PostedError(Exception):
+    """A server's answer to a commit. PyIceberg would parse all metadata in it."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+class _Metadata(msgspec.Struct):
+    uuid: UUID = msgspec.field(name="table-uuid")
+
+
+class _Committed(msgspec.Struct):
+    """The part of an answer to a commit that distinguishes it from other answers."""
+
+    metadata: _Metadata
+    location: str = msgspec.field(name="metadata-location")
+
+
+class _Exchange(threading.local):
+    """What one thread's request is about, and what its answer said."""
+
+    # A table that is known already, if there is one, and its tag; and the tag of the answer.
+    known: Table | None = None
+    known_tag = ""
+    tag = ""
+    # Whether the table's settings came without keys, which expire.
+    lasts = False
+    is_post = False
+
+
 class TimedRestCatalog(RestCatalog):
-    """PyIceberg's REST catalog with timeouts; without them it would wait forever."""
+    """PyIceberg's REST catalog with timeouts; without them it would wait forever.
+
+    The metadata of a table with a long history is large. It is parsed once as long as it stays the
+    same, and the copy in the answer to a commit is not parsed at all.
+    """
 
     def __init__(self, name: str, **properties: Any) -> None:  # noqa: ANN401 - as PyIceberg's.
         """Connect; `given` holds the given properties, without those that the server adds."""
         self.given = properties
+        self._exchange = _Exchange()
+        self._last: tuple[str, Table] | None = None
         super().__init__(name, **properties)
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Load a table; if the server says that it has not changed, return it as it was."""
+        exchange, known = self._exchange, self._last
+        if known is not None and known[1].name() == self.identifier_to_tuple(identifier):
+            exchange.known_tag, exchange.known = known
+        try:
+            table: Table = super().load_table(identifier)
+        except _UnchangedError as unchanged:
+            return unchanged.table
+        finally:
+            exchange.known_tag, exchange.known = "", None
+        self._last = (exchange.tag, table) if exchange.tag and exchange.lasts else None
+        return table
+
+    def post_once(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> None:
+        """Commit without the client's own retries.
+
+        Raises:
+            ValidationError: The answer is not one to a commit of this table.
+        """
+        self._exchange.is_post = True
+        try:
+            post = RestCatalog.commit_table
+            getattr(post, "__wrapped__", post)(self, table, requirements, updates)
+        except _PostedError as posted:
+            answer = msgspec.json.decode(posted.answer, type=_Committed)
+            if answer.metadata.uuid != table.metadata.table_uuid:
+                raise msgspec.ValidationError("the answer is about another table") from None
+        finally:
+            self._exchange.is_post = False
 
     def _create_session(self) -> Session:
         session = super()._create_session()
         # On the session, not on an adapter: signing mounts its own adapter.
-        session.request = partial(session.request, timeout=_TIMEOUT_S)  # type: ignore[method-assign]
+        session.request = partial(self._request, session.request)  # type: ignore[method-assign]
         return session
+
+    def _request(
+        self,
+        request: Callable[..., Response],
+        method: str,
+        url: str,
+        **options: Any,  # noqa: ANN401 - those of requests.
+    ) -> Response:
+        if _TABLE not in url:  # A login, for example.
+            return request(method, url, timeout=_TIMEOUT_S, **options)
+        exchange = self._exchange
+        if exchange.known_tag:
+            options["headers"] = {**(options.get("headers") or {}), _IF_OTHER: exchange.known_tag}
+        response = request(method, url, timeout=_TIMEOUT_S, **options)
+        if exchange.known is not None and response.status_code == _NOT_MODIFIED:
+            raise _UnchangedError(exchange.known)
+        if exchange.is_post and response.ok:
+            raise _PostedError(response.content)
+        exchange.tag = response.headers.get("ETag") or ""
+        return response
 
     def _load_file_io(
         self,
@@ -256,6 +367,8 @@ class TimedRestCatalog(RestCatalog):
             table_response.storage_credentials, table_response.metadata_location
         )
         table.io = HoldfastFileIO({**self.properties, **table_response.config, **keys})
+        expires = any(_EXPIRES.search(name) for name in table_response.config)
+        self._exchange.lasts = not expires and not table_response.storage_credentials
         return table
 
 
@@ -305,7 +418,25 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         stage = catalog._update_and_stage_table  # noqa: SLF001
         catalog._load_file_io = partial(_catalogs_file_io, catalog)  # type: ignore[method-assign]  # noqa: SLF001
         catalog._update_and_stage_table = partial(_stage, catalog, stage)  # type: ignore[method-assign]  # noqa: SLF001
+        if kind == "sql":
+            _parse_once(catalog)
     return catalog
+
+
+def _parse_once(catalog: Any) -> None:  # noqa: ANN401 - the class needs SQLAlchemy.
+    """Keep the last table that an SQL catalog has loaded: metadata files never change."""
+    convert = catalog._convert_orm_to_iceberg  # noqa: SLF001
+    last: list[tuple[object, Table]] = []
+
+    def converted(row: Any) -> Table:  # noqa: ANN401 - PyIceberg's.
+        facts = (row.table_namespace, row.table_name, row.metadata_location)
+        if last and last[0][0] == facts:
+            return last[0][1]
+        table: Table = convert(row)
+        last[:] = [(facts, table)]
+        return table
+
+    catalog._convert_orm_to_iceberg = converted  # noqa: SLF001
 
 
 def _refuse_unguarded(kind: str, opened: type[Catalog]) -> None:
@@ -382,7 +513,13 @@ def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
     code = {k: v for k, v in metadata.properties.items() if k in CODE_PROPERTIES}
     plain = Table(
         identifier=table_identifier,
-        metadata=metadata.model_copy(update={"properties": without_code(metadata.properties)}),
+        metadata=metadata.model_copy(
+            update={
+                "properties": without_code(metadata.properties),
+                "snapshots": _Shared(metadata.snapshots),
+                "snapshot_log": _Shared(metadata.snapshot_log),
+            }
+        ),
         metadata_location=current_table.metadata_location,
         io=current_table.io,
         catalog=catalog,
@@ -394,9 +531,19 @@ def _stage(  # noqa: PLR0913, PLR0917 - four of them are PyIceberg's.
     return staged
 
 
+_Item = TypeVar("_Item")
+
+
+class _Shared(list[_Item]):
+    """A table's history, which PyIceberg copies item by item; copies share items here."""
+
+    def __deepcopy__(self, _memo: object) -> _Shared[_Item]:
+        return _Shared(self)
+
+    def __add__(self, more: Iterable[_Item]) -> _Shared[_Item]:  # type: ignore[override]
+        return _Shared([*self, *more])
+
+
 def single_post(catalog: Catalog) -> Callable[..., Any]:
     """Return the catalog's commit call without the client's own retries."""
-    wrapped = getattr(type(catalog).commit_table, "__wrapped__", None)
-    if wrapped is None:
-        return catalog.commit_table
-    return lambda *args: wrapped(catalog, *args)
+    return catalog.post_once if isinstance(catalog, TimedRestCatalog) else catalog.commit_table

@@ -173,6 +173,8 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
     head = _head(metadata, branch)
     if head is None:
         return False
+    # PyIceberg searches its list for each id, which takes minutes for a long history.
+    listed = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     snapshot = head
     while True:
         parent_id = snapshot.parent_snapshot_id
@@ -182,10 +184,10 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
             # PyIceberg's expiry clears the parent of the oldest snapshot that it keeps: such a root
             # can be distinguished from a replaced table only while our own snapshot is still
             # listed.
-            ended = parent_id is None and metadata.snapshot_by_id(mark.snapshot_id) is None
+            ended = parent_id is None and mark.snapshot_id not in listed
             ended = ended and (snapshot.sequence_number or 0) > mark.sequence_number
             break
-        parent = metadata.snapshot_by_id(parent_id)
+        parent = listed.get(parent_id)
         if parent is None:
             ended = True
             break

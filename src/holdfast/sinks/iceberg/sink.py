@@ -183,13 +183,12 @@ class IcebergSink(StagedFiles):
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:
-        """Stop if staged files are gone or no longer fit the table.
+        """Stop if staged files no longer fit the table. Makes no request.
 
         Raises:
             UnsupportedTableError: The table is not format v2.
             TableMissingError: The branch does not exist.
             TableChangedError: The schema or the layout has changed.
-            StagedFileMissingError: A staged file is gone.
             LedgerDamagedError: The ledger's schemas or groups are not what was written.
         """
         table: Table = view.handle
@@ -201,7 +200,6 @@ class IcebergSink(StagedFiles):
             if changes:
                 raise TableChangedError(table=self._name, change="; ".join(changes))
         self._refuse_lost_specs(table, groups)
-        self.refuse_missing_files(view, groups)
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]

@@ -173,11 +173,10 @@ class LanceSink(StagedFiles):
     def check(
         self, view: TableView, schemas: Sequence[dict[str, Any]], groups: Sequence[StagedGroup]
     ) -> None:
-        """Stop if staged files are gone or no longer fit the dataset.
+        """Stop if staged files no longer fit the dataset. Makes no request.
 
         Raises:
             TableChangedError: The schema has changed.
-            StagedFileMissingError: A staged file is gone.
             LedgerDamagedError: The ledger's schemas or groups are not what was written.
         """
         try:
@@ -188,7 +187,6 @@ class LanceSink(StagedFiles):
             self._fragment(group)
         if changes:
             raise TableChangedError(table=self.name, change="; ".join(changes))
-        self.refuse_missing_files(view, groups)
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]

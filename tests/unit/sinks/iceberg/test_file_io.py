@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -135,8 +134,6 @@ def test_a_commit_goes_to_the_catalogs_endpoint_and_to_no_other(
     ours, theirs = stores
     keys = {"s3.access-key-id": "old", "s3.secret-access-key": SECRET, "s3.session-token": "t"}
     lake = make_lake("s3://wh", **ours.options(**keys))
-    file = lake.table.metadata_location.replace("s3://", "/")
-    metadata = json.loads(ours.objects[file])
     named = {
         **theirs.options(),
         "s3.anonymous": "true",
@@ -147,8 +144,7 @@ def test_a_commit_goes_to_the_catalogs_endpoint_and_to_no_other(
         "adls.connection-string": "theirs",
         "hdfs.host": "theirs",
     }
-    metadata["properties"].update(named)
-    ours.objects[file] = json.dumps(metadata).encode()
+    edit_metadata(lake.table, lambda metadata: metadata["properties"].update(named))
     lake.start(lake.submitter(1, 2))
     assert lake.ids() == [1, 2]
     assert (theirs.refused, ours.refused) == (0, 0)
