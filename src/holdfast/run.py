@@ -23,7 +23,7 @@ from holdfast.engine.options import (
     WriteOptions,
 )
 from holdfast.engine.resolve import refuse_doubt
-from holdfast.engine.watch import quarantine_chunks, refuse_unknown, run_ids, status
+from holdfast.engine.watch import of_each, quarantine_chunks, refuse_unknown, run_ids, status
 from holdfast.errors import (
     LedgerDamagedError,
     RunAbortedError,
@@ -566,8 +566,9 @@ def runs(
         StoreUnavailableError: The store does not answer.
     """
     uri, storage = open_store(store, store_options, active_session())
-    ids = run_ids(storage, uri)
-    return [_status(Ledger.open(run_id, uri, storage, Ports())) for run_id in ids]
+    return of_each(
+        lambda run_id: _status(Ledger.open(run_id, uri, storage, Ports())), run_ids(storage, uri)
+    )
 
 
 def _status(ledger: Ledger) -> RunStatus:

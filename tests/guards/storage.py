@@ -10,6 +10,20 @@ _RETRIES = "tests/unit/worker/test_transforms_retry.py"
 
 STORAGE_GUARDS = (
     Guard(
+        name="storage: what one request did not delete is deleted one by one",
+        file="storage/objects.py",
+        before=" must keep no other, and is named.\n            return uris\n",
+        after="\n            return ()\n",
+        test="tests/unit/storage/test_objects.py -k delete",
+    ),
+    Guard(
+        name="storage: objects are deleted many at a time",
+        file="storage/objects.py",
+        before="not root.startswith(_S3) or len(uris) == 1:\n",
+        after="True:\n",
+        test="tests/unit/storage/test_objects.py -k delete",
+    ),
+    Guard(
         name="uploads: parts that are under way arrive before the abort",
         file="storage/upload.py",
         before="            self._await_arrival()\n",

@@ -9,7 +9,7 @@ from typing import get_args
 
 from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_existing_store
-from holdfast.engine.watch import Watcher, run_folders, status
+from holdfast.engine.watch import Watcher, of_each, run_folders, status
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
@@ -18,7 +18,6 @@ from holdfast.model.history import RunState, RunStatus, starts_of, unix_seconds
 from holdfast.model.stored import decode_run_id, is_run_folder
 from holdfast.palette import state_style
 from holdfast.storage.objects import ObjectStorage
-from holdfast.storage.runtime import io_runtime
 from holdfast.text import age, done_of, in_short, iso_moment, percent, printable
 
 _COLUMNS = ("RUN", "STATE", "ROWS DONE", "STARTS", "WRITTEN", "TABLE")
@@ -73,10 +72,7 @@ def run(given: argparse.Namespace) -> int:
         StoreUnavailableError: The store did not answer.
     """
     store, storage = open_existing_store(given)
-    # Concurrently: each run takes a dozen requests, one after another.
-    lines = io_runtime().each(
-        lambda folder: line_of(folder, store, storage), run_folders(storage, store)
-    )
+    lines = of_each(lambda folder: line_of(folder, store, storage), run_folders(storage, store))
     code = _INCOMPLETE if any(line.state == "unreadable" for line in lines) else 0
     if given.state:
         lines = [line for line in lines if line.state in given.state]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import zip_longest
+from typing import TypeVar
 
 from holdfast.engine.takeover import beat_every_s
 from holdfast.engine.workbook import Gathered, accept, gather, killed_seconds
@@ -21,6 +23,11 @@ from holdfast.model.records import Identity, PartReference, Plan, Receipt, Recor
 from holdfast.model.stored import decode_run_id, is_run_folder
 from holdfast.model.work import Chunk, TaskRecord, Work
 from holdfast.storage.port import Storage
+
+_Result = TypeVar("_Result")
+
+# Of each, a few objects are read one after the other.
+_RUNS_AT_ONCE = 32
 
 
 # ---- Status: what a run's ledger says, for people; read-only
@@ -112,6 +119,19 @@ def run_ids(storage: Storage, store: str) -> list[str]:
         StoreUnavailableError: The store did not answer.
     """
     return [decode_run_id(name) for name in run_folders(storage, store) if is_run_folder(name)]
+
+
+def of_each(action: Callable[[str], _Result], names: Sequence[str]) -> list[_Result]:
+    """Return what an action says about each of many runs, several at a time.
+
+    Not on IO threads: these fetch the records of each run, many at once.
+
+    Args:
+        action: What is done for one run; reads only.
+        names: The runs' ids or folders.
+    """
+    with ThreadPoolExecutor(_RUNS_AT_ONCE, thread_name_prefix="holdfast-runs") as pool:
+        return list(pool.map(action, names))
 
 
 def refuse_unknown(ledger: Ledger) -> None:

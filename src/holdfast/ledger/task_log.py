@@ -25,6 +25,8 @@ from holdfast.storage.port import Storage
 JobEnd = Literal["", "stopped", "fenced"]
 
 _NUMBERS_MAX = 1_000_000
+# How many records are held as bytes while they are decoded.
+_READ_AT_ONCE = 4096
 # A job younger than this cannot have been found hopeless yet: one batch takes time.
 _HOPEFUL_S = 2.0
 _PORTS = TaskPorts()
@@ -168,13 +170,15 @@ def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) 
         StoreUnavailableError: The store did not answer.
     """
     named = [(name, uri) for uri in uris if (name := layout.task_record_name(uri)) is not None]
-    if not named:
-        return []
-    with answers(layout.tasks):
-        found = storage.get_many([uri for _, uri in named])
-    return [
-        _decoded(layout, name, uri, data) for (name, uri), data in zip(named, found, strict=True)
-    ]
+    records: list[TaskRecord] = []
+    for start in range(0, len(named), _READ_AT_ONCE):
+        some = named[start : start + _READ_AT_ONCE]
+        with answers(layout.tasks):
+            found = storage.get_many([uri for _, uri in some])
+        records += [
+            _decoded(layout, name, uri, data) for (name, uri), data in zip(some, found, strict=True)
+        ]
+    return records
 
 
 def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 _READS_MAX = 4
+_S3 = ("s3://", "s3a://", "s3n://")
+# How many objects S3 deletes in one request, and how many names are held at a time.
+_GROUP_MAX = 1000
+_DELETED_AT_ONCE = 32 * _GROUP_MAX
 # S3's tag of an object sent in one request: the MD5 of its bytes, unless it is encrypted.
 _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 
@@ -160,18 +164,35 @@ class ObjectStorage:
 
     def delete(self, uris: Iterable[str]) -> None:
         """Delete the objects, many at once; a missing object is not an error."""
-
-        def remove(uri: str) -> None:
-            store, key = self._locate(uri)
-            with contextlib.suppress(FileNotFoundError):
-                _call(uri, lambda: obstore.delete(store, key))
-
-        io_runtime().each(remove, uris)
+        every = iter(uris)
+        while some := list(islice(every, _DELETED_AT_ONCE)):
+            groups = [group for _, of_root in _by_root(some) for group in _groups(of_root)]
+            left = io_runtime().each(self._delete_group, groups)
+            io_runtime().each(self._delete_one, [uri for group in left for uri in group])
 
     def open_sink(self, uri: str) -> ObjectSink:
         """Open an object for streaming writes."""
         store, key = self._locate(uri)
         return Upload(uri, store, key)
+
+    def _delete_group(self, uris: Sequence[str]) -> Sequence[str]:
+        """Delete objects of one store in one request, if it can; return those left to delete."""
+        root, _ = locations.split(uris[0])
+        if not root.startswith(_S3) or len(uris) == 1:
+            return uris
+        store, _ = self._locate(uris[0])
+        keys = [locations.split(uri)[1] for uri in uris]
+        try:
+            _call(uris[0], lambda: obstore.delete(store, keys))
+        except (StorageError, FileNotFoundError):
+            # One that cannot be deleted must keep no other, and is named.
+            return uris
+        return ()
+
+    def _delete_one(self, uri: str) -> None:
+        store, key = self._locate(uri)
+        with contextlib.suppress(FileNotFoundError):
+            _call(uri, lambda: obstore.delete(store, key))
 
     def _copy(self, source: str, target: str) -> None:
         store, key = self._locate(source)
@@ -208,6 +229,20 @@ class ObjectStorage:
         if root != "file://":
             credentials.refresh(dict(self._options), self._vendor)
         return store, key
+
+
+def _by_root(uris: Iterable[str]) -> Iterable[tuple[str, builtins.list[str]]]:
+    """Return the objects of each store, by its root."""
+    found: dict[str, list[str]] = {}
+    for uri in uris:
+        found.setdefault(locations.split(uri)[0], []).append(uri)
+    return found.items()
+
+
+def _groups(uris: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield objects in groups that one request can delete."""
+    for start in range(0, len(uris), _GROUP_MAX):
+        yield uris[start : start + _GROUP_MAX]
 
 
 def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer | None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from holdfast import per_row
 from holdfast.engine.advice import next_step
-from holdfast.engine.watch import Observation, Watcher, status
+from holdfast.engine.watch import Observation, Watcher, of_each, status
 from holdfast.errors import HoldfastError, TooManyErrorsError
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.rig import LAYOUT, Rig, two_partitions
@@ -19,6 +21,18 @@ ALWAYS = 1e-9
 def look(rig: Rig) -> Observation:
     """Look at the run, as a new watcher does."""
     return Watcher(ledger=rig.ledger()).look()
+
+
+def test_several_runs_are_read_at_a_time() -> None:
+    """And the records of each on IO threads, which would fetch them one by one for one of them."""
+    both = threading.Barrier(2, timeout=10)
+
+    def look_at(name: str) -> str:
+        both.wait()
+        return f"{name} by {threading.current_thread().name.rpartition('_')[0]}"
+
+    assert of_each(look_at, ["a", "b"]) == ["a by holdfast-runs", "b by holdfast-runs"]
+    assert of_each(look_at, []) == []
 
 
 def test_nothing_is_known_about_a_run_that_was_never_started() -> None:

@@ -23,6 +23,7 @@ from tests.fakes.s3_server import AnsweringS3
 
 # ---- Storage over HTTP: what each answer of an S3 server means
 URI = "s3://bucket/x"
+DELETED = "<DeleteResult><Deleted><Key>x</Key></Deleted></DeleteResult>"
 
 
 @pytest.fixture
@@ -37,6 +38,22 @@ def refuse(server: AnsweringS3, status: int, code: str) -> None:
     """Let the server answer with an S3 error."""
     server.status = status
     server.body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+
+
+def test_many_objects_are_deleted_in_one_request(server: AnsweringS3) -> None:
+    """A run of ten hours leaves millions of objects, and a store takes a thousand at a time."""
+    server.body = DELETED
+    server.storage().delete(f"{URI}/{number}" for number in range(1500))
+    assert len(server.conditions) == 2
+
+
+def test_what_one_request_does_not_delete_is_deleted_one_by_one(server: AnsweringS3) -> None:
+    """One refused object keeps no other, and is named."""
+    refused = b"<Error><Key>x/1</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+    server.next_bodies.append(b"<DeleteResult>%b</DeleteResult>" % refused)
+    server.body = DELETED
+    server.storage().delete(f"{URI}/{number}" for number in range(3))
+    assert len(server.conditions) == 4
 
 
 @pytest.mark.parametrize(
