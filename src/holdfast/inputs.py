@@ -17,7 +17,7 @@ from holdfast.model.coverage import Pins
 from holdfast.opening import active_session, open_scan
 from holdfast.sources.materialized import Materialized, MaterializedScan, identity_of
 from holdfast.sources.scans import Scan
-from holdfast.spark.frames import SparkDataFrame, SparkSession
+from holdfast.spark import SparkDataFrame, SparkSession
 
 
 class Input(SettledInput, Protocol):

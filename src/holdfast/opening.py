@@ -15,7 +15,7 @@ from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target
 from holdfast.sources.base import PinnedScan
 from holdfast.sources.lance import PinnedLanceScan
 from holdfast.sources.scans import IcebergScan, LanceScan, Scan
-from holdfast.spark.frames import SparkSession
+from holdfast.spark import SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
 

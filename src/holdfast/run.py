@@ -52,7 +52,7 @@ from holdfast.sinks.targets import (
 )
 from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
-from holdfast.spark.frames import SparkDataFrame, SparkSession
+from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.worker.task import OnError
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
@@ -306,7 +306,9 @@ class Run:
             JobError: The input could not be read, or rows have no key.
         """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-        from holdfast.spark.dataframe import DataFrameSubmitter, without_finished  # noqa: PLC0415
+        from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415
+        from holdfast.spark.jobs import spark_errors  # noqa: PLC0415
+        from holdfast.spark.keys import RowsLeft  # noqa: PLC0415
 
         session, key = spark.session_of(source), spark.checked_key(source, key)
         ledger, options = self._ledger(session), WriteOptions(**self._common)
@@ -317,7 +319,8 @@ class Run:
             raise
         if self._prepared.has_landed:
             return source.limit(0)
-        return without_finished(source, key, self._prepared.book.finished)
+        with spark_errors():
+            return RowsLeft(source, key, self._prepared.book.finished).rows()
 
     def quarantined(self) -> SparkDataFrame:
         """Return the failed rows as a DataFrame.

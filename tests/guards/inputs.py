@@ -1,4 +1,4 @@
-"""Guards of the input check by values: `verify_input="rows"`."""
+"""Guards of what is read of an input: its values, its keys, and the rows that are left."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from tests.guards.guard import Guard
 
 _ROWS = "tests/unit/engine/test_input_check_rows.py"
 _HASH = "tests/unit/spark/test_dataframe.py"
+_LEFT = "tests/spark/test_rows_left.py"
 
 INPUT_GUARDS = (
     Guard(
@@ -93,5 +94,61 @@ INPUT_GUARDS = (
         before="sorted(found, key=lambda pair: pair[0].name):\n",
         after="found:\n",
         test=_HASH,
+    ),
+    Guard(
+        name="finished keys are broadcast only if they fit into the heap",
+        file="spark/keys.py",
+        before="        self._is_small = self._fits(finished.rows)\n",
+        after="        self._is_small = True\n",
+        test=f"{_LEFT}::test_rows_left_are_exact_and_stay_where_they_are",
+    ),
+    Guard(
+        name="keys left are found without a broadcast of all finished keys",
+        file="spark/keys.py",
+        before='found = keys.join(self._done().hint("merge"), same, "left_anti")',
+        after='found = keys.join(self._done(), same, "left_anti")',
+        test=f"{_LEFT}::test_too_many_finished_keys_are_not_broadcast_to_find_the_keys_left",
+    ),
+    Guard(
+        name="a finished key that passes a filter by mistake is not done again",
+        file="spark/keys.py",
+        before='return found.join(sf.broadcast(mistaken), _same(self._key), "left_anti")',
+        after="return found",
+        test=f"{_LEFT}::test_keys_with_the_same_hash_are_told_apart",
+    ),
+    Guard(
+        name="a key left that passes a filter by mistake is not lost",
+        file="spark/keys.py",
+        before="        sure = sf.col(_MARK).isNull()\n",
+        after="        sure = sf.lit(True)\n",
+        test=f"{_LEFT}::test_keys_with_the_same_hash_are_told_apart",
+    ),
+    Guard(
+        name="rows without a key are not lost in a join with the keys left",
+        file="spark/keys.py",
+        before="        if sums.null_keys:  # No join would find them.\n",
+        after="        if False:\n",
+        test=f"{_LEFT}::test_rows_without_a_key_are_refused_before_they_could_be_lost",
+    ),
+    Guard(
+        name="what is kept for a resume is freed",
+        file="spark/keys.py",
+        before="            frame.unpersist()\n",
+        after="            pass\n",
+        test=f"{_LEFT}::test_what_executors_keep_is_freed",
+    ),
+    Guard(
+        name="the smallest heap decides what is broadcast",
+        file="spark/session.py",
+        before="    return int(min(heaps) * _BROADCAST_SHARE)\n",
+        after="    return int(max(heaps) * _BROADCAST_SHARE)\n",
+        test="tests/unit/spark/test_session.py",
+    ),
+    Guard(
+        name="a text is hashed from the hash of the column before it",
+        file="worker/coverage.py",
+        before="= _striped(hashes[rows], data, at[rows], sizes[rows])\n",
+        after="= _striped(hashes[rows] * 0 + 42, data, at[rows], sizes[rows])\n",
+        test="tests/unit/worker/test_coverage.py",
     ),
 )

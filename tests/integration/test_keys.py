@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import TransformError
+from holdfast.spark import keys
 from tests.integration.process_watched import ROWS, TASKS, WatchedTable
 from tests.integration.wide_rows import differences
 
@@ -59,6 +60,18 @@ def test_a_run_with_any_key_goes_on_where_it_stopped(watched: WatchedTable, kind
     columns = KEYS[kind]
     df = watched.input(*(f"{how} AS {name}" for name, how in columns.items()))
     assert df.select(*columns).distinct().count() == ROWS
+    half_then_whole(watched, df, list(columns))
+    assert differences(watched.lake.table(watched.name), df) == 0
+
+
+@pytest.mark.parametrize("kind", ["string", "int", "two columns"])
+def test_a_run_with_too_many_finished_keys_goes_on_as_well(
+    watched: WatchedTable, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the finished keys nor those left fit into the heap, so a filter is broadcast."""
+    monkeypatch.setattr(keys, "broadcast_bytes", lambda _session: 200)
+    columns = KEYS[kind]
+    df = watched.input(*(f"{how} AS {name}" for name, how in columns.items()))
     half_then_whole(watched, df, list(columns))
     assert differences(watched.lake.table(watched.name), df) == 0
 

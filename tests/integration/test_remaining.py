@@ -166,10 +166,14 @@ def test_a_transform_behind_remaining_has_its_own_code(watched: WatchedTable) ->
 
 
 @pytest.mark.connect
+@pytest.mark.parametrize("room", [None, 200], ids=["small", "large"])
 def test_under_connect_remaining_does_the_same(
-    watched: WatchedTable, stack: Stack, tmp_path: Path
+    watched: WatchedTable, stack: Stack, tmp_path: Path, room: int | None
 ) -> None:
-    """Fail, resume, lose rows, land, start again: all steps as a client of Spark Connect."""
+    """Fail, resume, lose rows, land, start again: all steps as a client of Spark Connect.
+
+    Both with finished keys that fit into the heap, and with too many.
+    """
     settings = {
         "spark": {"spark.remote": stack.connect_remote, "spark.sql.session.timeZone": "UTC"},
         "run_id": "nightly",
@@ -179,6 +183,7 @@ def test_under_connect_remaining_does_the_same(
         "rows": ROWS,
         "tasks": TASKS,
         "notes": str(watched.notes),
+        "broadcast_bytes": room,
     }
     ended = run_job(settings, folder=tmp_path, script="remaining_job.py")
     assert ended.code == 0, ended.errors

@@ -35,6 +35,8 @@ COLUMNS = {
     "local_at": "cast(timestamp_micros(shiftright(bits, 2)) as timestamp_ntz)",
     "dec9": "cast(shiftright(bits, 34) * 0.01BD as decimal(9, 2))",
     "dec18": "cast(shiftright(bits, 4) * 0.0001BD as decimal(18, 4))",
+    "text": "repeat(cast(bits as string), cast(bits & 7 as int))",
+    "bytes": "cast(repeat(cast(bits as string), cast(bits & 3 as int)) as binary)",
 }
 KEYS = [
     *((name,) for name in COLUMNS),
@@ -42,6 +44,7 @@ KEYS = [
     ("i32", "i64"),
     ("day", "dec18"),
     ("flag", "at"),
+    ("text", "i64", "bytes"),
     ("local_at", "i8", "dec9", "i16"),
 ]
 

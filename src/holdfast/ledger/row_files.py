@@ -271,6 +271,17 @@ def read_key_table(uri: str, data: bytes, rows: int) -> pa.Table:
     return pa.Table.from_batches(parquet_batches(uri, data, rows=rows))
 
 
+def sampled_key_bytes(storage: Storage, uri: str) -> int:
+    """Return how many bytes a key has on average, judged by the first keys of one file.
+
+    Raises:
+        LedgerDamagedError: The file is not as it was written.
+    """
+    found = (batch for batch in parquet_batches(uri, storage.get_sure(uri)) if batch.num_rows)
+    first = next(found, None)
+    return 0 if first is None else -(-first.nbytes // first.num_rows)
+
+
 def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the keys of one file in the given schema. Runs on executors.
 

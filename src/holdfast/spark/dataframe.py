@@ -1,8 +1,5 @@
 """The rows of a DataFrame, as the engine needs them: its keys, its jobs, its failed rows.
 
-Only key columns are read. Executors read the finished keys from the ledger's key files in Python,
-so the JVM does not need access to the store.
-
 Only Spark computes the row hash: once when the input is measured, and once next to the rows that go
 to the tasks. So both sides agree without a second implementation. `xxhash64` alone would not do: it
 skips NULLs anywhere, and refuses maps. Here each value is preceded by a flag that says whether it
@@ -11,197 +8,38 @@ is NULL, each array by its length, and a map is hashed as its sorted entries.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructType
 
+from holdfast.errors import HoldfastError
 from holdfast.ledger.row_files import KeyFiles, read_chunk
 from holdfast.model.coverage import InputSums, KeyExamples
 from holdfast.model.work import Chunk
 from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
-from holdfast.spark.frames import SparkDataFrame, SparkSession
+from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.spark.jobs import JobsBeside, SparkJobs, run_plan, spark_errors
+from holdfast.spark.keys import (
+    RowsLeft,
+    duplicates,
+    gone,
+    hash_sql,
+    overlaps,
+    quoted,
+    sums_and_doubles_of,
+    sums_of,
+)
 from holdfast.spark.session import arrow_schema
 from holdfast.storage.port import Storage
 from holdfast.worker.coverage import needs_hash_column
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import ItemPlan, TaskPlan
-
-# ---- Questions about keys that Spark answers: how many, which are finished, which are duplicates
-
-_EXAMPLES = 3
-# Names that no input has.
-_NAME, _KEY, _COUNT = "__holdfast_record", "__holdfast_key_", "__holdfast_count"
-_ROW, _HASH, _NO_KEY = "__holdfast_row", "__holdfast_hash", "__holdfast_no_key"
-_GROUP = "__holdfast_group"
-# Before a job, the keys of one bucket out of this many are compared: a power of two. With 64 the
-# pass over 12M keys took 0.36 s longer than without, with 256 0.27 s.
-_BUCKETS = 256
-_FILES_PER_TASK = 64
-# They are all held in the memory of the driver and of each executor.
-_BROADCAST_ROWS_MAX = 10_000_000
-
-
-def quoted(name: str) -> str:
-    """Return a column's name quoted for SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def hash_sql(key: Sequence[str]) -> str:
-    """Return the SQL expression of a row's key hash."""
-    return f"xxhash64({', '.join(map(quoted, key))})"
-
-
-def sums_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDataFrame:
-    """Return the numbers that identify the input, as one row.
-
-    Args:
-        df: The rows.
-        key: The key columns.
-        row: The SQL expression of a whole row's hash, to sum that too.
-    """
-    return _hashed(df, key, row).selectExpr(*_sums(row))
-
-
-def sums_and_doubles_of(df: SparkDataFrame, key: Sequence[str], *, row: str = "") -> SparkDataFrame:
-    """Return the same, and how many of the keys in one of 256 buckets appear in two rows.
-
-    Two keys with the same hash count as one that appears twice: then all keys must be compared. One
-    pass over the input does both: rows outside the bucket form one group, those in it are grouped
-    by their hash.
-    """
-    hashed = _hashed(df, key, row)
-    group = f"CASE WHEN ({quoted(_HASH)} & {_BUCKETS - 1}) = 0 THEN {quoted(_HASH)} ELSE 1 END"
-    sums = [sf.expr(aggregate) for aggregate in _sums(row)]
-    grouped = hashed.groupBy(sf.expr(group).alias(_GROUP)).agg(*sums)
-    names = grouped.columns[1:]
-    return grouped.selectExpr(
-        *(f"coalesce(sum({name}), 0) AS {name}" for name in names),
-        f"count(CASE WHEN rows > 1 AND {_GROUP} <> 1 THEN 1 END) AS doubled",
-    )
-
-
-def _hashed(df: SparkDataFrame, key: Sequence[str], row: str) -> SparkDataFrame:
-    """Return each row's hashes as columns, computed once each, and whether its key is NULL."""
-    nulls = " OR ".join(f"{quoted(name)} IS NULL" for name in key)
-    columns = [f"{hash_sql(key)} AS {quoted(_HASH)}", f"({nulls}) AS {quoted(_NO_KEY)}"]
-    if row:
-        columns.append(f"{row} AS {quoted(_ROW)}")
-    return df.selectExpr(*columns)
-
-
-def _sums(row: str) -> list[str]:
-    """Return the aggregates over hashed rows."""
-    no_key = f"count(CASE WHEN {quoted(_NO_KEY)} THEN 1 END) AS null_keys"
-    sums = ["count(*) AS rows", no_key, *_halves(quoted(_HASH), "")]
-    return sums + (_halves(quoted(_ROW), "row_") if row else [])
-
-
-def _halves(digest: str, prefix: str) -> list[str]:
-    """Return the sums of a hash's low and high 32 bits."""
-    return [
-        f"coalesce(sum({digest} & 4294967295), 0) AS {prefix}low",
-        f"coalesce(sum(shiftrightunsigned({digest}, 32)), 0) AS {prefix}high",
-    ]
-
-
-def finished_frame(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:
-    """Return the finished keys as a DataFrame, with the record that covers each.
-
-    The key columns are named by position, to avoid conflicts with names of the input.
-    """
-    keys = df.select(*(sf.col(quoted(name)).alias(f"{_KEY}{i}") for i, name in enumerate(key)))
-    fields = [field.jsonValue() for field in keys.schema.fields]
-    schema = type(keys.schema).fromJson({"type": "struct", "fields": fields})
-    for field in schema.fields:
-        field.nullable = True
-    arrow = arrow_schema(keys)
-    schema = schema.add(_NAME, "string")
-    # Pickled on the driver and loaded on executors; never stored.
-    payload: bytes = cloudpickle.dumps((finished.storage, arrow))  # type: ignore[no-untyped-call]
-    rows = list(finished.uris.items())
-    parts = max(1, min(len(rows) // _FILES_PER_TASK + 1, 200))
-    files = df.sparkSession.createDataFrame(rows, "name string, uri string").repartition(parts)
-    return files.mapInArrow(_key_reader(payload), schema)
-
-
-def without_finished(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> SparkDataFrame:
-    """Return the rows whose keys are not finished.
-
-    If the finished keys can be broadcast, rows stay in their partitions and nothing is shuffled.
-    Beyond that Spark chooses the join.
-    """
-    if not finished:
-        return df
-    done = finished_frame(df, key, finished).drop(_NAME)
-    if finished.rows <= _BROADCAST_ROWS_MAX:
-        done = sf.broadcast(done)
-    same = [sf.col(quoted(name)) == done[f"{_KEY}{i}"] for i, name in enumerate(key)]
-    return df.join(done, same, "left_anti")
-
-
-def duplicates(df: SparkDataFrame, key: Sequence[str]) -> tuple[int, str]:
-    """Count the keys that appear in several rows of the input, and show a few."""
-    columns = [sf.col(quoted(name)) for name in key]
-    counted = df.select(*columns).groupBy(*columns).agg(sf.count("*").alias(_COUNT))
-    return _count_and_examples(counted.where(f"{_COUNT} > 1").drop(_COUNT), key)
-
-
-def gone(df: SparkDataFrame, key: Sequence[str], finished: KeyFiles) -> tuple[int, str]:
-    """Count the finished keys that are no longer in the input, and show a few."""
-    done = finished_frame(df, key, finished).drop(_NAME)
-    keys = df.select(*(sf.col(quoted(name)) for name in key))
-    same = [done[f"{_KEY}{i}"] == sf.col(quoted(name)) for i, name in enumerate(key)]
-    return _count_and_examples(done.join(keys, same, "left_anti"), key)
-
-
-def overlaps(
-    df: SparkDataFrame, key: Sequence[str], finished: KeyFiles
-) -> dict[tuple[str, ...], int]:
-    """Return which records share keys, and how many keys."""
-    done = finished_frame(df, key, finished)
-    columns = [f"{_KEY}{i}" for i in range(len(key))]
-    twice = (
-        done.groupBy(*columns)
-        .agg(sf.count("*").alias("n"), sf.sort_array(sf.collect_set(_NAME)).alias("records"))
-        .where("n > 1")
-    )
-    rows = twice.groupBy("records").count().collect()
-    return {tuple(row["records"]): row["count"] for row in rows}
-
-
-def _count_and_examples(df: SparkDataFrame, key: Sequence[str]) -> tuple[int, str]:
-    rows = df.limit(_EXAMPLES).collect()
-    if not rows:
-        return 0, ""
-    shown = [
-        "(" + ", ".join(f"{name}={value!r}" for name, value in zip(key, row, strict=True)) + ")"
-        for row in rows
-    ]
-    return df.count(), ", ".join(shown)
-
-
-def _key_reader(payload: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from holdfast.ledger.row_files import read_keys  # noqa: PLC0415 - on the executor.
-
-        storage, schema = pickle.loads(payload)  # noqa: S301 - from Spark, not from storage.
-        for batch in batches:
-            for file in batch.to_pylist():
-                for keys in read_keys(storage, file["uri"], schema):
-                    names = pa.repeat(file["name"], keys.num_rows)
-                    yield pa.RecordBatch.from_arrays(
-                        [*keys.columns, names], names=[*schema.names, _NAME]
-                    )
-
-    return read
-
 
 # ---- A hash of the whole row, as a SQL expression that Spark evaluates
 
@@ -291,6 +129,7 @@ class DataFrameSubmitter:
         self._df = df
         self._key = key
         self._jobs_beside: JobsBeside | None = None
+        self._left: tuple[frozenset[str], RowsLeft] | None = None
 
     @property
     def slots(self) -> int:
@@ -311,14 +150,11 @@ class DataFrameSubmitter:
         Raises:
             JobFailedError: Spark could not read the input, or cannot hash its rows.
         """
-        if not whole_rows:
-            keys_only = self._df.select(*(quoted(name) for name in self._key))
-            left = without_finished(keys_only, self._key, finished)
-            with spark_errors():
-                return InputSums(**sums_of(left, self._key).collect()[0].asDict())
-        left = without_finished(self._df, self._key, finished)
         with spark_errors():
-            rows, key, row = self._numbered(left)
+            left = self._rows_left(finished)
+            if not whole_rows:
+                return left.sums()
+            rows, key, row = self._numbered(left.rows())
             sums = sums_of(rows, key, row=row).collect()[0].asDict()
         return InputSums(**sums, columns=column_types(self._df.schema))
 
@@ -351,9 +187,11 @@ class DataFrameSubmitter:
             TransformTooLargeError: The pickled transform is too large.
             MissingExtraError: PySpark lacks a package on the driver.
             ExecutorSetupError: The executors run the wrong Python.
+            NullKeyError: Some rows have no key.
             JobFailedError: Spark gave up on the job.
         """
-        left = without_finished(self._df, self._key, finished)
+        with spark_errors():
+            left = self._rows_left(finished).rows()
         types = [arrow_schema(self._df).field(name).type for name in self._key]
         needs_hash = needs_hash_column(types)
         if plan.whole_rows:
@@ -366,7 +204,24 @@ class DataFrameSubmitter:
                 left = tagged.toDF(*self._df.columns, TAG_COLUMN)
         elif needs_hash:
             left = left.selectExpr("*", f"{hash_sql(self._key)} AS {quoted(TAG_COLUMN)}")
-        return run_plan(left, plan)
+        try:
+            return run_plan(left, plan)
+        finally:
+            self._release()
+
+    def _rows_left(self, finished: KeyFiles) -> RowsLeft:
+        """Return what is left for these finished keys; what was found for others is freed."""
+        names = frozenset(finished.uris)
+        if self._left is None or self._left[0] != names:
+            self._release()
+            self._left = names, RowsLeft(self._df, self._key, finished)
+        return self._left[1]
+
+    def _release(self) -> None:
+        if self._left is not None:
+            with contextlib.suppress(HoldfastError), spark_errors():  # The session may have died.
+                self._left[1].release()
+        self._left = None
 
     def _numbered(self, df: SparkDataFrame) -> tuple[SparkDataFrame, list[str], str]:
         """Return the rows with columns named by position, the key, and the hash of a whole row.
@@ -388,7 +243,7 @@ class DataFrameSubmitter:
     def duplicates(self, *, beside: bool = False) -> KeyExamples:
         """Return the keys that appear in more than one input row.
 
-        beside: Whether the call comes from another thread, while a plan runs.
+        Args:
             beside: Whether another thread calls this while a plan runs.
 
         Raises:

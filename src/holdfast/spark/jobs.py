@@ -33,8 +33,8 @@ from holdfast.errors import (
 )
 from holdfast.model.lasting import passes_by_text, text_lasts
 from holdfast.sources.materialized import WritePlan
+from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
-from holdfast.spark.frames import SparkDataFrame, SparkSession
 from holdfast.worker.checkup import CheckupPlan
 from holdfast.worker.replay import ITEM_COLUMN
 from holdfast.worker.reports import TaskReport

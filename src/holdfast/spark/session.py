@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 
 from holdfast.errors import HiddenSettingError, MissingExtraError, SettingsError
 from holdfast.sinks.targets import IcebergTable, Target
-from holdfast.spark.frames import SparkDataFrame, SparkSession
+from holdfast.spark import SparkDataFrame, SparkSession
 
 try:
     from pyspark.errors import PySparkException
@@ -21,6 +22,11 @@ except ImportError as error:
 # Spark's replacement for a value whose name looks secret.
 _REDACTED = "(redacted)"
 _FLOATS = ("float", "double")
+# The share of a heap that one job's broadcasts may take. While one is built, about three times its
+# size is in use, and tasks need the rest.
+_BROADCAST_SHARE = 0.2
+_DEFAULT_HEAP = "1g"  # Spark's own default, for drivers and executors.
+_UNITS = {"": 20, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 
 def session_of(df: SparkDataFrame) -> SparkSession:
@@ -105,6 +111,32 @@ def tasks_running(session: SparkSession) -> tuple[int, int] | None:
     if not known:
         return None
     return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+
+def broadcast_bytes(session: SparkSession) -> int:
+    """Return how many bytes one job may broadcast: a share of the smallest heap.
+
+    The driver builds what is broadcast, and each executor holds it.
+
+    Raises:
+        HiddenSettingError: The session does not reveal a setting.
+    """
+    heaps = [memory_bytes(setting(session, "spark.driver.memory") or _DEFAULT_HEAP)]
+    if not setting(session, "spark.master").startswith("local"):
+        heaps.append(memory_bytes(setting(session, "spark.executor.memory") or _DEFAULT_HEAP))
+    return int(min(heaps) * _BROADCAST_SHARE)
+
+
+def memory_bytes(text: str) -> int:
+    """Return an amount of memory as Spark reads it; without a unit it is in MiB.
+
+    Raises:
+        ValueError: It is not an amount of memory.
+    """
+    found = re.fullmatch(r"\s*(\d+)\s*([bkmgtp]?)b?\s*", text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is not an amount of memory")
+    return int(found[1]) << _UNITS[found[2]]
 
 
 def forget_cached_table(session: SparkSession, target: Target) -> None:

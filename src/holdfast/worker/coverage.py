@@ -1,7 +1,7 @@
 """Coverage: which input rows a task record covers, by key or by row number.
 
 Spark and the tasks each sum these hashes, and the sums are compared, so every bit must agree. Spark
-hashes a value by its storage type: a 32-bit int or a 64-bit long.
+hashes a value by its storage type: a 32-bit int, a 64-bit long, or bytes.
 """
 
 from __future__ import annotations
@@ -114,15 +114,31 @@ _PRIME_5 = 0x27D4EB2F165667C5
 _INT_START, _LONG_START = np.uint64(_PRIME_5 + 4), np.uint64(_PRIME_5 + 8)
 
 _INT_KINDS = (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.date32())
+_LARGE_KINDS = (pt.is_large_string, pt.is_large_binary)
 _LONG_DIGITS_MAX = 18  # Spark stores a longer decimal as bytes, and hashes those.
 # About twenty passes go over each block, so it has to stay in the processor's cache.
 _BLOCK_ROWS = 1 << 14
 
+# Texts are hashed by stripes, then by words.
+_STRIPE_BYTES, _WORD_BYTES, _HALF_WORD_BYTES = 32, 8, 4
+
 _Words = npt.NDArray[np.uint64]
+_Bytes = npt.NDArray[np.uint8]
+_Places = npt.NDArray[np.int64]
 
 
 def hashable(kind: pa.DataType) -> bool:
     """Whether keys of this type can be hashed here; Spark has to hash the others."""
+    return is_number(kind) or is_text(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are bytes of any length."""
+    return any(is_kind(kind) for is_kind in (pt.is_string, pt.is_binary, *_LARGE_KINDS))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether Spark stores values of this type as an int or a long."""
     if pt.is_decimal128(kind):
         return bool(kind.precision <= _LONG_DIGITS_MAX)
     if pt.is_timestamp(kind):
@@ -168,7 +184,9 @@ def hash_sums(hashes: _Words) -> tuple[int, int]:
 def _add_column(hashes: _Words, column: pa.Array) -> None:
     """Update the hashes in place with one more column."""
     before = hashes.copy() if column.null_count else None
-    if column.type in _INT_KINDS:
+    if is_text(column.type):
+        _add_texts(hashes, column)
+    elif column.type in _INT_KINDS:
         _add_ints(hashes, column)
     else:
         _add_longs(hashes, column)
@@ -206,6 +224,90 @@ def _add_longs(hashes: _Words, column: pa.Array) -> None:
     _rotate_left(hashes, 27)
     hashes *= _PRIME_1
     hashes += _PRIME_4
+
+
+def _add_texts(hashes: _Words, column: pa.Array) -> None:
+    """Update the hashes with bytes: stripes of 32, then words of 8 and 4, then single bytes."""
+    data, at, sizes = _bytes_of(column)
+    left = sizes.copy()
+    is_long = sizes >= _STRIPE_BYTES
+    if is_long.any():
+        rows = np.flatnonzero(is_long)
+        hashes[rows] = _striped(hashes[rows], data, at[rows], sizes[rows])
+        left[rows] %= _STRIPE_BYTES
+    at = at + sizes - left
+    hashes[~is_long] += np.uint64(_PRIME_5)
+    hashes += sizes.astype(np.uint64)
+    rows = np.flatnonzero(left >= _WORD_BYTES)
+    while len(rows):
+        hashes[rows] ^= _round(np.uint64(0), _words_at(data, at[rows]))
+        hashes[rows] = _rotated(hashes[rows], 27) * _PRIME_1 + _PRIME_4
+        at[rows] += _WORD_BYTES
+        left[rows] -= _WORD_BYTES
+        rows = rows[left[rows] >= _WORD_BYTES]
+    rows = np.flatnonzero(left >= _HALF_WORD_BYTES)
+    hashes[rows] ^= (_words_at(data, at[rows]) & np.uint64(0xFFFFFFFF)) * _PRIME_1
+    hashes[rows] = _rotated(hashes[rows], 23) * _PRIME_2 + _PRIME_3
+    at[rows] += _HALF_WORD_BYTES
+    left[rows] -= _HALF_WORD_BYTES
+    rows = np.flatnonzero(left)
+    while len(rows):
+        hashes[rows] ^= data[at[rows]].astype(np.uint64) * np.uint64(_PRIME_5)
+        hashes[rows] = _rotated(hashes[rows], 11) * _PRIME_1
+        at[rows] += 1
+        left[rows] -= 1
+        rows = rows[left[rows] > 0]
+
+
+def _striped(seeds: _Words, data: _Bytes, at: _Places, sizes: _Places) -> _Words:
+    """Return the hashes of texts after their whole stripes, each of which four lanes share."""
+    lanes = [seeds + _PRIME_1 + _PRIME_2, seeds + _PRIME_2, seeds.copy(), seeds - _PRIME_1]
+    stripes, done = sizes // _STRIPE_BYTES, 0
+    rows = np.arange(len(seeds))
+    while len(rows):
+        for number, lane in enumerate(lanes):
+            places = at[rows] + (_STRIPE_BYTES * done + _WORD_BYTES * number)
+            lane[rows] = _round(lane[rows], _words_at(data, places))
+        done += 1
+        rows = rows[stripes[rows] > done]
+    turns = zip(lanes, (1, 7, 12, 18), strict=True)
+    hashes = np.zeros(len(seeds), np.uint64)
+    for lane, bits in turns:
+        hashes += _rotated(lane, bits)
+    for lane in lanes:
+        hashes ^= _round(np.uint64(0), lane)
+        hashes *= _PRIME_1
+        hashes += _PRIME_4
+    return hashes
+
+
+def _round(lane: _Words | np.uint64, words: _Words) -> _Words:
+    mixed: _Words = _rotated(lane + words * _PRIME_2, 31) * _PRIME_1
+    return mixed
+
+
+def _rotated(words: _Words, bits: int) -> _Words:
+    rotated: _Words = (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+    return rotated
+
+
+def _bytes_of(column: pa.Array) -> tuple[_Bytes, _Places, _Places]:
+    """Return the bytes of all texts, with room for a word after them, and each one's place."""
+    is_large = any(is_kind(column.type) for is_kind in _LARGE_KINDS)
+    kind = np.dtype(np.int64 if is_large else np.int32)
+    _, offsets, values = column.buffers()
+    ends = np.frombuffer(
+        offsets, kind, count=len(column) + 1, offset=column.offset * kind.itemsize
+    ).astype(np.int64)
+    data = np.frombuffer(values, np.uint8) if values is not None else np.zeros(0, np.uint8)
+    padded = np.concatenate((data[ends[0] : ends[-1]], np.zeros(8, np.uint8)))
+    return padded, ends[:-1] - ends[0], np.diff(ends)
+
+
+def _words_at(data: _Bytes, at: _Places) -> _Words:
+    """Return the 8 bytes at each place as a little-endian number."""
+    words: _Words = np.lib.stride_tricks.sliding_window_view(data, 8)[at].view("<u8").ravel()
+    return words
 
 
 def _memory(column: pa.Array) -> npt.NDArray[np.uint8]:
@@ -322,5 +424,9 @@ class CoveredKeys:
 
 
 def needs_hash_column(types: Sequence[pa.DataType]) -> bool:
-    """Whether Spark must add the hash, because keys of these types cannot be hashed here."""
-    return not all(hashable(kind) for kind in types)
+    """Whether Spark must add the hash to each row.
+
+    It has to if a type cannot be hashed here, and it hashes texts faster: one million of 36
+    characters take 0.3 s here.
+    """
+    return not all(is_number(kind) for kind in types)

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import holdfast as hf
+from holdfast.spark import keys
 
 
 def twice(notes: str, fails_at: int) -> Column:
@@ -42,6 +43,8 @@ def main(settings: dict[str, Any]) -> None:
     for name, value in settings["spark"].items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
+    if room := settings["broadcast_bytes"]:
+        keys.broadcast_bytes = lambda _session: room
     rows = spark.range(0, settings["rows"], 1, settings["tasks"]).withColumnRenamed("id", "n")
 
     def new_run() -> tuple[hf.Run, DataFrame]:

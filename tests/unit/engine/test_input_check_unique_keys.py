@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -43,6 +47,11 @@ def covered(*records: Keys) -> tuple[Work, KeyFiles]:
         ([{"id": [3, 1, 2]}, {"id": [5, 3]}], False),
         ([{"id": [3, 1, 3]}], False),
         ([{"id": [3, 1, 3]}, {"id": [4]}], False),
+        ([{"id": ["c", "a", "b"]}, {"id": ["d" * 40, "e"]}], True),
+        ([{"id": ["c", "a", "b"]}, {"id": ["d" * 40, "c"]}], False),
+        ([{"id": [b"c", b"a"]}, {"id": [b"", b"d" * 40]}], True),
+        ([{"day": [1, 1], "id": ["a", "b"]}, {"day": [2, 2], "id": ["a", "b"]}], True),
+        ([{"day": [1, 1], "id": ["a", "b"]}, {"day": [2, 1], "id": ["a", "b"]}], False),
         ([{"day": [1, 1], "id": [1, 2]}, {"day": [2, 2], "id": [1, 2]}], True),
         ([{"day": [1, 1], "id": [1, 2]}, {"day": [2, 1], "id": [1, 2]}], False),
     ],
@@ -53,9 +62,20 @@ def test_keys_of_all_records_are_compared_together(records: list[Keys], differ: 
 
 
 def test_keys_whose_hash_is_not_computed_here_prove_nothing() -> None:
-    """Spark compares texts, also if only one of the records has them."""
-    assert not all_differ(*covered({"id": ["a", "b"]}))
-    assert not all_differ(*covered({"id": [1, 2]}, {"id": ["a", "b"]}))
+    """Spark compares large decimals, also if only one of the records has them."""
+    large: list[object] = [Decimal(10) ** 30, Decimal(10) ** 31]
+    assert not all_differ(*covered({"id": large}))
+    assert not all_differ(*covered({"id": [1, 2]}, {"id": large}))
+
+
+def test_texts_with_one_hash_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two different keys may share a hash: then Spark compares the keys themselves."""
+    work, finished = covered({"id": ["a", "b"]}, {"id": ["c"]})
+    assert all_differ(work, finished)
+    monkeypatch.setattr(input_check, "hash_sums", lambda _hashes: (0, 0))
+    monkeypatch.setattr(input_check, "key_hashes", lambda columns: np.zeros(len(columns[0]), "u8"))
+    records = [replace(one, coverage=replace(one.coverage, low=0, high=0)) for one in work.records]
+    assert not all_differ(Work(records=tuple(records)), finished)
 
 
 def test_too_many_keys_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:

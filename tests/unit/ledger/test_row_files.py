@@ -25,6 +25,7 @@ from holdfast.ledger.row_files import (
     read_chunk,
     read_key_table,
     read_keys,
+    sampled_key_bytes,
 )
 from holdfast.model.work import Chunk
 from holdfast.storage.objects import ObjectStorage
@@ -463,6 +464,17 @@ def test_key_files_are_true_when_there_are_any(storage: WatchedStorage) -> None:
     """Without finished rows no join is planned."""
     assert not KeyFiles(storage=storage, uris={})
     assert KeyFiles(storage=storage, uris={"a": KEYS_URI})
+
+
+def test_the_bytes_of_a_key_are_judged_by_a_sample(storage: WatchedStorage) -> None:
+    """What a broadcast would take depends on how long texts are: their offsets count too."""
+    file = KeyFile(storage, KEYS_URI)
+    file.add(["a", "b"], [pa.array(["x" * 30, "x" * 50]), pa.array([1, 2])])
+    file.finish()
+    assert 48 <= sampled_key_bytes(storage, KEYS_URI) <= 56
+    storage.objects[KEYS_URI] = b"no parquet"
+    with pytest.raises(LedgerDamagedError, match=KEYS_URI):
+        sampled_key_bytes(storage, KEYS_URI)
 
 
 def test_keys_that_unpack_into_too_much_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:

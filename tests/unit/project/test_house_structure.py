@@ -66,7 +66,6 @@ ALONE = {
     "sources.lance": "imports Lance: `opening` imports it when it is needed",
     "sources.lance_reader": "the executor's half",
     "spark.bootstrap": "pickled by value: nothing else may be in its module",
-    "spark.frames": "signatures need the names without importing pyspark",
     "worker.checkpoints": "with `task` it would be a file of 730 lines",
     "worker.code_digest": "runs on the driver, unlike the rest of `worker`",
     "worker.quarantine": "failed rows have their own format",

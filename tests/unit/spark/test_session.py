@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.spark.session import session_of, settings_under
+from holdfast.spark.session import broadcast_bytes, memory_bytes, session_of, settings_under
 
 SETTINGS = {"spark.holdfast.store.a": "1", "spark.holdfast.store.b": "2", "spark.other": "3"}
 
@@ -56,3 +56,52 @@ def test_a_pandas_frame_is_refused_with_how_to_convert_it() -> None:
     with pytest.raises(SettingsError, match=r"builtins\.list") as caught:
         session_of([1])
     assert "hf.scan_parquet(path)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("1g", 2**30),
+        ("512m", 2**29),
+        ("512MB", 2**29),
+        ("2048", 2**31),
+        ("3 kb", 3 * 2**10),
+        ("7b", 7),
+        ("1T", 2**40),
+    ],
+)
+def test_memory_is_read_as_spark_reads_it(text: str, size_bytes: int) -> None:
+    """Units in either case; without one it is in MiB."""
+    assert memory_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "1.5g", "-1g"])
+def test_what_is_not_an_amount_of_memory_is_refused(text: str) -> None:
+    """A guess could let a broadcast fill the heap."""
+    with pytest.raises(ValueError, match="not an amount of memory"):
+        memory_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "share_of"),
+    [
+        ({}, 2**30),
+        ({"spark.master": "local[2]", "spark.driver.memory": "4g"}, 2**32),
+        ({"spark.master": "yarn", "spark.driver.memory": "4g"}, 2**30),
+        (
+            {
+                "spark.master": "yarn",
+                "spark.driver.memory": "2g",
+                "spark.executor.memory": "8g",
+            },
+            2**31,
+        ),
+    ],
+)
+def test_broadcasts_take_a_share_of_the_smallest_heap(
+    settings: dict[str, str], share_of: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver builds them and executors hold them; a local session has only the driver."""
+    monkeypatch.setattr(f"{__name__}.SETTINGS", settings)
+    session: Any = Session()
+    assert broadcast_bytes(session) == int(share_of * 0.2)

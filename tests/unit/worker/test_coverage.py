@@ -202,6 +202,19 @@ def test_a_slice_covers_only_its_own_rows(storage: WatchedStorage) -> None:
 # microseconds, both from 1970; -719162 and 2932896 are the first and the last day of SQL.
 SMALL = {0: 3614696996920510707, 1: -6698625589789238999, -1: 2017008487422258757}
 LARGE = {0: -5252525462095825812, -1: 3858142552250413010}
+# Without a stripe, with one and with several; with a word, half a word and bytes after them.
+TEXTS = {
+    "": -7444071767201028348,
+    "a": -8582455328737087284,
+    "abcd": -6810745876291105281,
+    "Käse €": -3659936829219662391,
+    "12345678": 6863040065134489090,
+    "x" * 31: -1716462135722163746,
+    "0123456789abcdef" * 2: 7380026953736478117,
+    "0123456789abcdef" * 2 + "y": 1669035013115308429,
+    "7c1d4a4e-9d9d-4d57-b6b5-3a1f3b0f2c11": 5945480954858589672,
+    "holdfast " * 11: 1753262578929238516,
+}
 KNOWN: dict[pa.DataType, dict[Any, int]] = {
     pa.bool_(): {False: SMALL[0], True: SMALL[1]},
     pa.int8(): {**SMALL, -128: 4160238337661960656, 127: 8632298611707923906},
@@ -230,10 +243,12 @@ KNOWN: dict[pa.DataType, dict[Any, int]] = {
         Decimal("-9999999999999999.99"): 4265531446127695490,
         Decimal("9999999999999999.99"): 2162198894918931945,
     },
+    pa.string(): TEXTS,
+    pa.large_string(): TEXTS,
+    pa.binary(): {text.encode(): digest for text, digest in TEXTS.items()},
+    pa.large_binary(): {text.encode(): digest for text, digest in TEXTS.items()},
 }
 NOT_HASHED = [
-    pa.string(),
-    pa.binary(),
     pa.float32(),
     pa.float64(),
     pa.uint32(),
@@ -293,6 +308,14 @@ def test_the_hash_of_one_column_is_the_seed_of_the_next() -> None:
     alone_7, alone_minus_3 = -2864211556195259663, 1399955818750051488
     assert signed(longs, ints) == [-1800260234864422186, alone_minus_3, alone_7, 42]
     assert signed(ints, longs) == [-4636393500875974585, alone_minus_3, alone_7, 42]
+
+
+def test_a_text_goes_on_from_the_hash_of_the_column_before_it() -> None:
+    """Whether it has a stripe, whose four lanes begin with that hash, or not."""
+    texts = pa.array(["abcd", None, "holdfast " * 11])
+    alone_7 = -2864211556195259663
+    expected = [247497006147837590, alone_7, -8992664883223100087]
+    assert signed(pa.array([7, 7, 7], pa.int64()), texts) == expected
 
 
 def test_three_columns_are_hashed_as_one_key() -> None:
