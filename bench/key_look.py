@@ -18,11 +18,8 @@ from bench.data import ROWS, cache_folder
 from bench.rounds import alternate
 from bench.session import open_session
 from holdfast.ledger.row_files import KeyFiles
-from holdfast.spark.dataframe import (  # The sample is what is measured.
-    _BUCKETS,
-    DataFrameSubmitter,
-    hash_sql,
-)
+from holdfast.spark.dataframe import DataFrameSubmitter
+from holdfast.spark.keys import _BUCKETS, hash_sql  # The sample is what is measured.
 from holdfast.storage.objects import ObjectStorage
 
 _KEYS = {"integer": "id", "text": "text"}

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
-from holdfast.ledger.store import read_whole
+from holdfast.ledger.store import answers, read_whole
 from holdfast.model.coverage import Span
 from holdfast.model.limits import DECODED_BYTES_FREE, DECODED_BYTES_MAX, DECODED_RATIO_MAX
 from holdfast.model.stored import RecordDamagedError
@@ -275,10 +275,15 @@ def sampled_key_bytes(storage: Storage, uri: str) -> int:
     """Return how many bytes a key has on average, judged by the first keys of one file.
 
     Raises:
-        LedgerDamagedError: The file is not as it was written.
+        LedgerDamagedError: The file is gone, or not as it was written.
+        StoreUnavailableError: The store did not answer.
     """
-    found = (batch for batch in parquet_batches(uri, storage.get_sure(uri)) if batch.num_rows)
-    first = next(found, None)
+    try:
+        with answers(uri):
+            data = storage.get_sure(uri)
+    except FileNotFoundError as error:
+        raise LedgerDamagedError(uri=uri, reason="missing") from error
+    first = next((batch for batch in parquet_batches(uri, data) if batch.num_rows), None)
     return 0 if first is None else -(-first.nbytes // first.num_rows)
 
 

@@ -181,10 +181,11 @@ def _key_reader(payload: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 
 # ---- Rows left: the rows whose keys are not finished. Keys may be shuffled, whole rows never are
 
-# What a broadcast key takes in a heap beside its own bytes, which are there twice: measured with
-# integers and with texts of 36 characters.
-_BROADCAST_KEY_BYTES = 80
-# A filter's block: 8 words of 64 bits. A key sets one bit of each word.
+# What a broadcast key takes in a heap beside its own bytes, which are there twice: in Spark's hash
+# table, at most half of which is filled, each key is also the row that is found.
+_BROADCAST_KEY_BYTES = 100
+# A filter's block: 8 words of 64 bits, in a hash table by the block's number. A key sets one bit of
+# each word.
 _WORDS, _BIT_NUMBERS = 8, 6
 _BLOCK_BITS, _BLOCK_BYTES = 512, 160
 # With 8 bits for each key one other key in 34 passes by mistake, with 16 one in 1,100, with 24 one

@@ -116,14 +116,18 @@ def tasks_running(session: SparkSession) -> tuple[int, int] | None:
 def broadcast_bytes(session: SparkSession) -> int:
     """Return how many bytes one job may broadcast: a share of the smallest heap.
 
-    The driver builds what is broadcast, and each executor holds it.
-
-    Raises:
-        HiddenSettingError: The session does not reveal a setting.
+    The driver builds what is broadcast, and each executor holds it. A heap whose size the session
+    does not reveal is taken to be Spark's default.
     """
-    heaps = [memory_bytes(setting(session, "spark.driver.memory") or _DEFAULT_HEAP)]
-    if not setting(session, "spark.master").startswith("local"):
-        heaps.append(memory_bytes(setting(session, "spark.executor.memory") or _DEFAULT_HEAP))
+
+    def known(name: str, default: str = "") -> str:
+        with contextlib.suppress(HiddenSettingError):
+            return setting(session, name) or default
+        return default
+
+    heaps = [memory_bytes(known("spark.driver.memory", _DEFAULT_HEAP))]
+    if not known("spark.master").startswith("local"):
+        heaps.append(memory_bytes(known("spark.executor.memory", _DEFAULT_HEAP)))
     return int(min(heaps) * _BROADCAST_SHARE)
 
 

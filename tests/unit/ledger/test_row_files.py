@@ -475,6 +475,12 @@ def test_the_bytes_of_a_key_are_judged_by_a_sample(storage: WatchedStorage) -> N
     storage.objects[KEYS_URI] = b"no parquet"
     with pytest.raises(LedgerDamagedError, match=KEYS_URI):
         sampled_key_bytes(storage, KEYS_URI)
+    storage.objects.clear()
+    with pytest.raises(LedgerDamagedError, match="missing"):
+        sampled_key_bytes(storage, KEYS_URI)
+    storage.failures["get"] = 1
+    with pytest.raises(StoreUnavailableError):
+        sampled_key_bytes(storage, KEYS_URI)
 
 
 def test_keys_that_unpack_into_too_much_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@ def test_what_is_not_an_amount_of_memory_is_refused(text: str) -> None:
             },
             2**31,
         ),
+        ({"spark.driver.memory": "(redacted)", "spark.executor.memory": "8g"}, 2**30),
     ],
 )
 def test_broadcasts_take_a_share_of_the_smallest_heap(
