@@ -12,6 +12,7 @@ import sys
 import uuid
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -44,7 +45,7 @@ def main(settings: dict[str, Any]) -> None:
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     if room := settings["broadcast_bytes"]:
-        keys.broadcast_bytes = lambda _session: room
+        mock.patch.object(keys, "broadcast_bytes", return_value=room).start()
     rows = spark.range(0, settings["rows"], 1, settings["tasks"]).withColumnRenamed("id", "n")
 
     def new_run() -> tuple[hf.Run, DataFrame]:
