@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.storage.objects import ObjectStorage
-from holdfast.storage.runtime import Budget, IoCounters, IoRuntime, Lane, io_runtime
+from holdfast.storage.runtime import (
+    _THREADS,
+    Budget,
+    IoCounters,
+    IoRuntime,
+    Lane,
+    io_runtime,
+)
 
 MIB = 1024 * 1024
 SOON_S = 0.1
@@ -88,7 +95,7 @@ def test_kept_bytes_leave_less_room_but_never_none() -> None:
 def test_a_cancelled_read_frees_its_budget() -> None:
     """It never runs, and the bytes that it did not read block no other caller."""
     runtime, gate, ran = IoRuntime(), threading.Event(), threading.Event()
-    busy = [runtime.read(lambda: gate.wait(LATE_S), 1) for _ in range(32)]
+    busy = [runtime.read(lambda: gate.wait(LATE_S), 1) for _ in range(_THREADS)]
     waiting = runtime.read(ran.set, 1)
     assert waiting.cancel()
     gate.set()
