@@ -16,10 +16,20 @@ Verb = Literal["append", "overwrite", "overwrite_partitions"]
 
 # What leads to the step. A job: the first start. replay: a task is killed when its chunk is
 # durable. withdrawal: a staged file is gone at the second start. mistake: the transform fails for
-# all rows. renewal: staged files count as old at once. conflict: another writer commits right
-# before the post; the step is reached after that. abort: of a run whose driver died between intent
-# and post. sweep: of one that landed.
-Story = Literal["job", "replay", "withdrawal", "mistake", "renewal", "conflict", "abort", "sweep"]
+# all rows. renewal: staged files count as old at once. merge: two groups count as many. conflict:
+# another writer commits right before the post; the step is reached after that. abort: of a run
+# whose driver died between intent and post. sweep: of one that landed.
+Story = Literal[
+    "job",
+    "replay",
+    "withdrawal",
+    "mistake",
+    "renewal",
+    "merge",
+    "conflict",
+    "abort",
+    "sweep",
+]
 
 _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
     "job": (
@@ -54,6 +64,7 @@ _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
         "before-manifest-copies",
         "after-copies",
     ),
+    "merge": ("before-merged", "after-merged", "before-merge", "after-merge"),
     "conflict": ("before-refused", "after-refused"),
     "abort": (
         "before-abort",
@@ -115,6 +126,7 @@ _OF_ICEBERG = {
     "after-first-snapshot",
     "after-manifest",
     "before-manifest-copies",
+    *("before-merged", "after-merged", "before-merge", "after-merge"),
 }
 # Steps that only a replace reaches, at first and after a conflict, and steps that it never reaches:
 # a row that fails fails the job, and the table is there before it.

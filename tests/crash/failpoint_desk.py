@@ -121,6 +121,7 @@ class _Game:
             "places": 2,
             "row_s": 0.08,
             "is_old": False,
+            "is_merged": False,
             "scan": "",
             "verb": self.verb,
             "where": f"id < {ROWS}" if self.has_filter else "",
@@ -141,6 +142,7 @@ class _Game:
     def prepare(self, cell: Cell) -> None:
         """Bring the run to a state where the step can be reached."""
         self.order["is_old"] = cell.story == "renewal"
+        self.order["is_merged"] = cell.story == "merge"
         if cell.is_scan:
             self.order["scan"] = f"{self.order['store']}-input"
             # Its rows are spread over all slots: one row must be enough for a checkpoint.

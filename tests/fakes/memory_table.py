@@ -25,7 +25,7 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.model.records import Intent
-from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.model.work import Merge, StagedFile, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -337,6 +337,28 @@ class MemoryTable:
         self.deleted_files += paths
         for path in paths:
             self.files.pop(path, None)
+
+    def merge_paths(
+        self,
+        view: TableView,  # noqa: ARG002
+        groups: Sequence[StagedGroup],
+        name: str,
+    ) -> list[str]:
+        """Return one path for all, if there are several."""
+        return [f"mem://metadata/{name}-merged-0"] if len(groups) > 1 else []
+
+    def merge(
+        self,
+        view: TableView,
+        groups: Sequence[StagedGroup],
+        paths: Sequence[str],
+    ) -> list[Merge]:
+        """Write an object that stands for all groups."""
+        self._refuse_missing(view, groups)
+        (path,) = paths
+        self.files[path] = pa.table({"id": pa.array([], pa.int64())})
+        group = StagedGroup(path=path, size_bytes=10, files=(), detail={})
+        return [Merge(group=group, sources=tuple(group.path for group in groups))]
 
     def refuse_outside(self, paths: Sequence[str]) -> None:
         """Raise, before anything is deleted, if one path is outside the table."""

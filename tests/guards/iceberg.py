@@ -7,6 +7,7 @@ from tests.guards.guard import Guard
 _SINK = "tests/unit/sinks/iceberg/test_sink.py"
 _STAGED = "tests/unit/sinks/test_staged.py"
 _TRUST = "tests/unit/sinks/iceberg/test_file_io.py"
+_MERGED = "tests/unit/sinks/iceberg/test_manifests_merged.py"
 _HISTORY = "tests/unit/sinks/iceberg/test_catalog_long_history.py"
 _PRESENCE = "tests/unit/sinks/iceberg/test_marks.py"
 
@@ -88,6 +89,41 @@ ICEBERG_GUARDS = (
         before="        self._refuse_lost_specs(table, groups)\n\n",
         after="\n",
         test=f"{_SINK} -k spec",
+    ),
+    Guard(
+        name="Iceberg: a manifest with another number of files is not merged",
+        file="sinks/iceberg/manifests.py",
+        before="        if found != len(group.files):\n",
+        after="        if False:\n",
+        test=f"{_MERGED} -k not_what_was_staged",
+    ),
+    Guard(
+        name="Iceberg: a manifest of another size is not merged",
+        file="sinks/iceberg/manifests.py",
+        before="            if len(data) != fetched.size_bytes:\n",
+        after="            if False:\n",
+        test=f"{_MERGED} -k not_what_was_staged",
+    ),
+    Guard(
+        name="Iceberg: manifests with other headers are merged apart",
+        file="sinks/iceberg/manifests.py",
+        before="        kind = frozenset(header.metadata.items())\n",
+        after="        kind = frozenset()\n",
+        test=f"{_MERGED} -k other_headers",
+    ),
+    Guard(
+        name="Iceberg: manifests of another spec are not merged",
+        file="sinks/iceberg/manifests.py",
+        before=" if details[group.path].spec_id == spec.spec_id]\n",
+        after="]\n",
+        test=f"{_MERGED} -k another_spec",
+    ),
+    Guard(
+        name="Iceberg: a merged manifest has the bounds of all",
+        file="sinks/iceberg/manifests.py",
+        before='        "upper": max(upper, key=value, default=None),\n',
+        after='        "upper": max(upper, default=None),\n',
+        test=f"{_MERGED} -k what_the_others_say",
     ),
     Guard(
         name="Iceberg: only an answer about the table means that a commit landed",

@@ -18,6 +18,8 @@ from tests.guards.tables import TABLE_GUARDS
 from tests.guards.values import VALUE_GUARDS
 from tests.guards.where import WHERE_GUARDS
 
+_MERGES = "tests/unit/engine/test_resolve_merge.py"
+
 
 def _requirement(name: str, line: str, test: str) -> Guard:
     """Return one requirement of the post, as a guard."""
@@ -244,6 +246,48 @@ GUARDS = (
         before="min(FILES_KNOWN_S, _TIMES_AS_LONG * (ended - began))\n",
         after="_TIMES_AS_LONG * (ended - began)\n",
         test="tests/unit/engine/test_commit_stops.py -k minutes",
+    ),
+    Guard(
+        name="merged groups are listed before they are written",
+        file="engine/resolve.py",
+        before='        _record(ledger, f"merging-{tag}.parquet", planned, is_written=False)\n',
+        after="",
+        test=_MERGES,
+    ),
+    Guard(
+        name="merged groups are used again after a kill",
+        file="engine/resolve.py",
+        before="    if not written:\n        return [], None\n",
+        after="    if True:\n        return [], None\n",
+        test=f"{_MERGES} -k uses_what_was_merged",
+    ),
+    Guard(
+        name="a merged group is used only if all it stands for is staged",
+        file="engine/resolve.py",
+        before=" if staged.keys() >= set(merge.sources)]\n",
+        after=" if staged.keys() & set(merge.sources)]\n",
+        test=f"{_MERGES} -k withdrawn",
+    ),
+    Guard(
+        name="a merged group that is gone is not used",
+        file="engine/resolve.py",
+        before="    there = [merge for merge in known if merge.group.path not in gone]\n",
+        after="    there = known\n",
+        test=f"{_MERGES} -k vanished",
+    ),
+    Guard(
+        name="a sweep keeps the merged groups that have landed",
+        file="engine/cleanup.py",
+        before="        found.update(merge.group.path for merge in merges)\n",
+        after="",
+        test=f"{_MERGES} -k in_doubt",
+    ),
+    Guard(
+        name="a sweep keeps small groups that a post in doubt lists",
+        file="engine/cleanup.py",
+        before="        unneeded &= {path for merge in merges for path in merge.sources}\n",
+        after="        unneeded &= {p for merge in merges for p in merge.sources} or unneeded\n",
+        test=f"{_MERGES} -k in_doubt",
     ),
     Guard(
         name="a look at the table is repeated after a long look at files",

@@ -117,12 +117,13 @@ def _receipts_of_other_files(
     # A table that was created again counts its versions anew, so several may share a number.
     landed: dict[int, list[set[str]]] = {}
     for snapshot in history.table.ever:
-        paths = {path for group in snapshot.groups for path in group.paths}
+        paths = {file.path for group in snapshot.groups for file in group.files}
         landed.setdefault(snapshot.snapshot_id, []).append(paths)
     for receipt in receipts:
         is_there = LAYOUT.part(receipt.staged.name) in storage.objects
         if receipt.snapshot_id in landed and is_there and not history.is_damaged:
-            listed = {p for g in read_work(storage, LAYOUT, receipt.staged).groups for p in g.paths}
+            groups = read_work(storage, LAYOUT, receipt.staged).groups
+            listed = {file.path for group in groups for file in group.files}
             if listed not in landed[receipt.snapshot_id]:
                 return [f"the receipt of snapshot {receipt.snapshot_id} lists other files"]
     return []
@@ -207,7 +208,8 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     snapshot = table.ever[0]
     paths = [file.path for group in snapshot.groups for file in group.files]
     rest = [file.path for group in snapshot.carried for file in group.files]
-    gone = [path for path in (*paths, *rest) if path not in table.files]
+    merged = [group.path for group in snapshot.groups if "-merged-" in group.path]
+    gone = [path for path in (*paths, *rest, *merged) if path not in table.files]
     if gone:
         # A rewound catalog may accept what was given up for good, and so may a restored ledger.
         is_undone = history.is_rewound or (history.is_ledger_moved and "sweep" in history.deeds)

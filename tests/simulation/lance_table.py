@@ -130,6 +130,10 @@ class LanceSimTable(SimTable):
         if changes := changes_since(view.handle, schemas, view.schema):
             raise TableChangedError(table=self.name, change="; ".join(changes))
 
+    def merge_paths(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[str]:
+        """Return nothing: a version lists its fragments one by one."""
+        return self._sink.merge_paths(view, groups, name)
+
     def new_snapshot_id(self, view: TableView) -> int:
         """Return the version that a post makes, if nothing comes in between."""
         return self._sink.new_snapshot_id(view)

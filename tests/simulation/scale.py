@@ -23,6 +23,7 @@ _BOUNDS: tuple[tuple[Any, str], ...] = (
     (row_files, "_ROW_GROUP_BYTES"),
     (parts, "_PORTION_BYTES"),
     (passes, "_REPLAY_ITEM_BYTES_MIN"),
+    (resolve, "_MERGED_FROM"),
     (input_check, "_ROWS_MAX"),
     (input_check, "_COMPARED_ROWS_MAX"),
 )

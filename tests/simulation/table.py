@@ -17,7 +17,7 @@ from holdfast.errors import (
     TableChangedError,
     TableMissingError,
 )
-from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.model.work import Merge, StagedFile, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -188,6 +188,14 @@ class SimTable(MemoryTable):
         super().copy_file(source, target)
         self.written_for[target] = self.written_for[source]
         self._world.counts["copies"] += 1
+
+    def merge(
+        self, view: TableView, groups: Sequence[StagedGroup], paths: Sequence[str]
+    ) -> list[Merge]:
+        """Write groups that stand for small ones, unless the process dies."""
+        self._world.pause(f"write {paths[0]}")
+        self._world.counts["merges"] += 1
+        return super().merge(view, groups, paths)
 
     def check(
         self,

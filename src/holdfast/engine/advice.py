@@ -17,6 +17,7 @@ from holdfast.model.records import (
     Body,
     Claim,
     Intent,
+    Merged,
     Pinned,
     Plan,
     Receipt,
@@ -376,6 +377,13 @@ def _(body: Rewritten) -> str:
     files = counted(body.rewrites.records, "file")
     gone = counted(body.removed_rows, "row")
     return f"{files} of the table were looked at row by row, and written anew without {gone}"
+
+
+@words_of.register
+def _(body: Merged) -> str:
+    groups = counted(body.merges.records, "group")
+    how = "stand" if body.is_written else "are about to be written, to stand"
+    return f"{groups} of files {how} for many small ones in the table"
 
 
 @words_of.register

@@ -35,13 +35,13 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.parts import read_objects, read_rewrites, read_work
+from holdfast.ledger.parts import read_merges, read_objects, read_rewrites, read_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.store import answers, refuse_links
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.records import Abort, Identity, PartReference
 from holdfast.model.report import counted
-from holdfast.model.work import StagedGroup, sizes_of
+from holdfast.model.work import Merge, StagedGroup, sizes_of
 from holdfast.sinks.base import MarkFound, Sink
 from holdfast.text import warn_caller
 
@@ -215,9 +215,10 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         inputs, beats = storage.list(layout.inputs), storage.list(layout.beats)
     refuse_links(layout.folder, (*tasks, *parts, *inputs, *beats))
     works = [read_work(storage, layout, reference) for reference in references]
-    landed = {path for work in works for path in sizes_of(work.groups)}
     written = _written(ledger, parts)
     kept_posts = _kept_posts(ledger, sight)
+    landed = {path for work in works for path in sizes_of(work.groups)}
+    landed = _with_merges(ledger, kept_posts, parts, landed)
     for number in kept_posts & written.keys():
         landed.update(written[number])
     sizes = sizes_of(_staged(ledger, tasks, parts))
@@ -235,9 +236,15 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         if intent.written is not None
     }
     kept |= {uri for number, uri in lists.items() if number in kept_posts}
+    kept |= {
+        layout.part(intent.merged.name)
+        for number, intent in log.intents.items()
+        if number in kept_posts and intent.merged is not None
+    }
     if log.pinned is not None:  # A later start compares its input with the pins.
         kept.add(layout.part(log.pinned.pins.name))
-    renewed = {layout.part(part.name) for part in (*log.renewals, *log.rewritten)}
+    merged = [record.merges for record in log.merged]
+    renewed = {layout.part(part.name) for part in (*log.renewals, *log.rewritten, *merged)}
     return SweepPlan(
         run_file=run_file,
         data_files=dict(sorted(sizes.items())),
@@ -272,7 +279,25 @@ def _staged(ledger: Ledger, tasks: Sequence[str], parts: Sequence[str]) -> list[
         if layout.part(reference.name) in parts:
             found = read_rewrites(storage, layout, reference)
             staged += [rewrite.group for rewrite in found if rewrite.group is not None]
+    for record in log.merged:
+        if layout.part(record.merges.name) in parts:
+            staged += [merge.group for merge in read_merges(storage, layout, record.merges)]
     return staged
+
+
+def _with_merges(
+    ledger: Ledger, posts: AbstractSet[int], parts: Sequence[str], landed: set[str]
+) -> set[str]:
+    """Return the files that posts need: merged groups, and no group that each has merged."""
+    layout, found, unneeded = ledger.layout, set(landed), set(landed)
+    for number in posts:
+        part = intent.merged if (intent := ledger.log.intents.get(number)) is not None else None
+        merges: list[Merge] = []
+        if part is not None and layout.part(part.name) in parts:
+            merges = read_merges(ledger.storage, layout, part)
+        found.update(merge.group.path for merge in merges)
+        unneeded &= {path for merge in merges for path in merge.sources}
+    return found - unneeded if posts else found
 
 
 def _written(ledger: Ledger, parts: Sequence[str]) -> dict[int, dict[str, int]]:

@@ -78,6 +78,8 @@ class Commit:
     posted: list[int] = field(default_factory=list)
     # How files are rewritten of which only some rows go; None for a look alone.
     rewrites: Rewrites | None = None
+    # The part that lists groups that enter the table in place of staged ones.
+    merged: PartReference | None = None
 
     @property
     def replaced(self) -> ReplacedRows:
@@ -368,6 +370,7 @@ class Commit:
             removed_bytes=loss.size_bytes,
             removed_partitions=loss.partitions,
             written=written,
+            merged=self.merged,
         )
         return self.log.append(intent).number, intent
 

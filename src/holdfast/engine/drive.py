@@ -13,7 +13,7 @@ from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.input_check import without_row_sums
 from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.passes import Passes, Start
-from holdfast.engine.resolve import refuse_doubt, renew
+from holdfast.engine.resolve import merge, refuse_doubt, renew
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
@@ -282,8 +282,11 @@ class Driver:
     def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:
         renew(self.ledger, commit, book)
         removes = removes_of(commit.run_file.identity)
+        reference = book.seal()
+        adds = merge(self.ledger, commit, book)
+        commit = replace(commit, merged=adds.merged)
         change = Change(
-            adds=book.work.groups,
+            adds=adds.groups,
             removes=removes,
             base=commit.replaced.only(options),
             where=options.where,
@@ -300,7 +303,7 @@ class Driver:
                 tally=book.tally,
             )
             commit = replace(commit, rewrites=rewrites)
-        return commit.publish(change, book.seal(), book.schemas)
+        return commit.publish(change, reference, book.schemas)
 
     def _has_changed(self, book: Workbook, options: WriteOptions) -> bool:
         """Whether the input differs from what the run has covered, or cannot be compared."""

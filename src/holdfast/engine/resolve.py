@@ -11,12 +11,15 @@ is too young to be deleted.
 
 The copies to make are listed in the log before the first is made, so a sweep finds them wherever
 this stops. They count from the next seal on; until then the old names do.
+
+Many small groups are merged into a few large ones before they are published. The ledger keeps the
+small ones: an intent names the part that says which of them entered the table as part of another.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.engine.commit import Commit, landed_intent, receipt_of
@@ -35,11 +38,11 @@ from holdfast.errors import (
     UnsupportedTableError,
 )
 from holdfast.failpoints import failpoint
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.parts import write_work
+from holdfast.ledger.ledger import Ledger, log_step
+from holdfast.ledger.parts import read_merges, write_merges, write_work
 from holdfast.ledger.run_log import RunFile
-from holdfast.model.records import Identity, Intent, Renewal
-from holdfast.model.work import StagedGroup, Work
+from holdfast.model.records import Identity, Intent, Merged, PartReference, Renewal
+from holdfast.model.work import Merge, StagedGroup, Work
 from holdfast.sinks.base import MarkFound, Sink, TableView
 
 # ---- Resolve: settle whether an intent of the run has landed, or ever can
@@ -316,3 +319,96 @@ def _only(work: Work, new: Mapping[str, StagedGroup]) -> Work:
         for record in work.records
     ]
     return Work(records=tuple(record for record in found if record.groups))
+
+
+# ---- Merge: a few large groups enter the table in place of many small ones
+
+# Fewer are published as they are: they cost readers little, and a small job no request.
+_MERGED_FROM = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adds:
+    """The groups that enter the table, and the part that lists those that stand for others."""
+
+    groups: Sequence[StagedGroup]
+    merged: PartReference | None = None
+
+
+def merge(ledger: Ledger, commit: Commit, book: Workbook) -> Adds:
+    """Return what enters the table for the staged work; write merged groups if there are many.
+
+    The work itself keeps the small groups: each belongs to a record that may be withdrawn alone.
+    What an earlier start has merged is used again as far as it still stands for staged groups.
+    Nothing is deleted here. Calling again is safe.
+
+    Args:
+        ledger: The run's ledger.
+        commit: The run's commit step.
+        book: The work to publish; it is complete.
+
+    Raises:
+        StagedFileMissingError: A staged group is gone.
+        RunFencedError: Another driver has claimed the run.
+        StoreError: The ledger or the table's storage does not answer.
+    """
+    groups = book.work.groups
+    if len(groups) < _MERGED_FROM:
+        return Adds(groups=groups)
+    view = commit.load()
+    if commit.look(view) is not None:
+        return Adds(groups=groups)  # The commit will find it too.
+    staged = {group.path: group for group in groups}
+    merges, reference = _usable_merges(ledger, commit, view, staged)
+    left = _left_of(groups, merges)
+    tag = ledger.ports.new_nonce()
+    paths = commit.sink.merge_paths(view, left, ledger.layout.file_names(tag))
+    if len(left) >= _MERGED_FROM and paths:
+        # Listed before they are written: a sweep must find them after a kill.
+        planned = [Merge(group=_unwritten(path), sources=()) for path in paths]
+        _record(ledger, f"merging-{tag}.parquet", planned, is_written=False)
+        failpoint("before-merge")
+        merges += commit.sink.merge(view, left, paths)
+        failpoint("after-merge")
+        reference = None
+    if merges and reference is None:
+        reference = _record(ledger, f"merged-{tag}.parquet", merges, is_written=True)
+        count = sum(len(merge.sources) for merge in merges)
+        log_step(ledger.run_id, f"merged {count:,} groups of files into {len(merges):,}")
+    whole = [merge.whole(staged) for merge in merges]
+    return Adds(groups=[*whole, *_left_of(groups, merges)], merged=reference)
+
+
+def _usable_merges(
+    ledger: Ledger, commit: Commit, view: TableView, staged: Mapping[str, StagedGroup]
+) -> tuple[list[Merge], PartReference | None]:
+    """Return what earlier starts have merged, and the part that lists just that, if one does."""
+    written = [record.merges for record in ledger.log.merged if record.is_written]
+    if not written:
+        return [], None
+    listed = read_merges(ledger.storage, ledger.layout, written[-1])
+    known = [merge for merge in listed if staged.keys() >= set(merge.sources)]
+    gone = set(commit.sink.missing_files(view, [merge.group for merge in known]))
+    there = [merge for merge in known if merge.group.path not in gone]
+    before = ledger.ports.now() - _OLD_AFTER_S
+    old = commit.sink.old_groups(view, [merge.group for merge in there], before)
+    paths = {group.path for group in old}
+    usable = [merge for merge in there if merge.group.path not in paths]
+    return usable, written[-1] if len(usable) == len(listed) else None
+
+
+def _left_of(groups: Sequence[StagedGroup], merges: Sequence[Merge]) -> list[StagedGroup]:
+    taken = {path for merge in merges for path in merge.sources}
+    return [group for group in groups if group.path not in taken]
+
+
+def _unwritten(path: str) -> StagedGroup:
+    return StagedGroup(path=path, size_bytes=0, files=(), detail={})
+
+
+def _record(
+    ledger: Ledger, name: str, merges: Sequence[Merge], *, is_written: bool
+) -> PartReference:
+    part = write_merges(ledger.storage, ledger.layout, name, merges)
+    ledger.log.append(Merged(merges=part, is_written=is_written))
+    return part

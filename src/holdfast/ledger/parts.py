@@ -26,7 +26,7 @@ from holdfast.model.stored import (
     refuse_deep,
     typed,
 )
-from holdfast.model.work import Rewrite, TaskRecord, Work
+from holdfast.model.work import Merge, Rewrite, TaskRecord, Work
 from holdfast.storage.port import Storage
 
 # ---- Parts: large bodies that a record points to, as Parquet, checked by digest when read back
@@ -157,6 +157,32 @@ def read_rewrites(storage: Storage, layout: RunLayout, reference: PartReference)
     texts = _read_texts(storage, layout, reference)
     with damage_at(layout.part(reference.name)):
         return [Rewrite.from_json(text) for text in texts]
+
+
+# ---- Groups that enter the table in place of staged ones, as a part of the ledger
+
+
+def write_merges(
+    storage: Storage, layout: RunLayout, name: str, merges: Iterable[Merge]
+) -> PartReference:
+    """Write merged groups as one part and return the reference for a record.
+
+    Raises:
+        StoreUnavailableError: The store did not take it.
+    """
+    return _write_texts(storage, layout, name, [merge.to_json() for merge in merges])
+
+
+def read_merges(storage: Storage, layout: RunLayout, reference: PartReference) -> list[Merge]:
+    """Read back what `write_merges` wrote.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    texts = _read_texts(storage, layout, reference)
+    with damage_at(layout.part(reference.name)):
+        return [Merge.from_json(text) for text in texts]
 
 
 # ---- The states of a table's files, as a part of the ledger

@@ -36,6 +36,7 @@ from holdfast.model.records import (
     Claim,
     Identity,
     Intent,
+    Merged,
     PartReference,
     Pinned,
     Plan,
@@ -305,6 +306,11 @@ class RunLog:
         """The parts that list files of the table which were written anew."""
         bodies = [record.body for record in self._records]
         return [body.rewrites for body in bodies if isinstance(body, Rewritten)]
+
+    @property
+    def merged(self) -> list[Merged]:
+        """What was recorded of groups that are to enter the table in place of staged ones."""
+        return [record.body for record in self._records if isinstance(record.body, Merged)]
 
     def refresh(self) -> None:
         """Read the records that were added since the last look.

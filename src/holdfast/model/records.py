@@ -298,6 +298,8 @@ class Intent:
     removed_bytes: Count = 0
     removed_partitions: Count = 0
     written: PartReference | None = None
+    # The part that lists groups that enter the table in place of staged ones. Not in older ledgers.
+    merged: PartReference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +366,15 @@ class Rewritten:
     removed_rows: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Groups that are to enter the table in place of many small ones."""
+
+    merges: PartReference
+    # Whether they are written; else they are about to be, and the list has only their names.
+    is_written: bool
+
+
 Body = (
     Claim
     | Plan
@@ -377,6 +388,7 @@ Body = (
     | Pinned
     | Base
     | Rewritten
+    | Merged
 )
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
@@ -391,6 +403,7 @@ _KINDS: dict[str, type[Body]] = {
     "pinned": Pinned,
     "base": Base,
     "rewritten": Rewritten,
+    "merged": Merged,
 }
 
 

@@ -207,6 +207,29 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A group that enters the table in place of many small ones, with the files of them all."""
+
+    group: StagedGroup  # Without its files.
+    sources: tuple[str, ...]  # The paths of the groups that it stands for.
+
+    def whole(self, groups: Mapping[str, StagedGroup]) -> StagedGroup:
+        """Return the group with its files, given the groups that it stands for, by path."""
+        files = tuple(file for path in self.sources for file in groups[path].files)
+        return replace(self.group, files=files)
+
+    def to_json(self) -> str:
+        """Return it as JSON text."""
+        return json.dumps([self.group.to_json(), list(self.sources)])
+
+    @classmethod
+    def from_json(cls, text: str) -> Merge:
+        """Read back what `to_json` gave; anything else is a RecordDamagedError."""
+        found = parse_typed(text.encode(), tuple[GroupJson, tuple[str, ...]])
+        return cls(group=found[0].group(), sources=found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTotals:
     """How much is staged."""
 

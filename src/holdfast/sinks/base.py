@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
-from holdfast.model.work import Rewrite, StagedGroup
+from holdfast.model.work import Merge, Rewrite, StagedGroup
 
 # A column's name, preceded by the names of the columns above it.
 ColumnPath = tuple[str, ...]
@@ -309,6 +309,33 @@ class Sink(Protocol):
 
         Raises:
             StagedFileMissingError: A staged file is gone.
+        """
+
+    def merge_paths(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[str]:
+        """Return where groups would be written that stand for many small ones.
+
+        Args:
+            view: A fresh look at the table.
+            groups: The small groups.
+            name: The beginning of the names; no other merge uses it.
+
+        Returns:
+            As many paths as there can be groups; none if the table gains nothing by it.
+        """
+
+    def merge(
+        self, view: TableView, groups: Sequence[StagedGroup], paths: Sequence[str]
+    ) -> list[Merge]:
+        """Write groups that stand for small ones; those that it leaves out enter as they are.
+
+        Args:
+            view: A fresh look at the table.
+            groups: The small groups; they are left unchanged.
+            paths: What `merge_paths` returned.
+
+        Raises:
+            StagedFileMissingError: A staged group is gone.
+            LedgerDamagedError: A group is not what the ledger says.
         """
 
     def new_snapshot_id(self, view: TableView) -> int:

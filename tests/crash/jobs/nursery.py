@@ -53,6 +53,8 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
     """Do what the order says, as a user's script would."""
     if order["is_old"]:
         resolve._OLD_AFTER_S = 0.0  # noqa: SLF001 - a process of its own, which cannot wait for days.
+    if order["is_merged"]:
+        resolve._MERGED_FROM = 2  # noqa: SLF001 - or write hundreds of files.
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(order["remote"]).create()
     run = hf.Run(

@@ -61,6 +61,7 @@ CODE_PROPERTIES = (PY_IO_IMPL, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL)
 # Iceberg's own defaults, from its table properties.
 _TARGET_FILE_BYTES = 512 * 1024 * 1024
 _ROW_GROUP_BYTES = 128 * 1024 * 1024
+_MANIFEST_BYTES = 8 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_048_576
 _PAGE_BYTES = 1024 * 1024
 _PAGE_ROWS = 20_000
@@ -79,6 +80,7 @@ class WriteOptions:
     target_file_bytes: int
     row_group_bytes: int
     row_group_rows: int
+    manifest_bytes: int
     # Arguments of pyarrow's ParquetWriter.
     parquet: Mapping[str, Any]
 
@@ -129,6 +131,9 @@ class WriteOptions:
             ),
             row_group_rows=_number(
                 table, properties, "write.parquet.row-group-limit", _ROW_GROUP_ROWS
+            ),
+            manifest_bytes=_number(
+                table, properties, "commit.manifest.target-size-bytes", _MANIFEST_BYTES
             ),
             parquet=parquet,
         )

@@ -14,23 +14,30 @@ handles the files one by one.
 
 A manifest holds the names of its files, so it cannot be copied as it is. Everything else that it
 records about them is kept.
+
+Each task writes manifests of its own, and a table with thousands of them is slow to read. They are
+merged before they are published. Avro files consist of blocks of entries, so those of equal headers
+are joined without decoding an entry: a manifest that is merged costs the driver a read, and its
+entries some microseconds each.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
-from pyiceberg.avro.codecs import AvroCompressionCodec
+from pyiceberg.avro.codecs import KNOWN_CODECS, AvroCompressionCodec
 from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader, FloatReader, Reader
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
-from pyiceberg.conversions import to_bytes
+from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
@@ -50,15 +57,19 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, TableProperties
+from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.typedef import StructProtocol
-from pyiceberg.types import DoubleType, FloatType, IcebergType
+from pyiceberg.types import DoubleType, FloatType, IcebergType, PrimitiveType
 
 from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.stored import Count, typed
-from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.model.work import Merge, StagedFile, StagedGroup
+from holdfast.sinks.iceberg.data_file import WriteOptions
+from holdfast.sinks.iceberg.rewrite import AvroHeader, blocks, read_header
 from holdfast.storage.port import Storage
+from holdfast.storage.runtime import io_runtime
 
 # ---- Read manifests with their floating-point values intact
 
@@ -378,3 +389,189 @@ def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> S
         properties=table.properties,
         data_files=data_files,
     )
+
+
+# ---- Manifests of many tasks, joined to the size that the table wants
+
+_ENABLED = "commit.manifest-merge.enabled"
+# Manifests with other headers, as after a change of the table's schema, are joined apart.
+_KINDS_MAX = 8
+# How much is fetched at a time, and how much is compressed at once.
+_FETCHED_BYTES = 8 << 20
+_BLOCK_BYTES = 256 << 10
+_SYNC_BYTES = 16
+
+
+def merged_paths(table: Table, groups: Sequence[StagedGroup], name: str) -> list[str]:
+    """Return where manifests would be written that stand for those of groups.
+
+    Args:
+        table: The table, freshly loaded.
+        groups: The staged groups.
+        name: The beginning of the new names.
+
+    Raises:
+        UnsupportedTableError: The target size is not a number.
+    """
+    if table.properties.get(_ENABLED, "true").lower() == "false":
+        return []
+    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
+    most = sum(group.size_bytes for group in groups) // target + _KINDS_MAX
+    locations = SimpleLocationProvider(table.location(), table.properties)
+    return [
+        locations.new_metadata_location(f"{name}-merged-{number:05d}.avro")
+        for number in range(min(most, len(groups) // 2))
+    ]
+
+
+def merged_manifests(
+    table: Table, storage: Storage, groups: Sequence[StagedGroup], paths: Sequence[str]
+) -> list[Merge]:
+    """Write manifests of the table's target size that list the files of groups.
+
+    Groups of other partition specs than the table's own are left out, and so are those for which
+    the paths do not suffice.
+
+    Args:
+        table: The table, freshly loaded.
+        storage: How its files are reached.
+        groups: The staged groups.
+        paths: Where to write them.
+
+    Raises:
+        LedgerDamagedError: A manifest lists another number of files than the ledger does.
+        FileNotFoundError: A manifest is gone, or was replaced.
+        StorageError: Storage failed.
+    """
+    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
+    spec, free = table.spec(), iter(paths)
+    details = {group.path: detail_of(group) for group in groups}
+    open_ones: dict[frozenset[tuple[str, bytes]], _Joined] = {}
+    found: list[Merge] = []
+    own = [group for group in groups if details[group.path].spec_id == spec.spec_id]
+    for group, data in _fetched(storage, own):
+        header = read_header(data)
+        kind = frozenset(header.metadata.items())
+        joined = open_ones.get(kind)
+        if joined is None:
+            if (path := next(free, None)) is None:
+                continue
+            joined = open_ones[kind] = _Joined(path, data, header)
+        joined.add(group, data)
+        if joined.size_bytes >= target:
+            found += open_ones.pop(kind).write(storage, spec, table.schema(), details)
+    for joined in open_ones.values():
+        found += joined.write(storage, spec, table.schema(), details)
+    return found
+
+
+class _Joined:
+    """One manifest, made of the blocks of others."""
+
+    def __init__(self, path: str, data: bytes, header: AvroHeader) -> None:
+        self._path = path
+        self._sources: list[str] = []
+        self._head = data[: header.blocks_at]
+        codec = header.metadata.get("avro.codec", b"null").decode()
+        self._codec = KNOWN_CODECS[cast("AvroCompressionCodec", codec)]
+        self._written: list[bytes] = [self._head]
+        self._waiting: list[bytes] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self.size_bytes = len(self._head)
+
+    def add(self, group: StagedGroup, data: bytes) -> None:
+        """Take the entries of a manifest.
+
+        Raises:
+            LedgerDamagedError: It lists another number of files than the ledger does.
+        """
+        found = 0
+        for rows, block in blocks(data):
+            found += rows
+            self._waiting.append(block)
+            self._waiting_bytes += len(block)
+        if found != len(group.files):
+            raise LedgerDamagedError(
+                uri=group.path, reason=f"it lists {found} files, the ledger {len(group.files)}"
+            )
+        self._waiting_rows += found
+        self._sources.append(group.path)
+        if self._waiting_bytes >= _BLOCK_BYTES:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        block = b"".join(self._waiting)
+        if self._codec is not None:
+            block, _ = self._codec.compress(block)
+        out = io.BytesIO()
+        numbers = BinaryEncoder(out)
+        numbers.write_int(self._waiting_rows)
+        numbers.write_int(len(block))
+        self._written += [out.getvalue(), block, self._head[-_SYNC_BYTES:]]
+        self.size_bytes += sum(map(len, self._written[-3:]))
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def write(
+        self,
+        storage: Storage,
+        spec: PartitionSpec,
+        schema: Schema,
+        details: Mapping[str, Detail],
+    ) -> list[Merge]:
+        """Write the manifest; one alone stays as it is."""
+        if len(self._sources) == 1:
+            return []
+        if self._waiting:
+            self._end_block()
+        storage.put(self._path, b"".join(self._written))
+        fields = spec.partition_type(schema).fields
+        columns = zip(*(details[path].partitions for path in self._sources), strict=True)
+        partitions = [
+            _joint_summary(summaries, field.field_type)
+            for summaries, field in zip(columns, fields, strict=True)
+        ]
+        group = StagedGroup(
+            path=self._path,
+            size_bytes=self.size_bytes,
+            files=(),
+            detail={"spec_id": spec.spec_id, "partitions": partitions},
+        )
+        return [Merge(group=group, sources=tuple(self._sources))]
+
+
+def _joint_summary(summaries: Sequence[Summary], kind: IcebergType) -> dict[str, Any]:
+    """Return what is true of a partition field in all manifests together."""
+
+    def value(text: str) -> Any:  # noqa: ANN401 - of the field's type.
+        return from_bytes(cast("PrimitiveType", kind), bytes.fromhex(text))
+
+    nans = {summary.contains_nan for summary in summaries}
+    lower = [summary.lower for summary in summaries if summary.lower is not None]
+    upper = [summary.upper for summary in summaries if summary.upper is not None]
+    return {
+        "contains_null": any(summary.contains_null for summary in summaries),
+        "contains_nan": True if True in nans else None if None in nans else False,
+        "lower": min(lower, key=value, default=None),
+        "upper": max(upper, key=value, default=None),
+    }
+
+
+def _fetched(
+    storage: Storage, groups: Sequence[StagedGroup]
+) -> Iterator[tuple[StagedGroup, bytes]]:
+    """Yield groups with the bytes of their manifests, some of which are in memory at a time.
+
+    Raises:
+        FileNotFoundError: A manifest is gone, or has another size.
+    """
+    batch: list[StagedGroup] = []
+    for position, group in enumerate(groups, 1):
+        batch.append(group)
+        if position < len(groups) and sum(g.size_bytes for g in batch) < _FETCHED_BYTES:
+            continue
+        found = io_runtime().each(storage.get_sure, [g.path for g in batch])
+        for fetched, data in zip(batch, found, strict=True):
+            if len(data) != fetched.size_bytes:
+                raise FileNotFoundError(f"{fetched.path}: it has another size")
+            yield fetched, data
+        batch = []

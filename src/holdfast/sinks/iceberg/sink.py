@@ -31,7 +31,7 @@ from holdfast.errors import (
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
-from holdfast.model.work import StagedGroup
+from holdfast.model.work import Merge, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -47,7 +47,12 @@ from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.loss import Losses
-from holdfast.sinks.iceberg.manifests import copied_groups, detail_of
+from holdfast.sinks.iceberg.manifests import (
+    copied_groups,
+    detail_of,
+    merged_manifests,
+    merged_paths,
+)
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.rewrite_rows import IcebergRewriterSpec, RewriteSpec
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
@@ -217,6 +222,30 @@ class IcebergSink(StagedFiles):
         try:
             with self._storage_of(view) as storage:
                 return copied_groups(table, storage, groups, targets)
+        except StoreUnavailableError:
+            self.refuse_missing_files(view, groups)  # Storage did answer: an object is missing.
+            raise
+
+    def merge_paths(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[str]:
+        """Return where manifests would be written that stand for many small ones."""
+        return merged_paths(view.handle, groups, name)
+
+    def merge(
+        self, view: TableView, groups: Sequence[StagedGroup], paths: Sequence[str]
+    ) -> list[Merge]:
+        """Write manifests of the table's target size; those that it leaves out enter as they are.
+
+        Raises:
+            TableChangedError: A partition spec is gone.
+            StagedFileMissingError: A staged group is gone.
+            LedgerDamagedError: A manifest is not what the ledger says.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        table: Table = view.handle
+        self._refuse_lost_specs(table, groups)
+        try:
+            with self._storage_of(view) as storage:
+                return merged_manifests(table, storage, groups, paths)
         except StoreUnavailableError:
             self.refuse_missing_files(view, groups)  # Storage did answer: an object is missing.
             raise

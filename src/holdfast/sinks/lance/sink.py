@@ -27,7 +27,7 @@ from holdfast.ledger.row_files import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.stored import RecordDamagedError
-from holdfast.model.work import StagedGroup
+from holdfast.model.work import Merge, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -209,6 +209,19 @@ class LanceSink(StagedFiles):
             self.refuse_missing_files(view, groups)  # The store did answer.
             raise
         return [self._under_own_name(target) for target in targets]
+
+    def merge_paths(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[str]:  # noqa: ARG002
+        """Return nothing: a version lists its fragments one by one."""
+        return []
+
+    def merge(
+        self,
+        view: TableView,  # noqa: ARG002
+        groups: Sequence[StagedGroup],  # noqa: ARG002
+        paths: Sequence[str],  # noqa: ARG002
+    ) -> list[Merge]:
+        """Return nothing: a version lists its fragments one by one."""
+        return []
 
     def live_files(
         self,
