@@ -348,6 +348,7 @@ def merge(ledger: Ledger, commit: Commit, book: Workbook) -> Adds:
         book: The work to publish; it is complete.
 
     Raises:
+        TableChangedError: Staged files no longer fit the table.
         StagedFileMissingError: A staged group is gone.
         RunFencedError: Another driver has claimed the run.
         StoreError: The ledger or the table's storage does not answer.
@@ -358,6 +359,7 @@ def merge(ledger: Ledger, commit: Commit, book: Workbook) -> Adds:
     view = commit.load()
     if commit.look(view) is not None:
         return Adds(groups=groups)  # The commit will find it too.
+    commit.sink.check(view, book.schemas, groups)
     staged = {group.path: group for group in groups}
     merges, reference = _usable_merges(ledger, commit, view, staged)
     left = _left_of(groups, merges)
