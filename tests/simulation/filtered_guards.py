@@ -35,22 +35,13 @@ def _loss_of_added_rows(table: FilteredTable, view: TableView, change: Change, n
     return _loss(table, view, replace(change, base=None), name)
 
 
-def _listed(rewrites: Rewrites) -> dict[str, Rewrite]:
-    ledger = rewrites.ledger
-    parts = [read_rewrites(ledger.storage, ledger.layout, part) for part in ledger.log.rewritten]
-    return {rewrite.state: rewrite for part in parts for rewrite in part}
-
-
 def _all_known(rewrites: Rewrites, _view: TableView) -> dict[str, Rewrite]:
     """Act as a commit that does not look whether rewritten files are there."""
     if rewrites._known is None:
-        rewrites._known = _listed(rewrites)
+        log, storage, layout = rewrites.ledger.log, rewrites.ledger.storage, rewrites.ledger.layout
+        parts = [read_rewrites(storage, layout, part) for part in log.rewritten]
+        rewrites._known = {rewrite.state: rewrite for part in parts for rewrite in part}
     return rewrites._known
-
-
-def _old_ones_too(rewrites: Rewrites, _view: TableView) -> dict[str, Rewrite]:
-    """Act as a commit that uses files that were rewritten long ago, if they are there."""
-    return _listed(rewrites)
 
 
 def _written_without_the_rest(ledger: Ledger, parts: Sequence[str]) -> dict[int, dict[str, int]]:
@@ -69,9 +60,6 @@ FILTERED_GUARDS: dict[str, Callable[[], list[Any]]] = {
     "rest of a file": lambda: [mock.patch.object(FilteredTable, "loss", _loss_without_the_rest)],
     "spared matches": lambda: [mock.patch.object(FilteredTable, "loss", _loss_of_added_rows)],
     "rewritten files there": lambda: [mock.patch.object(Rewrites, "known", _all_known)],
-    "old rewritten files": lambda: [
-        mock.patch.object(Rewrites, "_of_earlier_starts", _old_ones_too)
-    ],
     "rest in use": lambda: [
         mock.patch.object(cleanup, "_written", _written_without_the_rest),
         mock.patch.object(FilteredTable, "live_files", lambda *_arguments: set()),
