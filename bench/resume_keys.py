@@ -159,9 +159,7 @@ def _planned(session: SparkSession, case: Case, files: KeyFiles) -> dict[str, An
 
     sides: dict[str, Callable[[str], None]] = {"bare": bare, "planning": planning}
     session.range(1000).mapInArrow(_counted, "n long").count()
-    times = alternate(
-        sides, lambda name: name, lambda _name: None, is_warm=True, rounds=case.rounds
-    )
+    times = alternate(sides, lambda name: name, lambda _name: None, rounds=case.rounds)
     return {"ratio": times.ratio("planning", "bare"), **times.figures()}
 
 
