@@ -217,7 +217,8 @@ def _lance_cells(known: Sequence[Cell]) -> list[Cell]:
     ]
     both = [cell for cell in known if cell.step not in _OF_ICEBERG]
     rng = random.Random(_LANCE_SEED)
-    some = [rng.choice([cell for cell in both if cell.story == story]) for story in _STORIES]
+    stories = [story for story in _STORIES if story != "merge"]
+    some = [rng.choice([cell for cell in both if cell.story == story]) for story in stories]
     some += rng.sample([cell for cell in both if cell not in some], _SAMPLED - len(some))
     return new + [replace(cell, is_lance=True) for cell in some]
 
