@@ -74,7 +74,9 @@ def test_texts_with_one_hash_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert all_differ(work, finished)
     monkeypatch.setattr(input_check, "hash_sums", lambda _hashes: (0, 0))
     monkeypatch.setattr(input_check, "key_hashes", lambda columns: np.zeros(len(columns[0]), "u8"))
-    records = [replace(one, coverage=replace(one.coverage, low=0, high=0)) for one in work.records]
+    records = [
+        replace(record, coverage=replace(record.coverage, low=0, high=0)) for record in work.records
+    ]
     assert not all_differ(Work(records=tuple(records)), finished)
 
 
