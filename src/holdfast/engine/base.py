@@ -263,6 +263,7 @@ class Rewrites:
             removed = sum(rewrite.removed_rows for rewrite in done)
             ledger.log.append(Rewritten(rewrites=part, removed_rows=removed))
             known.update({rewrite.state: rewrite for rewrite in done})
+            self._known_there = Known()  # The new ones have not been asked for.
             self.tally.searched_files += len(done)
             self.tally.searched_again += len(done) if is_again else 0
             raise_problems(reports)
