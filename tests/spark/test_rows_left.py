@@ -211,10 +211,11 @@ def test_a_key_in_two_rows_left_keeps_both(
 def test_too_many_finished_keys_are_not_broadcast_to_find_the_keys_left(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark cannot know how many keys Python will read, and by itself would broadcast them."""
+    """Spark cannot know how many keys Python will read, and may change its plan when it does."""
     room(monkeypatch, 50_000)
     done = finished(frame(session, "number", 0, 2000), ["k"], tmp_path)
     left = RowsLeft(frame(session, "number"), ["k"], done)
+    assert left.sums().rows == ROWS - 2000
     plan = plan_of(left.keys)
     assert "SortMergeJoin" in plan
     assert "BroadcastHashJoin" not in plan
