@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from urllib.parse import unquote
 
@@ -14,6 +14,7 @@ from holdfast.errors import (
     LedgerDamagedError,
     SettingsError,
     StagedFileMissingError,
+    StoreUnavailableError,
     UnsupportedTableError,
 )
 from holdfast.model.work import StagedGroup, sizes_of
@@ -197,6 +198,21 @@ class StagedFiles:
             StoreUnavailableError: The table's storage does not answer.
         """
         refuse_missing(self.name, self.missing_files(view, groups))
+
+    @contextlib.contextmanager
+    def _reading(self, view: TableView, groups: Sequence[StagedGroup]) -> Iterator[Storage]:
+        """Yield the table's storage, to read staged groups; name an object that is missing.
+
+        Raises:
+            StagedFileMissingError: A staged object is gone.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        try:
+            with self._storage_of(view) as storage:
+                yield storage
+        except StoreUnavailableError:
+            self.refuse_missing_files(view, groups)  # Storage did answer: an object is missing.
+            raise
 
 
 def refuse_missing(table: str, paths: Sequence[str]) -> None:

@@ -219,12 +219,8 @@ class IcebergSink(StagedFiles):
         """
         table: Table = view.handle
         self._refuse_lost_specs(table, groups)
-        try:
-            with self._storage_of(view) as storage:
-                return copied_groups(table, storage, groups, targets)
-        except StoreUnavailableError:
-            self.refuse_missing_files(view, groups)  # Storage did answer: an object is missing.
-            raise
+        with self._reading(view, groups) as storage:
+            return copied_groups(table, storage, groups, targets)
 
     def merge_paths(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[str]:
         """Return where manifests would be written that stand for many small ones."""
@@ -243,12 +239,8 @@ class IcebergSink(StagedFiles):
         """
         table: Table = view.handle
         self._refuse_lost_specs(table, groups)
-        try:
-            with self._storage_of(view) as storage:
-                return merged_manifests(table, storage, groups, paths)
-        except StoreUnavailableError:
-            self.refuse_missing_files(view, groups)  # Storage did answer: an object is missing.
-            raise
+        with self._reading(view, groups) as storage:
+            return merged_manifests(table, storage, groups, paths)
 
     def live_files(self, view: TableView, paths: Sequence[str], run_nonce: str) -> set[str]:
         """Return those of a run's staged files that are reachable from a retained snapshot.

@@ -202,12 +202,8 @@ class LanceSink(StagedFiles):
             for group, target in zip(groups, targets, strict=True)
             for old, new in zip(group.paths, target.paths, strict=True)
         }
-        try:
-            with self._storage_of(view) as storage:
-                storage.copy(names)
-        except StoreUnavailableError:
-            self.refuse_missing_files(view, groups)  # The store did answer.
-            raise
+        with self._reading(view, groups) as storage:
+            storage.copy(names)
         return [self._under_own_name(target) for target in targets]
 
     def merge_paths(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[str]:  # noqa: ARG002
