@@ -42,9 +42,7 @@ def _left_wrong(history: History) -> list[str]:
         return found + _at_most_one_snapshot(history) + _ended_well(history, in_doubt=True)
     found = _at_most_one_snapshot(history) + _honest_receipts(history, history.storage, log)
     for copy in history.copies:
-        log_of_copy = history.ledger(copy).log
-        log_of_copy.refresh()
-        found += _honest_receipts(history, copy, log_of_copy)
+        found += _honest_receipts_of_copy(history, copy)
     # A driver that was fenced before it could record an unsent post leaves it in doubt too.
     in_doubt = log.doubtful
     found += _ended_well(history, in_doubt=bool(in_doubt))
@@ -62,6 +60,15 @@ def _left_wrong(history: History) -> list[str]:
     if history.setting.must_not_land and history.table.ids_ever:
         found.append("it landed, but must not")
     return found + _no_copies_left(history, log) + _paid_once(history)
+
+
+def _honest_receipts_of_copy(history: History, copy: SimStorage) -> list[str]:
+    log = history.ledger(copy).log
+    try:
+        log.refresh()
+    except LedgerDamagedError as error:  # It may have been copied after records were lost.
+        return [] if _may_be_damaged(history) else [f"a copied ledger is damaged: {error}"]
+    return _honest_receipts(history, copy, log)
 
 
 def _manifests_left(history: History) -> list[str]:
