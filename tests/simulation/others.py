@@ -221,7 +221,10 @@ def _remove_old_orphans(history: History) -> None:
     world.sleep(LONG_S / 2)
     before = world.clock - history.setting.old_after_s - _ORPHAN_SLACK_S
     referred = {
-        path for snapshot in table.ever for group in snapshot.groups for path in group.paths
+        path
+        for snapshot in table.ever
+        for group in (*snapshot.groups, *snapshot.carried)
+        for path in group.paths
     }
     referred |= table.reached if isinstance(table, FilteredTable) else set()
     old = {path for path in table.files if table.files.written_at[path] < before}
