@@ -22,7 +22,8 @@ from lance.fragment import FragmentMetadata
 
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
-from holdfast.model.work import Coverage, StagedGroup, TaskRecord, Work
+from holdfast.model.coverage import Coverage
+from holdfast.model.work import StagedGroup, TaskRecord, Work
 from holdfast.sinks.base import Change, Outcome, RunMark
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink

@@ -6,7 +6,7 @@ import abc
 import builtins
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from holdfast.storage.port import (
@@ -105,6 +105,10 @@ class StoredObjects(abc.ABC):
         """Return the URIs of all objects in a folder, sorted."""
         self._asked("list", prefix_uri)
         return self._found("list", prefix_uri)
+
+    def walk(self, prefix_uri: str) -> Iterator[str]:
+        """Yield the URIs of all objects in a folder."""
+        yield from self.list(prefix_uri)
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
         """Return what is known about all objects in a folder, or about the one object, by URI."""

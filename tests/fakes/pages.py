@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.engine.workbook import Gathered
+from holdfast.model.coverage import Coverage
 from holdfast.model.history import starts_of
 from holdfast.model.records import Claim, Record
-from holdfast.model.work import NO_USAGE, Coverage, TaskRecord, Usage, Work
+from holdfast.model.work import NO_USAGE, TaskRecord, Usage, Work
 from holdfast.pages.facts import Facts, facts_of
 from holdfast.pages.spread import Failures
 from tests.fakes.logs import CLAIM

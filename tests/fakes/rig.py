@@ -16,9 +16,10 @@ from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.row_files import read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file
+from holdfast.model.coverage import Coverage
 from holdfast.model.records import Identity, PartReference
 from holdfast.model.report import Report
-from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Change, TableView
 from holdfast.sources.base import PinnedScan
 from tests.fakes.logs import CLAIM, job_ledger, task_records

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from holdfast.ledger.layout import RunLayout, tasks_name
 from holdfast.ledger.ports import TaskPorts
-from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
+from holdfast.ledger.task_log import JobLedger, TaskLog, read_logs
+from holdfast.model.coverage import Coverage
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.work import Chunk, Coverage, StagedFile, StagedGroup, TaskRecord
+from holdfast.model.work import Chunk, StagedFile, StagedGroup, TaskRecord
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import ObjectSink, Storage
@@ -130,7 +131,7 @@ def task_log(ledger: JobLedger, *, attempt: int = ATTEMPT) -> TaskLog:
 def logged(ledger: JobLedger, *, attempt: int = ATTEMPT) -> list[TaskRecord]:
     """Return the records in an attempt's log, as the driver will read them."""
     uris = ledger.storage.list(ledger.layout.tasks)
-    logs = whole_prefixes(read_task_records(ledger.storage, ledger.layout, uris))
+    logs = read_logs(ledger.storage, ledger.layout, uris)
     return logs.get(ledger.log_name(PLACE, attempt), [])
 
 

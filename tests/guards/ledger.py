@@ -304,8 +304,8 @@ LEDGER_GUARDS = (
     Guard(
         name="logs: records are put in the order of their numbers",
         file="ledger/task_log.py",
-        before="key=lambda record: (record.log, record.number)",
-        after="key=lambda record: record.name",
+        before="    numbers.sort()\n",
+        after="    numbers.sort(key=str)\n",
         test="tests/unit/ledger/test_task_log.py",
     ),
     Guard(

@@ -33,6 +33,7 @@ def _requirement(name: str, line: str, test: str) -> Guard:
 
 
 _POSTS = "tests/contract/test_post_requirements.py -k"
+_REPLACING = "tests/unit/worker/test_checkpoints_records.py"
 
 GUARDS = (
     Guard(
@@ -129,9 +130,73 @@ GUARDS = (
     Guard(
         name="a log counts up to its first gap",
         file="ledger/task_log.py",
-        before="        if record.number == len(log):\n",
-        after="        if True:\n",
+        before="enumerate(numbers) if number != at), len(numbers))\n",
+        after="enumerate(numbers) if at < 0), numbers[-1] + 1)\n",
         test="tests/unit/ledger/test_task_log.py",
+    ),
+    Guard(
+        name="a replaced record does not count beside the one that replaced it",
+        file="ledger/task_log.py",
+        before="for number in self._counts if number not in record.replaces)\n",
+        after="for number in self._counts)\n",
+        test=_REPLACING,
+    ),
+    Guard(
+        name="an earlier version refuses a record that replaces others",
+        file="ledger/task_log.py",
+        before='            named["format"] = _REPLACING_FORMAT\n',
+        after="            pass\n",
+        test="tests/unit/model/test_records_of_earlier_versions.py -k refuses",
+    ),
+    Guard(
+        name="a cut covers the keys of the records that it replaces",
+        file="worker/coverage.py",
+        before="                    self._file.add(batch.schema.names, batch.columns)\n",
+        after="                    pass\n",
+        test=_REPLACING,
+    ),
+    Guard(
+        name="a cut does not replace a record whose keys are gone",
+        file="worker/coverage.py",
+        before="                if data is None:\n"
+        '                    raise LedgerDamagedError(uri=uri, reason="missing")\n',
+        after="                if data is None:\n                    continue\n",
+        test=_REPLACING,
+    ),
+    Guard(
+        name="keys that are replaced have a span only if they grow from record to record",
+        file="worker/coverage.py",
+        before="len(known) == len(spans) and all(a[1] < b[0] for a, b in pairwise(known))\n",
+        after="bool(known)\n",
+        test=_REPLACING,
+    ),
+    Guard(
+        name="a task's records are bounded between two cuts",
+        file="worker/checkpoints.py",
+        before=" or len(self._recent) >= _RECENT_MAX:\n",
+        after=":\n",
+        test=_REPLACING,
+    ),
+    Guard(
+        name="failed rows keep a record of their own",
+        file="worker/checkpoints.py",
+        before="[record for record in written if record.quarantine is None]\n",
+        after="written\n",
+        test="tests/unit/worker/test_quarantine.py",
+    ),
+    Guard(
+        name="what a lost record had replaced counts again",
+        file="engine/workbook.py",
+        before="return with_replaced(ledger.storage, ledger.layout, work, work.without(lost))\n",
+        after="return work.without(lost)\n",
+        test="tests/unit/engine/test_passes.py",
+    ),
+    Guard(
+        name="what a record that shares keys had replaced counts again",
+        file="engine/workbook.py",
+        before="        whole = with_replaced(self._storage, self._log.layout, self.work, kept)\n",
+        after="        whole = kept\n",
+        test="tests/unit/engine/test_input_check.py",
     ),
     Guard(
         name="chunks that wait are put into files before the commit",

@@ -282,7 +282,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: rewritten files are swept with the rest",
         file="engine/cleanup.py",
-        before="staged += [rewrite.group for rewrite in found if rewrite.group is not None]",
+        before="yield from (rewrite.group for rewrite in found if rewrite.group is not None)",
         after="pass",
         test=f"{_WHERE} -k leaves_no_file",
     ),

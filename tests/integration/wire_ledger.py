@@ -15,8 +15,9 @@ from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.row_files import ChunkFile, KeyFile, read_chunk, read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file, read_run_file
 from holdfast.ledger.task_log import TaskLog, read_task_records
+from holdfast.model.coverage import Coverage
 from holdfast.model.records import Claim, Identity
-from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 from tests.fakes.rig import Rig
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.coverage import InputSums
-from holdfast.model.work import NOTHING, Chunk, Coverage, StagedFile, StagedGroup, TaskRecord, Work
+from holdfast.model.coverage import NOTHING, Coverage, InputSums
+from holdfast.model.work import Chunk, StagedFile, StagedGroup, TaskRecord, Work
 
 _LOW, _HIGH = 7, 11
 _TASKS = ["chunk", "chunk", "chunk", "cut", "cut", "replay"]

@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError, LedgerDamagedError, RunAbortedError
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.row_files import read_chunk, read_keys
 from holdfast.ledger.run_log import RunLog, read_run_file
-from holdfast.ledger.task_log import read_task_records, whole_prefixes
+from holdfast.ledger.task_log import read_logs
 from holdfast.model.records import Claim, Intent, PartReference, Receipt, Refused
 from holdfast.model.work import TaskRecord
 from holdfast.sinks.base import TableView
@@ -294,8 +294,7 @@ def _paid_once(history: History) -> list[str]:
     if setting.flaky is not None:
         return []  # A batch that fails is computed again.
     storage = history.before_sweep
-    records = read_task_records(storage, LAYOUT, storage.list(LAYOUT.tasks))
-    logs = whole_prefixes(records)
+    logs = read_logs(storage, LAYOUT, storage.list(LAYOUT.tasks))
     places = [name.rsplit("/", 1)[0] for name in logs]
     if len(set(places)) < len(places):
         return []

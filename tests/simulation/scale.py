@@ -14,7 +14,7 @@ from unittest import mock
 from holdfast.engine import base, commit, input_check, passes, resolve, takeover
 from holdfast.ledger import parts, row_files
 from holdfast.storage.runtime import IoRuntime
-from holdfast.worker import replay
+from holdfast.worker import checkpoints, replay
 from tests.simulation.setting import Setting
 
 _INLINE = IoRuntime(is_inline=True)
@@ -41,6 +41,7 @@ def scaled_down(setting: Setting) -> Iterator[None]:
     ]
     if setting.low_bounds:
         values += [(module, name, 1) for module, name in _BOUNDS]
+        values.append((checkpoints, "_RECENT_MAX", 2))  # Of the first two, one covers no rows.
     if setting.is_filtered:
         values.append((base, "_OLD_AFTER_S", setting.old_after_s))
         values += [(base, "_FILES_OF_A_JOB", 1)] if setting.low_bounds else []

@@ -14,7 +14,7 @@ from holdfast.engine.watch import Observation, Watcher, quarantine_chunks
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.row_files import read_chunk
 from holdfast.ledger.store import list_objects
-from holdfast.ledger.task_log import read_task_records, whole_prefixes
+from holdfast.ledger.task_log import read_logs
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Record, kind_of
 from holdfast.model.report import counted
@@ -132,7 +132,7 @@ def task_logs(ledger: Ledger, most: int) -> tuple[list[list[TaskRecord]], int]:
     logs = sorted({name.rsplit("/", 1)[0] for name in names})
     wanted = set(logs[-most:] if most > 0 else ())
     to_read = [layout.task_record(name) for name in names if name.rsplit("/", 1)[0] in wanted]
-    found = whole_prefixes(read_task_records(storage, layout, to_read))
+    found = read_logs(storage, layout, to_read)
     return [found[name] for name in sorted(found)], len(logs)
 
 
@@ -144,10 +144,10 @@ def task_line(log: Sequence[TaskRecord]) -> TaskLine:
         job=job,
         place=int(place),
         attempt=int(attempt),
-        records=len(log),
+        records=log[-1].number + 1,
         rows=sum(record.coverage.rows for record in log),
         failed_rows=sum(record.coverage.rows for record in log if record.quarantine is not None),
-        chunks=sum(1 for record in log if record.chunk is not None),
+        chunks=sum(len(record.replaces) + (record.chunk is not None) for record in log),
         files=sum(len(group.files) for record in log for group in record.groups),
         end=log[-1].end,
         host=log[-1].usage.host,

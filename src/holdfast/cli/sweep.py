@@ -112,7 +112,7 @@ def _sweep(given: argparse.Namespace, ledger: Ledger) -> dict[str, Any]:
             plan = replace(
                 plan,
                 data_files={},
-                ledger_objects=[uri for uri in plan.ledger_objects if uri not in plan.listings],
+                ledger_objects=[uri for uri in plan.ledger_objects if not plan.lists_files(uri)],
             )
             files = counted(swept.out_of_reach, "staged file")
             kept.append(f"{files}, and what lists them: {swept.reason}")

@@ -10,9 +10,10 @@ The whole log is kept: it is small, and records what happened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain
 
 from holdfast.engine.commit import landed_intent
 from holdfast.engine.resolve import (
@@ -37,8 +38,8 @@ from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_merges, read_objects, read_rewrites, read_work
 from holdfast.ledger.run_log import RunFile
-from holdfast.ledger.store import answers, refuse_links
-from holdfast.ledger.task_log import read_task_records
+from holdfast.ledger.store import ObjectNames, answers, refuse_links, walk
+from holdfast.ledger.task_log import read_groups
 from holdfast.model.records import Abort, Identity, PartReference
 from holdfast.model.report import counted
 from holdfast.model.work import Merge, StagedGroup, sizes_of
@@ -152,7 +153,7 @@ class SweepPlan:
     run_file: RunFile | None
     # Staged files that did not become part of the table, with their sizes, in order.
     data_files: Mapping[str, int]
-    ledger_objects: Sequence[str]
+    ledger_objects: Collection[str]
     # Staged files that have landed or may have; ledger objects that are still needed.
     kept_files: AbstractSet[str]
     kept_objects: AbstractSet[str]
@@ -161,13 +162,19 @@ class SweepPlan:
     # How many of the kept files are in doubt, and why.
     in_doubt: int = 0
     reason: str = ""
-    # Lists of staged files: they are kept as long as the files are.
+    # Parts that list staged files; so do the records in the folder of task logs.
     listings: AbstractSet[str] = frozenset()
+    tasks: str = ""
     # Why the table cannot be proved to be the run's: then staged files cannot be deleted now.
     out_of_reach: str = ""
     # How many of the kept files are in the table though not by this ledger; None if the table was
     # not asked, because its catalog settings are not known.
     live: int | None = None
+
+    def lists_files(self, uri: str) -> bool:
+        """Whether an object lists staged files: then it is kept as long as the files are."""
+        is_record = uri.endswith(".json") and uri.startswith(f"{self.tasks}/")
+        return is_record or uri in self.listings
 
 
 def sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> Swept:
@@ -210,58 +217,81 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     run_file, layout = ledger.run_file(), ledger.layout
     sight = _sight(ledger, run_file, open_sink)
     references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
-    with answers(layout.folder):
-        tasks, parts = storage.list(layout.tasks), storage.list(layout.parts)
-        inputs, beats = storage.list(layout.inputs), storage.list(layout.beats)
-    refuse_links(layout.folder, (*tasks, *parts, *inputs, *beats))
-    works = [read_work(storage, layout, reference) for reference in references]
+    folders = layout.tasks, layout.parts, layout.inputs, layout.beats
+    tasks, parts, inputs, beats = (ObjectNames(walk(storage, folder)) for folder in folders)
+    refuse_links(layout.folder, chain(*(each.folders for each in (tasks, parts, inputs, beats))))
+    landed: set[str] = set()
+    # Rows that failed permanently stay readable: this may be the only copy left.
+    kept: set[str] = set()
+    for reference in references:
+        work = read_work(storage, layout, reference)
+        landed.update(sizes_of(work.groups))
+        kept |= {layout.quarantine(record.name) for record in work.quarantined}
+        del work  # It is large, and so is what comes next.
     written = _written(ledger, parts)
     kept_posts = _kept_posts(ledger, sight)
-    landed = {path for work in works for path in sizes_of(work.groups)}
     landed = _with_merges(ledger, kept_posts, parts, landed)
     for number in kept_posts & written.keys():
         landed.update(written[number])
-    sizes = sizes_of(_staged(ledger, tasks, parts))
+    sizes = {
+        path: size
+        for group in _staged(ledger, tasks, parts)
+        for path, size in sizes_of([group]).items()
+        if path not in landed
+    }
     for objects in written.values():
-        sizes.update(objects)
-    sizes = {path: size for path, size in sizes.items() if path not in landed}
+        sizes.update((path, size) for path, size in objects.items() if path not in landed)
     live, out_of_reach = _live(ledger, run_file, open_sink, list(sizes))
     sizes = {path: size for path, size in sizes.items() if path not in (live or ())}
-    # Rows that failed permanently stay readable: this may be the only copy left.
-    kept = {layout.quarantine(record.name) for work in works for record in work.quarantined}
-    kept |= {layout.part(reference.name) for reference in references}
-    lists = {
-        number: layout.part(intent.written.name)
-        for number, intent in log.intents.items()
-        if intent.written is not None
-    }
-    kept |= {uri for number, uri in lists.items() if number in kept_posts}
-    kept |= {
-        layout.part(intent.merged.name)
-        for number, intent in log.intents.items()
-        if number in kept_posts and intent.merged is not None
-    }
-    if log.pinned is not None:  # A later start compares its input with the pins.
-        kept.add(layout.part(log.pinned.pins.name))
+    kept |= _kept_parts(ledger, references, kept_posts)
     merged = [record.merges for record in log.merged]
     renewed = {layout.part(part.name) for part in (*log.renewals, *log.rewritten, *merged)}
     return SweepPlan(
         run_file=run_file,
         data_files=dict(sorted(sizes.items())),
-        ledger_objects=[uri for uri in (*parts, *tasks, *inputs, *beats) if uri not in kept],
+        ledger_objects=ObjectNames(
+            uri for uri in chain(parts, tasks, inputs, beats) if uri not in kept
+        ),
         kept_files=landed.union(live or ()),
-        kept_objects=kept.intersection((*parts, *tasks)),
+        kept_objects={uri for uri in kept if uri in parts or uri in tasks},
         landed=sight.landed,
         in_doubt=len(landed) if sight.doubtful else 0,
         reason=sight.reason,
-        listings=renewed.union(lists.values(), (uri for uri in tasks if uri.endswith(".json"))),
+        listings=renewed.union(_lists(ledger).values()),
+        tasks=layout.tasks,
         out_of_reach=out_of_reach,
         live=None if live is None else len(live),
     )
 
 
-def _staged(ledger: Ledger, tasks: Sequence[str], parts: Sequence[str]) -> list[StagedGroup]:
-    """Return all groups that the run's records list."""
+def _lists(ledger: Ledger) -> dict[int, str]:
+    """Return the lists of what posts have written, by the numbers of their intents."""
+    return {
+        number: ledger.layout.part(intent.written.name)
+        for number, intent in ledger.log.intents.items()
+        if intent.written is not None
+    }
+
+
+def _kept_parts(
+    ledger: Ledger, references: Iterable[PartReference], posts: AbstractSet[int]
+) -> set[str]:
+    """Return the parts that are still needed: those of posts that have landed or may have."""
+    log, layout = ledger.log, ledger.layout
+    kept = {layout.part(reference.name) for reference in references}
+    kept |= {uri for number, uri in _lists(ledger).items() if number in posts}
+    kept |= {
+        layout.part(intent.merged.name)
+        for number, intent in log.intents.items()
+        if number in posts and intent.merged is not None
+    }
+    if log.pinned is not None:  # A later start compares its input with the pins.
+        kept.add(layout.part(log.pinned.pins.name))
+    return kept
+
+
+def _staged(ledger: Ledger, tasks: Iterable[str], parts: Collection[str]) -> Iterator[StagedGroup]:
+    """Yield all groups that the run's records list."""
     log, storage, layout = ledger.log, ledger.storage, ledger.layout
     # Planned copies. If their list is gone, an earlier sweep deleted them first.
     references = list(log.renewals)
@@ -269,24 +299,21 @@ def _staged(ledger: Ledger, tasks: Sequence[str], parts: Sequence[str]) -> list[
         # Files that an earlier sweep kept as in doubt: no task record lists them any more.
         doubted = {intent.staged.name: intent.staged for intent in log.intents.values()}
         references += doubted.values()
-    staged = [
-        group for record in read_task_records(storage, layout, tasks) for group in record.groups
-    ]
+    yield from read_groups(storage, layout, tasks)
     for reference in references:
         if layout.part(reference.name) in parts:
-            staged += read_work(storage, layout, reference).groups
+            yield from read_work(storage, layout, reference).groups
     for reference in log.rewritten:
         if layout.part(reference.name) in parts:
             found = read_rewrites(storage, layout, reference)
-            staged += [rewrite.group for rewrite in found if rewrite.group is not None]
+            yield from (rewrite.group for rewrite in found if rewrite.group is not None)
     for record in log.merged:
         if layout.part(record.merges.name) in parts:
-            staged += [merge.group for merge in read_merges(storage, layout, record.merges)]
-    return staged
+            yield from (merge.group for merge in read_merges(storage, layout, record.merges))
 
 
 def _with_merges(
-    ledger: Ledger, posts: AbstractSet[int], parts: Sequence[str], landed: set[str]
+    ledger: Ledger, posts: AbstractSet[int], parts: Collection[str], landed: set[str]
 ) -> set[str]:
     """Return the files that posts need: merged groups, and no group that each has merged."""
     layout, found, unneeded = ledger.layout, set(landed), set(landed)
@@ -300,7 +327,7 @@ def _with_merges(
     return found - unneeded if posts else found
 
 
-def _written(ledger: Ledger, parts: Sequence[str]) -> dict[int, dict[str, int]]:
+def _written(ledger: Ledger, parts: Collection[str]) -> dict[int, dict[str, int]]:
     """Return what posts have written, with sizes, by the numbers of their intents.
 
     That of a post that has landed lists files of other writers, too.
@@ -332,10 +359,10 @@ def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: Sweep
     out_of_reach = _delete_files(ledger, plan, open_sink)
     objects = plan.ledger_objects
     if out_of_reach:
-        objects = [uri for uri in objects if uri not in plan.listings]
+        objects = ObjectNames(uri for uri in objects if not plan.lists_files(uri))
     # Only now: as long as the task logs exist, an interrupted sweep can be repeated.
     failpoint("after-files-are-swept")
-    refuse_links(layout.folder, objects)
+    refuse_links(layout.folder, ObjectNames(objects).folders)
     with answers(layout.folder):
         storage.delete(objects)
     failpoint("after-ledger-is-swept")

@@ -8,7 +8,7 @@ large decimals), or if two hashes are equal: two different keys may share a hash
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -36,7 +36,9 @@ from holdfast.worker.coverage import hash_sums, hashable, key_hashes
 # ---- Unique keys: a quick proof on the driver that no key is covered twice
 
 _ROWS_MAX = 16_000_000
-_READS_AT_ONCE = 8
+# How much is read at once: so many key files, or so many bytes of them.
+_READS_AT_ONCE = 256
+_READ_BYTES = 32 << 20
 
 
 def all_differ(work: Work, finished: KeyFiles) -> bool:
@@ -52,16 +54,18 @@ def all_differ(work: Work, finished: KeyFiles) -> bool:
     if work.sums.rows > _ROWS_MAX:
         return False
     # In one array: with parts to be joined there would be twice as much at the end.
-    keys = np.empty(sum(record.coverage.rows for record in records), np.int64)
+    keys = np.empty(sum(record.coverage.rows for record in records), np.uint64)
     filled = 0
-    for start in range(0, len(records), _READS_AT_ONCE):
-        some = records[start : start + _READS_AT_ONCE]
+    are_hashes: set[bool] = set()
+    for some in _portions(records):
         uris = [finished.uris[record.name] for record in some]
         with answers(uris[0]):
             files = finished.storage.get_many(uris)
         for record, uri, data in zip(some, uris, files, strict=True):
-            part = _comparable(record, uri, data)
-            if part is None:
+            part, is_hash = _comparable(record, uri, data)
+            are_hashes.add(is_hash)
+            # A column's type may have changed: a number is not comparable with a number's hash.
+            if part is None or len(are_hashes) > 1:
                 return False
             keys[filled : filled + len(part)] = part
             filled += len(part)
@@ -69,8 +73,24 @@ def all_differ(work: Work, finished: KeyFiles) -> bool:
     return not bool(np.any(keys[1:] == keys[:-1]))
 
 
-def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray | None:
-    """Return one record's keys, or their hashes, as numbers; None if they cannot be hashed here.
+def _portions(records: Sequence[TaskRecord]) -> Iterator[list[TaskRecord]]:
+    """Yield records whose key files are read at once: many small ones, or few large ones."""
+    some: list[TaskRecord] = []
+    size = 0
+    for record in records:
+        some.append(record)
+        size += record.coverage.keys_bytes
+        if len(some) >= _READS_AT_ONCE or size >= _READ_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> tuple[np.ndarray | None, bool]:
+    """Return one record's keys as numbers, and whether these are hashes.
+
+    None if they cannot be hashed here.
 
     Raises:
         LedgerDamagedError: The key file is not as it was written.
@@ -80,16 +100,15 @@ def _comparable(record: TaskRecord, uri: str, data: bytes | None) -> np.ndarray 
     keys = read_key_table(uri, data, record.coverage.rows)
     columns = [column.combine_chunks() for column in keys.columns]
     if len(columns) == 1 and pa.types.is_integer(columns[0].type):
-        values: np.ndarray = columns[0].to_numpy(
-            zero_copy_only=False
-        )  # Whole numbers need no hash.
-        return values
+        # Whole numbers need no hash; as 64 bits without a sign they still differ.
+        values: np.ndarray = columns[0].to_numpy(zero_copy_only=False)
+        return values.astype(np.int64, copy=False).view(np.uint64), False
     if not all(hashable(column.type) for column in columns):
-        return None
+        return None, True
     hashes = key_hashes(columns)
     if hash_sums(hashes) != (record.coverage.low, record.coverage.high):
         raise LedgerDamagedError(uri=uri, reason="its keys are not the ones that were covered")
-    return hashes.view(np.int64)
+    return hashes, True
 
 
 # ---- Input check: covered rows must be disjoint, and add up to the input
@@ -227,7 +246,8 @@ class InputCheck:
         self._drops += 1
         if self._drops > _DROPS_MAX:
             raise InputChangedError(what="it returns different rows each time it is read")
-        self._book.drop(clean)
+        while self._book.drop(clean):  # What was replaced counts again, and may overlap, too.
+            clean = without_overlaps(self._book.work, self._source, self._book.finished)
         self.stop_if_out_of_reach()
 
     def stop_if_out_of_reach(self) -> None:

@@ -15,8 +15,8 @@ from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_log import RunLog
-from holdfast.ledger.store import answers, list_objects
-from holdfast.ledger.task_log import read_task_records
+from holdfast.ledger.store import answers, list_objects, walk
+from holdfast.ledger.task_log import read_logs
 from holdfast.model.coverage import InputSums
 from holdfast.model.history import Progress, RunState, RunStatus, Start, progress_of, starts_of
 from holdfast.model.records import Identity, PartReference, Plan, Receipt, Record, Seal, Stop
@@ -228,7 +228,7 @@ class Watcher:
     _identity: Identity | None = field(default=None, init=False)
     # The work of the last seal, or of the receipt, by the part that lists it.
     _sealed: tuple[PartReference, Work] | None = field(default=None, init=False)
-    # The task records read so far, by claim and by name.
+    # The task records that counted at the last look, by claim and by name.
     _records: dict[int, dict[str, TaskRecord]] = field(default_factory=dict, init=False)
 
     def look(self) -> Observation:
@@ -298,14 +298,12 @@ class Watcher:
             self._sealed = reference, read_work(ledger.storage, ledger.layout, reference)
         return self._sealed[1]
 
-    def _of_claim(self, claim: int) -> list[TaskRecord]:
+    def _of_claim(self, claim: int) -> dict[str, list[TaskRecord]]:
         storage, layout = self.ledger.storage, self.ledger.layout
-        known = self._records.setdefault(claim, {})
-        folder = self.ledger.log.task_folders[claim]
-        uris = list_objects(storage, layout.job_tasks(folder))
-        new = [uri for uri in uris if layout.task_record_name(uri) not in known]
-        known |= {record.name: record for record in read_task_records(storage, layout, new)}
-        return list(known.values())
+        uris = walk(storage, layout.job_tasks(self.ledger.log.task_folders[claim]))
+        logs = read_logs(storage, layout, uris, self._records.get(claim, {}))
+        self._records[claim] = {record.name: record for log in logs.values() for record in log}
+        return logs
 
 
 def _lost_cost(

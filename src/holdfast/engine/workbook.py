@@ -21,8 +21,8 @@ from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_work, write_work
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog
-from holdfast.ledger.store import answers, list_objects
-from holdfast.ledger.task_log import read_task_records, whole_prefixes
+from holdfast.ledger.store import answers, walk
+from holdfast.ledger.task_log import read_logs, read_records
 from holdfast.model.coverage import InputSums, Span
 from holdfast.model.records import PartReference, Seal
 from holdfast.model.work import TaskRecord, Work
@@ -50,7 +50,7 @@ def without_lost(ledger: Ledger, work: Work, sink: Sink, view: TableView) -> Wor
         lost |= _without_objects(ledger, work)
         if not lost:
             return work
-        work = work.without(lost)
+        work = _without(ledger, work, lost)
 
 
 def without_lost_objects(ledger: Ledger, work: Work) -> Work:
@@ -62,8 +62,25 @@ def without_lost_objects(ledger: Ledger, work: Work) -> Work:
         StoreUnavailableError: The store did not answer.
     """
     while lost := _without_objects(ledger, work):
-        work = work.without(lost)
+        work = _without(ledger, work, lost)
     return work
+
+
+def _without(ledger: Ledger, work: Work, lost: set[str]) -> Work:
+    return with_replaced(ledger.storage, ledger.layout, work, work.without(lost))
+
+
+def with_replaced(storage: Storage, layout: RunLayout, work: Work, kept: Work) -> Work:
+    """Return what is kept of some work, with what the rest had replaced, if it is still there.
+
+    Raises:
+        LedgerDamagedError: A record is not as it was written.
+        StoreUnavailableError: The store did not answer.
+    """
+    names = {record.name for record in kept.records}
+    gone = [record for record in work.records if record.name not in names]
+    replaced = [name for record in gone for name in record.replaced]
+    return kept.plus(read_records(storage, layout, replaced))[0] if replaced else kept
 
 
 def _without_objects(ledger: Ledger, work: Work) -> set[str]:
@@ -132,14 +149,12 @@ def gather(
     """
     gathered = accept(
         work,
-        (
-            read_task_records(storage, layout, list_objects(storage, layout.job_tasks(folder)))
-            for folder in folders
-        ),
+        (read_logs(storage, layout, walk(storage, layout.job_tasks(folder))) for folder in folders),
     )
     for report in reports:
         # A task's report says how many records it wrote: an incomplete listing must not pass.
-        if len(gathered.logs.get(report.log, ())) < report.records:
+        log = gathered.logs.get(report.log)
+        if (log[-1].number + 1 if log else 0) < report.records:
             raise LedgerDamagedError(
                 uri=f"{layout.tasks}/{report.log}",
                 reason=f"the task wrote {report.records} records, but fewer are listed",
@@ -147,18 +162,17 @@ def gather(
     return gathered
 
 
-def accept(work: Work, claims: Iterable[Sequence[TaskRecord]]) -> Gathered:
+def accept(work: Work, claims: Iterable[Mapping[str, Sequence[TaskRecord]]]) -> Gathered:
     """Decide which records count.
 
     Args:
         work: The work that earlier seals have accepted.
-        claims: The records of each claim that is not sealed yet, oldest claim first.
+        claims: The logs of each claim that is not sealed yet by name, oldest claim first.
     """
     dropped: list[TaskRecord] = []
     open_logs: list[Sequence[TaskRecord]] = []
     found: dict[str, Sequence[TaskRecord]] = {}
-    for records in claims:
-        logs = whole_prefixes(records)
+    for logs in claims:
         found |= logs
         best: dict[str, str] = {}
         for name in sorted(logs):
@@ -325,11 +339,17 @@ class Workbook:
         self.tally.killed_seconds += killed_seconds(self._log, found.open_logs)
         self._replace(found.work)
 
-    def drop(self, kept: Work) -> None:
-        """Leave out records that cover rows that others cover."""
-        self.tally.dropped_rows += self.work.sums.rows - kept.sums.rows
-        self.tally.dropped_cost += self.work.cost - kept.cost
-        self._leave_out(kept)
+    def drop(self, kept: Work) -> bool:
+        """Leave out records that cover rows that others cover; return if what they replaced counts.
+
+        Raises:
+            StoreError: The ledger is damaged or does not answer.
+        """
+        whole = with_replaced(self._storage, self._log.layout, self.work, kept)
+        self.tally.dropped_rows += self.work.sums.rows - whole.sums.rows
+        self.tally.dropped_cost += self.work.cost - whole.cost
+        self._leave_out(whole)
+        return len(whole.records) > len(kept.records)
 
     def withdraw(self, kept: Work) -> None:
         """Leave out records that have lost an object."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError, UnsafeStoreError
 from holdfast.failpoints import failpoint
@@ -46,11 +47,63 @@ def list_objects(storage: Storage, folder: str) -> list[str]:
         return storage.list(folder)
 
 
-def refuse_links(folder: str, uris: Iterable[str]) -> None:
+def walk(storage: Storage, folder: str) -> Iterator[str]:
+    """Yield the URIs of all objects in a folder, in any order; none is held.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
+    with answers(folder):
+        yield from storage.walk(folder)
+
+
+class ObjectNames(Collection[str]):
+    """The URIs of many objects, held by folder: a long run has millions."""
+
+    def __init__(self, uris: Iterable[str] = ()) -> None:
+        """Take the URIs; those of one folder need not come together."""
+        # No name has a slash, so that it separates them.
+        self._names: dict[str, str] = {}
+        self._count = 0
+        for folder, some in groupby(uris, key=_folder):
+            names = [uri.rpartition("/")[2] for uri in some]
+            before = [self._names[folder]] if folder in self._names else []
+            self._names[folder] = "/".join([*before, *names])
+            self._count += len(names)
+
+    @property
+    def folders(self) -> Iterable[str]:
+        """The folders that hold the objects."""
+        return self._names.keys()
+
+    def __len__(self) -> int:
+        """Return how many objects there are."""
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the URIs."""
+        for folder, names in self._names.items():
+            yield from (f"{folder}/{name}" for name in names.split("/"))
+
+    def __contains__(self, uri: object) -> bool:
+        """Whether an object is among them."""
+        folder, _, name = str(uri).rpartition("/")
+        return folder in self._names and name in self._names[folder].split("/")
+
+
+def _folder(uri: str) -> str:
+    return uri.rpartition("/")[0]
+
+
+def refuse_links(folder: str, inner: Iterable[str]) -> None:
     """Refuse to delete objects that are reached through a link inside a run's folder.
 
     A link can lead anywhere, to objects that the run did not write. Only folders of the local file
     system can be links; deleting a link to a file removes the link, not its target.
+
+    Args:
+        folder: The run's folder.
+        inner: The folders that hold the objects.
 
     Raises:
         LedgerDamagedError: A folder is a link.
@@ -58,8 +111,8 @@ def refuse_links(folder: str, uris: Iterable[str]) -> None:
     if not folder.startswith("file://"):
         return
     # Sorted, so that each is checked once, and after its parents.
-    inner = {parent for uri in uris for parent in _parents(uri, folder)}
-    for uri in sorted(inner):
+    every = {parent for each in inner for parent in (each, *_parents(each, folder))}
+    for uri in sorted(every - {folder}):
         if os.path.islink(uri.removeprefix("file://")):  # noqa: PTH114 - a path of a URI.
             raise LedgerDamagedError(
                 uri=uri, reason="it is a link, which may lead out of the store"

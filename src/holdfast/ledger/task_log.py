@@ -6,9 +6,11 @@ is created. So a task that is killed at any point leaves a valid prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import reduce
+from types import MappingProxyType
+from typing import Any, Literal
 
 from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
@@ -17,7 +19,7 @@ from holdfast.ledger.ports import TaskPorts
 from holdfast.ledger.store import answers, create_once
 from holdfast.model.records import Stop, decode_record, open_json, seal_json
 from holdfast.model.stored import RecordDamagedError, must_be_readable
-from holdfast.model.work import TaskRecord
+from holdfast.model.work import StagedGroup, TaskRecord, Usage
 from holdfast.storage.port import Storage
 
 # "stopped": the job's own driver has stopped, and its tasks' work still counts. "fenced": the run
@@ -27,6 +29,9 @@ JobEnd = Literal["", "stopped", "fenced"]
 _NUMBERS_MAX = 1_000_000
 # How many records are held as bytes while they are decoded.
 _READ_AT_ONCE = 4096
+_NONE: Mapping[str, TaskRecord] = MappingProxyType({})
+# Versions that read only earlier formats would count the rows of replaced records twice.
+_REPLACING_FORMAT = 3
 # A job younger than this cannot have been found hopeless yet: one batch takes time.
 _HOPEFUL_S = 2.0
 _PORTS = TaskPorts()
@@ -129,6 +134,8 @@ class TaskLog:
         self._next = 0
         self._usage = ports.usage
         self._used = ports.usage()
+        # The records that count, with what each has used.
+        self._counts: dict[int, Usage] = {}
 
     @property
     def next_name(self) -> str:
@@ -148,8 +155,13 @@ class TaskLog:
         if record.name != self.next_name or self._next >= _NUMBERS_MAX:
             raise LedgerDamagedError(uri=uri, reason=f"{self.next_name} should come next")
         used = self._usage()
-        record = replace(record, usage=used.since(self._used))
-        named = {"run": self._layout.nonce, "nonce": self._nonce}
+        replaced = [self._counts[number] for number in record.replaces]
+        usage = reduce(Usage.after, replaced, used.since(self._used))
+        beside = tuple(number for number in self._counts if number not in record.replaces)
+        record = replace(record, usage=usage, beside=beside)
+        named: dict[str, Any] = {"run": self._layout.nonce, "nonce": self._nonce}
+        if record.replaces:
+            named["format"] = _REPLACING_FORMAT
         data = seal_json({**record.to_json(), **named})
         with must_be_readable():
             TaskRecord.from_json(open_json(data))
@@ -158,37 +170,139 @@ class TaskLog:
         if create_once(self._storage, uri, data, sleep=self._sleep) != data:
             raise LedgerDamagedError(uri=uri, reason="another task attempt has written it")
         failpoint(f"after-{kind}-record")
+        kept = {number: self._counts[number] for number in beside}
+        self._counts = {**kept, self._next: usage}
         self._next += 1
         self._used = used
 
 
-def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) -> list[TaskRecord]:
-    """Read the task records among the objects, many at once.
+def read_logs(
+    storage: Storage,
+    layout: RunLayout,
+    uris: Iterable[str],
+    known: Mapping[str, TaskRecord] = _NONE,
+) -> dict[str, list[TaskRecord]]:
+    """Read the task logs among the objects; return each log's records that count, in order.
+
+    A log counts up to its first missing number. Its last record says which of the others count, so
+    only these are read: a log that was written for hours is as quick to read as a short one.
+
+    Args:
+        storage: How the store is reached.
+        layout: Where the run's objects are.
+        uris: The objects.
+        known: Records that need not be read again, by name.
 
     Raises:
         LedgerDamagedError: A record is not as it was written.
         StoreUnavailableError: The store did not answer.
     """
-    named = [(name, uri) for uri in uris if (name := layout.task_record_name(uri)) is not None]
-    records: list[TaskRecord] = []
-    for start in range(0, len(named), _READ_AT_ONCE):
-        some = named[start : start + _READ_AT_ONCE]
+    lengths = {log: _gapless(numbers) for log, numbers in _numbers(layout, uris).items()}
+    last = [_name(log, length - 1) for log, length in lengths.items() if length]
+    logs = {record.log: [record] for record in _read(storage, layout, last, known)}
+    others = [name for (record,) in logs.values() for name in _beside(record)]
+    for record in _read(storage, layout, others, known):
+        logs[record.log].insert(-1, record)
+    return logs
+
+
+def read_groups(storage: Storage, layout: RunLayout, uris: Iterable[str]) -> Iterator[StagedGroup]:
+    """Yield the groups that the task records among the objects list, whether these count or not.
+
+    A record that another one replaces lists none. Of a log with a gap, all records are read.
+
+    Raises:
+        LedgerDamagedError: A record is not as it was written.
+        StoreUnavailableError: The store did not answer.
+    """
+    last: list[str] = []
+    others: list[str] = []
+    for log, numbers in _numbers(layout, uris).items():
+        if _gapless(numbers) == len(numbers):
+            last.append(_name(log, numbers[-1]))
+        else:
+            others += [_name(log, number) for number in numbers]
+    for record in _read(storage, layout, last):
+        yield from record.groups
+        others += _beside(record)
+    for record in _read(storage, layout, others):
+        yield from record.groups
+
+
+def read_task_records(storage: Storage, layout: RunLayout, uris: Iterable[str]) -> list[TaskRecord]:
+    """Read all task records among the objects, whether they count or not.
+
+    Raises:
+        LedgerDamagedError: A record is not as it was written.
+        StoreUnavailableError: The store did not answer.
+    """
+    names = [name for uri in uris if (name := layout.task_record_name(uri)) is not None]
+    return list(_read(storage, layout, names))
+
+
+def read_records(storage: Storage, layout: RunLayout, names: Sequence[str]) -> list[TaskRecord]:
+    """Read the records with these names, as far as they still exist.
+
+    Raises:
+        LedgerDamagedError: A record is not as it was written.
+        StoreUnavailableError: The store did not answer.
+    """
+    uris = [layout.task_record(name) for name in names]
+    with answers(layout.tasks):
+        found = zip(names, uris, storage.get_many(uris), strict=True)
+    return [_decoded(layout, name, uri, data) for name, uri, data in found if data is not None]
+
+
+def _read(
+    storage: Storage,
+    layout: RunLayout,
+    names: Sequence[str],
+    known: Mapping[str, TaskRecord] = _NONE,
+) -> Iterator[TaskRecord]:
+    """Yield the records with these names, of which many are read at once."""
+    for start in range(0, len(names), _READ_AT_ONCE):
+        some = names[start : start + _READ_AT_ONCE]
+        uris = {name: layout.task_record(name) for name in some if name not in known}
         with answers(layout.tasks):
-            found = storage.get_many([uri for _, uri in some])
-        records += [
-            _decoded(layout, name, uri, data) for (name, uri), data in zip(some, found, strict=True)
-        ]
-    return records
+            found = dict(zip(uris, storage.get_many(list(uris.values())), strict=True))
+        for name in some:
+            if name in known:
+                yield known[name]
+            else:
+                yield _decoded(layout, name, uris[name], found[name])
 
 
-def whole_prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
-    """Return each log's records, in order, up to the first missing number."""
-    by_log: dict[str, list[TaskRecord]] = {}
-    for record in sorted(records, key=lambda record: (record.log, record.number)):
-        log = by_log.setdefault(record.log, [])
-        if record.number == len(log):
-            log.append(record)
-    return {name: log for name, log in by_log.items() if log}
+def _numbers(layout: RunLayout, uris: Iterable[str]) -> dict[str, list[int]]:
+    """Return the numbers of the records in each log.
+
+    Raises:
+        LedgerDamagedError: An object has no name of a task record.
+    """
+    found: dict[str, list[int]] = {}
+    for uri in uris:
+        if (name := layout.task_record_name(uri)) is None:
+            continue
+        log, _, number = name.rpartition("/")
+        if not number.isdecimal() or name != _name(log, int(number)):
+            raise LedgerDamagedError(uri=uri, reason="it has no name of a task record")
+        found.setdefault(log, []).append(int(number))
+    return found
+
+
+def _gapless(numbers: list[int]) -> int:
+    """Return how many numbers there are up to the first missing one."""
+    numbers.sort()
+    return next((at for at, number in enumerate(numbers) if number != at), len(numbers))
+
+
+def _name(log: str, number: int) -> str:
+    return f"{log}/{number:04d}"
+
+
+def _beside(last: TaskRecord) -> list[str]:
+    """Return the names of the records that count beside the last one of a log."""
+    numbers = range(last.number) if last.beside is None else sorted(set(last.beside))
+    return [_name(last.log, number) for number in numbers]
 
 
 def _kind(record: TaskRecord) -> str:

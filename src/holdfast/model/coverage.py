@@ -312,3 +312,53 @@ class Pins:
                 start, stop = max(first, spans[here][0]), min(first + rows, spans[here][1])
                 yield start, stop, max(1, size * (stop - start) // rows)
                 here += 1
+
+
+# ---- Coverage: the input rows that one task record adds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """The input rows that one record adds: how many, and their keys."""
+
+    rows: int
+    # Sums over the 64-bit hashes of the keys, by halves: see `InputSums`.
+    low: int
+    high: int
+    # The size of the key file; 0 if there is none.
+    keys_bytes: int
+    # The same over the hashes of whole rows; None if these are not compared.
+    row_low: int | None = None
+    row_high: int | None = None
+    # First and last key, if the key is one integer that increases from row to row: then no key
+    # is there twice, and disjoint spans share none.
+    span: tuple[int, int] | None = None
+    # The row numbers, for rows of a scan, which have no keys; their sums are 0.
+    ranges: tuple[Span, ...] | None = None
+
+    @classmethod
+    def sum(cls, parts: Sequence[Coverage]) -> Coverage:
+        """Add up the sums of several; their keys and ranges are left out."""
+        has_rows = all(part.row_low is not None and part.row_high is not None for part in parts)
+        return cls(
+            rows=sum(part.rows for part in parts),
+            low=sum(part.low for part in parts),
+            high=sum(part.high for part in parts),
+            keys_bytes=0,
+            row_low=sum(part.row_low or 0 for part in parts) if has_rows else None,
+            row_high=sum(part.row_high or 0 for part in parts) if has_rows else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "rows": self.rows,
+            "low": self.low,
+            "high": self.high,
+            "row_low": self.row_low,
+            "row_high": self.row_high,
+            "keys_bytes": self.keys_bytes,
+            "span": self.span,
+            "ranges": self.ranges,
+        }
+
+
+NOTHING = Coverage(rows=0, low=0, high=0, keys_bytes=0)

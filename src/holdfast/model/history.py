@@ -312,6 +312,19 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
     )
 
 
+def steps_of(record: TaskRecord) -> list[tuple[float, int]]:
+    """Return when a record's rows were made durable, and how many.
+
+    Of rows that records were replaced for, only the span of time is known: they count evenly.
+    """
+    rows, at, parts = record.coverage.rows, record.usage.at, len(record.replaces) + 1
+    between_s = record.usage.over_s / parts
+    return [
+        (at - between_s * (parts - part), rows * part // parts - rows * (part - 1) // parts)
+        for part in range(1, parts + 1)
+    ]
+
+
 def pass_reason(start: Start, one: Pass) -> str:
     """Say why a job runs; empty if there is none.
 

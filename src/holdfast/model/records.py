@@ -184,7 +184,8 @@ def _value(value: object) -> str:
 
 # Format 1 had no `run`, `previous` or `tasks`, and its intents no nonce; it can still be read.
 FORMAT_VERSION = 2
-_FORMATS_READ = (1, 2)
+# Format 3 is that of task records that replace others.
+_FORMATS_READ = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -480,7 +481,7 @@ def open_json(data: bytes) -> dict[str, Any]:
     except (KeyError, AttributeError, TypeError) as error:
         raise RecordDamagedError(f"not a record: {error}") from error
     if type(version) is not int or version not in _FORMATS_READ:
-        raise RecordDamagedError(f"format {version}; this version of holdfast reads 1 and 2")
+        raise RecordDamagedError(f"format {version}; this version of holdfast reads 1 to 3")
     if not _is_of(digest, data) and digest != _digest_anew(content):
         raise RecordDamagedError("the digest does not match the content")
     return dict(content)

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
 
-from holdfast.model.coverage import InputSums, Span
+from holdfast.model.coverage import Coverage, InputSums, Span
 from holdfast.model.stored import (
     Cost,
     Count,
+    RecordDamagedError,
     Seconds,
     Sum,
     TaskName,
@@ -48,6 +49,8 @@ class Usage:
     bytes_written: Count = 0
     # The peak memory of the process.
     memory_bytes: Count = 0
+    # How long ago that use began.
+    over_s: Seconds = 0.0
 
     def since(self, earlier: Usage) -> Usage:
         """Return the difference from an earlier reading; time and memory are the current ones."""
@@ -58,18 +61,22 @@ class Usage:
             bytes_read=self.bytes_read - earlier.bytes_read,
             bytes_written=self.bytes_written - earlier.bytes_written,
             memory_bytes=self.memory_bytes,
+            over_s=round(max(0.0, self.at - earlier.at), 3),
+        )
+
+    def after(self, earlier: Usage) -> Usage:
+        """Return this use together with an earlier one."""
+        return replace(
+            self,
+            waited_s=round(self.waited_s + earlier.waited_s, 3),
+            bytes_read=self.bytes_read + earlier.bytes_read,
+            bytes_written=self.bytes_written + earlier.bytes_written,
+            over_s=round(self.over_s + earlier.over_s, 3),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the usage as plain JSON values."""
-        return {
-            "at": self.at,
-            "host": self.host,
-            "waited_s": self.waited_s,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "memory_bytes": self.memory_bytes,
-        }
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 NO_USAGE = Usage()
@@ -273,29 +280,6 @@ TaskEnd = Literal["", "complete", "failed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """The input rows that one record adds: how many, and their keys."""
-
-    rows: int
-    # Sums over the 64-bit hashes of the keys, by halves: see `InputSums`.
-    low: int
-    high: int
-    # The size of the key file; 0 if there is none.
-    keys_bytes: int
-    # The same over the hashes of whole rows; None if these are not compared.
-    row_low: int | None = None
-    row_high: int | None = None
-    # First and last key, if the key is one integer that increases from row to row: then no key
-    # is there twice, and disjoint spans share none.
-    span: tuple[int, int] | None = None
-    # The row numbers, for rows of a scan, which have no keys; their sums are 0.
-    ranges: tuple[Span, ...] | None = None
-
-
-NOTHING = Coverage(rows=0, low=0, high=0, keys_bytes=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Rows in an object of the ledger: output for the table, or failed input."""
 
@@ -323,6 +307,12 @@ class TaskRecord:
     quarantine: Chunk | None = None
     # The cost of the answers for the covered rows, in the user's own unit.
     cost: float = 0.0
+    # The numbers of earlier records of its log that it covers the rows of: it has their keys, and
+    # their output is in its files. They count again if it is left out.
+    replaces: tuple[int, ...] = ()
+    # The numbers of all earlier records of its log that count beside it; None if all do, as in logs
+    # of earlier versions. The others need not be read.
+    beside: tuple[int, ...] | None = field(default=None, compare=False)
     # Not compared: two records that differ only in usage are equal.
     usage: Usage = field(default=NO_USAGE, compare=False)
 
@@ -341,19 +331,16 @@ class TaskRecord:
         """Its number in that log."""
         return int(self.name.rsplit("/", 1)[1])
 
+    @property
+    def replaced(self) -> list[str]:
+        """The names of the records that it replaces."""
+        return [f"{self.log}/{number:04d}" for number in self.replaces]
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON values."""
-        coverage = self.coverage
         return {
             "name": self.name,
-            "rows": coverage.rows,
-            "low": coverage.low,
-            "high": coverage.high,
-            "row_low": coverage.row_low,
-            "row_high": coverage.row_high,
-            "keys_bytes": coverage.keys_bytes,
-            "span": coverage.span,
-            "ranges": coverage.ranges,
+            **self.coverage.to_json(),
             "seconds": round(self.seconds, 3),
             "groups": [group.to_json() for group in self.groups],
             "chunk": _chunk_json(self.chunk),
@@ -361,6 +348,8 @@ class TaskRecord:
             "end": self.end,
             "quarantine": _chunk_json(self.quarantine),
             "cost": self.cost,
+            "replaces": list(self.replaces),
+            "beside": None if self.beside is None else list(self.beside),
             "usage": self.usage.to_json(),
         }
 
@@ -405,13 +394,18 @@ class _TaskJson(msgspec.Struct):
     quarantine: _ChunkJson | None = None
     cost: Cost = 0.0
     usage: Usage | None = None
+    replaces: tuple[Count, ...] = ()
+    beside: tuple[Count, ...] | None = None
 
     def record(self) -> TaskRecord:
         """Return the record.
 
         Raises:
-            RecordDamagedError: The sink's JSON is nested too deeply.
+            RecordDamagedError: The sink's JSON is nested too deeply, or it names later records.
         """
+        number = int(self.name.rsplit("/", 1)[1])
+        if max((*self.replaces, *(self.beside or ())), default=-1) >= number:
+            raise RecordDamagedError("it speaks for records that come after it")
         return TaskRecord(
             name=self.name,
             coverage=Coverage(
@@ -431,6 +425,8 @@ class _TaskJson(msgspec.Struct):
             end=self.end,
             quarantine=_chunk(self.quarantine),
             cost=self.cost,
+            replaces=self.replaces,
+            beside=self.beside,
             usage=self.usage or NO_USAGE,
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from holdfast.model.history import Pass, Start, StartEnd, pass_reason, unix_seconds
+from holdfast.model.history import Pass, Start, StartEnd, pass_reason, steps_of, unix_seconds
 from holdfast.model.records import Record, Seal
 from holdfast.model.work import TaskRecord
 from holdfast.pages.flats import Flat, flats_of
@@ -97,13 +97,13 @@ class StartOf:
         return max(0, bisect_right(self._claims, record.claim) - 1)
 
 
-def moment(record: TaskRecord, starts: Sequence[Start], at: int) -> float:
-    """Return when a record was written, limited to the duration of its start.
+def moment(written_at: float, starts: Sequence[Start], at: int) -> float:
+    """Return when a task wrote something, limited to the duration of its start.
 
     Tasks and drivers have separate clocks, which may differ.
 
     Args:
-        record: A record, with or without a time.
+        written_at: The time by the task's clock; 0 if it is not known.
         starts: All starts.
         at: The position of the start that wrote it.
     """
@@ -112,7 +112,7 @@ def moment(record: TaskRecord, starts: Sequence[Start], at: int) -> float:
         latest = start.last_at
     else:
         latest = starts[at + 1].began_at if at + 1 < len(starts) else float("inf")
-    return min(max(record.usage.at, start.began_at), latest)
+    return min(max(written_at, start.began_at), latest)
 
 
 def _begun(start: Start) -> StartSummary:
@@ -304,9 +304,10 @@ def timeline_of(
     steps: list[tuple[int, float, int]] = []
     if of is not None and source == "tasks":
         steps = [
-            (at, moment(record, starts, at), record.coverage.rows)
+            (at, moment(written_at, starts, at), rows)
             for record in with_rows
             for at in (of(record),)
+            for written_at, rows in steps_of(record)
         ]
     elif starts:
         steps = _sealed(starts, log)
@@ -345,7 +346,7 @@ def memory_of(
     for record in records:
         if record.usage.at and record.usage.memory_bytes:
             at = of(record)
-            place = axis.place(at, moment(record, starts, at))
+            place = axis.place(at, moment(record.usage.at, starts, at))
             lines = found.setdefault(record.usage.host, {})
             lines.setdefault(at, []).append((place, record.usage.memory_bytes))
     hosts = [

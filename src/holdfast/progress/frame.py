@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.engine.advice import doing
 from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
-from holdfast.model.history import Progress, unix_seconds
+from holdfast.model.history import Progress, steps_of, unix_seconds
 from holdfast.model.records import Plan
 from holdfast.model.report import cost_text, counted, readable_size, readable_time
 
@@ -45,9 +45,10 @@ def pace_of(seen: Observation, now: float) -> Pace:
         return NO_PACE
     first = seen.starts[-1].first_claim
     steps = sorted(
-        (record.usage.at, record.coverage.rows)
+        step
         for record in seen.gathered.work.records
         if record.claim >= first and record.coverage.rows and record.usage.at
+        for step in steps_of(record)
     )
     rate = rows_per_s(steps, _job_began(seen, first), now)
     rows = seen.progress.remaining_rows

@@ -39,6 +39,8 @@ _READS_MAX = 4
 _S3 = ("s3://", "s3a://", "s3n://")
 # How many objects S3 deletes in one request, and how many names are held at a time.
 _GROUP_MAX = 1000
+# How many names of a listing are held at a time.
+_PAGE = 1000
 _DELETED_AT_ONCE = 32 * _GROUP_MAX
 # S3's tag of an object sent in one request: the MD5 of its bytes, unless it is encrypted.
 _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
@@ -146,6 +148,22 @@ class ObjectStorage:
         pages = _call(prefix_uri, lambda: list(obstore.list(store, prefix=f"{prefix}/")))
         slash = "/" if not root.endswith("/") or root == "file://" else ""
         return sorted(f"{root}{slash}{meta['path']}" for page in pages for meta in page)
+
+    def walk(self, prefix_uri: str) -> Iterator[str]:
+        """Yield the URIs of all objects in a folder, in any order, however many there are."""
+        root, prefix = locations.split(prefix_uri)
+        store, _ = self._locate(prefix_uri)
+
+        def begun() -> tuple[Iterator[Sequence[ObjectMeta]], Sequence[ObjectMeta] | None]:
+            stream = iter(obstore.list(store, prefix=f"{prefix}/", chunk_size=_PAGE))
+            return stream, next(stream, None)
+
+        slash = "/" if not root.endswith("/") or root == "file://" else ""
+        # Only the beginning may be retried: a stream that has failed might look as if it had ended.
+        stream, page = _call(prefix_uri, begun)
+        while page is not None:
+            yield from (f"{root}{slash}{meta['path']}" for meta in page)
+            page = _call(prefix_uri, lambda: next(stream, None), renews=False)
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
         """Return the facts of all objects in a folder, or of the one object, sorted by URI."""

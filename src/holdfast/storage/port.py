@@ -8,7 +8,7 @@ simulation implements this protocol in memory.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,6 +103,9 @@ class Storage(Protocol):
 
     def list(self, prefix_uri: str) -> list[str]:
         """Return the URIs of all objects in a folder, sorted."""
+
+    def walk(self, prefix_uri: str) -> Iterator[str]:
+        """Yield the URIs of all objects in a folder, in any order, however many there are."""
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
         """Return the facts of all objects in a folder, or of the one object, sorted by URI."""

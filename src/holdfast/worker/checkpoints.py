@@ -5,8 +5,9 @@ whole batches. Memory use is bounded. Beyond the bound it depends on the rate: r
 are streamed into the chunk; rows that come fast are dropped from the buffer, because by the next
 checkpoint they fill a table file of a good size, and a cut serves better.
 
-A *cut* closes all table files and names them in a record. It happens when the files are full, and
-at the end of the task. A *chunk* keeps the output since the last record in the ledger when a
+A *cut* closes all table files and names them in a record, which replaces those written since the
+last cut: it covers their rows, too. It happens when the files are full, and at the end of the task.
+A *chunk* keeps the output since the last record in the ledger when a
 checkpoint is due and the files are not full, so that a checkpoint does not produce a small file.
 """
 
@@ -20,9 +21,9 @@ import pyarrow as pa
 
 from holdfast.ledger.row_files import ChunkFile
 from holdfast.ledger.task_log import JobLedger, TaskLog
-from holdfast.model.coverage import Span
+from holdfast.model.coverage import NOTHING, Span
 from holdfast.model.limits import DEFAULT_LIMITS
-from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
+from holdfast.model.work import Chunk, TaskEnd, TaskRecord
 from holdfast.sinks.base import TaskWriter
 from holdfast.storage.port import Storage
 from holdfast.worker.batch_steps import Step, copied, pieces
@@ -118,6 +119,9 @@ class ChunkBuffer:
 # How soon a task notices that its driver is stopping or that another has taken over. Costs one
 # request.
 _LOOK_EVERY_S = 3.0
+# After so many records a cut comes even if the files are not full: what a driver has to read of a
+# task that runs for hours stays bounded.
+_RECENT_MAX = 128
 
 
 def _no_twin(_only_earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
@@ -182,8 +186,8 @@ class Checkpoints:
         # Rows of a scan that its reader leaves out: the next record covers them.
         self.passed_over: list[Span] = []
         self._is_scan = locate is not None
-        # Records since the last cut, whose chunks the next cut supersedes.
-        self._chunked: list[str] = []
+        # Records since the last cut, which the next cut replaces.
+        self._recent: list[TaskRecord] = []
         self.records = 0
         self._has_covered = False
         self._looked = clock()
@@ -213,7 +217,9 @@ class Checkpoints:
 
     def say_begun(self) -> None:
         """Write an empty record: a task that dies without any record cannot be counted."""
-        self._append(TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0))
+        begun = TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0)
+        self._append(begun)
+        self._recent.append(begun)
 
     def look(self) -> None:
         """Check whether the task may continue.
@@ -266,7 +272,7 @@ class Checkpoints:
         is_first, self._has_covered = not self._has_covered, True
         if is_first and self._twin_is_at_work(False):  # noqa: FBT003 - see the argument's text.
             raise TaskYieldsError
-        if is_full or self._chunk.let_go:
+        if is_full or self._chunk.let_go or len(self._recent) >= _RECENT_MAX:
             self._cut("")
         else:
             self._write_chunk("")
@@ -320,23 +326,34 @@ class Checkpoints:
 
     def _cut(self, end: TaskEnd) -> None:
         groups = self._writer.cut()
-        superseded, self._chunked = tuple(self._chunked), []
-        self._record(end, groups=tuple(groups), supersedes=superseded)
+        replaced, self._recent = self._recent, []
+        layout = self._ledger.layout
+        covering = [record for record in replaced if record.coverage.rows]
+        if not covering and not self._keys.rows:
+            replaced = []  # A record of failed rows alone takes the cost of their answers.
+        self._keys.take_over([(layout.keys(record.name), record.coverage) for record in covering])
+        self._seconds += sum(record.seconds for record in replaced)
+        self._cost += sum(record.cost for record in replaced)
+        numbers = tuple(record.number for record in replaced)
+        self._record(end, groups=tuple(groups), replaces=numbers)
 
     def _write_chunk(self, end: TaskEnd) -> None:
-        name, chunk = self._name, self._chunk.write()
-        self._record(end, chunk=chunk)
-        if chunk is not None:
-            self._chunked.append(name)
+        written = self._record(end, chunk=self._chunk.write())
+        self._recent += [record for record in written if record.quarantine is None]
 
-    def _record(self, end: TaskEnd, **where: Any) -> None:  # noqa: ANN401 - fields of the record.
+    def _record(
+        self,
+        end: TaskEnd,
+        **where: Any,  # noqa: ANN401 - fields of the record.
+    ) -> list[TaskRecord]:
         """Record the rows that are done, and after them those that have failed.
 
         A kill between the two only means that failed rows are tried again.
         """
         seconds, cost = self._seconds, self._cost
+        written: list[TaskRecord] = []
         if self._keys.rows or any(where.values()) or not self._quarantine:
-            self._append(
+            written.append(
                 TaskRecord(
                     name=self._name,
                     coverage=self._keys.finish(),
@@ -346,11 +363,12 @@ class Checkpoints:
                     **where,
                 )
             )
+            self._append(written[-1])
             seconds = cost = 0.0
         if self._quarantine:
             name, storage, layout = self._name, self._ledger.storage, self._ledger.layout
             rows, coverage = self._quarantine.write(storage, layout.quarantine(name), self._keys)
-            self._append(
+            written.append(
                 TaskRecord(
                     name=name,
                     coverage=coverage,
@@ -360,6 +378,8 @@ class Checkpoints:
                     end=end,
                 )
             )
+            self._append(written[-1])
+        return written
 
     def _append(self, record: TaskRecord) -> None:
         self._log.append(record)

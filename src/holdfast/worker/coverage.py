@@ -7,6 +7,7 @@ hashes a value by its storage type: a 32-bit int, a 64-bit long, or bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from holdfast.ledger.row_files import KeyFile
-from holdfast.model.coverage import Ranges, Span
-from holdfast.model.work import NOTHING, Coverage
+from holdfast.errors import LedgerDamagedError
+from holdfast.ledger.row_files import KeyFile, read_key_table
+from holdfast.ledger.store import answers
+from holdfast.model.coverage import NOTHING, Coverage, Ranges, Span
 from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
 from holdfast.storage.port import Storage
 
@@ -74,6 +76,12 @@ class CoveredRanges:
         assert tags is not None  # noqa: S101 - a scan tags every row.
         self._rows += batch.num_rows
         self._spans += spans_of(tags)
+
+    def take_over(self, earlier: Sequence[tuple[str, Coverage]]) -> None:
+        """Also cover what earlier records of the task cover."""
+        for _, coverage in earlier:
+            self._rows += coverage.rows
+            self._spans += coverage.ranges or ()
 
     def finish(self) -> Coverage:
         """Return the coverage, including the rows that the scan left out."""
@@ -324,6 +332,11 @@ def _rotate_left(words: _Words, bits: int) -> None:
 
 
 # ---- Covered keys: which input rows the next record will cover
+
+# How many key files of earlier records are held in memory.
+_READ_AT_ONCE = 8
+
+
 class NullKeysError(Exception):
     """Rows have NULL in their key. Tasks see such rows only if the input check is off."""
 
@@ -356,6 +369,7 @@ class CoveredKeys:
             key: The key columns.
         """
         self._key = tuple(key)
+        self._storage = storage
         self._file = KeyFile(storage, uri)
         self._rows = self._low = self._high = 0
         self._row_low: int | None = None
@@ -388,23 +402,55 @@ class CoveredKeys:
         self._follow(columns)
         self._file.add(self._key, columns)
 
+    def take_over(self, earlier: Sequence[tuple[str, Coverage]]) -> None:
+        """Also cover what earlier records of the task cover: their keys go into this file, too.
+
+        Args:
+            earlier: The key file of each, and what it covers; the oldest first.
+
+        Raises:
+            LedgerDamagedError: A key file is not as it was written.
+            StoreUnavailableError: The store did not answer.
+        """
+        for start in range(0, len(earlier), _READ_AT_ONCE):
+            some = earlier[start : start + _READ_AT_ONCE]
+            with answers(some[0][0]):
+                files = self._storage.get_many([uri for uri, _ in some])
+            for (uri, coverage), data in zip(some, files, strict=True):
+                if data is None:
+                    raise LedgerDamagedError(uri=uri, reason="missing")
+                for batch in read_key_table(uri, data, coverage.rows).to_batches():
+                    self._file.add(batch.schema.names, batch.columns)
+        parts = [coverage for _, coverage in earlier]
+        spans = [part.span for part in parts]
+        if self._rows:
+            spans.append(self._span if self._grows else None)
+            parts.append(self._so_far(0))
+        whole = Coverage.sum(parts)
+        self._rows, self._low, self._high = whole.rows, whole.low, whole.high
+        self._row_low, self._row_high = whole.row_low, whole.row_high
+        known = [span for span in spans if span is not None]
+        self._grows = len(known) == len(spans) and all(a[1] < b[0] for a, b in pairwise(known))
+        self._span = (known[0][0], known[-1][1]) if self._grows and known else None
+
     def finish(self) -> Coverage:
         """Make the keys durable."""
-        if not self._rows:
-            return NOTHING
+        return self._so_far(self._file.finish()) if self._rows else NOTHING
+
+    def abandon(self) -> None:
+        """Discard the keys."""
+        self._file.abandon()
+
+    def _so_far(self, keys_bytes: int) -> Coverage:
         return Coverage(
             rows=self._rows,
             low=self._low,
             high=self._high,
             row_low=self._row_low,
             row_high=self._row_high,
-            keys_bytes=self._file.finish(),
+            keys_bytes=keys_bytes,
             span=self._span if self._grows else None,
         )
-
-    def abandon(self) -> None:
-        """Discard the keys."""
-        self._file.abandon()
 
     def _follow(self, columns: Sequence[pa.Array]) -> None:
         """Track the span as long as the keys grow from row to row."""

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import ChunkFile
-from holdfast.model.work import Chunk, Coverage
+from holdfast.model.coverage import Coverage
+from holdfast.model.work import Chunk
 from holdfast.storage.port import Storage
 from holdfast.worker.batch_steps import FailedRow
 from holdfast.worker.coverage import CoveredKeys, CoveredRanges, spans_of

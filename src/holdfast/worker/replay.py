@@ -26,8 +26,9 @@ from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import decode_chunk
 from holdfast.ledger.store import read_whole
 from holdfast.ledger.task_log import JobLedger, TaskLog
+from holdfast.model.coverage import NOTHING
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.work import NOTHING, Chunk, TaskEnd, TaskRecord
+from holdfast.model.work import Chunk, TaskEnd, TaskRecord
 from holdfast.sinks.base import RewriterSpec, TaskWriter, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import StorageError

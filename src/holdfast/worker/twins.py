@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.ledger.store import list_objects
-from holdfast.ledger.task_log import JobLedger, read_task_records, whole_prefixes
+from holdfast.ledger.task_log import JobLedger, read_logs, read_task_records
 from holdfast.model.work import TaskRecord
 from holdfast.worker.reports import ReportEnd
 
@@ -46,8 +46,7 @@ def twin_is_at_work(ledger: JobLedger, *, place: int, attempt: int, only_earlier
     Raises:
         StoreUnavailableError: The store did not answer.
     """
-    records = read_task_records(ledger.storage, ledger.layout, _list(ledger, place))
-    for name, log in whole_prefixes(records).items():
+    for name, log in read_logs(ledger.storage, ledger.layout, _list(ledger, place)).items():
         other = int(name.rsplit("/", 1)[1])
         ended = any(record.end in {"failed", "stopped"} for record in log)
         if other == attempt or ended or (only_earlier and other > attempt):
@@ -88,7 +87,8 @@ def wait_for_twin(  # noqa: PLR0913 - time is passed in, so that tests control i
             return False
         if any(record.end for record in records) or ledger.end():
             return True
-        patience_s = 2 * max(base_s, *(record.seconds for record in records))
+        steps_s = [record.seconds for record in records if not record.replaces]
+        patience_s = 2 * max([base_s, *steps_s])
         if clock() - grown_at > patience_s:
             return True
         sleep(min(max(base_s / 8, _POLL_MIN_S), _POLL_MAX_S))

@@ -12,8 +12,8 @@ import holdfast as hf
 from holdfast.engine.claim import prepare
 from holdfast.engine.options import VerifyInput, WriteOptions
 from holdfast.errors import InputChangedError, RunMismatchError, SettingsError
-from holdfast.model.coverage import InputSums
-from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.model.coverage import Coverage, InputSums
+from holdfast.model.work import TaskRecord, Work
 from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
 from holdfast.worker.coverage import hash_sums, hashes_of, split_tag
 from tests.fakes.memory_submitter import MemorySubmitter, row_hashes

@@ -13,7 +13,8 @@ from holdfast.engine import input_check
 from holdfast.engine.input_check import all_differ
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.row_files import KeyFile, KeyFiles
-from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.model.coverage import Coverage
+from holdfast.model.work import TaskRecord, Work
 from holdfast.worker.coverage import hash_sums, hashable, key_hashes
 from tests.fakes.logs import LAYOUT
 from tests.fakes.memory_storage import MemoryStorage

@@ -278,14 +278,28 @@ def test_an_object_of_another_size_counts_as_lost(kind: str) -> None:
     assert (transform.ids[:2], driven.withdrawn_rows, rig.table.ids) == ([2, 3], 2, ALL)
 
 
-def test_a_replaced_chunk_without_its_keys_is_withdrawn_with_its_file() -> None:
-    """Without a chunk's keys, what the file over it covers is unknown: both are done again."""
+def test_a_replaced_record_is_not_missed() -> None:
+    """The keys of its rows are in the record that replaced it, and the rows in that one's files."""
     rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
     submitter.after_job = rig.storage.kill
     rig.start_and_die(submitter, transform=WatchedTransform(), **CHUNKS)
-    del rig.storage.objects[LAYOUT.keys(record_of(rig, 4).name)]
+    name = record_of(rig, 4).name
+    for uri in (LAYOUT.keys(name), LAYOUT.chunk(name)):
+        del rig.storage.objects[uri]
+    rig.storage.damage[LAYOUT.task_record(name)] = bit_flipped
     driven = rig.start(transform=transform, **CHUNKS)
-    assert (transform.ids, driven.withdrawn_rows, rig.table.ids) == ([4, 5], 2, ALL)
+    assert (transform.ids, driven.withdrawn_rows, rig.table.ids) == ([], 0, ALL)
+
+
+def test_what_a_record_replaced_counts_again_if_the_record_has_lost_its_keys() -> None:
+    """Without keys, what its file covers is unknown; the chunks have theirs, and are replayed."""
+    rig, submitter, transform = Rig(), two_partitions(), WatchedTransform()
+    submitter.after_job = rig.storage.kill
+    rig.start_and_die(submitter, transform=WatchedTransform(), **CHUNKS)
+    cut = next(record for record in task_records(job_ledger(rig.storage)) if record.replaces)
+    del rig.storage.objects[LAYOUT.keys(cut.name)]
+    driven = rig.start(transform=transform, **CHUNKS)
+    assert (transform.ids, driven.withdrawn_rows, rig.table.ids) == ([], 0, ALL)
 
 
 def test_a_failing_row_leaves_other_tasks_and_earlier_batches_done() -> None:
@@ -406,9 +420,9 @@ def test_a_listing_without_a_record_that_a_task_reported_is_not_trusted() -> Non
 def test_a_damaged_task_record_stops_the_start() -> None:
     """What it covered is not known, and must not be guessed."""
     rig = rig_with_chunks()
-    (first, *_) = task_records(job_ledger(rig.storage))
-    rig.storage.damage[LAYOUT.task_record(first.name)] = bit_flipped
-    with pytest.raises(LedgerDamagedError, match=first.name):
+    last = task_records(job_ledger(rig.storage))[-1]
+    rig.storage.damage[LAYOUT.task_record(last.name)] = bit_flipped
+    with pytest.raises(LedgerDamagedError, match=last.name):
         rig.start(transform=WatchedTransform())
     assert rig.table.data_snapshots == []
 

@@ -8,7 +8,8 @@ from holdfast.engine.workbook import gather
 from holdfast.errors import StoreUnavailableError
 from holdfast.ledger.layout import task_log_name, tasks_name
 from holdfast.ledger.task_log import TaskLog
-from holdfast.model.work import Chunk, Coverage, TaskEnd, TaskRecord, Work
+from holdfast.model.coverage import Coverage
+from holdfast.model.work import NO_USAGE, Chunk, TaskEnd, TaskRecord, Work
 from tests.fakes.logs import LAYOUT
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_writer import staged_group
@@ -42,6 +43,7 @@ def write(
     )
     task_log = TaskLog(storage, LAYOUT, name)
     task_log._next = number  # noqa: SLF001 - it continues where the last call stopped.
+    task_log._counts = dict.fromkeys(range(number), NO_USAGE)  # noqa: SLF001 - the same.
     task_log.append(record)
     return record.name
 

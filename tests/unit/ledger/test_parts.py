@@ -12,8 +12,9 @@ from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger import parts
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import read_work, write_work
+from holdfast.model.coverage import NOTHING, Coverage
 from holdfast.model.records import PartReference
-from holdfast.model.work import NOTHING, Chunk, Coverage, StagedFile, StagedGroup, TaskRecord, Work
+from holdfast.model.work import Chunk, StagedFile, StagedGroup, TaskRecord, Work
 from tests.fakes.memory_storage import MemoryStorage, bit_flipped, truncated
 from tests.fakes.memory_writer import staged_group
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import StoreError, StoreUnavailableError, UnsafeStoreError
-from holdfast.ledger.store import create_once, probe_store
+from holdfast.ledger.store import ObjectNames, create_once, probe_store
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import CreateFault, MemoryStorage
 
@@ -138,3 +138,14 @@ def test_a_probe_that_cannot_be_removed_is_an_error() -> None:
     storage.failures["delete"] = 1
     with pytest.raises(StoreUnavailableError):
         probe_store(storage, "mem://store", "n", sleep=ManualTime().sleep)
+
+
+def test_names_held_by_folder_are_the_same_names() -> None:
+    """In any order, and with folders inside folders."""
+    uris = ["s3://b/r/x", "s3://b/r/a/1.json", "s3://b/r/a/2.json", "s3://b/r/y", "s3://b/r/a/3"]
+    names = ObjectNames(uris)
+    assert (sorted(names), len(names)) == (sorted(uris), 5)
+    assert all(uri in names for uri in uris)
+    assert not any(uri in names for uri in ("s3://b/r/a", "s3://b/r/a/1", "s3://b/x", "x", ""))
+    assert sorted(names.folders) == ["s3://b/r", "s3://b/r/a"]
+    assert (list(ObjectNames()), len(ObjectNames())) == ([], 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +10,11 @@ import pytest
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger import task_log as task_log_module
+from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ports import TaskPorts
-from holdfast.ledger.task_log import JobLedger, TaskLog, read_task_records, whole_prefixes
+from holdfast.ledger.task_log import JobLedger, TaskLog, read_logs, read_task_records
 from holdfast.model.records import Record, Stop, encode_record, seal_json
-from holdfast.model.work import NO_USAGE
+from holdfast.model.work import NO_USAGE, TaskRecord
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import Storage
 from tests.fakes.logs import CLAIM, WRITTEN_AT
@@ -149,23 +150,32 @@ def test_a_log_ends_where_its_numbers_would_stop_sorting(
     assert len(logged(ledger)) == 2
 
 
+def prefixes(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
+    """Store records as they are, list them in this order, and read their logs."""
+    storage, layout = MemoryStorage(), RunLayout.of("s3://store", "r")
+    uris = [layout.task_record(each.name) for each in records]
+    for uri, each in zip(uris, records, strict=True):
+        storage.objects[uri] = seal_json(each.to_json())
+    return read_logs(storage, layout, uris)
+
+
 def test_a_log_counts_up_to_its_first_gap() -> None:
     """A record after a missing number may supersede the missing one."""
     there = [record(f"{LOG}/{number:04d}", number) for number in (0, 1, 3, 4)]
-    (only,) = whole_prefixes(there).values()
+    (only,) = prefixes(there).values()
     assert only == there[:2]
 
 
 def test_the_order_of_records_is_that_of_their_numbers() -> None:
     """From the ten thousandth on, names no longer sort as text."""
     there = [record(f"{LOG}/{number:04d}") for number in range(10_002)]
-    (only,) = whole_prefixes(there[::-1]).values()
+    (only,) = prefixes(there[::-1]).values()
     assert only == there
 
 
 def test_a_log_without_its_first_record_does_not_count() -> None:
     """It is not even listed."""
-    assert whole_prefixes([record(f"{LOG}/0001"), record(f"{LOG}/0002")]) == {}
+    assert prefixes([record(f"{LOG}/0001"), record(f"{LOG}/0002")]) == {}
 
 
 def test_logs_are_separated_whatever_the_order() -> None:
@@ -173,7 +183,7 @@ def test_logs_are_separated_whatever_the_order() -> None:
     first = [record(f"{LOG}/{number:04d}") for number in range(12)]
     second = [record(f"00000003/rows/000007/000000000022/{number:04d}") for number in range(2)]
     mixed = sorted([*first, *second], key=lambda each: each.name[::-1])
-    assert whole_prefixes(mixed) == {first[0].log: first, second[0].log: second}
+    assert prefixes(mixed) == {first[0].log: first, second[0].log: second}
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_sealing_again_without_a_change_gives_a_valid_record() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.update(format=3), "format 3"),
+        (lambda c: c.update(format=4), "format 4"),
         (lambda c: c.update(kind="later"), "later"),
         (lambda c: c.pop("kind"), "kind"),
         (lambda c: c.pop("nonce"), "nonce"),

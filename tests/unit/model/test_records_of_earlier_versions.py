@@ -15,7 +15,9 @@ from holdfast.errors import LedgerDamagedError, RunAbortedError, RunCommittedErr
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
-from holdfast.ledger.task_log import read_task_records
+from holdfast.ledger.task_log import read_logs, read_task_records
+from holdfast.model.records import open_json
+from holdfast.model.work import Work
 from holdfast.opening import open_table
 from holdfast.sinks.targets import LanceTable
 from tests.fakes.cli_lake import CliLake
@@ -38,8 +40,12 @@ if sys.version_info[:2] != (3, 11):
         "ignore:.* the transform's code has changed:UserWarning"
     )
 
+# The versions whose records do not name their run.
+UNNAMED = [version for version in VERSIONS if version != "format-2"]
+
 of_every_version = pytest.mark.parametrize("version", VERSIONS)
 of_later_versions = pytest.mark.parametrize("version", LATER)
+of_unnamed_versions = pytest.mark.parametrize("version", UNNAMED)
 
 
 def recorded(version: str, name: str) -> Rig:
@@ -112,7 +118,7 @@ def test_a_run_of_an_earlier_version_can_be_aborted_and_swept(version: str, name
     assert rig.storage.list(LAYOUT.tasks) == []
 
 
-@of_every_version
+@of_unnamed_versions
 def test_a_copied_folder_of_an_earlier_version_is_recognised_by_the_table(version: str) -> None:
     """Its run file names no run id, but the run has landed under its original id."""
     rig = recorded(version, "sealed")
@@ -158,7 +164,11 @@ def test_a_lance_run_of_an_earlier_version_resumes(version: str, tmp_path: Path)
     moved(tmp_path / "store" / "r" / "run.json", f"file://{tmp_path}/t.lance")
     sink = open_table(LanceTable(f"{tmp_path}/t.lance"), None)
     driven = lake.start(
-        "r", MemorySubmitter(range(10), range(10, 20)), sink=sink, transform=transform
+        "r",
+        MemorySubmitter(range(10), range(10, 20)),
+        sink=sink,
+        transform=transform,
+        takeover="now",
     )
     assert driven.kept_rows == 6
     assert sorted(transform.ids) == ALL[6:]
@@ -166,7 +176,7 @@ def test_a_lance_run_of_an_earlier_version_resumes(version: str, tmp_path: Path)
     assert sorted(dataset.to_table()["id"].to_pylist()) == ALL
 
 
-@of_later_versions
+@pytest.mark.parametrize("version", [version for version in LATER if version in UNNAMED])
 def test_new_records_in_an_older_ledger_have_the_new_format(version: str) -> None:
     """New records name the run, and the tasks' folders have their own names."""
     rig = recorded(version, "killed")
@@ -176,3 +186,24 @@ def test_new_records_in_an_older_ledger_have_the_new_format(version: str) -> Non
     assert {record.run for record in log.records[known:]} == {log.layout.nonce}
     assert {record.run for record in log.records[:known]} == {""}
     assert log.layout.has_unnamed
+
+
+def test_a_cut_of_an_earlier_version_is_read_with_the_chunks_that_it_supersedes() -> None:
+    """Before records replaced others, each kept its own rows; all of them count together."""
+    rig = recorded("format-2", "committed")
+    logs = read_logs(rig.storage, LAYOUT, rig.storage.list(LAYOUT.tasks))
+    assert {len(log) for log in logs.values()} == {6}
+    work = Work().plus(record for log in logs.values() for record in log)[0]
+    assert (work.sums.rows, work.waiting, len(work.superseded)) == (20, (), 10)
+
+
+def test_an_earlier_version_refuses_a_record_that_replaces_others() -> None:
+    """It would count the rows of replaced records twice."""
+    rig = Rig()
+    rig.start(batch_rows=2, checkpoint_every=1e-9)
+    contents = [
+        open_json(rig.storage.objects[LAYOUT.task_record(record.name)])
+        for record in read_task_records(rig.storage, LAYOUT, rig.storage.list(LAYOUT.tasks))
+    ]
+    formats = {bool(content["replaces"]): content["format"] for content in contents}
+    assert formats == {False: 2, True: 3}

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.model.coverage import InputSums, Span
-from holdfast.model.work import Coverage, StagedGroup, StagedTotals, TaskRecord, Work
+from holdfast.model.coverage import Coverage, InputSums, Span
+from holdfast.model.work import StagedGroup, StagedTotals, TaskRecord, Work
 from tests.fakes.memory_writer import staged_group
 from tests.fakes.task_ledgers import group_of, record
 

@@ -23,6 +23,7 @@ from tests.fakes.s3_server import AnsweringS3
 
 # ---- Storage over HTTP: what each answer of an S3 server means
 URI = "s3://bucket/x"
+LISTED = "<LastModified>2026-11-18T00:00:00.000Z</LastModified><Size>1</Size><ETag>e</ETag>"
 DELETED = "<DeleteResult><Deleted><Key>x</Key></Deleted></DeleteResult>"
 
 
@@ -38,6 +39,19 @@ def refuse(server: AnsweringS3, status: int, code: str) -> None:
     """Let the server answer with an S3 error."""
     server.status = status
     server.body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+
+
+def test_a_listing_that_breaks_off_is_an_error(server: AnsweringS3) -> None:
+    """A part of it must never be taken for the whole: records would be missed."""
+    names = "".join(f"<Contents><Key>x/{n}</Key>{LISTED}</Contents>" for n in range(3))
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+    first, last = (f"<ListBucketResult>{end}{names}</ListBucketResult>" for end in (more, ""))
+    server.next_bodies += [first.encode(), last.encode()]
+    assert len(list(server.storage().walk(URI))) == 6
+    server.next_bodies += [first.encode(), b"<ListBucketResult>"]
+    with pytest.raises(StorageError):
+        list(server.storage().walk(URI))
+    assert len(server.conditions) == 4
 
 
 def test_many_objects_are_deleted_in_one_request(server: AnsweringS3) -> None:

@@ -162,7 +162,9 @@ def test_a_listing_holds_the_folder_and_nothing_else(place: Place) -> None:
         place.storage.put(place.uri(name), b"")
     expected = [place.uri(name) for name in ("log/1", "log/2", "log/sub/3")]
     assert place.storage.list(place.uri("log")) == expected
+    assert sorted(place.storage.walk(place.uri("log"))) == expected
     assert place.storage.list(place.uri("none")) == []
+    assert list(place.storage.walk(place.uri("none"))) == []
 
 
 def test_folders_are_the_direct_subfolders(place: Place) -> None:

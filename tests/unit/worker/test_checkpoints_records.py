@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger.row_files import read_chunk, read_keys
 from holdfast.ledger.task_log import JobLedger
+from holdfast.model.history import steps_of
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import StorageError
 from holdfast.worker import checkpoints
@@ -138,20 +139,89 @@ def test_each_chunk_holds_the_output_since_the_last_record() -> None:
     assert task.check_each_row_once() == [1, 2, 3]
 
 
-def test_a_cut_supersedes_all_chunks_since_the_last_cut() -> None:
-    """Their rows are in its files; rows of earlier cuts are not."""
+def test_a_cut_replaces_all_records_since_the_last_cut() -> None:
+    """Their rows are in its files, and their keys in its keys; those of earlier cuts are not."""
     task = Task(full_rows=3)
     task.do([1], seconds=EVERY_S)
     task.do([2], seconds=EVERY_S)
     task.do([3], seconds=1)
     task.do([4], seconds=EVERY_S)
     task.checkpoints.finish()
-    first, second, cut, third, last = task.records
-    assert cut.supersedes == (first.name, second.name)
-    assert (task.in_files(cut), task.covered(cut)) == ([1, 2, 3], [3])
-    assert last.supersedes == (third.name,)
-    assert (task.in_files(last), task.covered(last), last.end) == ([4], [], "complete")
+    cut, last = task.records
+    assert (cut.number, cut.replaces, cut.beside) == (2, (0, 1), ())
+    assert (task.in_files(cut), sorted(task.covered(cut))) == ([1, 2, 3], [1, 2, 3])
+    assert (last.number, last.replaces, last.beside) == (4, (3,), (2,))
+    assert (task.in_files(last), task.covered(last), last.end) == ([4], [4], "complete")
     assert task.check_each_row_once() == [1, 2, 3, 4]
+
+
+def test_a_replaced_record_is_not_read() -> None:
+    """However long a task has worked, a driver reads its cuts and what came after the last one."""
+    task = Task(full_rows=100)
+    for number in range(50):
+        task.do([number], seconds=EVERY_S)
+    task.checkpoints.finish()
+    task.storage.calls.clear()
+    (cut,) = task.records
+    assert [kind for kind, _ in task.storage.calls] == ["list", "get"]
+    assert (cut.number, cut.coverage.rows, cut.coverage.span) == (50, 50, (0, 49))
+    assert task.check_each_row_once() == list(range(50))
+
+
+def test_after_many_records_a_cut_comes_though_the_files_are_not_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a driver would have to read every checkpoint of a task that dies after hours."""
+    monkeypatch.setattr(checkpoints, "_RECENT_MAX", 3)
+    task = Task(full_rows=100)
+    for number in range(9):
+        task.do([number], seconds=EVERY_S)
+    assert [record.number for record in task.records] == [3, 7, 8]
+    assert [len(record.groups) for record in task.records] == [1, 1, 0]
+    assert task.check_each_row_once() == list(range(9))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_keys_that_cannot_be_read_back_are_not_replaced(*, is_there: bool) -> None:
+    """A record must never cover a row whose key is not in its file."""
+    task = Task()
+    task.do([1, 2], seconds=EVERY_S)
+    task.do([3], seconds=EVERY_S)
+    first, second = (task.ledger.layout.keys(record.name) for record in task.records)
+    if is_there:
+        task.storage.objects[first] = task.storage.objects[second]
+    else:
+        del task.storage.objects[first]
+    with pytest.raises(LedgerDamagedError, match=r"missing|2 were written"):
+        task.checkpoints.finish()
+    assert [record.number for record in task.records] == [0, 1]
+
+
+@pytest.mark.parametrize("ids", [[[5], [3], [1]], [[1], [1], [2]], [[2, 1], [3]]])
+def test_keys_that_do_not_grow_have_no_span(ids: list[list[int]]) -> None:
+    """From one replaced record to the next, as within each."""
+    task = Task()
+    for some in ids:
+        task.do(some, seconds=EVERY_S)
+    task.checkpoints.finish()
+    (cut,) = task.records
+    assert (cut.coverage.span, cut.coverage.rows) == (None, sum(map(len, ids)))
+
+
+def test_a_cut_has_used_what_its_replaced_records_had() -> None:
+    """Usage and time are only recorded once; pages and the pace spread the rows over the time."""
+    task = Task()
+    task.do([1], seconds=EVERY_S)
+    task.do([2, 3], seconds=EVERY_S)
+    used = [record.usage for record in task.records]
+    task.checkpoints.finish()
+    (cut,) = task.records
+    assert cut.usage.over_s >= sum(usage.over_s for usage in used)
+    assert cut.usage.bytes_written >= sum(usage.bytes_written for usage in used)
+    steps = steps_of(cut)
+    assert (sum(rows for _, rows in steps), steps[-1][0]) == (3, cut.usage.at)
+    assert [at for at, _ in steps] == sorted(at for at, _ in steps)
+    assert len(steps) == 3
 
 
 def test_files_that_are_full_when_a_checkpoint_is_due_are_cut() -> None:
@@ -193,10 +263,10 @@ def test_rows_that_yield_nothing_are_covered() -> None:
     task.do([1, 2], copies=0, seconds=EVERY_S)
     task.do([3], copies=0)
     task.checkpoints.finish()
-    first, last = task.records
-    assert (first.chunk, task.covered(first), task.covered(last)) == (None, [1, 2], [3])
+    (last,) = task.records
+    assert (last.chunk, sorted(task.covered(last)), last.replaces) == (None, [1, 2, 3], (0,))
     assert (last.groups, last.supersedes, last.end) == ((), (), "complete")
-    assert Work().plus([first, last])[0].waiting == ()
+    assert Work().plus([last])[0].waiting == ()
 
 
 def test_rows_that_yield_several_are_covered_once() -> None:
@@ -213,14 +283,18 @@ def test_a_record_adds_up_what_it_covers() -> None:
     task = Task()
     task.do([1, 2], seconds=2.5)
     task.do([5], seconds=EVERY_S)
+    (record,) = task.records
     task.do([6], seconds=0.5)
     task.checkpoints.finish()
-    record, last = task.records
+    (last,) = task.records
     low, high = hash_sums(key_hashes([pa.array([1, 2, 5])]))
     assert (record.coverage.rows, record.coverage.low, record.coverage.high) == (3, low, high)
     assert record.coverage.keys_bytes == task.storage.size(task.ledger.layout.keys(record.name))
-    assert (record.coverage.span, last.coverage.span) == ((1, 5), (6, 6))
-    assert (record.seconds, last.seconds) == (EVERY_S + 2.5, 0.5)
+    assert (record.coverage.span, last.coverage.span) == ((1, 5), (1, 6))
+    assert (record.seconds, last.seconds) == (EVERY_S + 2.5, EVERY_S + 3)
+    low, high = hash_sums(key_hashes([pa.array([1, 2, 5, 6])]))
+    assert (last.coverage.rows, last.coverage.low, last.coverage.high) == (4, low, high)
+    assert last.coverage.keys_bytes == task.storage.size(task.ledger.layout.keys(last.name))
 
 
 def test_without_checkpoints_only_cuts_are_written() -> None:
@@ -242,9 +316,9 @@ def test_fast_rows_are_cut_when_a_checkpoint_is_due(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(checkpoints, "_WORTH_A_CUT_BYTES", 1)
     task.do([2], seconds=1)
     task.do([3], seconds=EVERY_S)
-    chunk, cut = task.records
-    assert (cut.chunk, cut.supersedes, cut.end) == (None, (chunk.name,), "")
-    assert (task.in_files(cut), task.covered(cut)) == ([1, 2, 3], [2, 3])
+    (cut,) = task.records
+    assert (cut.chunk, cut.replaces, cut.end) == (None, (0,), "")
+    assert (task.in_files(cut), sorted(task.covered(cut))) == ([1, 2, 3], [1, 2, 3])
 
 
 def test_a_failing_batch_keeps_the_batches_before_it_in_a_chunk() -> None:
@@ -351,7 +425,7 @@ def test_a_record_that_landed_without_an_answer_counts(fault: CreateFault) -> No
     task.do([1], seconds=EVERY_S)
     task.do([2])
     task.checkpoints.finish()
-    assert [record.end for record in task.records] == ["", "complete"]
+    assert [(record.number, record.end) for record in task.records] == [(1, "complete")]
     assert task.check_each_row_once() == [1, 2]
 
 

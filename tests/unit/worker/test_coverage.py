@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.ledger.row_files import read_keys
-from holdfast.model.work import NOTHING, Coverage
+from holdfast.model.coverage import NOTHING, Coverage
 from holdfast.sources.base import TAG_COLUMN
 from holdfast.worker.coverage import (
     CoveredKeys,

@@ -139,8 +139,8 @@ def test_files_are_named_even_if_only_failed_rows_came_after_their_chunk() -> No
     task.do([1], seconds=EVERY_S)
     task.do([], [2])
     task.checkpoints.finish()
-    chunk, cut, failed = task.records
-    assert (cut.supersedes, len(cut.groups)) == ((chunk.name,), 1)
+    cut, failed = task.records
+    assert (cut.replaces, len(cut.groups)) == ((0,), 1)
     assert (failed.quarantine is not None, failed.end) == (True, "complete")
 
 
@@ -183,20 +183,14 @@ def test_all_rows_together_are_the_input() -> None:
 
 
 def test_at_a_checkpoint_both_become_durable() -> None:
-    """Finished rows become a chunk, then the failed ones follow; a cut replaces only chunks."""
+    """Finished rows become a chunk, then the failed ones follow; a cut replaces only the first."""
     task = Task()
     task.do([1], [2], seconds=EVERY_S)
     task.do([3], [4], seconds=EVERY_S)
     task.checkpoints.finish()
-    assert task.shape() == [
-        ([1], [], ""),
-        ([], [2], ""),
-        ([3], [], ""),
-        ([], [4], ""),
-        ([], [], "complete"),
-    ]
-    first, _, second, _, last = task.records
-    assert last.supersedes == (first.name, second.name)
+    assert task.shape() == [([], [2], ""), ([], [4], ""), ([1, 3], [], "complete")]
+    last = task.records[-1]
+    assert (last.replaces, last.beside) == ((0, 2), (1, 3))
     work, _ = Work().plus(task.records)
     assert (work.waiting, work.quarantined_rows) == ((), 2)
 

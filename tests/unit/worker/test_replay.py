@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.errors import SchemaMismatchError, StoreUnavailableError
 from holdfast.ledger.row_files import ChunkFile
-from holdfast.model.work import Coverage, TaskRecord, Work
+from holdfast.model.coverage import Coverage
+from holdfast.model.work import TaskRecord, Work
 from holdfast.storage import runtime
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import IoRuntime

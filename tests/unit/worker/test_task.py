@@ -14,7 +14,8 @@ import pytest
 from holdfast import per_worker
 from holdfast.engine.passes import raise_problems
 from holdfast.errors import TransformError
-from holdfast.model.work import NOTHING, TaskRecord
+from holdfast.model.coverage import NOTHING
+from holdfast.model.work import TaskRecord
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.task import TaskPlan
 from holdfast.worker.transforms import PerWorker, Transform, TransformOutputError, output_batches
