@@ -6,6 +6,7 @@ from tests.guards.guard import Guard
 
 _UPLOADS = "tests/unit/storage/test_upload.py"
 _ANSWERS = "tests/unit/storage/test_objects.py -k bytes"
+_LONG = "tests/unit/storage/test_objects.py -k listed"
 _RETRIES = "tests/unit/worker/test_transforms_retry.py"
 
 STORAGE_GUARDS = (
@@ -22,6 +23,41 @@ STORAGE_GUARDS = (
         before="not root.startswith(_S3) or len(uris) == 1:\n",
         after="True:\n",
         test="tests/unit/storage/test_objects.py -k delete",
+    ),
+    Guard(
+        name="storage: a range of names ends where the next one begins",
+        file="storage/objects.py",
+        before="names, is_last = names[: bisect_left(names, until)], True\n",
+        after="is_last = True\n",
+        test=_LONG,
+    ),
+    Guard(
+        name="storage: a range that has more names is listed on",
+        file="storage/objects.py",
+        before="                todo.append((next_after, until))\n",
+        after="                pass\n",
+        test=_LONG,
+    ),
+    Guard(
+        name="storage: names in another order are not listed by ranges",
+        file="storage/objects.py",
+        before="    if any(a >= b for a, b in pairwise([after, *names])):\n",
+        after="    if not names:\n",
+        test=_LONG,
+    ),
+    Guard(
+        name="storage: names that begin in another order are listed one after the other",
+        file="storage/objects.py",
+        before=' and all(a["path"] < b["path"] for a, b in pairwise(page))\n',
+        after="\n",
+        test=_LONG,
+    ),
+    Guard(
+        name="storage: a directory bucket is listed one name after the other",
+        file="storage/objects.py",
+        before=' and not root.rstrip("/").endswith(_DIRECTORY_BUCKET)\n',
+        after="\n",
+        test=_LONG,
     ),
     Guard(
         name="uploads: parts that are under way arrive before the abort",

@@ -12,10 +12,12 @@ import contextlib
 import hashlib
 import os
 import re
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -39,8 +41,6 @@ _READS_MAX = 4
 _S3 = ("s3://", "s3a://", "s3n://")
 # How many objects S3 deletes in one request, and how many names are held at a time.
 _GROUP_MAX = 1000
-# How many names of a listing are held at a time.
-_PAGE = 1000
 _DELETED_AT_ONCE = 32 * _GROUP_MAX
 # S3's tag of an object sent in one request: the MD5 of its bytes, unless it is encrypted.
 _MD5_TAG = re.compile(r'"?([0-9a-f]{32})"?')
@@ -163,6 +163,10 @@ class ObjectStorage:
         stream, page = _call(prefix_uri, begun)
         while page is not None:
             yield from (f"{root}{slash}{meta['path']}" for meta in page)
+            if len(page) == _PAGE and _lists_in_order(root, page):
+                after, fresh = page[-1]["path"], lambda: self._locate(prefix_uri)[0]
+                yield from (f"{root}{slash}{path}" for path in _rest(fresh, prefix_uri, after))
+                return
             page = _call(prefix_uri, lambda: next(stream, None), renews=False)
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
@@ -280,6 +284,8 @@ def _at_once(ask: Callable[[str], _Answer], uris: Sequence[str]) -> list[_Answer
 _LISTED_FROM, _LISTED_AT_ONCE, _PAGE = 100, 4_000, 1_000
 # Stores that list names in order, from any name on.
 _SORTED = ("s3://", "gs://")
+# How the names of S3's buckets end that do not.
+_DIRECTORY_BUCKET = "--x-s3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +327,86 @@ def _many_of_a_folder(uris: Sequence[str]) -> list[_Names]:
             some = {key: keys[key] for key in names[start : start + step]}
             found.append(_Names(folder=folder, uris=some, is_sorted=is_sorted))
     return found
+
+
+# ---- A long listing, in parallel: each thread lists the names from one subfolder to another
+
+# How many listings there are at a time, how many pages each of them holds, and how many ranges of
+# names there are.
+_LISTINGS, _PAGES, _RANGES = 32, 2, 256
+# How many levels of subfolders are looked at to find where ranges begin.
+_LEVELS = 4
+
+# A range of names: those after the first, up to the second and without it, if there is one.
+_Range = tuple[str, str | None]
+
+
+def _rest(store: Callable[[], ObjectStore], folder: str, after: str) -> Iterator[str]:
+    """Yield the names in a folder that come after one, in any order.
+
+    The ranges have no gap between them, whatever subfolders there are or will be.
+
+    Raises:
+        StorageError: The store does not list names in order, or the call failed.
+    """
+    firsts = [first for first in _firsts(store, folder) if first > after]
+    edges = [after, *firsts[:: -(-len(firsts) // _RANGES) or 1]]
+    todo: deque[_Range] = deque(zip(edges, [*edges[1:], None], strict=True))
+    while some := [todo.popleft() for _ in range(min(len(todo), _LISTINGS))]:
+        listed = io_runtime().each(lambda part: _listed(store, folder, part), some)
+        for (_, until), (names, next_after) in zip(some, listed, strict=True):
+            yield from names
+            if next_after is not None:
+                todo.append((next_after, until))
+
+
+def _firsts(store: Callable[[], ObjectStore], folder: str) -> list[str]:
+    """Return the names with which subfolders begin, in order: of the first level with many."""
+
+    def below(prefix: str) -> Sequence[str]:
+        found = _call(folder, lambda: obstore.list_with_delimiter(store(), prefix=f"{prefix}/"))
+        return [each.rstrip("/") for each in found["common_prefixes"]]
+
+    found = [locations.split(folder)[1]]
+    for _ in range(_LEVELS):
+        inner = sorted(each for some in io_runtime().each(below, found) for each in some)
+        if not inner:
+            break
+        found = inner
+        if len(found) >= _LISTINGS:
+            break
+    return [f"{each}/" for each in found]
+
+
+def _listed(
+    store: Callable[[], ObjectStore], folder: str, part: _Range
+) -> tuple[list[str], str | None]:
+    """Return the first names of a range, and the last of them if there may be more.
+
+    Raises:
+        StorageError: The store does not list names in order, or the call failed.
+    """
+    after, until = part
+    prefix = f"{locations.split(folder)[1]}/"
+
+    def pages() -> list[Sequence[ObjectMeta]]:
+        stream = obstore.list(store(), prefix=prefix, offset=after, chunk_size=_PAGE)
+        return list(islice(stream, _PAGES))
+
+    found = _call(folder, pages)
+    names = [meta["path"] for page in found for meta in page]
+    if any(a >= b for a, b in pairwise([after, *names])):
+        raise StorageError(f"{folder}: the store does not list names in order")
+    is_last = len(names) < _PAGES * _PAGE
+    if until is not None and names and names[-1] >= until:
+        names, is_last = names[: bisect_left(names, until)], True
+    return names, None if is_last else names[-1]
+
+
+def _lists_in_order(root: str, page: Sequence[ObjectMeta]) -> bool:
+    """Whether a store lists names in order, as far as the first page shows."""
+    is_known = root.startswith(_SORTED) and not root.rstrip("/").endswith(_DIRECTORY_BUCKET)
+    return is_known and all(a["path"] < b["path"] for a, b in pairwise(page))
 
 
 @lru_cache(maxsize=64)

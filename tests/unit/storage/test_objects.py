@@ -6,6 +6,7 @@ import hashlib
 import os
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import obstore
 import pytest
@@ -14,7 +15,7 @@ from obstore.store import MemoryStore
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.ledger.store import create_once
-from holdfast.storage import locations
+from holdfast.storage import locations, objects
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import AlreadyThereError, StorageError
 from tests.fakes.http_servers import running
@@ -52,6 +53,74 @@ def test_a_listing_that_breaks_off_is_an_error(server: AnsweringS3) -> None:
     with pytest.raises(StorageError):
         list(server.storage().walk(URI))
     assert len(server.conditions) == 4
+
+
+# ---- A long listing, in parallel
+FOLDER = "s3://bucket/r/tasks"
+
+
+@pytest.fixture
+def long_folder(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Make pages small, and fill a folder; return what is in it."""
+    for name, value in (("_PAGE", 4), ("_RANGES", 3)):
+        monkeypatch.setattr(objects, name, value)
+    places = [f"1-x/{job}/{place:06d}/7" for job in ("replay", "rows") for place in range(7)]
+    names = {f"r/tasks/{place}/{number:04d}.json" for place in places for number in range(3)}
+    names |= {f"r/tasks/1-x/rows/000003/7/{number:04d}.keys" for number in range(30)}
+    names |= {"r/tasks/1-x/rows/hopeless", "r/tasks/0", "r/tasks/zz"}
+    store = MemoryStore()
+    for name in (*names, "r/tasks-others/0", "r/a", "r/z"):
+        obstore.put(store, name, b"x")
+    monkeypatch.setattr(objects, "_open_store", lambda *_: store)
+    return {f"s3://bucket/{name}" for name in names}
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_each_name_of_a_long_folder_is_listed_once(
+    long_folder: set[str], monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Wherever ranges begin, and whether or not a name is in a subfolder."""
+    monkeypatch.setattr(objects, "_LISTINGS", at_once)
+    asked: list[str] = []
+    list_some = obstore.list
+
+    def counted(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as obstore's own.
+        asked.append(named.get("offset", ""))
+        return list_some(*given, **named)
+
+    monkeypatch.setattr(obstore, "list", counted)
+    assert sorted(ObjectStorage().walk(FOLDER)) == sorted(long_folder)
+    # One listing that has only begun, and one for each range and each two pages of it.
+    assert 3 <= len(asked) <= 2 + 3 + len(long_folder) // 8
+
+
+def test_a_store_that_lists_names_in_another_order_is_not_listed_in_parallel(
+    long_folder: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names between two ranges would be missed: it is seen in the first page, or is an error."""
+    list_some = obstore.list
+
+    def backwards(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as obstore's own.
+        pages = [*list_some(*given, **named)]
+        is_backwards = is_from_the_start or "offset" in named
+        return iter([page[::-1] for page in pages] if is_backwards else pages)
+
+    monkeypatch.setattr(obstore, "list", backwards)
+    is_from_the_start = True
+    assert sorted(ObjectStorage().walk(FOLDER)) == sorted(long_folder)
+    is_from_the_start = False
+    with pytest.raises(StorageError, match="in order"):
+        list(ObjectStorage().walk(FOLDER))
+
+
+def test_a_directory_bucket_is_not_listed_in_parallel(
+    long_folder: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 lists no such bucket from a name on."""
+    monkeypatch.setattr(objects, "_rest", None)
+    bucket = "s3://bucket--use1-az4--x-s3"
+    found = ObjectStorage().walk(FOLDER.replace("s3://bucket", bucket))
+    assert {uri.replace(bucket, "s3://bucket") for uri in found} == long_folder
 
 
 def test_many_objects_are_deleted_in_one_request(server: AnsweringS3) -> None:

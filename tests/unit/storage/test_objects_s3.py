@@ -94,3 +94,23 @@ def test_many_objects_of_a_folder_are_listed_and_the_rest_is_asked_for(
     assert storage.sizes(asked) == [*range(40), None]
     assert io_runtime().counters.requests - before < 12  # Four listings, and the six others.
     assert all(moment for moment in storage.last_written(names))
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_a_long_folder_is_listed_in_parallel(
+    server: S3Endpoint, key: str, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Each name comes once, whether or not its subfolder is where a range begins."""
+    for name, value in (("_PAGE", 4), ("_LISTINGS", at_once), ("_RANGES", 3)):
+        monkeypatch.setattr(objects, name, value)
+    storage = ObjectStorage(server.store_options())
+    folder = f"s3://{server.bucket}/{key}"
+    places = [f"1-x/{job}/{place:06d}/7" for job in ("replay", "rows") for place in range(7)]
+    names = {f"{folder}/{place}/{number:04d}.json" for place in places for number in range(3)}
+    names |= {f"{folder}/1-x/rows/000003/7/{number:04d}.keys" for number in range(30)}
+    names |= {f"{folder}/1-x/rows/hopeless", f"{folder}/0", f"{folder}/zz"}
+    for name in names:
+        storage.put(name, b"x")
+    storage.put(f"{folder}-others/0", b"x")
+    found = list(storage.walk(folder))
+    assert (sorted(found), list(storage.walk(f"{folder}/none"))) == (sorted(names), [])
