@@ -55,7 +55,7 @@ _OF_DRIVERS: dict[Story, tuple[str, ...]] = {
         "before-receipt",
         "after-receipt",
     ),
-    "withdrawal": ("before-withdrawal-is-sealed",),
+    "withdrawal": ("after-replaced-records", "before-withdrawal-is-sealed"),
     "mistake": ("before-stop", "after-stop"),
     "renewal": (
         "before-renewal",
@@ -94,6 +94,7 @@ _OF_TASKS: dict[Story, tuple[str, ...]] = {
         "before-files-are-closed",
         "after-files-are-closed",
         "after-manifest",
+        "after-earlier-keys",
         "before-files-record",
         "after-files-record",
         "before-report",

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import LedgerDamagedError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_work, write_work
@@ -80,7 +81,11 @@ def with_replaced(storage: Storage, layout: RunLayout, work: Work, kept: Work) -
     names = {record.name for record in kept.records}
     gone = [record for record in work.records if record.name not in names]
     replaced = [name for record in gone for name in record.replaced]
-    return kept.plus(read_records(storage, layout, replaced))[0] if replaced else kept
+    if not replaced:
+        return kept
+    whole, _ = kept.plus(read_records(storage, layout, replaced))
+    failpoint("after-replaced-records")
+    return whole
 
 
 def _without_objects(ledger: Ledger, work: Work) -> set[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import ChunkFile
 from holdfast.ledger.task_log import JobLedger, TaskLog
 from holdfast.model.coverage import NOTHING, Span
@@ -329,9 +330,12 @@ class Checkpoints:
         replaced, self._recent = self._recent, []
         layout = self._ledger.layout
         covering = [record for record in replaced if record.coverage.rows]
-        if not covering and not self._keys.rows:
+        if not covering and not self._keys.rows and not groups:
             replaced = []  # A record of failed rows alone takes the cost of their answers.
-        self._keys.take_over([(layout.keys(record.name), record.coverage) for record in covering])
+        if covering:
+            earlier = [(layout.keys(record.name), record.coverage) for record in covering]
+            self._keys.take_over(earlier)
+            failpoint("after-earlier-keys")
         self._seconds += sum(record.seconds for record in replaced)
         self._cost += sum(record.cost for record in replaced)
         numbers = tuple(record.number for record in replaced)
