@@ -106,9 +106,9 @@ class StoredObjects(abc.ABC):
         self._asked("list", prefix_uri)
         return self._found("list", prefix_uri)
 
-    def walk(self, prefix_uri: str) -> Iterator[str]:
-        """Yield the URIs of all objects in a folder."""
-        yield from self.list(prefix_uri)
+    def walk(self, prefix_uri: str) -> Iterator[tuple[str, int]]:
+        """Yield URI and size of each object in a folder."""
+        yield from ((uri, len(self.objects[uri])) for uri in self.list(prefix_uri))
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
         """Return what is known about all objects in a folder, or about the one object, by URI."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast.cli import console, plain
@@ -19,7 +19,7 @@ from holdfast.engine.watch import run_ids, state
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
-from holdfast.ledger.store import answers
+from holdfast.ledger.store import walk_sizes
 from holdfast.model.records import Identity
 from holdfast.model.report import counted, readable_size
 from holdfast.sinks.base import Outcome, Sink, TableView
@@ -104,47 +104,57 @@ def _sweep(given: argparse.Namespace, ledger: Ledger) -> dict[str, Any]:
     open_sink = sink_opener(given)
     looks = open_sink if given.yes else _looking_only(ledger, open_sink)
     plan = plan_sweep(ledger, looks)
-    sizes = _ledger_sizes(ledger)
+    kinds, without_lists = kinds_of(plan, walk_sizes(ledger.storage, ledger.layout.folder))
     safe, kept = why_safe(ledger, plan), what_stays(plan)
     if given.yes:
         swept = carry_out(ledger, open_sink, plan)
         if swept.out_of_reach:
-            plan = replace(
-                plan,
-                data_files={},
-                ledger_objects=[uri for uri in plan.ledger_objects if not plan.lists_files(uri)],
-            )
+            kinds = without_lists
             files = counted(swept.out_of_reach, "staged file")
             kept.append(f"{files}, and what lists them: {swept.reason}")
-    kinds = kinds_of(plan, sizes)
     if not given.json:
         _print(ledger, kinds, safe, kept, deleted=given.yes)
     return _json(ledger, kinds, safe, kept, deleted=given.yes)
 
 
-def kinds_of(plan: SweepPlan, sizes: Mapping[str, int]) -> list[Kind]:
-    """Count what is deleted, by kind, largest first.
+def kinds_of(
+    plan: SweepPlan, ledger_objects: Iterable[tuple[str, int]]
+) -> tuple[list[Kind], list[Kind]]:
+    """Count what is deleted, by kind, largest first; and what is if staged files cannot be.
 
     Args:
         plan: What is deleted.
-        sizes: The sizes of the ledger's objects.
+        ledger_objects: All objects of the ledger, with their sizes: a long run has millions.
     """
-    found: dict[str, list[tuple[str, int]]] = {}
+    every, without_lists = _Tally(), _Tally()
     for path, size in plan.data_files.items():
-        what = _MANIFESTS if path.endswith(_MANIFEST) else _DATA_FILES
-        found.setdefault(what, []).append((path, size))
-    for uri in plan.ledger_objects:
-        found.setdefault(_kind_of(uri), []).append((uri, sizes.get(uri, 0)))
-    kinds = [
-        Kind(
-            what=what,
-            objects=len(objects),
-            size_bytes=sum(size for _, size in objects),
-            example=objects[0][0],
-        )
-        for what, objects in found.items()
-    ]
-    return sorted(kinds, key=lambda kind: -kind.size_bytes)
+        every.add(_MANIFESTS if path.endswith(_MANIFEST) else _DATA_FILES, path, size)
+    for uri, size in ledger_objects:
+        if uri in plan.ledger_objects:
+            every.add(_kind_of(uri), uri, size)
+            if not plan.lists_files(uri):
+                without_lists.add(_kind_of(uri), uri, size)
+    return every.kinds(), without_lists.kinds()
+
+
+class _Tally:
+    """Adds up objects by kind."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, int, str]] = {}
+
+    def add(self, what: str, name: str, size: int) -> None:
+        """Count one object."""
+        objects, size_bytes, example = self._found.get(what, (0, 0, name))
+        self._found[what] = objects + 1, size_bytes + size, min(example, name)
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds, largest first."""
+        kinds = [
+            Kind(what=what, objects=objects, size_bytes=size_bytes, example=example)
+            for what, (objects, size_bytes, example) in self._found.items()
+        ]
+        return sorted(kinds, key=lambda kind: (-kind.size_bytes, kind.what))
 
 
 def why_safe(ledger: Ledger, plan: SweepPlan) -> str:
@@ -210,11 +220,6 @@ def _kind_of(uri: str) -> str:
     if "/input/" in uri:
         return _INPUTS
     return next((what for end, what in _KINDS.items() if uri.endswith(end)), "other objects")
-
-
-def _ledger_sizes(ledger: Ledger) -> dict[str, int]:
-    with answers(ledger.layout.folder):
-        return {fact.uri: fact.size_bytes for fact in ledger.storage.facts(ledger.layout.folder)}
 
 
 class _LookingOnly:

@@ -153,7 +153,7 @@ class SweepPlan:
     run_file: RunFile | None
     # Staged files that did not become part of the table, with their sizes, in order.
     data_files: Mapping[str, int]
-    ledger_objects: Collection[str]
+    ledger_objects: ObjectNames
     # Staged files that have landed or may have; ledger objects that are still needed.
     kept_files: AbstractSet[str]
     kept_objects: AbstractSet[str]
@@ -217,9 +217,9 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     run_file, layout = ledger.run_file(), ledger.layout
     sight = _sight(ledger, run_file, open_sink)
     references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
-    folders = layout.tasks, layout.parts, layout.inputs, layout.beats
-    tasks, parts, inputs, beats = (ObjectNames(walk(storage, folder)) for folder in folders)
-    refuse_links(layout.folder, chain(*(each.folders for each in (tasks, parts, inputs, beats))))
+    folders = layout.parts, layout.tasks, layout.inputs, layout.beats
+    names = ObjectNames(chain.from_iterable(walk(storage, folder) for folder in folders))
+    refuse_links(layout.folder, names.folders)
     landed: set[str] = set()
     # Rows that failed permanently stay readable: this may be the only copy left.
     kept: set[str] = set()
@@ -228,14 +228,14 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         landed.update(sizes_of(work.groups))
         kept |= {layout.quarantine(record.name) for record in work.quarantined}
         del work  # It is large, and so is what comes next.
-    written = _written(ledger, parts)
+    written = _written(ledger, names)
     kept_posts = _kept_posts(ledger, sight)
-    landed = _with_merges(ledger, kept_posts, parts, landed)
+    landed = _with_merges(ledger, kept_posts, names, landed)
     for number in kept_posts & written.keys():
         landed.update(written[number])
     sizes = {
         path: size
-        for group in _staged(ledger, tasks, parts)
+        for group in _staged(ledger, names)
         for path, size in sizes_of([group]).items()
         if path not in landed
     }
@@ -243,17 +243,16 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         sizes.update((path, size) for path, size in objects.items() if path not in landed)
     live, out_of_reach = _live(ledger, run_file, open_sink, list(sizes))
     sizes = {path: size for path, size in sizes.items() if path not in (live or ())}
-    kept |= _kept_parts(ledger, references, kept_posts)
+    kept = {uri for uri in kept | _kept_parts(ledger, references, kept_posts) if uri in names}
+    names.discard(kept)
     merged = [record.merges for record in log.merged]
     renewed = {layout.part(part.name) for part in (*log.renewals, *log.rewritten, *merged)}
     return SweepPlan(
         run_file=run_file,
         data_files=dict(sorted(sizes.items())),
-        ledger_objects=ObjectNames(
-            uri for uri in chain(parts, tasks, inputs, beats) if uri not in kept
-        ),
+        ledger_objects=names,
         kept_files=landed.union(live or ()),
-        kept_objects={uri for uri in kept if uri in parts or uri in tasks},
+        kept_objects=kept,
         landed=sight.landed,
         in_doubt=len(landed) if sight.doubtful else 0,
         reason=sight.reason,
@@ -290,8 +289,8 @@ def _kept_parts(
     return kept
 
 
-def _staged(ledger: Ledger, tasks: Iterable[str], parts: Collection[str]) -> Iterator[StagedGroup]:
-    """Yield all groups that the run's records list."""
+def _staged(ledger: Ledger, names: Collection[str]) -> Iterator[StagedGroup]:
+    """Yield all groups that the run's records list, among those that are there."""
     log, storage, layout = ledger.log, ledger.storage, ledger.layout
     # Planned copies. If their list is gone, an earlier sweep deleted them first.
     references = list(log.renewals)
@@ -299,16 +298,16 @@ def _staged(ledger: Ledger, tasks: Iterable[str], parts: Collection[str]) -> Ite
         # Files that an earlier sweep kept as in doubt: no task record lists them any more.
         doubted = {intent.staged.name: intent.staged for intent in log.intents.values()}
         references += doubted.values()
-    yield from read_groups(storage, layout, tasks)
+    yield from read_groups(storage, layout, names)
     for reference in references:
-        if layout.part(reference.name) in parts:
+        if layout.part(reference.name) in names:
             yield from read_work(storage, layout, reference).groups
     for reference in log.rewritten:
-        if layout.part(reference.name) in parts:
+        if layout.part(reference.name) in names:
             found = read_rewrites(storage, layout, reference)
             yield from (rewrite.group for rewrite in found if rewrite.group is not None)
     for record in log.merged:
-        if layout.part(record.merges.name) in parts:
+        if layout.part(record.merges.name) in names:
             yield from (merge.group for merge in read_merges(storage, layout, record.merges))
 
 
@@ -362,7 +361,7 @@ def carry_out(ledger: Ledger, open_sink: Callable[[Identity], Sink], plan: Sweep
         objects = ObjectNames(uri for uri in objects if not plan.lists_files(uri))
     # Only now: as long as the task logs exist, an interrupted sweep can be repeated.
     failpoint("after-files-are-swept")
-    refuse_links(layout.folder, ObjectNames(objects).folders)
+    refuse_links(layout.folder, objects.folders)
     with answers(layout.folder):
         storage.delete(objects)
     failpoint("after-ledger-is-swept")

@@ -53,6 +53,15 @@ def walk(storage: Storage, folder: str) -> Iterator[str]:
     Raises:
         StoreUnavailableError: The store did not answer.
     """
+    yield from (uri for uri, _ in walk_sizes(storage, folder))
+
+
+def walk_sizes(storage: Storage, folder: str) -> Iterator[tuple[str, int]]:
+    """Yield URI and size of each object in a folder, in any order; none is held.
+
+    Raises:
+        StoreUnavailableError: The store did not answer.
+    """
     with answers(folder):
         yield from storage.walk(folder)
 
@@ -62,13 +71,12 @@ class ObjectNames(Collection[str]):
 
     def __init__(self, uris: Iterable[str] = ()) -> None:
         """Take the URIs; those of one folder need not come together."""
-        # No name has a slash, so that it separates them.
+        # No name has a slash, so that one can stand around each of them.
         self._names: dict[str, str] = {}
         self._count = 0
         for folder, some in groupby(uris, key=_folder):
             names = [uri.rpartition("/")[2] for uri in some]
-            before = [self._names[folder]] if folder in self._names else []
-            self._names[folder] = "/".join([*before, *names])
+            self._names[folder] = f"{self._names.get(folder, '/')}{'/'.join(names)}/"
             self._count += len(names)
 
     @property
@@ -83,12 +91,22 @@ class ObjectNames(Collection[str]):
     def __iter__(self) -> Iterator[str]:
         """Yield the URIs."""
         for folder, names in self._names.items():
-            yield from (f"{folder}/{name}" for name in names.split("/"))
+            yield from (f"{folder}/{name}" for name in names[1:-1].split("/"))
 
     def __contains__(self, uri: object) -> bool:
         """Whether an object is among them."""
         folder, _, name = str(uri).rpartition("/")
-        return folder in self._names and name in self._names[folder].split("/")
+        return f"/{name}/" in self._names.get(folder, "")
+
+    def discard(self, uris: Iterable[str]) -> None:
+        """Leave out objects; those that are not among them are ignored."""
+        for uri in uris:
+            if uri in self:
+                folder, _, name = uri.rpartition("/")
+                self._names[folder] = self._names[folder].replace(f"/{name}/", "/")
+                self._count -= 1
+                if self._names[folder] == "/":
+                    del self._names[folder]
 
 
 def _folder(uri: str) -> str:

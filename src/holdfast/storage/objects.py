@@ -149,8 +149,8 @@ class ObjectStorage:
         slash = "/" if not root.endswith("/") or root == "file://" else ""
         return sorted(f"{root}{slash}{meta['path']}" for page in pages for meta in page)
 
-    def walk(self, prefix_uri: str) -> Iterator[str]:
-        """Yield the URIs of all objects in a folder, in any order, however many there are."""
+    def walk(self, prefix_uri: str) -> Iterator[tuple[str, int]]:
+        """Yield URI and size of each object in a folder, in any order, however many there are."""
         root, prefix = locations.split(prefix_uri)
         store, _ = self._locate(prefix_uri)
 
@@ -162,10 +162,11 @@ class ObjectStorage:
         # Only the beginning may be retried: a stream that has failed might look as if it had ended.
         stream, page = _call(prefix_uri, begun)
         while page is not None:
-            yield from (f"{root}{slash}{meta['path']}" for meta in page)
+            yield from ((f"{root}{slash}{meta['path']}", meta["size"]) for meta in page)
             if len(page) == _PAGE and _lists_in_order(root, page):
                 after, fresh = page[-1]["path"], lambda: self._locate(prefix_uri)[0]
-                yield from (f"{root}{slash}{path}" for path in _rest(fresh, prefix_uri, after))
+                rest = _rest(fresh, prefix_uri, after)
+                yield from ((f"{root}{slash}{path}", size) for path, size in rest)
                 return
             page = _call(prefix_uri, lambda: next(stream, None), renews=False)
 
@@ -339,10 +340,12 @@ _LEVELS = 4
 
 # A range of names: those after the first, up to the second and without it, if there is one.
 _Range = tuple[str, str | None]
+# An object's name and size.
+_Listed = tuple[str, int]
 
 
-def _rest(store: Callable[[], ObjectStore], folder: str, after: str) -> Iterator[str]:
-    """Yield the names in a folder that come after one, in any order.
+def _rest(store: Callable[[], ObjectStore], folder: str, after: str) -> Iterator[_Listed]:
+    """Yield the names in a folder that come after one, with sizes, in any order.
 
     The ranges have no gap between them, whatever subfolders there are or will be.
 
@@ -354,8 +357,8 @@ def _rest(store: Callable[[], ObjectStore], folder: str, after: str) -> Iterator
     todo: deque[_Range] = deque(zip(edges, [*edges[1:], None], strict=True))
     while some := [todo.popleft() for _ in range(min(len(todo), _LISTINGS))]:
         listed = io_runtime().each(lambda part: _listed(store, folder, part), some)
-        for (_, until), (names, next_after) in zip(some, listed, strict=True):
-            yield from names
+        for (_, until), (found, next_after) in zip(some, listed, strict=True):
+            yield from found
             if next_after is not None:
                 todo.append((next_after, until))
 
@@ -380,8 +383,8 @@ def _firsts(store: Callable[[], ObjectStore], folder: str) -> list[str]:
 
 def _listed(
     store: Callable[[], ObjectStore], folder: str, part: _Range
-) -> tuple[list[str], str | None]:
-    """Return the first names of a range, and the last of them if there may be more.
+) -> tuple[list[_Listed], str | None]:
+    """Return the first names of a range with sizes, and the last of them if there may be more.
 
     Raises:
         StorageError: The store does not list names in order, or the call failed.
@@ -395,12 +398,13 @@ def _listed(
 
     found = _call(folder, pages)
     names = [meta["path"] for page in found for meta in page]
+    sizes = [meta["size"] for page in found for meta in page]
     if any(a >= b for a, b in pairwise([after, *names])):
         raise StorageError(f"{folder}: the store does not list names in order")
     is_last = len(names) < _PAGES * _PAGE
     if until is not None and names and names[-1] >= until:
         names, is_last = names[: bisect_left(names, until)], True
-    return names, None if is_last else names[-1]
+    return list(zip(names, sizes, strict=False)), None if is_last else names[-1]
 
 
 def _lists_in_order(root: str, page: Sequence[ObjectMeta]) -> bool:

@@ -104,8 +104,8 @@ class Storage(Protocol):
     def list(self, prefix_uri: str) -> list[str]:
         """Return the URIs of all objects in a folder, sorted."""
 
-    def walk(self, prefix_uri: str) -> Iterator[str]:
-        """Yield the URIs of all objects in a folder, in any order, however many there are."""
+    def walk(self, prefix_uri: str) -> Iterator[tuple[str, int]]:
+        """Yield URI and size of each object in a folder, in any order, however many there are."""
 
     def facts(self, prefix_uri: str) -> builtins.list[ObjectFacts]:
         """Return the facts of all objects in a folder, or of the one object, sorted by URI."""

@@ -148,4 +148,8 @@ def test_names_held_by_folder_are_the_same_names() -> None:
     assert all(uri in names for uri in uris)
     assert not any(uri in names for uri in ("s3://b/r/a", "s3://b/r/a/1", "s3://b/x", "x", ""))
     assert sorted(names.folders) == ["s3://b/r", "s3://b/r/a"]
+    names.discard(["s3://b/r/a/2.json", "s3://b/r/a/2", "s3://b/q/1", "s3://b/r/a/2.json"])
+    assert (sorted(names), len(names)) == (sorted(set(uris) - {"s3://b/r/a/2.json"}), 4)
+    names.discard(["s3://b/r/x", "s3://b/r/y"])
+    assert (len(names), list(names.folders)) == (2, ["s3://b/r/a"])
     assert (list(ObjectNames()), len(ObjectNames())) == ([], 0)

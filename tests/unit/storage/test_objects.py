@@ -60,8 +60,8 @@ FOLDER = "s3://bucket/r/tasks"
 
 
 @pytest.fixture
-def long_folder(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Make pages small, and fill a folder; return what is in it."""
+def long_folder(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
+    """Make pages small, and fill a folder; return what is in it, with sizes."""
     for name, value in (("_PAGE", 4), ("_RANGES", 3)):
         monkeypatch.setattr(objects, name, value)
     places = [f"1-x/{job}/{place:06d}/7" for job in ("replay", "rows") for place in range(7)]
@@ -70,14 +70,14 @@ def long_folder(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     names |= {"r/tasks/1-x/rows/hopeless", "r/tasks/0", "r/tasks/zz"}
     store = MemoryStore()
     for name in (*names, "r/tasks-others/0", "r/a", "r/z"):
-        obstore.put(store, name, b"x")
+        obstore.put(store, name, b"x" * (1 + len(name)))
     monkeypatch.setattr(objects, "_open_store", lambda *_: store)
-    return {f"s3://bucket/{name}" for name in names}
+    return {(f"s3://bucket/{name}", 1 + len(name)) for name in names}
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_each_name_of_a_long_folder_is_listed_once(
-    long_folder: set[str], monkeypatch: pytest.MonkeyPatch, at_once: int
+    long_folder: set[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Wherever ranges begin, and whether or not a name is in a subfolder."""
     monkeypatch.setattr(objects, "_LISTINGS", at_once)
@@ -95,7 +95,7 @@ def test_each_name_of_a_long_folder_is_listed_once(
 
 
 def test_a_store_that_lists_names_in_another_order_is_not_listed_in_parallel(
-    long_folder: set[str], monkeypatch: pytest.MonkeyPatch
+    long_folder: set[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names between two ranges would be missed: it is seen in the first page, or is an error."""
     list_some = obstore.list
@@ -114,13 +114,13 @@ def test_a_store_that_lists_names_in_another_order_is_not_listed_in_parallel(
 
 
 def test_a_directory_bucket_is_not_listed_in_parallel(
-    long_folder: set[str], monkeypatch: pytest.MonkeyPatch
+    long_folder: set[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S3 lists no such bucket from a name on."""
     monkeypatch.setattr(objects, "_rest", None)
     bucket = "s3://bucket--use1-az4--x-s3"
     found = ObjectStorage().walk(FOLDER.replace("s3://bucket", bucket))
-    assert {uri.replace(bucket, "s3://bucket") for uri in found} == long_folder
+    assert {(uri.replace(bucket, "s3://bucket"), size) for uri, size in found} == long_folder
 
 
 def test_many_objects_are_deleted_in_one_request(server: AnsweringS3) -> None:

@@ -159,10 +159,11 @@ def test_facts_describe_a_folder_or_one_object(place: Place) -> None:
 def test_a_listing_holds_the_folder_and_nothing_else(place: Place) -> None:
     """Folders whose names have the same prefix are not in it; an empty listing is not an error."""
     for name in ("log/2", "log/1", "log/sub/3", "log2/1", "lo", "log.json"):
-        place.storage.put(place.uri(name), b"")
+        place.storage.put(place.uri(name), name.encode())
     expected = [place.uri(name) for name in ("log/1", "log/2", "log/sub/3")]
     assert place.storage.list(place.uri("log")) == expected
-    assert sorted(place.storage.walk(place.uri("log"))) == expected
+    sized = list(zip(expected, (5, 5, 9), strict=True))
+    assert sorted(place.storage.walk(place.uri("log"))) == sized
     assert place.storage.list(place.uri("none")) == []
     assert list(place.storage.walk(place.uri("none"))) == []
 
