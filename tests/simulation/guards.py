@@ -23,10 +23,11 @@ from holdfast.ledger.layout import tasks_name
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Abort, Intent, Record, Refused, encode_record
-from holdfast.model.work import Work
+from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Change, Loss, Outcome, TableView
 from holdfast.storage.port import StorageError
 from holdfast.worker import replay
+from holdfast.worker.coverage import CoveredKeys
 from tests.fakes.memory_table import MemorySnapshot
 from tests.simulation.filtered_guards import FILTERED_GUARDS
 from tests.simulation.lance_guards import LANCE_GUARDS
@@ -117,6 +118,11 @@ _inherit = Workbook.inherit
 def _kept(work: Work, *_arguments: object, **_named: object) -> Work:
     """Act as a check that leaves nothing out."""
     return work
+
+
+def _all_before(last: TaskRecord) -> list[str]:
+    """Act as a reader for whom all records of a log count."""
+    return [f"{last.log}/{number:04d}" for number in range(last.number)]
 
 
 def _without_only(work: Work, names: Any) -> Work:
@@ -232,9 +238,11 @@ GUARDS: dict[str, Patches] = {
     "holders": lambda: [mock.patch.object(Work, "without", _without_only)],
     "superseded once": lambda: [mock.patch.object(Work, "plus", _plus_all)],
     "lost files": lambda: [
-        mock.patch.object(passes, "without_lost", _kept),
+        mock.patch.object(passes, "without_lost", lambda _ledger, work, *_arguments: work),
         mock.patch.object(SimTable, "check", lambda *_arguments: None),
     ],
+    "replaced records": lambda: [mock.patch.object(task_log, "_beside", _all_before)],
+    "earlier keys": lambda: [mock.patch.object(CoveredKeys, "take_over", lambda *_arguments: None)],
     "finished ranges": lambda: [
         mock.patch.object(ScanRows, "_left", lambda rows, _finished: rows._pins.whole)
     ],
