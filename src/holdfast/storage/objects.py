@@ -161,11 +161,14 @@ class ObjectStorage:
         slash = "/" if not root.endswith("/") or root == "file://" else ""
         # Only the beginning may be retried: a stream that has failed might look as if it had ended.
         stream, page = _call(prefix_uri, begun)
+        pages, last, is_sorted = 0, "", _lists_in_order(root)
         while page is not None:
             yield from ((f"{root}{slash}{meta['path']}", meta["size"]) for meta in page)
-            if len(page) == _PAGE and _lists_in_order(root, page):
-                after, fresh = page[-1]["path"], lambda: self._locate(prefix_uri)[0]
-                rest = _rest(fresh, prefix_uri, after)
+            names = [last, *(meta["path"] for meta in page)]
+            is_sorted = is_sorted and all(a < b for a, b in pairwise(names))
+            pages, last = pages + 1, names[-1]
+            if pages == _FIRST_PAGES and is_sorted and len(page) == _PAGE:
+                rest = _rest(lambda: self._locate(prefix_uri)[0], prefix_uri, last)
                 yield from ((f"{root}{slash}{path}", size) for path, size in rest)
                 return
             page = _call(prefix_uri, lambda: next(stream, None), renews=False)
@@ -332,9 +335,12 @@ def _many_of_a_folder(uris: Sequence[str]) -> list[_Names]:
 
 # ---- A long listing, in parallel: each thread lists the names from one subfolder to another
 
-# How many listings there are at a time, how many pages each of them holds, and how many ranges of
-# names there are.
-_LISTINGS, _PAGES, _RANGES = 32, 2, 256
+# From how many pages on a listing is long.
+_FIRST_PAGES = 4
+# How many listings there are at a time, and how many pages each of them holds.
+_LISTINGS, _PAGES = 32, 2
+# How many ranges there are, and about how many pages each: a range's last page is wasted in part.
+_RANGES, _RANGE_PAGES = 256, 4
 # How many levels of subfolders are looked at to find where ranges begin.
 _LEVELS = 4
 
@@ -352,8 +358,12 @@ def _rest(store: Callable[[], ObjectStore], folder: str, after: str) -> Iterator
     Raises:
         StorageError: The store does not list names in order, or the call failed.
     """
-    firsts = [first for first in _firsts(store, folder) if first > after]
-    edges = [after, *firsts[:: -(-len(firsts) // _RANGES) or 1]]
+    every = _firsts(store, folder)
+    firsts = [first for first in every if first > after]
+    # As many subfolders as the first pages have begun are about as many pages.
+    pages = _FIRST_PAGES * len(firsts) // max(1, len(every) - len(firsts))
+    ranges = min(_RANGES, max(1, pages // _RANGE_PAGES))
+    edges = [after, *firsts[:: max(1, -(-len(firsts) // ranges))][1:]]
     todo: deque[_Range] = deque(zip(edges, [*edges[1:], None], strict=True))
     while some := [todo.popleft() for _ in range(min(len(todo), _LISTINGS))]:
         listed = io_runtime().each(lambda part: _listed(store, folder, part), some)
@@ -394,7 +404,12 @@ def _listed(
 
     def pages() -> list[Sequence[ObjectMeta]]:
         stream = obstore.list(store(), prefix=prefix, offset=after, chunk_size=_PAGE)
-        return list(islice(stream, _PAGES))
+        found: list[Sequence[ObjectMeta]] = []
+        for page in islice(stream, _PAGES):
+            found.append(page)
+            if until is not None and page and page[-1]["path"] >= until:
+                break
+        return found
 
     found = _call(folder, pages)
     names = [meta["path"] for page in found for meta in page]
@@ -407,10 +422,9 @@ def _listed(
     return list(zip(names, sizes, strict=False)), None if is_last else names[-1]
 
 
-def _lists_in_order(root: str, page: Sequence[ObjectMeta]) -> bool:
-    """Whether a store lists names in order, as far as the first page shows."""
-    is_known = root.startswith(_SORTED) and not root.rstrip("/").endswith(_DIRECTORY_BUCKET)
-    return is_known and all(a["path"] < b["path"] for a, b in pairwise(page))
+def _lists_in_order(root: str) -> bool:
+    """Whether a store lists names in order, as far as its name shows."""
+    return root.startswith(_SORTED) and not root.rstrip("/").endswith(_DIRECTORY_BUCKET)
 
 
 @lru_cache(maxsize=64)

@@ -62,7 +62,7 @@ FOLDER = "s3://bucket/r/tasks"
 @pytest.fixture
 def long_folder(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
     """Make pages small, and fill a folder; return what is in it, with sizes."""
-    for name, value in (("_PAGE", 4), ("_RANGES", 3)):
+    for name, value in (("_PAGE", 4), ("_FIRST_PAGES", 2), ("_RANGES", 3), ("_RANGE_PAGES", 1)):
         monkeypatch.setattr(objects, name, value)
     places = [f"1-x/{job}/{place:06d}/7" for job in ("replay", "rows") for place in range(7)]
     names = {f"r/tasks/{place}/{number:04d}.json" for place in places for number in range(3)}

@@ -101,7 +101,8 @@ def test_a_long_folder_is_listed_in_parallel(
     server: S3Endpoint, key: str, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Each name comes once, whether or not its subfolder is where a range begins."""
-    for name, value in (("_PAGE", 4), ("_LISTINGS", at_once), ("_RANGES", 3)):
+    sizes = {"_PAGE": 4, "_FIRST_PAGES": 2, "_LISTINGS": at_once, "_RANGE_PAGES": 1}
+    for name, value in sizes.items():
         monkeypatch.setattr(objects, name, value)
     storage = ObjectStorage(server.store_options())
     folder = f"s3://{server.bucket}/{key}"
