@@ -309,6 +309,26 @@ class DuplicateKeyError(JobError):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
+class DuplicateOutputError(JobError):
+    """Several output rows of an upsert have the same key: it is unclear which of them stays."""
+
+    happened = (
+        "{keys} keys ({columns}) appear in more than one row to be merged into {table}, for "
+        "example {examples}"
+    )
+    retry_safe = False
+    advice = (
+        "make the output unique in the columns of on=, or add a column to on= that distinguishes "
+        "these rows, under another run id"
+    )
+
+    table: str
+    keys: int
+    columns: str
+    examples: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class InputChangedError(JobError):
     """The input returned different rows when it was read again; nothing was committed."""
 

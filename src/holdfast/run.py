@@ -286,6 +286,70 @@ class Run:
         """
         return self._write("overwrite_partitions", source, to, key, self._options(locals()), None)
 
+    def upsert(  # noqa: PLR0913 - each is a choice of the user's.
+        self,
+        source: SparkDataFrame | Scan | Materialized,
+        *,
+        to: str | Target,
+        on: str | Sequence[str],
+        key: str | Sequence[str] | None = None,
+        transform: Transform | PerWorker | PerRow | None = None,
+        batch_format: BatchFormat = "arrow",
+        batch_rows: int | None = None,
+        one_to_one: bool = True,
+        checkpoint_every: Duration | None = "30s",
+        missing_columns: MissingColumns = "error",
+        retries: int = 2,
+        on_error: OnError = "raise",
+        max_errors: float = 0.1,
+        cost: float | Callable[[Any], float] = 0.0,
+        if_table_changed: IfTableChanged = "replace",
+        isolation_level: IsolationLevel = "serializable",
+        based_on: int | None = None,
+    ) -> Report:
+        """Transform rows and merge them into a table: each takes the place of the row of its key.
+
+        Rows whose key is not in the table are added; rows of the table whose key is not among the
+        new ones stay. All in one atomic commit, exactly once; resumes like `append`, whose
+        arguments have the same meaning here. Table files that hold replaced rows are written anew
+        without them; other files are not touched.
+
+        Args:
+            source: As for `overwrite`.
+            to: An Iceberg table: `catalog.namespace.table` or `hf.IcebergTable`.
+            on: The column or columns of the table on which rows are merged. They have a value in
+                every new row, and no two new rows have the same. If several rows of the table have
+                it, the new row takes the place of all.
+            key: The column or columns that identify a DataFrame's rows, if not those of `on`.
+            transform: As for `append`.
+            batch_format: As for `append`.
+            batch_rows: As for `append`.
+            one_to_one: As for `append`.
+            checkpoint_every: As for `append`.
+            missing_columns: As for `append`: columns are not merged, a row is replaced whole.
+            retries: As for `append`.
+            on_error: As for `append`. A row that is set aside leaves the table's row as it is.
+            max_errors: As for `append`.
+            cost: As for `append`.
+            if_table_changed: As for `overwrite`.
+            isolation_level: "serializable": rows that others add meanwhile are replaced, too;
+                "snapshot": they stay, even if a new row has their key.
+            based_on: As for `overwrite`.
+
+        Raises:
+            SettingsError: An argument or a setting cannot be used.
+            DuplicateOutputError: Several new rows have the same key.
+            UnsupportedTableError: The table's rows cannot be replaced one by one.
+            TableChangedError: The rows have changed, and the run depends on them.
+            HoldfastError: As for `append`.
+        """
+        options = self._options(locals())
+        if not options.on_columns:
+            raise SettingsError(what=f"on={on!r}", cure="name the columns to merge on")
+        if key is None and not isinstance(source, Scan | Materialized):
+            key = options.on_columns
+        return self._write("upsert", source, to, key, options, None)
+
     def remaining(self, source: SparkDataFrame, *, key: str | Sequence[str]) -> SparkDataFrame:
         """Return the rows that are not done yet, for jobs whose costly step is in the DataFrame.
 
@@ -487,8 +551,9 @@ class Run:
         started, target = time.monotonic(), asked_target(to)
         if not (create is None or isinstance(create, Create)):
             raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
-        if isinstance(target, LanceTable) and (mode == "overwrite_partitions" or options.where):
-            lacks = "filter" if options.where else "partitions"
+        by = {"overwrite_partitions": "partitions", "upsert": "a key"}.get(mode, "")
+        if isinstance(target, LanceTable) and (by or options.where):
+            lacks = by or "a filter"
             raise SettingsError(
                 what=f"{target.uri} is a Lance dataset, whose rows are replaced without {lacks}",
                 cure="call overwrite",
@@ -504,6 +569,7 @@ class Run:
             branch=target.branch,
             mode=mode,
             where=options.where_text,
+            on=options.on_columns,
             key=given.key,
             version=self._version,
             retry_of=self._retry_of,

@@ -167,6 +167,7 @@ class Lake:
             branch=self.sink._branch,  # noqa: SLF001 - where the test wants to write.
             mode=mode,
             where=chosen.where_text,
+            on=chosen.on_columns,
             key=("id",),
             session_time_zone="UTC",
             ansi_mode="true",

@@ -30,6 +30,7 @@ from holdfast.sinks.base import (
     Change,
     ColumnPath,
     Filter,
+    KeyReaderSpec,
     Loss,
     MarkFound,
     MayLack,
@@ -235,6 +236,7 @@ class MemoryTable:
         view: TableView,
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,  # noqa: ARG002 - only real tables have filters.
+        on: Sequence[str] = (),  # noqa: ARG002
     ) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
         schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])
@@ -407,6 +409,14 @@ class MemoryTable:
             writes={f"mem://metadata/{name}-0": 10} if files else {},
             handle=Removal(paths=frozenset(file.path for file in files)),
         )
+
+    def key_meaning(self, view: TableView, on: Sequence[str]) -> str:  # noqa: ARG002
+        """Refuse: only real tables find rows by a key."""
+        raise UnsupportedTableError(table=self.name, what="it has no keys", cure="none")
+
+    def key_reader(self, view: TableView, on: Sequence[str]) -> KeyReaderSpec:  # noqa: ARG002
+        """Refuse: only real tables find rows by a key."""
+        raise UnsupportedTableError(table=self.name, what="it has no keys", cure="none")
 
     def rewriter(self, view: TableView, change: Change) -> RewriterSpec:  # noqa: ARG002
         """Refuse: only real tables have filters."""

@@ -82,7 +82,11 @@ class FilteredTable(SimTable):
 
     # ---- what the engine asks for ------------------------------------------------------------
     def writer_spec(
-        self, view: TableView, may_lack: MayLack = frozenset(), where: Filter | None = None
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),
+        where: Filter | None = None,
+        on: Sequence[str] = (),  # noqa: ARG002
     ) -> WriterSpec:
         """Return a writer that refuses rows outside of the filter."""
         self._refuse_misfit(view)

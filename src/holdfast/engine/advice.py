@@ -16,6 +16,7 @@ from holdfast.model.records import (
     Base,
     Body,
     Claim,
+    Indexed,
     Intent,
     Merged,
     Pinned,
@@ -377,6 +378,11 @@ def _(body: Rewritten) -> str:
     files = counted(body.rewrites.records, "file")
     gone = counted(body.removed_rows, "row")
     return f"{files} of the table were looked at row by row, and written anew without {gone}"
+
+
+@words_of.register
+def _(body: Indexed) -> str:
+    return f"the keys of {counted(body.rows, 'row')} are sorted, to find the rows that they replace"
 
 
 @words_of.register

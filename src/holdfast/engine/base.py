@@ -16,18 +16,28 @@ from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.passes import raise_problems
 from holdfast.engine.ports import Submitter
 from holdfast.engine.workbook import Tally
-from holdfast.errors import RunMismatchError, TableChangedError
+from holdfast.errors import (
+    DuplicateOutputError,
+    JobFailedError,
+    RunMismatchError,
+    TableChangedError,
+    UnsupportedTableError,
+)
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import (
+    IndexFile,
+    read_index,
     read_pins,
     read_rewrites,
     read_states,
+    write_index,
     write_rewrites,
     write_states,
 )
-from holdfast.model.records import Base, Identity, Rewritten
-from holdfast.model.work import Rewrite, StagedGroup
+from holdfast.model.records import Base, Identity, Indexed, PartReference, Rewritten
+from holdfast.model.work import Rewrite, StagedGroup, StagedTotals
 from holdfast.sinks.base import Change, Sink, TableView
+from holdfast.worker.key_index import Built, IndexPlan, KeyIndex, file_item
 from holdfast.worker.replay import RewritePlan
 
 
@@ -52,7 +62,12 @@ class ReplacedRows:
             TableChangedError: They have changed since the run began, and it depends on them.
             RunMismatchError: An earlier start depended on other rows.
         """
-        change = Change(adds=staged, removes=removes_of(self.identity), where=options.where)
+        change = Change(
+            adds=staged,
+            removes=removes_of(self.identity),
+            where=options.where,
+            on=self.identity.on,
+        )
         if change.removes == "nothing":
             return
         if change.removes != "all":  # Not every table has partitions, nor fits every filter.
@@ -257,7 +272,7 @@ class Rewrites:
             )
             with interruptible(lambda _reason: None):
                 reports = self.submitter.items(plan, some)
-            done = [Rewrite.from_json(text) for report in reports for text in report.rewrites]
+            done = [Rewrite.from_json(text) for report in reports for text in report.results]
             name = f"rewritten-{nonce}.parquet"
             part = write_rewrites(ledger.storage, ledger.layout, name, done)
             removed = sum(rewrite.removed_rows for rewrite in done)
@@ -268,6 +283,106 @@ class Rewrites:
             self.tally.searched_again += len(done) if is_again else 0
             raise_problems(reports)
         return targets.keys() - known.keys()
+
+
+# ---- The keys of the rows that an upsert writes, sorted: the rows that go have one of them
+
+# Keys that one task sorts in its memory.
+_KEYS_MAX = 20_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexes:
+    """Builds the index of a run's keys, or finds the one that was built."""
+
+    ledger: Ledger
+    sink: Sink
+    submitter: Submitter
+    options: WriteOptions
+
+    def of(self, view: TableView, groups: Sequence[StagedGroup], work: PartReference) -> KeyIndex:
+        """Return the index of the keys of staged rows.
+
+        Args:
+            view: A fresh look at the table.
+            groups: All staged groups.
+            work: The part that lists them.
+
+        Raises:
+            DuplicateOutputError: Several rows have the same key.
+            StagedFileMissingError: A staged file is gone.
+            StoreError: The ledger does not answer, or is damaged.
+            JobError: The job could not be run.
+        """
+        ledger, on = self.ledger, self.options.on_columns
+        meaning = self.sink.key_meaning(view, on)
+        for known in reversed(ledger.log.indexed):
+            if (known.work, known.meaning) == (work.name, meaning):
+                files = read_index(ledger.storage, ledger.layout, known.index)
+                return self._made(known.index.name, files)
+        nonce = ledger.ports.new_nonce()
+        name = f"index-{nonce}"
+        files = self._build(view, groups, name)
+        part = write_index(ledger.storage, ledger.layout, f"{name}.parquet", files)
+        rows = sum(file.rows for file in files)
+        ledger.log.append(Indexed(index=part, work=work.name, meaning=meaning, rows=rows))
+        return self._made(part.name, files)
+
+    def _made(self, name: str, files: Sequence[IndexFile]) -> KeyIndex:
+        ledger = self.ledger
+        return KeyIndex(
+            on=self.options.on_columns,
+            name=name,
+            files=tuple(files),
+            storage=ledger.storage,
+            layout=ledger.layout,
+        )
+
+    def _build(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[IndexFile]:
+        """Run the job that sorts the keys.
+
+        Raises:
+            DuplicateOutputError: Several rows have the same key.
+            StagedFileMissingError: A staged file is gone.
+            UnsupportedTableError: There are too many keys.
+            JobFailedError: Keys are missing.
+            JobError: The job could not be run.
+        """
+        rows = StagedTotals.of(groups).rows
+        if not rows:
+            return []
+        if rows > _KEYS_MAX:
+            raise UnsupportedTableError(
+                table=self.sink.name,
+                what=f"{rows:,} rows are to be merged, and an upsert takes {_KEYS_MAX:,}",
+                cure="merge them in several runs, each with a part of the keys",
+            )
+        self.sink.refuse_missing_files(view, groups)
+        log_step(self.ledger.run_id, f"sorts the keys of {rows:,} rows")
+        files = [(file.path, file.size_bytes) for group in groups for file in group.files]
+        plan = IndexPlan(
+            reader=self.sink.key_reader(view, self.options.on_columns),
+            storage=self.ledger.storage,
+            layout=self.ledger.layout,
+            name=name,
+            limits=self.options.limits,
+        )
+        with interruptible(lambda _reason: None):
+            reports = self.submitter.items(plan, [file_item(files)])
+        raise_problems(reports)
+        built = [Built.from_json(text) for report in reports for text in report.results]
+        if doubles := sum(some.doubles for some in built):
+            examples = [example for some in built for example in some.examples]
+            raise DuplicateOutputError(
+                table=self.sink.name,
+                keys=doubles,
+                columns=", ".join(self.options.on_columns),
+                examples="; ".join(examples),
+            )
+        found = [some.file for some in built if some.file is not None]
+        if sum(file.rows for file in found) != rows:
+            raise JobFailedError(reason="the index does not hold the keys of all staged rows")
+        return found
 
 
 def _digest(states: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.engine.base import Rewrites
+from holdfast.engine.base import Indexes, Rewrites
 from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
 from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.input_check import without_row_sums
@@ -82,7 +82,8 @@ class Driver:
         ledger, began = self.ledger, self.ledger.ports.now()
         if self.prepared is None:
             ledger.probe()
-            if options.where is not None:  # A filter that does not fit leaves nothing in the store.
+            # A filter or a key that does not fit leaves nothing in the store.
+            if options.where is not None or options.on:
                 self._writer_spec(view, options)
             # What a transform returns is not known yet, nor are a scan's columns before its files.
             if identity.key and options.transform is None:
@@ -252,7 +253,9 @@ class Driver:
                 raise
 
     def _writer_spec(self, view: TableView, options: WriteOptions) -> WriterSpec:
-        return self.sink.writer_spec(view, self._may_lack(view, options), options.where)
+        return self.sink.writer_spec(
+            view, self._may_lack(view, options), options.where, options.on_columns
+        )
 
     def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
         """Return the columns that the output may lack: those added since the run began.
@@ -290,11 +293,21 @@ class Driver:
             removes=removes,
             base=commit.replaced.only(options),
             where=options.where,
+            on=options.on_columns,
         )
         is_whole = removes in {"all", "where"}
         if is_whole and not options.allow_empty and not StagedTotals.of(change.adds).rows:
             raise EmptyOutputError(table=self.sink.name)
-        if removes == "where":
+        if removes == "keys":
+            indexes = Indexes(
+                ledger=self.ledger,
+                sink=self.sink,
+                submitter=self.input.submitter,
+                options=options,
+            )
+            keys = indexes.of(commit.load(), book.work.groups, reference)
+            change = replace(change, keys=keys)
+        if removes in {"where", "keys"}:
             rewrites = Rewrites(
                 ledger=self.ledger,
                 sink=self.sink,

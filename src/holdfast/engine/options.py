@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -19,11 +19,12 @@ from holdfast.worker.task import OnError
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 
 # What a write does to the table, and which rows it removes there.
-Mode = Literal["append", "overwrite", "overwrite_partitions"]
+Mode = Literal["append", "overwrite", "overwrite_partitions", "upsert"]
 REMOVES: Mapping[str, Removes] = {
     "append": "nothing",
     "overwrite": "all",
     "overwrite_partitions": "partitions",
+    "upsert": "keys",
 }
 
 
@@ -76,6 +77,8 @@ class WriteOptions:
     based_on: int | None = None
     # The rows that go, if not all: those for which this filter is true.
     where: Filter | None = None
+    # The columns on which rows are merged: a new row takes the place of old ones with its values.
+    on: str | Sequence[str] = ()
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -124,6 +127,11 @@ class WriteOptions:
             if self.batch_format != "arrow":
                 cure = "leave it out: a function of one row gets a dict"
                 raise SettingsError(what="batch_format cannot be used with per_row", cure=cure)
+
+    @property
+    def on_columns(self) -> tuple[str, ...]:
+        """The columns on which rows are merged."""
+        return (self.on,) if isinstance(self.on, str) else tuple(self.on)
 
     @property
     def where_text(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from holdfast.model.records import PartReference
 from holdfast.model.stored import (
     Count,
     RecordDamagedError,
+    Segment,
     parse_json,
     parse_typed,
     refuse_deep,
@@ -157,6 +158,62 @@ def read_rewrites(storage: Storage, layout: RunLayout, reference: PartReference)
     texts = _read_texts(storage, layout, reference)
     with damage_at(layout.part(reference.name)):
         return [Rewrite.from_json(text) for text in texts]
+
+
+# ---- The files of a key index, as a part of the ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFile:
+    """One file of an index: sorted keys, none of them twice."""
+
+    name: str
+    digest: str
+    rows: int
+    size_bytes: int
+    # Two columns, as an Arrow stream in base64: the first and last value of each stretch of the
+    # first key column.
+    stretches: str
+
+    def to_json(self) -> str:
+        """Return it as JSON text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> IndexFile:
+        """Read back what `to_json` gave; anything else is a RecordDamagedError."""
+        return cls(**msgspec.structs.asdict(parse_typed(text.encode(), _IndexFileJson)))
+
+
+class _IndexFileJson(msgspec.Struct):
+    name: Segment
+    digest: str
+    rows: Count
+    size_bytes: Count
+    stretches: str
+
+
+def write_index(
+    storage: Storage, layout: RunLayout, name: str, files: Iterable[IndexFile]
+) -> PartReference:
+    """Write which files an index has as one part and return the reference for a record.
+
+    Raises:
+        StoreUnavailableError: The store did not take it.
+    """
+    return _write_texts(storage, layout, name, [file.to_json() for file in files])
+
+
+def read_index(storage: Storage, layout: RunLayout, reference: PartReference) -> list[IndexFile]:
+    """Read back what `write_index` wrote.
+
+    Raises:
+        LedgerDamagedError: The part is missing or not as written.
+        StoreUnavailableError: The store did not answer.
+    """
+    texts = _read_texts(storage, layout, reference)
+    with damage_at(layout.part(reference.name)):
+        return [IndexFile.from_json(text) for text in texts]
 
 
 # ---- Groups that enter the table in place of staged ones, as a part of the ledger

@@ -35,6 +35,7 @@ from holdfast.model.records import (
     Body,
     Claim,
     Identity,
+    Indexed,
     Intent,
     Merged,
     PartReference,
@@ -306,6 +307,11 @@ class RunLog:
         """The parts that list files of the table which were written anew."""
         bodies = [record.body for record in self._records]
         return [body.rewrites for body in bodies if isinstance(body, Rewritten)]
+
+    @property
+    def indexed(self) -> list[Indexed]:
+        """The indexes that were built of the keys of the run's rows."""
+        return [record.body for record in self._records if isinstance(record.body, Indexed)]
 
     @property
     def merged(self) -> list[Merged]:

@@ -49,6 +49,7 @@ _WORDS = {
     "ansi_mode": "the session's ANSI mode (spark.sql.ansi.enabled)",
     "version": "version=",
     "where": "its filter (where=)",
+    "on": "the columns that it merges on (on=)",
 }
 
 
@@ -56,6 +57,7 @@ _VERBS = {
     "append": "append to",
     "overwrite": "replace all rows of",
     "overwrite_partitions": "replace partitions of",
+    "upsert": "merge into",
 }
 
 
@@ -82,6 +84,8 @@ class Identity:
     input: str = ""
     # The filter of an overwrite, as text. Not in ledgers of 0.1.
     where: str = ""
+    # The columns on which an upsert merges rows. Not in ledgers of 0.1.
+    on: tuple[str, ...] = ()
 
     @property
     def verb(self) -> str:
@@ -112,7 +116,7 @@ class Identity:
 
     def to_json(self) -> dict[str, Any]:
         """Return the identity as plain JSON values."""
-        return {**asdict(self), "key": list(self.key)}
+        return {**asdict(self), "key": list(self.key), "on": list(self.on)}
 
     def _table_difference(self, started: Identity) -> str:
         if self.table != started.table:
@@ -368,6 +372,17 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed:
+    """The keys of all rows that an upsert writes are sorted, to find the rows that they replace."""
+
+    index: PartReference
+    # The part that lists the work whose rows these are, and which columns the keys were then.
+    work: Segment
+    meaning: str
+    rows: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """Groups that are to enter the table in place of many small ones."""
 
@@ -389,6 +404,7 @@ Body = (
     | Pinned
     | Base
     | Rewritten
+    | Indexed
     | Merged
 )
 _KINDS: dict[str, type[Body]] = {
@@ -404,6 +420,7 @@ _KINDS: dict[str, type[Body]] = {
     "pinned": Pinned,
     "base": Base,
     "rewritten": Rewritten,
+    "indexed": Indexed,
     "merged": Merged,
 }
 

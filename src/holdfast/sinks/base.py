@@ -7,11 +7,13 @@ batches into staged files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
@@ -96,6 +98,47 @@ class RewriterSpec(Protocol):
         """Return a rewriter whose files carry the task's name, which no other task has."""
 
 
+class KeyReader(Protocol):
+    """Reads the key columns of staged files on an executor."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The key columns, as the table has them."""
+
+    def keys(self, item: str) -> Iterator[pa.RecordBatch]:
+        """Yield the keys of a work item: paths and sizes of staged files, as JSON.
+
+        Raises:
+            FileNotFoundError: A file is gone.
+        """
+
+
+class KeyReaderSpec(Protocol):
+    """All that an executor needs to read keys. Pickled with the task, never stored."""
+
+    def open(self) -> KeyReader:
+        """Return a reader."""
+
+
+class Keys(Protocol):
+    """The keys of the rows that an upsert writes. Pickled with a task."""
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The key columns."""
+
+    @property
+    def name(self) -> str:
+        """A name that no other keys of the run have."""
+
+    @property
+    def stretches(self) -> Sequence[tuple[pa.Scalar, pa.Scalar]]:
+        """Between which values of the first column there are keys: disjoint, in order."""
+
+    def found(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+        """Return for each row whether its key is among these; a key with NULL never is."""
+
+
 class Outcome(Enum):
     """How a post ended, as far as its answer shows."""
 
@@ -127,9 +170,9 @@ class Loss:
     handle: Any = None
 
 
-# Which of a table's rows go: none, all, those of the partitions that the added rows are in, or
-# those for which a filter is true.
-Removes = Literal["nothing", "all", "partitions", "where"]
+# Which of a table's rows go: none, all, those of the partitions that the added rows are in, those
+# for which a filter is true, or those with the key of an added row.
+Removes = Literal["nothing", "all", "partitions", "where", "keys"]
 # A filter as the user gave it: a string, or triples.
 Filter = str | Sequence[Any]
 
@@ -144,8 +187,12 @@ class Change:
     # The states of the files that were there when the run began (see `Sink.states`), if only their
     # rows may go. None: what others have added since goes, too.
     base: frozenset[str] | None = None
-    # The filter, and what became of files whose rows were looked at, by state.
+    # The filter of an overwrite, if it has one.
     where: Filter | None = None
+    # The key columns, if rows go by their keys; and the keys, once all of them are known.
+    on: tuple[str, ...] = ()
+    keys: Keys | None = None
+    # What became of files whose rows were looked at, by state.
     rewritten: Mapping[str, Rewrite] = field(default_factory=dict)
     # What that is in the table that the post builds on: see `Sink.loss`.
     loss: Loss = Loss()
@@ -213,7 +260,11 @@ class Sink(Protocol):
         """
 
     def writer_spec(
-        self, view: TableView, may_lack: MayLack = frozenset(), where: Filter | None = None
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),
+        where: Filter | None = None,
+        on: Sequence[str] = (),
     ) -> WriterSpec:
         """Return what executors need to write to this table.
 
@@ -221,9 +272,29 @@ class Sink(Protocol):
             view: A fresh look at the table.
             may_lack: The columns that may be missing from the output.
             where: A filter that is true for all rows of the output.
+            on: Columns that have a value in all rows of the output.
 
         Raises:
-            SettingsError: The filter does not fit the table.
+            SettingsError: The filter or the columns do not fit the table.
+        """
+
+    def key_reader(self, view: TableView, on: Sequence[str]) -> KeyReaderSpec:
+        """Return what executors need to read key columns of staged files.
+
+        Args:
+            view: A fresh look at the table.
+            on: The key columns.
+
+        Raises:
+            SettingsError: The columns do not fit the table.
+        """
+
+    def key_meaning(self, view: TableView, on: Sequence[str]) -> str:
+        """Return which columns key columns are, and of which types; the same text means the same.
+
+        Raises:
+            SettingsError: The columns do not fit the table, or cannot be a key.
+            UnsupportedTableError: Rows cannot be found by a key in this table.
         """
 
     def find_mark(
@@ -374,7 +445,7 @@ class Sink(Protocol):
 
         Args:
             view: The look that the loss was computed for.
-            change: The change; it removes rows by a filter.
+            change: The change; it removes rows by a filter or by their keys.
         """
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:

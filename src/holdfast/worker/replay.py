@@ -219,5 +219,5 @@ class RewritePlan:
         except UnsupportedTableError as error:
             facts = {"table": error.table, "what": error.what, "cure": error.cure}
             problem = TaskProblem(kind="table", host=socket.gethostname(), facts=facts)
-            return TaskReport(place=place, end="stopped", problem=problem, rewrites=tuple(done))
-        return TaskReport(place=place, rewrites=tuple(done))
+            return TaskReport(place=place, end="stopped", problem=problem, results=tuple(done))
+        return TaskReport(place=place, results=tuple(done))

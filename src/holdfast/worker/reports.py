@@ -71,8 +71,8 @@ class TaskReport:
     failed_traceback: str = ""
     # Whether one of them failed with a transient error.
     failed_may_pass: bool = False
-    # What became of files of the table, as JSON.
-    rewrites: tuple[str, ...] = ()
+    # What became of each work item, as JSON.
+    results: tuple[str, ...] = ()
     # The task's storage requests: see `IoCounters`.
     io: Mapping[str, float] = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ class TaskReport:
         value: dict[str, Any] = json.loads(text)
         problem = value.pop("problem", None)
         value["damaged"] = tuple(value.get("damaged", ()))
-        value["rewrites"] = tuple(value.get("rewrites", ()))
+        value["results"] = tuple(value.get("results", ()))
         if problem is not None:
             value = {"end": "stopped", **value, "problem": TaskProblem(**problem)}
         return cls(**value)

@@ -101,7 +101,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Filtered:
 
     def counted(plan: RewritePlan, batches: Any, **place: int) -> Any:  # noqa: ANN401
         report = run(plan, batches, **place)
-        table.rewritten.append(len(report.rewrites))
+        table.rewritten.append(len(report.results))
         return report
 
     monkeypatch.setattr(IcebergSink, "post", act_first)

@@ -19,6 +19,7 @@ from functools import lru_cache, partial
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.table.snapshots import Snapshot
@@ -29,6 +30,7 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Change, Loss
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, listed_manifest
+from holdfast.sinks.iceberg.matching import KeyColumns, Matching
 from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten
 from holdfast.sinks.iceberg.rewrite_rows import AppliedDeletes, TargetFile, as_item
 from holdfast.sinks.iceberg.where import Verdict, Where
@@ -158,7 +160,7 @@ class Losses:
             UnsupportedTableError: A file of which only some rows may go cannot be rewritten.
             SettingsError: The filter does not fit the table.
         """
-        if change.removes == "where":
+        if change.removes in {"where", "keys"}:
             return self._filtered(table, listed, change)
         return _Chosen(
             states={
@@ -177,7 +179,7 @@ class Losses:
             UnsupportedTableError: A file of which only some rows may go cannot be rewritten.
             SettingsError: The filter does not fit the table.
         """
-        where = Where.of(self.table, table.schema(), change.where or "")
+        where = row_test(self.table, table.schema(), change)
         specs = table.specs()
         plain = [spec_id for spec_id, spec in specs.items() if spec.is_unpartitioned()]
         deletes = AppliedDeletes(self._files(listed), plain)
@@ -212,7 +214,7 @@ class Losses:
         return found
 
     def _judged(
-        self, where: Where, home: Manifest, files: Sequence[LiveFile], spec: PartitionSpec
+        self, where: RowsByTest, home: Manifest, files: Sequence[LiveFile], spec: PartitionSpec
     ) -> list[Verdict]:
         """Return what the filter says about data files of a manifest."""
         known, schema = self._verdicts, where.schema_json
@@ -339,6 +341,20 @@ class Losses:
             )
 
 
+RowsByTest = Where | Matching
+
+
+def row_test(table: str, schema: Schema, change: Change) -> RowsByTest:
+    """Return what decides which rows of a table a change removes.
+
+    Raises:
+        SettingsError: The filter or the key columns do not fit the table.
+    """
+    if change.removes == "keys":
+        return Matching(key=KeyColumns.of(table, schema, change.on), keys=change.keys)
+    return Where.of(table, schema, change.where or "")
+
+
 def live_manifests(io: FileIO, parent: Snapshot | None) -> list[ManifestFile]:
     """Return the manifests of a snapshot that list a file that is still in the table."""
     return [
@@ -364,7 +380,7 @@ def _partition_text(partition: Partition) -> str:
     return f"{spec_id}:{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
 
 
-def _searched(file: LiveFile, deletes: AppliedDeletes, where: Where) -> str:
+def _searched(file: LiveFile, deletes: AppliedDeletes, where: RowsByTest) -> str:
     """Return all that decides which rows of a data file are live, and which of them go."""
     live = sorted([_state(file), *map(_state, deletes.to(file))])
     return " ".join([*live, where.meaning])

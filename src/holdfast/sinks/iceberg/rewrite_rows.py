@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,12 @@ from pyiceberg.typedef import Record
 from holdfast.errors import InputChangedError, UnsupportedTableError
 from holdfast.model.coverage import PinnedFile
 from holdfast.model.work import Rewrite, StagedGroup
-from holdfast.reading.iceberg_rows import FieldsDifferError, PositionDeletes, cast_to
+from holdfast.reading.iceberg_rows import (
+    ByFieldId,
+    FieldsDifferError,
+    PositionDeletes,
+    cast_to,
+)
 from holdfast.reading.parquet_file import (
     NoParquetError,
     Numbers,
@@ -57,7 +62,6 @@ from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import write_staged_manifest
 from holdfast.sinks.iceberg.rewrite import LiveFile
 from holdfast.sinks.iceberg.schemas import reads_as
-from holdfast.sinks.iceberg.where import Where
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec, data_location
 from holdfast.storage.port import Storage
 from holdfast.storage.runtime import read_ahead
@@ -180,18 +184,32 @@ class RewrittenFile:
     group: StagedGroup | None
 
 
+class RowTest(Protocol):
+    """Decides which rows of a file go. Pickled with a task."""
+
+    def columns(self, names: NameMapping | None, constants: Mapping[int, Any]) -> ByFieldId:
+        """Return how the columns that it looks at are found in a file of the table.
+
+        Raises:
+            FieldsDifferError: A column has a default that cannot be used.
+        """
+
+    def matches(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row whether it goes, never NULL, given the columns that it looks at."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RewriteSpec:
     """All that an executor needs to rewrite a table's files. Pickled with a task, never stored."""
 
     writer: IcebergWriterSpec
-    where: Where
+    where: RowTest
     # Each partition spec, and a schema of the table that has its columns, as JSON; by spec id.
     layouts: Mapping[int, tuple[str, str]]
     names_json: str | None
 
     @classmethod
-    def of(cls, table: Table, writer: IcebergWriterSpec, where: Where) -> RewriteSpec:
+    def of(cls, table: Table, writer: IcebergWriterSpec, where: RowTest) -> RewriteSpec:
         """Return the spec of a loaded table.
 
         Args:
@@ -311,59 +329,43 @@ class FileRewriter:
             raise self._refused(file, "the columns of its partition are in no schema of the table")
         layout = _Layout.of(*self._given.layouts[file.spec_id])
         source = self._opened(file)
+        own = self._own_schema(file, source.leaves)
         group = None
         try:
             judged = self._judged(source, file, layout.spec)
             kept = sum(judged.kept)
             if judged.removed and kept:
-                group = self._written(source, judged, file, layout)
+                group = self._written(source, judged, file, layout, own)
         except UnreadableFileError as error:
             raise self._refused(file, in_short(error)) from error
         return RewrittenFile(removed_rows=judged.removed, kept_rows=kept, group=group)
 
-    def _opened(self, file: TargetFile) -> _Source:
+    def _opened(self, file: TargetFile) -> ParquetSource:
         """Read a file's footer.
 
         Raises:
             UnsupportedTableError: The file cannot be rewritten.
             FileNotFoundError: The file is gone.
         """
-        storage = self._io.storage
         try:
-            footer = read_footer(storage, file.path, file.size_bytes, "")
-            metadata = parse_footer(footer)
+            source = ParquetSource.of(self._io.storage, file.path, file.size_bytes, file.deletes)
         except NoParquetError as error:
             raise self._refused(file, in_short(error)) from error
-        if metadata.num_rows != file.rows:
+        rows = sum(source.pinned.group_rows)
+        if rows != file.rows:
             raise UnsupportedTableError(
                 table=self._table,
-                what=f"{file.path} has {metadata.num_rows} rows, but the table says {file.rows}",
+                what=f"{file.path} has {rows} rows, but the table says {file.rows}",
                 cure="the table is damaged: repair it first",
             )
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        pinned = PinnedFile(
-            uri=file.path,
-            size_bytes=file.size_bytes,
-            tag="",  # A data file is never written again under its name.
-            group_rows=tuple(group.num_rows for group in groups),
-            group_bytes=tuple(group.total_byte_size for group in groups),
-            deletes=file.deletes,
-        )
-        return _Source(
-            storage=storage,
-            footer=footer,
-            own=metadata.schema.to_arrow_schema(),
-            schema=self._own_schema(file, metadata),
-            pinned=pinned,
-        )
+        return source
 
-    def _own_schema(self, file: TargetFile, metadata: pq.FileMetaData) -> Schema:
+    def _own_schema(self, file: TargetFile, leaves: pq.ParquetSchema) -> Schema:
         """Return a file's columns in Iceberg's terms.
 
         Raises:
             UnsupportedTableError: Arrow cannot write one of them as it was.
         """
-        leaves = metadata.schema
         if any(leaves.column(at).physical_type == "INT96" for at in range(len(leaves))):
             raise self._refused(file, "it has INT96 timestamps, which Arrow cannot write")
         try:
@@ -379,7 +381,7 @@ class FileRewriter:
                 )
         return own
 
-    def _judged(self, source: _Source, file: TargetFile, spec: PartitionSpec) -> _Judged:
+    def _judged(self, source: ParquetSource, file: TargetFile, spec: PartitionSpec) -> _Judged:
         """Find out which rows of a file stay.
 
         Raises:
@@ -414,7 +416,12 @@ class FileRewriter:
         return judged
 
     def _written(
-        self, source: _Source, judged: _Judged, file: TargetFile, layout: _Layout
+        self,
+        source: ParquetSource,
+        judged: _Judged,
+        file: TargetFile,
+        layout: _Layout,
+        own: Schema,
     ) -> StagedGroup:
         """Write the rows that stay, and a manifest over the new file.
 
@@ -426,7 +433,7 @@ class FileRewriter:
         record = Record(*file.partition)
         uri = data_location(self._locations, f"{name}.parquet", layout.spec, record, layout.schema)
         self._files_begun += 1
-        shape = self._file_layout(source, file.spec_id)
+        shape = self._file_layout(own, file.spec_id)
         new: OpenDataFile | None = None
         try:
             for rows in self._row_groups(source, judged, shape.schema):
@@ -452,7 +459,7 @@ class FileRewriter:
         )
 
     def _row_groups(
-        self, source: _Source, judged: _Judged, schema: pa.Schema
+        self, source: ParquetSource, judged: _Judged, schema: pa.Schema
     ) -> Iterator[pa.Table]:
         """Yield the rows that stay, as many at a time as the table wants in a row group."""
         waiting: list[pa.RecordBatch] = []
@@ -479,11 +486,11 @@ class FileRewriter:
         if rows:
             yield pa.Table.from_batches(waiting)
 
-    def _file_layout(self, source: _Source, spec_id: int) -> FileLayout:
+    def _file_layout(self, own: Schema, spec_id: int) -> FileLayout:
         """Return how the new file is written: the old one's columns, the table's statistics."""
-        key = (source.schema, spec_id)
+        key = (own, spec_id)
         if self._last_layout is None or self._last_layout[0] != key:
-            layout = FileLayout(source.schema, spec_id, self._properties, self._options.parquet)
+            layout = FileLayout(own, spec_id, self._properties, self._options.parquet)
             for field_id, column in layout.statistics.items():
                 if field_id in self._statistics:
                     mode = self._statistics[field_id].mode
@@ -539,15 +546,41 @@ class _Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Source:
+class ParquetSource:
     """A file that is being read."""
 
     storage: Storage
     footer: bytes
-    # In Arrow's terms, and in Iceberg's.
-    own: pa.Schema
-    schema: Schema
+    leaves: pq.ParquetSchema
     pinned: PinnedFile
+
+    @classmethod
+    def of(
+        cls, storage: Storage, path: str, size_bytes: int, deletes: tuple[str, ...] = ()
+    ) -> ParquetSource:
+        """Read a file's footer.
+
+        Raises:
+            NoParquetError: It is not a Parquet file.
+            FileNotFoundError: The file is gone.
+        """
+        footer = read_footer(storage, path, size_bytes, "")
+        metadata = parse_footer(footer)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        pinned = PinnedFile(
+            uri=path,
+            size_bytes=size_bytes,
+            tag="",  # A data file is never written again under its name.
+            group_rows=tuple(group.num_rows for group in groups),
+            group_bytes=tuple(group.total_byte_size for group in groups),
+            deletes=deletes,
+        )
+        return cls(storage=storage, footer=footer, leaves=metadata.schema, pinned=pinned)
+
+    @property
+    def own(self) -> pa.Schema:
+        """The file's columns, in Arrow's terms."""
+        return self.leaves.to_arrow_schema()
 
     def groups(
         self, wanted: Callable[[pa.Schema], Iterable[str]], numbers: Sequence[int] | None = None

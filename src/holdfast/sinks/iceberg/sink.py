@@ -46,7 +46,7 @@ from holdfast.sinks.base import (
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.loading import io_of, load_table
-from holdfast.sinks.iceberg.loss import Losses
+from holdfast.sinks.iceberg.loss import Losses, row_test
 from holdfast.sinks.iceberg.manifests import (
     copied_groups,
     detail_of,
@@ -54,6 +54,7 @@ from holdfast.sinks.iceberg.manifests import (
     merged_paths,
 )
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
+from holdfast.sinks.iceberg.matching import IcebergKeyReaderSpec, KeyColumns
 from holdfast.sinks.iceberg.rewrite_rows import IcebergRewriterSpec, RewriteSpec
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import live_paths, requirements, snapshot_updates
@@ -139,14 +140,37 @@ class IcebergSink(StagedFiles):
         with damage_at(self._name):
             return added_columns(began, view.schema)
 
+    def key_meaning(self, view: TableView, on: Sequence[str]) -> str:
+        """Return which columns key columns are, and of which types.
+
+        Raises:
+            SettingsError: The columns do not fit the table, or cannot be a key.
+        """
+        table: Table = view.handle
+        return KeyColumns.of(self._name, table.schema(), on).meaning
+
+    def key_reader(self, view: TableView, on: Sequence[str]) -> IcebergKeyReaderSpec:
+        """Return what executors need to read key columns of staged files.
+
+        Raises:
+            SettingsError: The columns do not fit the table, or cannot be a key.
+        """
+        table: Table = view.handle
+        key = KeyColumns.of(self._name, table.schema(), on)
+        return IcebergKeyReaderSpec(writer=self.writer_spec(view), key=key)
+
     def writer_spec(
-        self, view: TableView, may_lack: MayLack = frozenset(), where: Filter | None = None
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),
+        where: Filter | None = None,
+        on: Sequence[str] = (),
     ) -> IcebergWriterSpec:
         """Return what executors need to write to this table.
 
         Raises:
             UnsupportedTableError: The table's file format is not Parquet.
-            SettingsError: The filter does not fit the table.
+            SettingsError: The filter or the key columns do not fit the table.
         """
         table: Table = view.handle
         WriteOptions.of(self._name, table.properties)  # Refused here, not on an executor.
@@ -159,6 +183,7 @@ class IcebergSink(StagedFiles):
             properties=dict(table.properties),
             may_lack=may_lack,
             where=None if where is None else Where.of(self._name, table.schema(), where),
+            on=KeyColumns.of(self._name, table.schema(), on).on,
             io_properties={key: str(value) for key, value in table.io.properties.items()},
             vendor=io_of(table).vendor,
         )
@@ -372,7 +397,7 @@ class IcebergSink(StagedFiles):
     def rewriter(self, view: TableView, change: Change) -> IcebergRewriterSpec:
         """Return what executors need to rewrite the targets of a loss."""
         table: Table = view.handle
-        where = Where.of(self._name, table.schema(), change.where or "")
+        where = row_test(self._name, table.schema(), change)
         return IcebergRewriterSpec(RewriteSpec.of(table, self.writer_spec(view), where))
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:

@@ -328,11 +328,7 @@ class _OfFile(BooleanExpressionVisitor[Verdict]):
 
     def __init__(self, file: DataFile, spec: PartitionSpec) -> None:
         self._file = file
-        self._parts = [
-            (field, file.partition[at])
-            for at, field in enumerate(spec.fields)
-            if not isinstance(field.transform, VoidTransform | UnknownTransform)
-        ]
+        self._parts = parts_of(file, spec)
 
     def visit_true(self) -> Verdict:
         return "all"
@@ -359,7 +355,7 @@ class _OfFile(BooleanExpressionVisitor[Verdict]):
     def visit_bound_predicate(self, predicate: BoundPredicate) -> Verdict:
         column = predicate.term.ref().field
         parts = [part for part in self._parts if part[0].source_id == column.field_id]
-        nulls = self._nulls(column.field_id, parts)
+        nulls = nulls_in(self._file, column.field_id, [value for _, value in parts])
         if isinstance(predicate, BoundIsNull):
             return nulls
         if isinstance(predicate, BoundNotNull):
@@ -371,18 +367,6 @@ class _OfFile(BooleanExpressionVisitor[Verdict]):
         found = self._of_values(predicate, column, parts)
         return "some" if found == "all" and nulls != "none" else found
 
-    def _nulls(self, field_id: int, parts: Sequence[tuple[PartitionField, Any]]) -> Verdict:
-        """Return whether a column is NULL in all rows, in none, or perhaps in some."""
-        if parts:  # A transform gives NULL for NULL only.
-            return "all" if any(value is None for _, value in parts) else "none"
-        rows = self._file.record_count
-        nulls = (self._file.null_value_counts or {}).get(field_id)
-        if nulls is None or (self._file.value_counts or {}).get(field_id) != rows:
-            return "some"
-        if nulls == 0:
-            return "none"
-        return "all" if nulls == rows else "some"
-
     def _of_values(
         self,
         predicate: BoundPredicate,
@@ -390,14 +374,42 @@ class _OfFile(BooleanExpressionVisitor[Verdict]):
         parts: Sequence[tuple[PartitionField, Any]],
     ) -> Verdict:
         """Return what a predicate says about the values that are not NULL."""
-        lower = _bound(column, self._file.lower_bounds)
-        upper = _bound(column, self._file.upper_bounds)
+        lower = bound_of(column, self._file.lower_bounds)
+        upper = bound_of(column, self._file.upper_bounds)
         found = [_of_bounds(predicate, lower, upper)]
         found += [_of_partition(predicate, column, *part) for part in parts]
         return next((verdict for verdict in found if verdict != "some"), "some")
 
 
-def _bound(column: NestedField, bounds: Mapping[int, bytes] | None) -> Any:  # noqa: ANN401
+def nulls_in(file: DataFile, field_id: int, parts: Sequence[Any]) -> Verdict:
+    """Return whether a column is NULL in all rows of a file, in none, or perhaps in some.
+
+    Args:
+        file: The file.
+        field_id: The column.
+        parts: What known transforms of the column are in the file's partition.
+    """
+    if parts:  # A transform gives NULL for NULL only.
+        return "all" if any(value is None for value in parts) else "none"
+    rows = file.record_count
+    nulls = (file.null_value_counts or {}).get(field_id)
+    if nulls is None or (file.value_counts or {}).get(field_id) != rows:
+        return "some"
+    if nulls == 0:
+        return "none"
+    return "all" if nulls == rows else "some"
+
+
+def parts_of(file: DataFile, spec: PartitionSpec) -> list[tuple[PartitionField, Any]]:
+    """Return the fields of a file's partition whose transforms are known, and their values."""
+    return [
+        (field, file.partition[at])
+        for at, field in enumerate(spec.fields)
+        if not isinstance(field.transform, VoidTransform | UnknownTransform)
+    ]
+
+
+def bound_of(column: NestedField, bounds: Mapping[int, bytes] | None) -> Any:  # noqa: ANN401
     """Return a column's bound; None if it is not known, or not of the column's type."""
     data = (bounds or {}).get(column.field_id)
     try:

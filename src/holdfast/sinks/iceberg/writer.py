@@ -57,6 +57,8 @@ class IcebergWriterSpec:
     may_lack: MayLack = frozenset()
     # A filter that is true for all rows of the output.
     where: Where | None = None
+    # The columns that have a value in all rows of the output.
+    on: tuple[str, ...] = ()
     # Storage options with credentials: they are sent with the task and never stored.
     io_properties: Mapping[str, str] = field(repr=False)
     vendor: Vendor | None = field(default=None, repr=False)
@@ -78,10 +80,11 @@ class IcebergTaskWriter:
         """Open nothing yet: a task without rows leaves no file."""
         self._table = spec.table
         self._may_lack = spec.may_lack
-        self._where = spec.where
+        self._where, self._on = spec.where, spec.on
         self._task_name = task_name
         self._open_files_max = open_files_max
         self._schema = Schema.model_validate_json(spec.schema_json)
+        self._names = [field.name for field in self._schema.fields]
         self._spec = PartitionSpec.model_validate_json(spec.spec_json)
         self._options = WriteOptions.of(spec.table, spec.properties)
         self._properties = dict(spec.properties)
@@ -137,7 +140,25 @@ class IcebergTaskWriter:
         rows = self._conformer[1](batch)
         self._limits.check(rows)
         self._refuse_outside(rows)
+        self._refuse_null_keys(rows)
         return rows
+
+    def _refuse_null_keys(self, rows: pa.RecordBatch) -> None:
+        """Refuse rows that an upsert could not find again: NULL equals nothing.
+
+        Raises:
+            ValueMisfitError: There are such rows.
+        """
+        for name in self._on:
+            nulls = rows.column(self._names.index(name)).null_count
+            if nulls:
+                raise ValueMisfitError(
+                    table=self._table,
+                    column=name,
+                    problem=f"it is NULL in {nulls:,} of {rows.num_rows:,} rows, and rows are "
+                    "merged on it",
+                    cure="leave these rows out of the output, or merge on other columns",
+                )
 
     def _refuse_outside(self, rows: pa.RecordBatch) -> None:
         """Refuse rows for which the filter of an overwrite is not true.

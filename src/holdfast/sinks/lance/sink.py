@@ -32,6 +32,7 @@ from holdfast.sinks.base import (
     Change,
     ColumnPath,
     Filter,
+    KeyReaderSpec,
     Loss,
     MarkFound,
     MayLack,
@@ -130,15 +131,35 @@ class LanceSink(StagedFiles):
         with damage_at(self.name):
             return added_columns(began, view.schema)
 
+    def key_meaning(self, _view: TableView, _on: Sequence[str]) -> str:
+        """Refuse: rows of a dataset are not replaced by a key.
+
+        Raises:
+            UnsupportedTableError: Always.
+        """
+        raise self._cannot_filter()
+
+    def key_reader(self, _view: TableView, _on: Sequence[str]) -> KeyReaderSpec:
+        """Refuse: rows of a dataset are not replaced by a key.
+
+        Raises:
+            UnsupportedTableError: Always.
+        """
+        raise self._cannot_filter()
+
     def writer_spec(
-        self, view: TableView, may_lack: MayLack = frozenset(), where: Filter | None = None
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),
+        where: Filter | None = None,
+        on: Sequence[str] = (),
     ) -> LanceWriterSpec:
         """Return what executors need to write to this dataset.
 
         Raises:
-            UnsupportedTableError: There is a filter.
+            UnsupportedTableError: There is a filter, or rows are to be found by a key.
         """
-        if where is not None:
+        if where is not None or on:
             raise self._cannot_filter()
         stored = view.handle.dataset.schema.remove_metadata()
         return LanceWriterSpec(
@@ -305,7 +326,7 @@ class LanceSink(StagedFiles):
             raise UnsupportedTableError(
                 table=self.name, what="a Lance dataset has no partitions", cure="call overwrite"
             )
-        if change.removes == "where":
+        if change.removes in {"where", "keys"}:
             raise self._cannot_filter()
         return loss_of(self._place, view.handle.dataset, change, name)
 
@@ -320,8 +341,8 @@ class LanceSink(StagedFiles):
     def _cannot_filter(self) -> UnsupportedTableError:
         return UnsupportedTableError(
             table=self.name,
-            what="rows of a Lance dataset cannot be replaced by a filter",
-            cure="call overwrite without where, or replace rows of an Iceberg table",
+            what="rows of a Lance dataset cannot be replaced by a filter or a key",
+            cure="call overwrite without where, or write to an Iceberg table",
         )
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
