@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from holdfast.model.history import RunStatus
     from holdfast.model.limits import Limits
     from holdfast.model.report import Report
-    from holdfast.run import Run, runs
+    from holdfast.opening import runs
+    from holdfast.run import Run
     from holdfast.sinks.targets import Create, IcebergTable, LanceTable
     from holdfast.sources.files import FilesScan, scan_files
     from holdfast.sources.materialized import Materialized, materialize
@@ -29,7 +30,8 @@ _HOMES = {
     "holdfast.model.history": ("RunStatus",),
     "holdfast.model.limits": ("Limits",),
     "holdfast.model.report": ("Report",),
-    "holdfast.run": ("Run", "runs"),
+    "holdfast.opening": ("runs",),
+    "holdfast.run": ("Run",),
     "holdfast.sinks.targets": ("Create", "IcebergTable", "LanceTable"),
     "holdfast.sources.files": ("FilesScan", "scan_files"),
     "holdfast.sources.materialized": ("Materialized", "materialize"),

@@ -9,7 +9,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from holdfast.errors import MissingExtraError, SettingsError
+from holdfast.engine.watch import of_each, run_ids, status
+from holdfast.errors import LedgerDamagedError, MissingExtraError, SettingsError
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ports import Ports
+from holdfast.model.history import RunStatus
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target
 from holdfast.sources.base import PinnedScan
@@ -206,3 +210,57 @@ def _settings_under(session: SparkSession | None, prefix: str) -> dict[str, str]
     from holdfast.spark.session import settings_under  # noqa: PLC0415 - pyspark is optional.
 
     return settings_under(session, prefix)
+
+
+def refuse_on_lance(target: Target, mode: str, *, by_filter: bool) -> None:
+    """Refuse what cannot be done to a Lance dataset.
+
+    Raises:
+        SettingsError: The target is a dataset, and rows are replaced by partitions, key or filter.
+    """
+    by = {"overwrite_partitions": "partitions", "upsert": "a key"}.get(mode, "")
+    lacks = by or ("a filter" if by_filter else "")
+    if lacks and isinstance(target, LanceTable):
+        raise SettingsError(
+            what=f"{target.uri} is a Lance dataset, whose rows are replaced without {lacks}",
+            cure="call overwrite",
+        )
+
+
+CURE_OF_CREATE = (
+    "hf.Create() without a schema creates the table with the input's columns, not with the "
+    "transform's: ALTER the table so that the output fits, and run the same script again; or drop "
+    "it, give hf.Create(schema=...), and start under another run id"
+)
+
+
+# ---- All runs of a store
+
+
+def runs(
+    store: str | None = None, *, store_options: Mapping[str, str] | None = None
+) -> list[RunStatus]:
+    """Return the state of every run in a store. Reads only the ledgers.
+
+    A run whose ledger cannot be read is "damaged", with the reason in `error`. A folder that is not
+    a run is left out. Neither hides the other runs.
+
+    Args:
+        store: The store's URI; by default as for `Run`.
+        store_options: As for `Run`.
+
+    Raises:
+        SettingsError: No store is named.
+        StoreUnavailableError: The store does not answer.
+    """
+    uri, storage = open_store(store, store_options, active_session())
+    return of_each(
+        lambda run_id: _status(Ledger.open(run_id, uri, storage, Ports())), run_ids(storage, uri)
+    )
+
+
+def _status(ledger: Ledger) -> RunStatus:
+    try:
+        return status(ledger)
+    except LedgerDamagedError as error:
+        return RunStatus.damaged(ledger.run_id, f"{error.uri}: {error.reason}")

@@ -23,9 +23,8 @@ from holdfast.engine.options import (
     WriteOptions,
 )
 from holdfast.engine.resolve import refuse_doubt
-from holdfast.engine.watch import of_each, quarantine_chunks, refuse_unknown, run_ids, status
+from holdfast.engine.watch import quarantine_chunks, refuse_unknown, status
 from holdfast.errors import (
-    LedgerDamagedError,
     RunAbortedError,
     RunUnfinishedError,
     SchemaMismatchError,
@@ -39,17 +38,17 @@ from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Identity
 from holdfast.model.report import Report
 from holdfast.model.stored import encode_run_id
-from holdfast.opening import active_session, open_store, open_table
+from holdfast.opening import (
+    CURE_OF_CREATE,
+    active_session,
+    open_store,
+    open_table,
+    refuse_on_lance,
+)
 from holdfast.progress.watching import shown
 from holdfast.sinks.base import Filter, Sink, WriterSpec
 from holdfast.sinks.conform import Conformer
-from holdfast.sinks.targets import (
-    Create,
-    LanceTable,
-    Target,
-    asked_target,
-    target_of,
-)
+from holdfast.sinks.targets import Create, Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
 from holdfast.spark import SparkDataFrame, SparkSession
@@ -310,30 +309,27 @@ class Run:
         """Transform rows and merge them into a table: each takes the place of the row of its key.
 
         Rows whose key is not in the table are added; rows of the table whose key is not among the
-        new ones stay. All in one atomic commit, exactly once; resumes like `append`, whose
-        arguments have the same meaning here. Table files that hold replaced rows are written anew
-        without them; other files are not touched.
+        new ones stay. Resumes like `append`, whose arguments have the same meaning here. Files that
+        hold replaced rows are written anew without them; others are not touched.
 
         Args:
             source: As for `overwrite`.
             to: An Iceberg table: `catalog.namespace.table` or `hf.IcebergTable`.
-            on: The column or columns of the table on which rows are merged. They have a value in
-                every new row, and no two new rows have the same. If several rows of the table have
-                it, the new row takes the place of all.
-            key: The column or columns that identify a DataFrame's rows, if not those of `on`.
+            on: The column or columns to merge on. Every new row has a value there, and no two have
+                the same. If several rows of the table have it, the new row replaces them all.
+            key: As for `append`; by default `on`.
             transform: As for `append`.
             batch_format: As for `append`.
             batch_rows: As for `append`.
             one_to_one: As for `append`.
             checkpoint_every: As for `append`.
-            missing_columns: As for `append`: columns are not merged, a row is replaced whole.
+            missing_columns: As for `append`: a row is replaced whole.
             retries: As for `append`.
             on_error: As for `append`. A row that is set aside leaves the table's row as it is.
             max_errors: As for `append`.
             cost: As for `append`.
             if_table_changed: As for `overwrite`.
-            isolation_level: "serializable": rows that others add meanwhile are replaced, too;
-                "snapshot": they stay, even if a new row has their key.
+            isolation_level: As for `overwrite`; "snapshot" may leave a key in two rows.
             based_on: As for `overwrite`.
 
         Raises:
@@ -343,9 +339,7 @@ class Run:
             TableChangedError: The rows have changed, and the run depends on them.
             HoldfastError: As for `append`.
         """
-        options = self._options(locals())
-        if not options.on_columns:
-            raise SettingsError(what=f"on={on!r}", cure="name the columns to merge on")
+        options = self._options({**locals(), "on": () if on is None else on})
         if key is None and not isinstance(source, Scan | Materialized):
             key = options.on_columns
         return self._write("upsert", source, to, key, options, None)
@@ -551,13 +545,7 @@ class Run:
         started, target = time.monotonic(), asked_target(to)
         if not (create is None or isinstance(create, Create)):
             raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
-        by = {"overwrite_partitions": "partitions", "upsert": "a key"}.get(mode, "")
-        if isinstance(target, LanceTable) and (by or options.where):
-            lacks = by or "a filter"
-            raise SettingsError(
-                what=f"{target.uri} is a Lance dataset, whose rows are replaced without {lacks}",
-                cure="call overwrite",
-            )
+        refuse_on_lance(target, mode, by_filter=options.where is not None)
         given = open_input(source, key)
         if given.identity:  # Comparing the files of a scan costs next to nothing.
             options = replace(options, verify_input="keys")
@@ -599,7 +587,7 @@ class Run:
                 report = driver.write(view, identity, options)
         except SchemaMismatchError as error:
             if create is not None and create.schema is None and options.transform is not None:
-                error.cure = _CURE_OF_CREATE
+                error.cure = CURE_OF_CREATE
             raise
         spark.forget_cached_table(given.session, target)
         warn_of_doubts(report)
@@ -609,39 +597,3 @@ class Run:
             unindexed_rows=sink.unindexed_rows(),
         )
         return report if given.compares else replace(report, input_compared=None)
-
-
-_CURE_OF_CREATE = (
-    "hf.Create() without a schema creates the table with the input's columns, not with the "
-    "transform's: ALTER the table so that the output fits, and run the same script again; or drop "
-    "it, give hf.Create(schema=...), and start under another run id"
-)
-
-
-def runs(
-    store: str | None = None, *, store_options: Mapping[str, str] | None = None
-) -> list[RunStatus]:
-    """Return the state of every run in a store. Reads only the ledgers.
-
-    A run whose ledger cannot be read is "damaged", with the reason in `error`. A folder that is not
-    a run is left out. Neither hides the other runs.
-
-    Args:
-        store: The store's URI; by default as for `Run`.
-        store_options: As for `Run`.
-
-    Raises:
-        SettingsError: No store is named.
-        StoreUnavailableError: The store does not answer.
-    """
-    uri, storage = open_store(store, store_options, active_session())
-    return of_each(
-        lambda run_id: _status(Ledger.open(run_id, uri, storage, Ports())), run_ids(storage, uri)
-    )
-
-
-def _status(ledger: Ledger) -> RunStatus:
-    try:
-        return status(ledger)
-    except LedgerDamagedError as error:
-        return RunStatus.damaged(ledger.run_id, f"{error.uri}: {error.reason}")

@@ -12,7 +12,7 @@ Fault = Literal["kill", "stop", "error"]
 FAULTS: tuple[Fault, ...] = ("kill", "stop", "error")
 
 Process = Literal["driver", "task"]
-Verb = Literal["append", "overwrite", "overwrite_partitions"]
+Verb = Literal["append", "overwrite", "overwrite_partitions", "upsert"]
 
 # What leads to the step. A job: the first start. replay: a task is killed when its chunk is
 # durable. withdrawal: a staged file is gone at the second start. mistake: the transform fails for
@@ -241,7 +241,7 @@ def _replace_cells(known: Sequence[Cell]) -> list[Cell]:
         rest = [cell for cell in known if cell.step not in left_out]
         some = [replace(cell, is_lance=is_lance, verb=verb) for cell in rng.sample(rest, _SAMPLED)]
         found += new + some
-    return found + _filter_cells()
+    return found + _filter_cells() + _upsert_cells()
 
 
 def _filter_cells() -> list[Cell]:
@@ -258,6 +258,28 @@ def _filter_cells() -> list[Cell]:
     )
     return [
         Cell(step=step, of=of, story=story, fault=fault, verb="overwrite", has_filter=True)
+        for step, of, story in steps
+        for fault in FAULTS
+    ]
+
+
+def _upsert_cells() -> list[Cell]:
+    """Return the cells of an upsert: those that only it reaches, and around it."""
+    steps: tuple[tuple[str, Process, Story], ...] = (
+        ("before-index", "task", "job"),
+        ("after-index", "task", "job"),
+        ("before-indexed", "driver", "job"),
+        ("after-indexed", "driver", "job"),
+        ("before-rewrite", "task", "job"),
+        ("after-rewrite", "task", "job"),
+        ("after-rewritten", "driver", "job"),
+        ("after-loss", "driver", "conflict"),
+        ("after-removal", "driver", "conflict"),
+        ("before-post", "driver", "job"),
+        ("after-post", "driver", "job"),
+    )
+    return [
+        Cell(step=step, of=of, story=story, fault=fault, verb="upsert")
         for step, of, story in steps
         for fault in FAULTS
     ]

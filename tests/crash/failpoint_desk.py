@@ -133,10 +133,11 @@ class _Game:
             self.rows.pop(POISON)
         else:
             self.before = [*((id_, -1) for id_ in range(ROWS)), _ELSEWHERE]
-        if self.has_filter:  # In the file of rows that go.
+        has_rest = self.has_filter or self.verb == "upsert"
+        if has_rest:  # In the file of rows that go.
             self.before.insert(3, (50, -1))
             self.rows.append((50, -1))
-        if self.verb == "overwrite_partitions" or self.has_filter:
+        if self.verb == "overwrite_partitions" or has_rest:
             self.rows.append(_ELSEWHERE)
 
     def prepare(self, cell: Cell) -> None:

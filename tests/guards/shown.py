@@ -246,7 +246,7 @@ SHOWN_GUARDS = (
     ),
     Guard(
         name="a list in Python goes on after damage",
-        file="run.py",
+        file="opening.py",
         before="    except LedgerDamagedError as error:\n",
         after="    except ZeroDivisionError as error:\n",
         test=_LOOK,

@@ -69,8 +69,8 @@ WHERE_GUARDS = (
     Guard(
         name="filter: without a count of NULL a file is read",
         file=_FILTER,
-        before="if nulls is None or (self._file.value_counts or {}).get(field_id) != rows:\n"
-        '            return "some"\n        if nulls == 0:\n',
+        before="if nulls is None or (file.value_counts or {}).get(field_id) != rows:\n"
+        '        return "some"\n    if nulls == 0:\n',
         after="if not nulls:\n",
         test=f"{_WHERE} -k known_to_have_no_null",
     ),

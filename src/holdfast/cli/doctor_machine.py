@@ -20,7 +20,7 @@ from holdfast._version import __version__
 from holdfast.errors import HoldfastError
 from holdfast.model.report import counted, readable_size, readable_time
 from holdfast.storage.port import Storage
-from holdfast.worker.checkup import CheckupPlan
+from holdfast.worker.reports import CheckupPlan
 
 # ---- A finding: what one check saw, and how to fix it
 

@@ -78,7 +78,7 @@ class WriteOptions:
     # The rows that go, if not all: those for which this filter is true.
     where: Filter | None = None
     # The columns on which rows are merged: a new row takes the place of old ones with its values.
-    on: str | Sequence[str] = ()
+    on: str | Sequence[str] | None = None
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -100,6 +100,9 @@ class WriteOptions:
         if self.where is not None and not self.where:
             cure = "give a filter, or leave it out to replace all rows"
             raise SettingsError(what=f"where={self.where!r}", cure=cure)
+        if self.on is not None and not _are_names(self.on_columns):
+            cure = "name the column, or the columns, to merge on; each once"
+            raise SettingsError(what=f"on={self.on!r}", cure=cure)
         _whole_number("based_on", self.based_on, least=1, optional=True)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)
@@ -131,7 +134,7 @@ class WriteOptions:
     @property
     def on_columns(self) -> tuple[str, ...]:
         """The columns on which rows are merged."""
-        return (self.on,) if isinstance(self.on, str) else tuple(self.on)
+        return (self.on,) if isinstance(self.on, str) else tuple(self.on or ())
 
     @property
     def where_text(self) -> str:
@@ -198,6 +201,11 @@ def _whole_number(name: str, value: int | None, *, least: int, optional: bool) -
     if type(value) is not int or value < least:
         cure = f"give a whole number of at least {least}{', or None' if optional else ''}"
         raise SettingsError(what=f"{name}={value!r}", cure=cure)
+
+
+def _are_names(names: tuple[Any, ...]) -> bool:
+    given = [name for name in names if isinstance(name, str) and name]
+    return bool(names) and len(set(given)) == len(names)
 
 
 def _true_or_false(name: str, value: object) -> None:

@@ -24,8 +24,7 @@ from holdfast.pages.charts import (
     time_ticks,
 )
 from holdfast.pages.facts import Facts
-from holdfast.pages.flats import Flat
-from holdfast.pages.timeline import Timeline
+from holdfast.pages.timeline import Flat, Timeline
 from holdfast.palette import FAILED, KEPT, NEW, PLAIN, SOFT, WAITING, Ink
 
 END_WORDS = {

@@ -9,6 +9,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from holdfast.model.coverage import PinnedFile, Span
 from holdfast.storage.port import ObjectChangedError, Storage
-from holdfast.storage.runtime import io_runtime
+from holdfast.storage.runtime import io_runtime, read_ahead
 
 # Numbers of rows in a file.
 Numbers = npt.NDArray[np.int64]
@@ -229,6 +230,62 @@ def ask_footer(storage: Storage, file: PinnedFile) -> Future[bytes]:
         lambda: read_footer(storage, file.uri, file.size_bytes, file.tag),
         min(file.size_bytes, TAIL_BYTES),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetSource:
+    """A file that is known by its path and size, read row group by row group."""
+
+    storage: Storage
+    footer: bytes
+    leaves: pq.ParquetSchema
+    pinned: PinnedFile
+
+    @classmethod
+    def of(
+        cls, storage: Storage, path: str, size_bytes: int, deletes: tuple[str, ...] = ()
+    ) -> ParquetSource:
+        """Read a file's footer.
+
+        Raises:
+            NoParquetError: It is not a Parquet file.
+            FileNotFoundError: The file is gone.
+        """
+        footer = read_footer(storage, path, size_bytes, "")
+        metadata = parse_footer(footer)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        pinned = PinnedFile(
+            uri=path,
+            size_bytes=size_bytes,
+            tag="",  # A data file is never written again under its name.
+            group_rows=tuple(group.num_rows for group in groups),
+            group_bytes=tuple(group.total_byte_size for group in groups),
+            deletes=deletes,
+        )
+        return cls(storage=storage, footer=footer, leaves=metadata.schema, pinned=pinned)
+
+    @property
+    def own(self) -> pa.Schema:
+        """The file's columns, in Arrow's terms."""
+        return self.leaves.to_arrow_schema()
+
+    def groups(
+        self, wanted: Callable[[pa.Schema], Iterable[str]], numbers: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """Yield the rows of row groups, one after the other.
+
+        Args:
+            wanted: Chooses from the file's columns.
+            numbers: The row groups to read; by default all.
+        """
+        footer: Future[bytes] = Future()
+        footer.set_result(self.footer)
+        opened = OpenFile(self.storage, self.pinned, footer, wanted)
+        if numbers is None:
+            numbers = range(len(self.pinned.group_rows))
+        asked = read_ahead(numbers, size_of=opened.size_bytes, ask=opened.fetch, at_least=1)
+        for number, pieces in asked:
+            yield number, opened.batches(number, pieces)
 
 
 def _pinned_metadata(file: PinnedFile, footer: Future[bytes]) -> pq.FileMetaData:

@@ -35,9 +35,8 @@ from holdfast.model.lasting import passes_by_text, text_lasts
 from holdfast.sources.materialized import WritePlan
 from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.spark.bootstrap import REPORT_SCHEMA, bootstrap
-from holdfast.worker.checkup import CheckupPlan
 from holdfast.worker.replay import ITEM_COLUMN
-from holdfast.worker.reports import TaskReport
+from holdfast.worker.reports import CheckupPlan, TaskReport
 from holdfast.worker.task import ItemPlan, TaskPlan
 
 # ---- Run plans as Spark jobs: mapInArrow, then collect the tasks' reports

@@ -10,9 +10,11 @@ import json
 import linecache
 import os
 import socket
+import sys
 import sysconfig
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,9 +23,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from holdfast._version import __version__
 from holdfast.errors import InputChangedError, SchemaMismatchError
 from holdfast.model.lasting import code_lasts
 from holdfast.sinks.conform import ValueMisfitError
+from holdfast.storage.port import Storage, StorageError
 from holdfast.text import code_without_secrets, error_chain, printable
 from holdfast.worker.coverage import NullKeysError
 from holdfast.worker.transforms import PerRow, PerWorker, TransformOutputError
@@ -276,3 +280,55 @@ def _shown(value: pa.Scalar) -> str:
         return repr(value.as_py())
     except (OverflowError, ValueError):  # Python has no dates outside the years 1 to 9999.
         return str(value.value)
+
+
+# ---- A checkup: what one executor reports about itself; it changes nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What one task found."""
+
+    host: str
+    python: str
+    holdfast: str
+    pyarrow: str
+    # Unix seconds, by the executor's clock.
+    at: float
+    # Why the store cannot be reached from there; empty if it can, or if it was not checked.
+    store_error: str = ""
+
+    def to_json(self) -> str:
+        """Return the checkup as JSON for the driver."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckupPlan:
+    """What each task checks. Sent to executors, never stored."""
+
+    # None if no store is named.
+    store: str | None
+    storage: Storage | None
+
+    def run(self, batches: Iterator[Any], *, place: int, attempt: int) -> Checkup:  # noqa: ARG002
+        """Run the checks on an executor."""
+        for _ in batches:  # So that Spark sees its rows read.
+            pass
+        return Checkup(
+            host=socket.gethostname(),
+            python=f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})",
+            holdfast=__version__,
+            pyarrow=pa.__version__,
+            at=time.time(),
+            store_error=self._store_error(),
+        )
+
+    def _store_error(self) -> str:
+        if self.store is None or self.storage is None:
+            return ""
+        try:
+            self.storage.folders(self.store)
+        except StorageError as error:
+            return str(error)
+        return ""

@@ -78,6 +78,8 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         more = {"on_error": "quarantine", "max_errors": 2, "create": hf.Create(schema=schema)}
     if order["where"]:
         more = {"where": order["where"]}
+    if verb == "upsert":
+        more = {"on": "id"}
     report = getattr(run, verb)(
         scan or session.range(0, order["rows"], 1, order["places"]),
         to=to,

@@ -12,7 +12,7 @@ from holdfast.engine.watch import status
 from holdfast.errors import HoldfastError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.history import RunStatus
-from holdfast.run import runs
+from holdfast.opening import runs
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 from tests.fakes.cli_lake import CliLake, lake

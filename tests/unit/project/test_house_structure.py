@@ -67,6 +67,7 @@ ALONE = {
     "sources.lance_reader": "the executor's half",
     "spark.bootstrap": "pickled by value: nothing else may be in its module",
     "worker.checkpoints": "with `task` it would be a file of 730 lines",
+    "worker.key_index": "the executor's half",
     "worker.code_digest": "runs on the driver, unlike the rest of `worker`",
     "worker.quarantine": "failed rows have their own format",
     "worker.row_steps": "with `task` it would be a file of 910 lines",

@@ -37,9 +37,9 @@ from pyiceberg.types import (
 
 from holdfast.errors import SettingsError
 from holdfast.reading.iceberg_rows import ByFieldId, columns_to_read
+from holdfast.reading.parquet_file import ParquetSource
 from holdfast.sinks.base import Keys
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.rewrite_rows import ParquetSource
 from holdfast.sinks.iceberg.where import Verdict, bound_of, nulls_in, parts_of
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 

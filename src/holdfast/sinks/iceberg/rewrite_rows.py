@@ -15,8 +15,7 @@ from __future__ import annotations
 import base64
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -35,7 +34,6 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from holdfast.errors import InputChangedError, UnsupportedTableError
-from holdfast.model.coverage import PinnedFile
 from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.reading.iceberg_rows import (
     ByFieldId,
@@ -46,10 +44,8 @@ from holdfast.reading.iceberg_rows import (
 from holdfast.reading.parquet_file import (
     NoParquetError,
     Numbers,
-    OpenFile,
+    ParquetSource,
     UnreadableFileError,
-    parse_footer,
-    read_footer,
 )
 from holdfast.sinks.iceberg.data_file import (
     FileLayout,
@@ -63,8 +59,6 @@ from holdfast.sinks.iceberg.manifests import write_staged_manifest
 from holdfast.sinks.iceberg.rewrite import LiveFile
 from holdfast.sinks.iceberg.schemas import reads_as
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec, data_location
-from holdfast.storage.port import Storage
-from holdfast.storage.runtime import read_ahead
 from holdfast.text import in_short
 
 _COMPACT = "compact the table first: CALL <catalog>.system.rewrite_data_files('{table}')"
@@ -543,62 +537,6 @@ class _Judged:
     def mask(self, number: int) -> npt.NDArray[np.bool_]:
         """Return whether each row of a row group stays."""
         return np.unpackbits(self._bits[number], count=self._rows[number]).astype(bool)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParquetSource:
-    """A file that is being read."""
-
-    storage: Storage
-    footer: bytes
-    leaves: pq.ParquetSchema
-    pinned: PinnedFile
-
-    @classmethod
-    def of(
-        cls, storage: Storage, path: str, size_bytes: int, deletes: tuple[str, ...] = ()
-    ) -> ParquetSource:
-        """Read a file's footer.
-
-        Raises:
-            NoParquetError: It is not a Parquet file.
-            FileNotFoundError: The file is gone.
-        """
-        footer = read_footer(storage, path, size_bytes, "")
-        metadata = parse_footer(footer)
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        pinned = PinnedFile(
-            uri=path,
-            size_bytes=size_bytes,
-            tag="",  # A data file is never written again under its name.
-            group_rows=tuple(group.num_rows for group in groups),
-            group_bytes=tuple(group.total_byte_size for group in groups),
-            deletes=deletes,
-        )
-        return cls(storage=storage, footer=footer, leaves=metadata.schema, pinned=pinned)
-
-    @property
-    def own(self) -> pa.Schema:
-        """The file's columns, in Arrow's terms."""
-        return self.leaves.to_arrow_schema()
-
-    def groups(
-        self, wanted: Callable[[pa.Schema], Iterable[str]], numbers: Sequence[int] | None = None
-    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-        """Yield the rows of row groups, one after the other.
-
-        Args:
-            wanted: Chooses from the file's columns.
-            numbers: The row groups to read; by default all.
-        """
-        footer: Future[bytes] = Future()
-        footer.set_result(self.footer)
-        opened = OpenFile(self.storage, self.pinned, footer, wanted)
-        if numbers is None:
-            numbers = range(len(self.pinned.group_rows))
-        asked = read_ahead(numbers, size_of=opened.size_bytes, ask=opened.fetch, at_least=1)
-        for number, pieces in asked:
-            yield number, opened.batches(number, pieces)
 
 
 def _live(first: int, rows: int, deleted: Numbers | None) -> npt.NDArray[np.bool_]:
