@@ -15,6 +15,7 @@ from tests.guards.shown import SHOWN_GUARDS
 from tests.guards.storage import STORAGE_GUARDS
 from tests.guards.stored import STORED_GUARDS
 from tests.guards.tables import TABLE_GUARDS
+from tests.guards.upsert import UPSERT_GUARDS
 from tests.guards.values import VALUE_GUARDS
 from tests.guards.where import WHERE_GUARDS
 
@@ -541,4 +542,5 @@ GUARDS = (
     *SHOWN_GUARDS,
     *VALUE_GUARDS,
     *WHERE_GUARDS,
+    *UPSERT_GUARDS,
 )

@@ -30,6 +30,7 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Indexed, Rewritten
 from holdfast.model.report import Report
 from holdfast.sinks.base import Change, Outcome, RunMark, TableView
+from holdfast.sinks.iceberg.matching import IcebergKeyReader
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.worker.key_index import IndexPlan
 from holdfast.worker.replay import RewritePlan
@@ -409,3 +410,22 @@ def test_no_rows_change_nothing(made: Merged) -> None:
     """There is no key to look for."""
     report = made.start()
     assert (made.rows, report.rows, report.replaced_rows) == (OLD, 0, 0)
+
+
+@pytest.mark.parametrize("key", [0, 9, 100, 109, 305])
+def test_a_key_at_the_edge_of_a_file_is_found(key: int, made: Merged) -> None:
+    """Bounds include the values that they name."""
+    report = made.start(key)
+    assert made.rows == OLD | {key: "new"}
+    assert report.replaced_rows == 1
+
+
+def test_an_index_that_lacks_keys_is_not_used(
+    made: Merged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the others would be there twice."""
+    keys = IcebergKeyReader.keys
+    monkeypatch.setattr(IcebergKeyReader, "keys", lambda *args: list(keys(*args))[1:])
+    with pytest.raises(JobFailedError, match="does not hold the keys of all staged rows"):
+        made.start(3, 305)
+    assert made.rows == OLD
