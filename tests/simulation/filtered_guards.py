@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from holdfast.engine import cleanup
-from holdfast.engine.base import Rewrites
+from holdfast.engine.base import Indexes, Rewrites
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_rewrites
-from holdfast.model.work import Rewrite
+from holdfast.model.records import PartReference
+from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Loss, TableView
+from holdfast.worker.key_index import KeyIndex
 from tests.simulation import filtered_table
 from tests.simulation.filtered_table import FilteredTable
 
 # ruff: noqa: SLF001, PT008 - the product is taken apart on purpose.
 
 _loss = FilteredTable.loss
+_index = Indexes.of
+_state_of = filtered_table.state_of
 _written = cleanup._written
 
 
@@ -53,6 +57,19 @@ def _written_without_the_rest(ledger: Ledger, parts: Sequence[str]) -> dict[int,
     }
 
 
+def _last_index(
+    indexes: Indexes, view: TableView, groups: Sequence[StagedGroup], work: PartReference
+) -> KeyIndex:
+    """Act as a commit that takes the last index, whatever rows it is of."""
+    known = indexes.ledger.log.indexed
+    return _index(indexes, view, groups, replace(work, name=known[-1].work) if known else work)
+
+
+def _state_without_keys(path: str, others: Iterable[str]) -> str:
+    """Act as a table for which a file that was searched stays searched, whatever the keys."""
+    return _state_of(path, [other for other in others if not other.startswith("index-")])
+
+
 FILTERED_GUARDS: dict[str, Callable[[], list[Any]]] = {
     "deletes in the state": lambda: [
         mock.patch.object(filtered_table, "state_of", lambda path, _deletes: path)
@@ -60,6 +77,10 @@ FILTERED_GUARDS: dict[str, Callable[[], list[Any]]] = {
     "rest of a file": lambda: [mock.patch.object(FilteredTable, "loss", _loss_without_the_rest)],
     "spared matches": lambda: [mock.patch.object(FilteredTable, "loss", _loss_of_added_rows)],
     "rewritten files there": lambda: [mock.patch.object(Rewrites, "known", _all_known)],
+    "index of the work": lambda: [mock.patch.object(Indexes, "of", _last_index)],
+    "keys in the state": lambda: [
+        mock.patch.object(filtered_table, "state_of", _state_without_keys)
+    ],
     "rest in use": lambda: [
         mock.patch.object(cleanup, "_written", _written_without_the_rest),
         mock.patch.object(FilteredTable, "live_files", lambda *_arguments: set()),

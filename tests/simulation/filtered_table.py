@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from holdfast.errors import SettingsError, StoreUnavailableError, TableChangedError
 from holdfast.model.work import Rewrite, StagedFile, StagedGroup
-from holdfast.sinks.base import Change, Filter, Loss, MayLack, RewriterSpec, TableView, WriterSpec
+from holdfast.sinks.base import (
+    Change,
+    Filter,
+    Loss,
+    MayLack,
+    Removes,
+    RewriterSpec,
+    TableView,
+    WriterSpec,
+)
 from holdfast.sinks.conform import ValueMisfitError
 from holdfast.storage.port import StorageError
 from tests.fakes.memory_table import MemorySnapshot, Removal
@@ -60,6 +69,8 @@ class _Chosen:
 
 class FilteredTable(SimTable):
     """An Iceberg table whose rows can be replaced by a filter."""
+
+    removes: Removes = "where"
 
     def __init__(self, world: World, *, empty: bool, file_rows: int | None) -> None:
         """Start with files of other writers, or with none."""
@@ -111,7 +122,7 @@ class FilteredTable(SimTable):
 
     def loss(self, view: TableView, change: Change, name: str) -> Loss:
         """Return what the filter removes, or which files must be rewritten before that."""
-        assert change.removes == "where"
+        assert change.removes == self.removes
         head = view.handle.head
         self._read_metadata("compute the loss", head)
         self._refuse_misfit(view)
@@ -140,13 +151,17 @@ class FilteredTable(SimTable):
 
     def rewriter(self, view: TableView, change: Change) -> RewriterSpec:
         """Return what tasks need to rewrite files."""
-        assert change.removes == "where"
+        assert change.removes == self.removes
         self._refuse_misfit(view)
         self.moments += 1
-        return _RewriterSpec(self)
+        return _RewriterSpec(self, change)
+
+    def going(self, ids: Sequence[int], change: Change) -> set[int]:  # noqa: ARG002
+        """Return which of some rows a change removes."""
+        return set(filter(goes, ids))
 
     # ---- what tasks do -----------------------------------------------------------------------
-    def rewrite(self, item: str, name: str) -> Rewrite:
+    def rewrite(self, item: str, name: str, change: Change) -> Rewrite:
         """Write the rows of a file that stay into a new one, unless all of them stay or go.
 
         Raises:
@@ -164,7 +179,8 @@ class FilteredTable(SimTable):
             raise FileNotFoundError(path)
         hidden = {id_ for delete in deletes for id_ in self.position_deletes[delete][path]}
         live = [id_ for id_ in self.files[path]["id"].to_pylist() if id_ not in hidden]
-        kept = [id_ for id_ in live if not goes(id_)]
+        going = self.going(live, change)
+        kept = [id_ for id_ in live if id_ not in going]
         removed, group = len(live) - len(kept), None
         if kept and removed:
             group = staged_group(name, rows=len(kept))
@@ -278,12 +294,12 @@ class FilteredTable(SimTable):
         found, deletes = _Chosen(), self._deletes_at(head)
         for file in self._live_files(head):
             path = file.path
-            verdict = self._verdict(path)
+            verdict = self._verdict(path, change)
             if verdict == "none" or (change.base is not None and path not in change.base):
                 continue
             if verdict == "some":
                 applied = [delete for delete in deletes if path in self._named_by(delete)]
-                state = state_of(path, applied)
+                state = state_of(path, [*applied, *([change.keys.name] if change.keys else [])])
                 known = change.rewritten.get(state)
                 if known is None:
                     found.targets[state] = json.dumps([state, path, applied])
@@ -297,13 +313,17 @@ class FilteredTable(SimTable):
             found.paths.add(path)
         return found
 
-    def _verdict(self, path: str) -> Verdict:
+    def _verdict(self, path: str, change: Change) -> Verdict:  # noqa: ARG002
         ids = self._listed[path]
         if ids and path in self.boundless:
             return "some"
         if not any(map(goes, ids)):
             return "none"
         return "all" if all(map(goes, ids)) else "some"
+
+    def _should_go(self, id_: int, ours: Sequence[int]) -> bool:  # noqa: ARG002
+        """Whether a row of the parent should be gone after a landing of other rows."""
+        return goes(id_)
 
     def _refuse_changed(self, head: int | None, base: frozenset[str]) -> None:
         """Refuse if others have done more than add rows."""
@@ -360,13 +380,12 @@ class FilteredTable(SimTable):
         rest = [file.path for group in landed.carried for file in group.files]
         if any(path not in self.files for path in rest):
             return
-        base = change.base
+        base, ours = change.base, self._ids_of([f for group in change.adds for f in group.files])
         stays = [
             id_
             for path, id_ in self.rows_at(landed.parent_id)
-            if not goes(id_) or (base is not None and path not in base)
+            if not self._should_go(id_, ours) or (base is not None and path not in base)
         ]
-        ours = self._ids_of([file for group in change.adds for file in group.files])
         wanted, found = sorted([*stays, *ours]), sorted(id_ for _, id_ in self.rows_at(snapshot_id))
         self._world.counts["landed with a rest"] += bool(rest)
         if found != wanted:
@@ -376,17 +395,19 @@ class FilteredTable(SimTable):
 @dataclass(frozen=True, slots=True)
 class _RewriterSpec:
     table: FilteredTable
+    change: Change
 
     def open(self, task_name: str) -> _Rewriter:
-        return _Rewriter(self.table, task_name)
+        return _Rewriter(self.table, self.change, task_name)
 
 
 @dataclass(slots=True)
 class _Rewriter:
     table: FilteredTable
+    change: Change
     task_name: str
     files: int = 0
 
     def rewrite(self, item: str) -> Rewrite:
         self.files += 1
-        return self.table.rewrite(item, f"{self.task_name}-{self.files - 1}")
+        return self.table.rewrite(item, f"{self.task_name}-{self.files - 1}", self.change)

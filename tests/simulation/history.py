@@ -28,9 +28,10 @@ from holdfast.worker.transforms import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance
-from tests.simulation.columns import filled
+from tests.simulation.columns import KEY, filled
 from tests.simulation.deeds import DEEDS
 from tests.simulation.filtered_table import WHERE, FilteredTable
+from tests.simulation.keyed_table import KeyedTable
 from tests.simulation.lance_table import LanceSimTable
 from tests.simulation.scale import scaled_down
 from tests.simulation.setting import Setting, TableFormat
@@ -142,7 +143,8 @@ class History:
             self.world.stalls[step] = (20.0, 300.0, LONG_S)[chance.of(3)]
         self.storage, self.before_sweep = SimStorage(self.world), SimStorage(self.world)
         self.storage.overwrites = self.setting.unsafe_store
-        iceberg = FilteredTable if self.setting.is_filtered else SimTable
+        filtered = KeyedTable if self.setting.is_keyed else FilteredTable
+        iceberg = filtered if self.setting.is_filtered else SimTable
         kind = LanceSimTable if self.setting.format == "lance" else iceberg
         self.table = kind(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
@@ -311,13 +313,14 @@ class History:
             table=self.table.name,
             table_uuid=view.uuid,
             branch="main",
-            mode="overwrite" if setting.replaces else "append",
+            mode=setting.mode,
             key=() if setting.is_scan else ("id",),
             input="scan" if setting.is_scan else "",
             session_time_zone="UTC",
             ansi_mode="true",
             version="",
-            where=WHERE if setting.is_filtered else "",
+            where=WHERE if setting.has_filter else "",
+            on=(KEY,) if setting.is_keyed else (),
         )
 
         options = self._options(ledger, view)
@@ -369,7 +372,8 @@ class History:
             "cost": 1.0 if setting.is_priced else 0.0,
             "allow_empty": True,
             "isolation_level": "snapshot" if setting.spares_others else "serializable",
-            "where": WHERE if setting.is_filtered else None,
+            "where": WHERE if setting.has_filter else None,
+            "on": KEY if setting.is_keyed else None,
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

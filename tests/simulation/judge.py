@@ -49,7 +49,8 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
     counts["calls"] = history.world.steps
     counts["landed"] = len(history.table.ever)
     counts["on lance"] = int(history.setting.format == "lance")
-    counts["by a filter"] = int(history.setting.is_filtered)
+    counts["by a filter"] = int(history.setting.has_filter)
+    counts["by a key"] = int(history.setting.is_keyed)
     counts["starts"] = len(history.starts)
     return Verdict(
         seed=seed,

@@ -14,7 +14,7 @@ from unittest import mock
 from holdfast.engine import base, commit, input_check, passes, resolve, takeover
 from holdfast.ledger import parts, row_files
 from holdfast.storage.runtime import IoRuntime
-from holdfast.worker import checkpoints, replay
+from holdfast.worker import checkpoints, key_index, replay
 from tests.simulation.setting import Setting
 
 _INLINE = IoRuntime(is_inline=True)
@@ -36,6 +36,7 @@ def scaled_down(setting: Setting) -> Iterator[None]:
         (passes, "_REPLAY_ITEM_BYTES", setting.replay_bytes),
         (resolve, "_OLD_AFTER_S", setting.old_after_s),
         (replay, "io_runtime", lambda: _INLINE),
+        (key_index, "io_runtime", lambda: _INLINE),
         (takeover, "_POLL_S", 5.0),
         (takeover, "_LATER_POLL_S", 20.0),
     ]

@@ -70,6 +70,8 @@ class Setting:
     # outside of it, until it is fixed.
     is_filtered: bool = False
     outside: frozenset[int] = frozenset()
+    # Whether it is not a filter, but the rows with a key of the run's rows that go.
+    is_keyed: bool = False
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
@@ -124,6 +126,16 @@ class Setting:
                     *([], ["old orphans"])[chance.of(2, 0.2)],
                     outside=frozenset({0} if chance.of(2, 0.1) else ()),
                 )
+                if chance.of(2):
+                    # More rows are more keys: what was searched for fewer must not count.
+                    grows = drawn.verify_input and chance.of(2) == 1
+                    drawn = replace(
+                        drawn,
+                        is_keyed=True,
+                        outside=frozenset(),
+                        input="grows" if grows else drawn.input,
+                        rival=drawn.rival or grows,
+                    )
         # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
         if "owner" in drawn.others and chance.of(2):
             drawn = drawn.as_slow()
@@ -160,6 +172,18 @@ class Setting:
             checkpoint_every=0.05,
             file_rows=None,
         )
+
+    @property
+    def mode(self) -> str:
+        """The mode of the run."""
+        if self.is_keyed:
+            return "upsert"
+        return "overwrite" if self.replaces else "append"
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether rows go for which a filter is true."""
+        return self.is_filtered and not self.is_keyed
 
     @property
     def key_type(self) -> pa.DataType:
