@@ -88,7 +88,8 @@ def run() -> dict[str, Any]:
     old = events(session).selectExpr("2 * id AS id", *(name for name in COLUMNS if name != "id"))
     ordered = old.repartitionByRange(_FILES, "id").sortWithinPartitions("id")
     ordered.writeTo(f"lake.{table}").option("distribution-mode", "none").append()
-    branches, figures = _Branches(session, table), {}
+    branches = _Branches(session, table)
+    figures: dict[str, Any] = {}
     try:
         for kind, share in _SPREADS.items():
             figures |= _seconds(stack, session, branches, kind, share)
