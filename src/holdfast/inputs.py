@@ -163,6 +163,25 @@ class MaterializedInput:
         return self._schema
 
 
+def key_of_upsert(
+    source: object, key: str | Sequence[str] | None, on: Sequence[str]
+) -> str | Sequence[str] | None:
+    """Return the key of an upsert's input: that of a DataFrame is `on`, unless it is given.
+
+    Raises:
+        SettingsError: None is given, and the DataFrame lacks the columns of `on`.
+    """
+    if key is not None or isinstance(source, Scan | Materialized):
+        return key
+    columns = getattr(source, "columns", on)
+    if lacks := [name for name in on if name not in columns]:
+        raise SettingsError(
+            what=f"the DataFrame has no column {lacks[0]!r}, which on= names, and there is no key=",
+            cure="name the columns that identify the DataFrame's rows: key=...",
+        )
+    return on
+
+
 def open_input(
     rows: SparkDataFrame | Scan | Materialized, key: str | Sequence[str] | None
 ) -> Input:

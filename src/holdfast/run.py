@@ -30,7 +30,7 @@ from holdfast.errors import (
     SchemaMismatchError,
     SettingsError,
 )
-from holdfast.inputs import open_input
+from holdfast.inputs import key_of_upsert, open_input
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import RunStatus
@@ -340,8 +340,7 @@ class Run:
             HoldfastError: As for `append`.
         """
         options = self._options({**locals(), "on": () if on is None else on})
-        if key is None and not isinstance(source, Scan | Materialized):
-            key = options.on_columns
+        key = key_of_upsert(source, key, options.on_columns)
         return self._write("upsert", source, to, key, options, None)
 
     def remaining(self, source: SparkDataFrame, *, key: str | Sequence[str]) -> SparkDataFrame:

@@ -134,7 +134,9 @@ class WriteOptions:
     @property
     def on_columns(self) -> tuple[str, ...]:
         """The columns on which rows are merged."""
-        return (self.on,) if isinstance(self.on, str) else tuple(self.on or ())
+        if self.on is None or isinstance(self.on, list | tuple):
+            return tuple(self.on or ())
+        return (str(self.on),) if isinstance(self.on, str) else ()
 
     @property
     def where_text(self) -> str:

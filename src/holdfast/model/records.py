@@ -49,7 +49,7 @@ _WORDS = {
     "ansi_mode": "the session's ANSI mode (spark.sql.ansi.enabled)",
     "version": "version=",
     "where": "its filter (where=)",
-    "on": "the columns that it merges on (on=)",
+    "on": "its merge key (on=)",
 }
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from holdfast.engine import base
 from holdfast.engine.cleanup import sweep
+from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
     DuplicateOutputError,
     JobFailedError,
@@ -26,12 +28,14 @@ from holdfast.errors import (
     TableChangedError,
     UnsupportedTableError,
 )
+from holdfast.inputs import key_of_upsert
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Indexed, Rewritten
 from holdfast.model.report import Report
 from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.matching import IcebergKeyReader
 from holdfast.sinks.iceberg.sink import IcebergSink
+from holdfast.sources.parquet import scan_parquet
 from holdfast.worker.key_index import IndexPlan
 from holdfast.worker.replay import RewritePlan
 from tests.fakes.iceberg_tables import Lake, new_table
@@ -354,7 +358,7 @@ def test_what_cannot_be_a_key_is_refused_at_once(made: Merged) -> None:
 def test_the_same_run_on_other_columns_is_another_run(made: Merged) -> None:
     """It has landed with those."""
     made.start(3)
-    with pytest.raises(RunMismatchError, match=r"merges on \(on=\) was \('id',\)"):
+    with pytest.raises(RunMismatchError, match=r"its merge key \(on=\) was \('id',\)"):
         made.start(3, on="name")
 
 
@@ -429,3 +433,21 @@ def test_an_index_that_lacks_keys_is_not_used(
     with pytest.raises(JobFailedError, match="does not hold the keys of all staged rows"):
         made.start(3, 305)
     assert made.rows == OLD
+
+
+@pytest.mark.parametrize("on", ["", [], (), ["id", "id"], ["id", ""], ["id", 5], 5])
+def test_what_names_no_columns_is_refused(on: Any) -> None:  # noqa: ANN401
+    """Before anything is opened."""
+    with pytest.raises(SettingsError, match="on="):
+        WriteOptions(on=on)
+    assert WriteOptions(on=["b", "a"]).on_columns == ("b", "a")
+
+
+def test_the_key_of_the_input_is_on_unless_it_is_given() -> None:
+    """A scan has none; a DataFrame must have the columns."""
+    df = SimpleNamespace(columns=["id", "text"])
+    assert key_of_upsert(df, None, ("id",)) == ("id",)
+    assert key_of_upsert(df, "text", ("id",)) == "text"
+    assert key_of_upsert(scan_parquet("s3://lake/in"), None, ("id",)) is None
+    with pytest.raises(SettingsError, match=r"no column 'name', which on= names"):
+        key_of_upsert(df, None, ("id", "name"))
