@@ -2,8 +2,9 @@
 
 Both sides publish the same list of files, in turns, each to a new table of one REST catalog. Ours
 asks for every file and merges the tasks' manifests; Java's `AppendFiles`, in Spark's JVM, is given
-the list and writes manifests for it. The files are copies of a small one. One more commit of ours
-has another writer beside it that commits every 10 s.
+the list and writes manifests for it. The files are copies of a small one, in the folders of a
+hundred partitions: the local S3 server reads a whole folder for each page of its listing. One more
+commit of ours has another writer beside it that commits every 10 s.
 
 HOLDFAST_BENCH_SCALE=0.01 tries it with a hundredth of the files.
 """
@@ -36,10 +37,12 @@ from holdfast.sinks.iceberg.manifests import (
 )
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.storage import objects
+from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.runtime import io_runtime
 from tests.stack_access import Stack
 
 _TASKS, _FILES_OF_A_TASK = max(100, int(10_000 * SCALE)), 10
+_FOLDERS = 100
 _ROUNDS = 5
 _RIVAL_EVERY_S = 10.0
 _COLUMNS = 10
@@ -118,18 +121,23 @@ def run() -> dict[str, Any]:
     staged = _Staged.of(stack)
     times = Times({"ours": [], "heads": [], "java": []})
     plans = Times({"ours": [], "java": []})
-    before_mb, manifests = _peak_mb(), 0
+    before_mb, manifests, listings = _peak_mb(), {}, []
     for number in range(_ROUNDS + 1):
         found = {"ours": staged.publish(), "heads": staged.publish(is_listed=False)}
-        manifests = len(_manifests(found["ours"][0]))
         table = _new_table(stack)
         found["java"] = (
             table,
             java.seconds(_APPEND, table.name.partition(".")[2], staged.paths, staged.size),
         )
-        for side, (sink, seconds) in found.items():
+        manifests = {side: _manifest_bytes(sink) for side, (sink, _) in found.items()}
+        listings.append(staged.list_folders())
+        order = list(found.items())
+        for side, (sink, seconds) in order[number % 3 :] + order[: number % 3]:
             plan_s = java.seconds(_PLAN, sink.name.partition(".")[2], "", staged.files)
-            print(f"  round {number} {side:<6} {seconds:6.2f} s, planned in {plan_s:.2f} s")
+            print(
+                f"  round {number} {side:<6} {seconds:6.2f} s, planned in {plan_s:.2f} s",
+                flush=True,
+            )
             if number:
                 times.seconds[side].append(seconds)
             if number and side in plans.seconds:
@@ -140,12 +148,14 @@ def run() -> dict[str, Any]:
         "ratio_with_a_head_per_file": times.ratio("heads", "java"),
         "files": staged.files,
         "tasks": _TASKS,
-        "manifests": manifests,
+        "manifest_bytes": {side: manifests[side] for side in plans.seconds},
         "planning_ratio": plans.ratio("ours", "java"),
         "driver_grown_mb": round(grown_mb, 1),
         "posts_beside_a_rival": staged.publish_beside_a_rival(),
-        "planned_s": round(statistics.median(plans.seconds["ours"]), 2),
+        **{f"planned_{name}": figures for name, figures in plans.figures().items()},
         **times.figures(),
+        # What limits us: a bare listing of the folders, which the store does beside us.
+        "listing_s": round(statistics.median(listings), 2),
     }
 
 
@@ -159,9 +169,9 @@ def _new_table(stack: Stack) -> IcebergSink:
     return sink
 
 
-def _manifests(sink: IcebergSink) -> list[Any]:
+def _manifest_bytes(sink: IcebergSink) -> list[int]:
     table = sink.load().handle
-    return list(table.current_snapshot().manifests(table.io))
+    return [manifest.manifest_length for manifest in table.current_snapshot().manifests(table.io)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +201,9 @@ class _Staged:
             copies = []
             for number in range(_FILES_OF_A_TASK):
                 copy = type(entry.data_file)(*entry.data_file._data)  # noqa: SLF001
-                copy[_FILE_PATH] = f"{folder}/{job}-{place:05d}-0-{number:05d}.parquet"
+                part = (place * _FILES_OF_A_TASK + number) % _FOLDERS
+                name = f"{job}-{place:05d}-0-{number:05d}.parquet"
+                copy[_FILE_PATH] = f"{folder}/part={part:02d}/{name}"
                 storage.put(copy[_FILE_PATH], data)
                 copies.append(copy)
             uri = f"{table.location()}/metadata/{job}-{place:05d}-0-m0.avro"
@@ -224,6 +236,14 @@ class _Staged:
         seconds = time.monotonic() - began
         objects._LISTED_FROM = least  # noqa: SLF001
         return sink, seconds
+
+    def list_folders(self) -> float:
+        """Return how long the store takes to list the folders."""
+        storage = ObjectStorage(self.stack.s3.store_options())
+        folders = sorted({path.rpartition("/")[0] for path in self.paths.split("\n")})
+        began = time.monotonic()
+        io_runtime().each(storage.list, folders)
+        return time.monotonic() - began
 
     def publish_beside_a_rival(self) -> int:
         """Publish while another writer commits; return how many posts that took."""

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import fastavro
 
-from holdfast.sinks.iceberg.rewrite import avro_file, blocks, encoded, parsed, read_header
+from holdfast.sinks.iceberg.manifests import avro_file, blocks, read_header
+from holdfast.sinks.iceberg.rewrite import encoded, parsed
 
 
 def avro_rows(data: bytes) -> list[dict[str, Any]]:

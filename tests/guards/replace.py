@@ -62,7 +62,7 @@ REPLACE_GUARDS = (
     ),
     Guard(
         name="replace: a file that is cut short is refused",
-        file="sinks/iceberg/rewrite.py",
+        file="sinks/iceberg/manifests.py",
         before="        if at > len(data):\n",
         after="        if False:\n",
         test=f"{_REWRITE} -k cannot_be_read",

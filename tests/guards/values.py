@@ -41,7 +41,7 @@ VALUE_GUARDS = (
     ),
     Guard(
         name="a copied manifest has the values of its original",
-        file="sinks/iceberg/manifests.py",
+        file="sinks/iceberg/snapshots.py",
         before="manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)",
         after=(
             "listed_manifest(group, _NO_SNAPSHOT).fetch_manifest_entry("

@@ -317,13 +317,17 @@ class _Names:
 
 def _many_of_a_folder(uris: Sequence[str]) -> list[_Names]:
     """Return the objects that are worth a listing."""
-    folders: dict[str, dict[str, str]] = {}
+    folders: dict[str, list[str]] = {}
     for uri in uris:
-        folders.setdefault(uri.rpartition("/")[0], {})[locations.split(uri)[1]] = uri
+        folders.setdefault(uri.rpartition("/")[0], []).append(uri)
     found = []
-    for folder, keys in folders.items():
-        if len(keys) < _LISTED_FROM:
+    for folder, inside in folders.items():
+        if len(inside) < _LISTED_FROM:
             continue
+        # Once for the folder: for each of 100,000 objects it takes longer than the rest.
+        beginning = locations.split(inside[0])[1].rpartition("/")[0]
+        start_of_name = len(folder) if beginning else len(folder) + 1
+        keys = {f"{beginning}{uri[start_of_name:]}": uri for uri in inside}
         is_sorted = folder.startswith(_SORTED)
         names = sorted(keys)
         step = _LISTED_AT_ONCE if is_sorted else len(names)

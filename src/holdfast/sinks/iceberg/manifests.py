@@ -14,31 +14,35 @@ handles the files one by one.
 
 A manifest holds the names of its files, so it cannot be copied as it is. Everything else that it
 records about them is kept.
-
-Each task writes manifests of its own, and a table with thousands of them is slow to read. They are
-merged before they are published. Avro files consist of blocks of entries, so those of equal headers
-are joined without decoding an entry: a manifest that is merged costs the driver a read, and its
-entries some microseconds each.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import json
 import math
+import os
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
-from pyiceberg.avro.codecs import KNOWN_CODECS, AvroCompressionCodec
+from pyiceberg.avro.codecs import (
+    CODEC_MAPPING_ICEBERG_TO_AVRO,
+    KNOWN_CODECS,
+    AvroCompressionCodec,
+)
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader, FloatReader, Reader
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
-from pyiceberg.conversions import from_bytes, to_bytes
-from pyiceberg.io import FileIO
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
@@ -57,19 +61,135 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, TableProperties
-from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.typedef import StructProtocol
-from pyiceberg.types import DoubleType, FloatType, IcebergType, PrimitiveType
+from pyiceberg.types import DoubleType, FloatType, IcebergType
 
 from holdfast.errors import LedgerDamagedError
-from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.stored import Count, typed
-from holdfast.model.work import Merge, StagedFile, StagedGroup
-from holdfast.sinks.iceberg.data_file import WriteOptions
-from holdfast.sinks.iceberg.rewrite import AvroHeader, blocks, read_header
-from holdfast.storage.port import Storage
-from holdfast.storage.runtime import io_runtime
+from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+
+# ---- Avro files: a header, then blocks of rows
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_SCHEMA, _CODEC = "avro.schema", "avro.codec"
+# As many are decoded at a time: one takes kilobytes, if the table has many columns.
+_BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroHeader:
+    """What an Avro file says about itself, and where its blocks begin."""
+
+    metadata: Mapping[str, bytes]
+    blocks_at: int
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of its rows, with all attributes."""
+        return cast("dict[str, Any]", json.loads(self.metadata[_SCHEMA]))
+
+
+def read_header(data: bytes) -> AvroHeader:
+    """Return an Avro file's header.
+
+    Raises:
+        ValueError: It is not an Avro file.
+    """
+    if not data.startswith(_MAGIC):
+        raise ValueError("not an Avro file")
+    found: dict[str, bytes] = {}
+    at = len(_MAGIC)
+    while True:
+        count, at = _number(data, at)
+        if count == 0:
+            return AvroHeader(metadata=found, blocks_at=at + _SYNC_BYTES)
+        if count < 0:  # Then its size in bytes follows.
+            count, (_, at) = -count, _number(data, at)
+        for _ in range(count):
+            name, at = _bytes(data, at)
+            found[name.decode()], at = _bytes(data, at)
+
+
+def blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the blocks of an Avro file: how many rows each has, and its decompressed bytes.
+
+    Raises:
+        ValueError: It is not an Avro file, is cut short, or its codec is not supported.
+    """
+    header = read_header(data)
+    codec = header.metadata.get(_CODEC, b"null").decode()
+    if codec not in KNOWN_CODECS:
+        raise ValueError(f"compressed with {codec!r}")
+    unpack = KNOWN_CODECS[codec]
+    at = header.blocks_at
+    while at < len(data):
+        rows, at = _number(data, at)
+        size, at = _number(data, at)
+        block = data[at : at + size]
+        at += size + _SYNC_BYTES
+        if at > len(data):
+            raise ValueError("it is cut short")
+        yield rows, unpack.decompress(block) if unpack else block
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _number(data, at)
+    return data[at : at + size], at + size
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Read an Avro number: seven bits per byte, with the sign in the lowest bit."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+def _number_bytes(value: int) -> bytes:
+    value, found = (value << 1) ^ (value >> 63), bytearray()
+    while value >> 7:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def avro_file(
+    schema: Mapping[str, Any], metadata: Mapping[str, bytes], rows: Iterable[bytes], codec: str
+) -> bytes:
+    """Return an Avro file of rows that are encoded by the schema.
+
+    Raises:
+        ValueError: The codec is not supported.
+    """
+    codec = CODEC_MAPPING_ICEBERG_TO_AVRO.get(codec, codec)
+    if codec not in KNOWN_CODECS:
+        raise ValueError(f"manifests cannot be compressed with {codec!r}")
+    header = {**metadata, _SCHEMA: json.dumps(schema).encode(), _CODEC: codec.encode()}
+    sync = os.urandom(_SYNC_BYTES)
+    out = io.BytesIO()
+    out.write(_MAGIC + _number_bytes(len(header)))
+    for name, value in header.items():
+        key = name.encode()
+        out.write(_number_bytes(len(key)) + key + _number_bytes(len(value)) + value)
+    out.write(_number_bytes(0) + sync)
+    left = iter(rows)
+    while some := list(islice(left, _BLOCK_ROWS)):
+        out.write(avro_block(len(some), b"".join(some), codec, sync))
+    return out.getvalue()
+
+
+def avro_block(rows: int, data: bytes, codec: str, sync: bytes) -> bytes:
+    """Return rows as a block of an Avro file with the codec and the sync marker."""
+    pack = KNOWN_CODECS[cast("AvroCompressionCodec", codec)]
+    packed, size = pack.compress(data) if pack else (data, len(data))
+    return _number_bytes(rows) + _number_bytes(size) + packed + sync
+
 
 # ---- Read manifests with their floating-point values intact
 
@@ -206,8 +326,33 @@ def avro_codec(properties: Mapping[str, str]) -> AvroCompressionCodec:
     return cast("AvroCompressionCodec", codec)
 
 
+class _Memory(OutputFile):
+    """Bytes that PyIceberg writes and no store is given yet."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.stream = _Kept()
+
+    def __len__(self) -> int:
+        return len(self.stream.getvalue())
+
+    def exists(self) -> bool:
+        return False
+
+    def to_input_file(self) -> InputFile:
+        raise NotImplementedError
+
+    def create(self, overwrite: bool = False) -> OutputStream:  # noqa: ARG002, FBT001, FBT002
+        return self.stream
+
+
+class _Kept(io.BytesIO):
+    def close(self) -> None:
+        """Keep the bytes: PyIceberg closes the stream before they are used."""
+
+
 def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest.
-    io: FileIO,
+    files: FileIO,
     uri: str,
     *,
     schema: Schema,
@@ -218,11 +363,12 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
     """Write one manifest over the data files and return it as a staged group."""
     unknown = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
     version: Literal[2] = 2
+    memory = _Memory(uri)
     with write_manifest(
         format_version=version,
         spec=spec,
         schema=schema,
-        output_file=io.new_output(uri),
+        output_file=memory,
         snapshot_id=unknown,
         avro_compression=avro_codec(properties),
     ) as writer:
@@ -237,9 +383,16 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
                 )
             )
     manifest = writer.to_manifest_file()
+    # PyIceberg writes a block for each entry, which is slow to read.
+    written = memory.stream.getvalue()
+    header, joined = read_header(written), Blocks(written)
+    for rows, block in blocks(written):
+        joined.add(rows, block)
+    data = joined.finished()
+    cast("HoldfastFileIO", files).storage.put(uri, data)
     return StagedGroup(
         path=uri,
-        size_bytes=manifest.manifest_length,
+        size_bytes=len(data),
         files=tuple(
             StagedFile(
                 path=data_file.file_path,
@@ -256,11 +409,12 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
                     manifest.partitions or [], spec.partition_type(schema).fields, strict=True
                 )
             ],
+            **_carried(header, data_files, b"".join(block for _, block in blocks(data))),
         },
     )
 
 
-class Summary(msgspec.Struct):
+class PartitionSummary(msgspec.Struct):
     """What a staged group records about one partition field, with bounds in hexadecimal."""
 
     contains_null: bool
@@ -273,7 +427,12 @@ class Detail(msgspec.Struct):
     """The part of a staged group that only Iceberg understands."""
 
     spec_id: Count
-    partitions: list[Summary]
+    partitions: list[PartitionSummary]
+    # A manifest's header, by digest, how many entries it has, and these: compressed, in Base64. All
+    # are empty if they are too large for a record.
+    header: str = ""
+    listed: Count = 0
+    entries: str = ""
 
 
 def detail_of(group: StagedGroup) -> Detail:
@@ -284,6 +443,74 @@ def detail_of(group: StagedGroup) -> Detail:
     """
     with damage_at(group.path):
         return typed(group.detail, Detail)
+
+
+# How much is compressed at once.
+_BLOCK_BYTES = 256 << 10
+
+
+class Blocks:
+    """An Avro file, made of entries that have the same header."""
+
+    def __init__(self, head: bytes) -> None:
+        """Begin like another Avro file: with its header, codec and sync marker."""
+        header = read_header(head)
+        head = head[: header.blocks_at]
+        self._sync = head[-_SYNC_BYTES:]
+        self._codec = header.metadata.get("avro.codec", b"null").decode()
+        self._written: list[bytes] = [head]
+        self._waiting: list[bytes] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self.size_bytes = len(head)
+
+    def add(self, rows: int, entries: bytes) -> None:
+        """Take entries."""
+        self._waiting.append(entries)
+        self._waiting_rows += rows
+        self._waiting_bytes += len(entries)
+        if self._waiting_bytes >= _BLOCK_BYTES:
+            self._end_block()
+
+    def finished(self) -> bytes:
+        """Return the whole file."""
+        if self._waiting:
+            self._end_block()
+        return b"".join(self._written)
+
+    def _end_block(self) -> None:
+        block = avro_block(self._waiting_rows, b"".join(self._waiting), self._codec, self._sync)
+        self._written.append(block)
+        self.size_bytes += len(block)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+
+# A driver keeps the records of all tasks: with 100,000 of them, at most 200 MB of entries.
+_CARRIED_CHARS, _UNPACKED_BYTES = 2_000, 1 << 20
+
+
+def _carried(header: AvroHeader, files: Sequence[DataFile], entries: bytes) -> dict[str, Any]:
+    """Return a manifest's entries as its record carries them, if they are small."""
+    text = base64.b64encode(zlib.compress(entries)).decode()
+    if len(text) > _CARRIED_CHARS or len(entries) > _UNPACKED_BYTES:
+        return {}
+    return {"header": header_digest(header), "listed": len(files), "entries": text}
+
+
+def header_digest(header: AvroHeader) -> str:
+    """Return a text that only manifests with the same header share."""
+    return hashlib.sha256(repr(sorted(header.metadata.items())).encode()).hexdigest()
+
+
+def carried_entries(group: StagedGroup, entries: str) -> bytes:
+    """Return the entries that a record carries.
+
+    Raises:
+        LedgerDamagedError: They cannot be read.
+    """
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(entries), _UNPACKED_BYTES)
+    except (ValueError, zlib.error) as error:
+        raise LedgerDamagedError(uri=group.path, reason=f"its entries: {error}") from error
 
 
 def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
@@ -329,249 +556,10 @@ def _summary_json(summary: PartitionFieldSummary, kind: IcebergType) -> dict[str
     }
 
 
-def _summary(value: Summary) -> PartitionFieldSummary:
+def _summary(value: PartitionSummary) -> PartitionFieldSummary:
     return PartitionFieldSummary.from_args(
         contains_null=value.contains_null,
         contains_nan=value.contains_nan,
         lower_bound=None if value.lower is None else bytes.fromhex(value.lower),
         upper_bound=None if value.upper is None else bytes.fromhex(value.upper),
     )
-
-
-# ---- Copies of staged groups: the store copies data files, manifests are rewritten
-
-_MANIFESTS_AT_ONCE = 8
-# PyIceberg's records offer no other way to change a field.
-_FILE_PATH = 1
-# Readers give a manifest's entries the id of its snapshot; ours are written without one.
-_NO_SNAPSHOT = 0
-
-
-def copied_groups(
-    table: Table, storage: Storage, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
-) -> list[StagedGroup]:
-    """Copy groups with all their files, and return the copies as staged.
-
-    Args:
-        table: The table, freshly loaded.
-        storage: How its files are reached.
-        groups: The groups to copy.
-        targets: Each group under its new names.
-
-    Raises:
-        LedgerDamagedError: A manifest lists other files than the ledger does.
-        FileNotFoundError: A data file or a manifest is gone.
-        StorageError: Storage failed.
-    """
-    pairs = list(zip(groups, targets, strict=True))
-    storage.copy({old: new for pair in pairs for old, new in _names(*pair).items()})
-    failpoint("before-manifest-copies")
-    with ThreadPoolExecutor(max_workers=_MANIFESTS_AT_ONCE) as pool:
-        return list(pool.map(lambda pair: _copied_manifest(table, *pair), pairs))
-
-
-def _names(group: StagedGroup, target: StagedGroup) -> dict[str, str]:
-    return {old.path: new.path for old, new in zip(group.files, target.files, strict=True)}
-
-
-def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> StagedGroup:
-    entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
-    data_files, names = [entry.data_file for entry in entries], _names(group, target)
-    if sorted(file.file_path for file in data_files) != sorted(names):
-        raise LedgerDamagedError(uri=group.path, reason="it lists different files than the ledger")
-    for file in data_files:
-        file[_FILE_PATH] = names[file.file_path]
-    return write_staged_manifest(
-        table.io,
-        target.path,
-        schema=table.schema(),
-        spec=table.specs()[detail_of(group).spec_id],
-        properties=table.properties,
-        data_files=data_files,
-    )
-
-
-# ---- Manifests of many tasks, joined to the size that the table wants
-
-_ENABLED = "commit.manifest-merge.enabled"
-# Manifests with other headers, as after a change of the table's schema, are joined apart.
-_KINDS_MAX = 8
-# How much is fetched at a time, and how much is compressed at once.
-_FETCHED_BYTES = 8 << 20
-_BLOCK_BYTES = 256 << 10
-_SYNC_BYTES = 16
-
-
-def merged_paths(table: Table, groups: Sequence[StagedGroup], name: str) -> list[str]:
-    """Return where manifests would be written that stand for those of groups.
-
-    Args:
-        table: The table, freshly loaded.
-        groups: The staged groups.
-        name: The beginning of the new names.
-
-    Raises:
-        UnsupportedTableError: The target size is not a number.
-    """
-    if table.properties.get(_ENABLED, "true").lower() == "false":
-        return []
-    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
-    most = sum(group.size_bytes for group in groups) // target + _KINDS_MAX
-    locations = SimpleLocationProvider(table.location(), table.properties)
-    return [
-        locations.new_metadata_location(f"{name}-merged-{number:05d}.avro")
-        for number in range(min(most, len(groups) // 2))
-    ]
-
-
-def merged_manifests(
-    table: Table, storage: Storage, groups: Sequence[StagedGroup], paths: Sequence[str]
-) -> list[Merge]:
-    """Write manifests of the table's target size that list the files of groups.
-
-    Groups of other partition specs than the table's own are left out, and so are those for which
-    the paths do not suffice.
-
-    Args:
-        table: The table, freshly loaded.
-        storage: How its files are reached.
-        groups: The staged groups.
-        paths: Where to write them.
-
-    Raises:
-        LedgerDamagedError: A manifest lists another number of files than the ledger does.
-        FileNotFoundError: A manifest is gone, or was replaced.
-        StorageError: Storage failed.
-    """
-    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
-    spec, free = table.spec(), iter(paths)
-    details = {group.path: detail_of(group) for group in groups}
-    open_ones: dict[frozenset[tuple[str, bytes]], _Joined] = {}
-    found: list[Merge] = []
-    own = [group for group in groups if details[group.path].spec_id == spec.spec_id]
-    for group, data in _fetched(storage, own):
-        header = read_header(data)
-        kind = frozenset(header.metadata.items())
-        joined = open_ones.get(kind)
-        if joined is None:
-            if (path := next(free, None)) is None:
-                continue
-            joined = open_ones[kind] = _Joined(path, data, header)
-        joined.add(group, data)
-        if joined.size_bytes >= target:
-            found += open_ones.pop(kind).write(storage, spec, table.schema(), details)
-    for joined in open_ones.values():
-        found += joined.write(storage, spec, table.schema(), details)
-    return found
-
-
-class _Joined:
-    """One manifest, made of the blocks of others."""
-
-    def __init__(self, path: str, data: bytes, header: AvroHeader) -> None:
-        self._path = path
-        self._sources: list[str] = []
-        self._head = data[: header.blocks_at]
-        codec = header.metadata.get("avro.codec", b"null").decode()
-        self._codec = KNOWN_CODECS[cast("AvroCompressionCodec", codec)]
-        self._written: list[bytes] = [self._head]
-        self._waiting: list[bytes] = []
-        self._waiting_rows = self._waiting_bytes = 0
-        self.size_bytes = len(self._head)
-
-    def add(self, group: StagedGroup, data: bytes) -> None:
-        """Take the entries of a manifest.
-
-        Raises:
-            LedgerDamagedError: It lists another number of files than the ledger does.
-        """
-        found = 0
-        for rows, block in blocks(data):
-            found += rows
-            self._waiting.append(block)
-            self._waiting_bytes += len(block)
-        if found != len(group.files):
-            raise LedgerDamagedError(
-                uri=group.path, reason=f"it lists {found} files, the ledger {len(group.files)}"
-            )
-        self._waiting_rows += found
-        self._sources.append(group.path)
-        if self._waiting_bytes >= _BLOCK_BYTES:
-            self._end_block()
-
-    def _end_block(self) -> None:
-        block = b"".join(self._waiting)
-        if self._codec is not None:
-            block, _ = self._codec.compress(block)
-        out = io.BytesIO()
-        numbers = BinaryEncoder(out)
-        numbers.write_int(self._waiting_rows)
-        numbers.write_int(len(block))
-        self._written += [out.getvalue(), block, self._head[-_SYNC_BYTES:]]
-        self.size_bytes += sum(map(len, self._written[-3:]))
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
-
-    def write(
-        self,
-        storage: Storage,
-        spec: PartitionSpec,
-        schema: Schema,
-        details: Mapping[str, Detail],
-    ) -> list[Merge]:
-        """Write the manifest; one alone stays as it is."""
-        if len(self._sources) == 1:
-            return []
-        if self._waiting:
-            self._end_block()
-        storage.put(self._path, b"".join(self._written))
-        fields = spec.partition_type(schema).fields
-        columns = zip(*(details[path].partitions for path in self._sources), strict=True)
-        partitions = [
-            _joint_summary(summaries, field.field_type)
-            for summaries, field in zip(columns, fields, strict=True)
-        ]
-        group = StagedGroup(
-            path=self._path,
-            size_bytes=self.size_bytes,
-            files=(),
-            detail={"spec_id": spec.spec_id, "partitions": partitions},
-        )
-        return [Merge(group=group, sources=tuple(self._sources))]
-
-
-def _joint_summary(summaries: Sequence[Summary], kind: IcebergType) -> dict[str, Any]:
-    """Return what is true of a partition field in all manifests together."""
-
-    def value(text: str) -> Any:  # noqa: ANN401 - of the field's type.
-        return from_bytes(cast("PrimitiveType", kind), bytes.fromhex(text))
-
-    nans = {summary.contains_nan for summary in summaries}
-    lower = [summary.lower for summary in summaries if summary.lower is not None]
-    upper = [summary.upper for summary in summaries if summary.upper is not None]
-    return {
-        "contains_null": any(summary.contains_null for summary in summaries),
-        "contains_nan": True if True in nans else None if None in nans else False,
-        "lower": min(lower, key=value, default=None),
-        "upper": max(upper, key=value, default=None),
-    }
-
-
-def _fetched(
-    storage: Storage, groups: Sequence[StagedGroup]
-) -> Iterator[tuple[StagedGroup, bytes]]:
-    """Yield groups with the bytes of their manifests, some of which are in memory at a time.
-
-    Raises:
-        FileNotFoundError: A manifest is gone, or has another size.
-    """
-    batch: list[StagedGroup] = []
-    for position, group in enumerate(groups, 1):
-        batch.append(group)
-        if position < len(groups) and sum(g.size_bytes for g in batch) < _FETCHED_BYTES:
-            continue
-        found = io_runtime().each(storage.get_sure, [g.path for g in batch])
-        for fetched, data in zip(batch, found, strict=True):
-            if len(data) != fetched.size_bytes:
-                raise FileNotFoundError(f"{fetched.path}: it has another size")
-            yield fetched, data
-        batch = []

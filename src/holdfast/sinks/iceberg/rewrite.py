@@ -17,18 +17,14 @@ of the snapshot that removes them.
 from __future__ import annotations
 
 import io
-import json
-import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice
 from typing import Any, cast
 from uuid import UUID
 
 import fastavro
-from pyiceberg.avro.codecs import CODEC_MAPPING_ICEBERG_TO_AVRO, KNOWN_CODECS
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
     DataFile,
@@ -42,120 +38,9 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.typedef import Record
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
-# ---- Avro files: a header, then blocks of rows
+from holdfast.sinks.iceberg.manifests import avro_file, blocks, read_header
 
-_MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
-_SCHEMA, _CODEC = "avro.schema", "avro.codec"
-# As many are decoded at a time: one takes kilobytes, if the table has many columns.
-_BLOCK_ROWS = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvroHeader:
-    """What an Avro file says about itself, and where its blocks begin."""
-
-    metadata: Mapping[str, bytes]
-    blocks_at: int
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The schema of its rows, with all attributes."""
-        return cast("dict[str, Any]", json.loads(self.metadata[_SCHEMA]))
-
-
-def read_header(data: bytes) -> AvroHeader:
-    """Return an Avro file's header.
-
-    Raises:
-        ValueError: It is not an Avro file.
-    """
-    if not data.startswith(_MAGIC):
-        raise ValueError("not an Avro file")
-    found: dict[str, bytes] = {}
-    at = len(_MAGIC)
-    while True:
-        count, at = _number(data, at)
-        if count == 0:
-            return AvroHeader(metadata=found, blocks_at=at + _SYNC_BYTES)
-        if count < 0:  # Then its size in bytes follows.
-            count, (_, at) = -count, _number(data, at)
-        for _ in range(count):
-            name, at = _bytes(data, at)
-            found[name.decode()], at = _bytes(data, at)
-
-
-def blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the blocks of an Avro file: how many rows each has, and its decompressed bytes.
-
-    Raises:
-        ValueError: It is not an Avro file, is cut short, or its codec is not supported.
-    """
-    header = read_header(data)
-    codec = header.metadata.get(_CODEC, b"null").decode()
-    if codec not in KNOWN_CODECS:
-        raise ValueError(f"compressed with {codec!r}")
-    unpack = KNOWN_CODECS[codec]
-    at = header.blocks_at
-    while at < len(data):
-        rows, at = _number(data, at)
-        size, at = _number(data, at)
-        block = data[at : at + size]
-        at += size + _SYNC_BYTES
-        if at > len(data):
-            raise ValueError("it is cut short")
-        yield rows, unpack.decompress(block) if unpack else block
-
-
-def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _number(data, at)
-    return data[at : at + size], at + size
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Read an Avro number: seven bits per byte, with the sign in the lowest bit."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return (value >> 1) ^ -(value & 1), at
-
-
-def _number_bytes(value: int) -> bytes:
-    value, found = (value << 1) ^ (value >> 63), bytearray()
-    while value >> 7:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def avro_file(
-    schema: Mapping[str, Any], metadata: Mapping[str, bytes], rows: Iterable[bytes], codec: str
-) -> bytes:
-    """Return an Avro file of rows that are encoded by the schema.
-
-    Raises:
-        ValueError: The codec is not supported.
-    """
-    codec = CODEC_MAPPING_ICEBERG_TO_AVRO.get(codec, codec)
-    if codec not in KNOWN_CODECS:
-        raise ValueError(f"manifests cannot be compressed with {codec!r}")
-    header = {**metadata, _SCHEMA: json.dumps(schema).encode(), _CODEC: codec.encode()}
-    sync = os.urandom(_SYNC_BYTES)
-    out = io.BytesIO()
-    out.write(_MAGIC + _number_bytes(len(header)))
-    for name, value in header.items():
-        key = name.encode()
-        out.write(_number_bytes(len(key)) + key + _number_bytes(len(value)) + value)
-    out.write(_number_bytes(0) + sync)
-    pack, left = KNOWN_CODECS[codec], iter(rows)
-    while some := list(islice(left, _BLOCK_ROWS)):
-        block = b"".join(some)
-        packed, size = pack.compress(block) if pack else (block, len(block))
-        out.write(_number_bytes(len(some)) + _number_bytes(size) + packed + sync)
-    return out.getvalue()
+# ---- Rows of Avro files, as they are stored
 
 
 def encoded(schema: Any, row: Mapping[str, Any]) -> bytes:  # noqa: ANN401 - what `parsed` gave.

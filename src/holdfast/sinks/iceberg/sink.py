@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -31,7 +34,7 @@ from holdfast.errors import (
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
-from holdfast.model.work import Merge, StagedGroup
+from holdfast.model.work import Merge, StagedFile, StagedGroup
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -47,17 +50,19 @@ from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.loss import Losses, row_test
-from holdfast.sinks.iceberg.manifests import (
-    copied_groups,
-    detail_of,
-    merged_manifests,
-    merged_paths,
-)
+from holdfast.sinks.iceberg.manifests import detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.matching import IcebergKeyReaderSpec, KeyColumns
 from holdfast.sinks.iceberg.rewrite_rows import IcebergRewriterSpec, RewriteSpec
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
-from holdfast.sinks.iceberg.snapshots import live_paths, requirements, snapshot_updates
+from holdfast.sinks.iceberg.snapshots import (
+    copied_groups,
+    live_paths,
+    merged_manifests,
+    merged_paths,
+    requirements,
+    snapshot_updates,
+)
 from holdfast.sinks.iceberg.where import Where
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from holdfast.sinks.staged import (
@@ -67,12 +72,15 @@ from holdfast.sinks.staged import (
     is_root,
     mark_text,
     refuse_foreign,
+    refuse_missing,
     refuse_outside,
 )
 from holdfast.storage.port import Storage, StorageError
 from holdfast.text import in_short, reason_and_cause
 
 _FORMAT_VERSION = 2
+# How long it counts that files were there when manifests were merged.
+_THERE_S = 60.0
 # Where a table's files may be written besides its own location.
 _FOLDER_PROPERTIES = ("write.data.path", "write.metadata.path")
 
@@ -94,6 +102,8 @@ class IcebergSink(StagedFiles):
         # With the catalog's name: an SQL catalog with another name does not know the table.
         self._name = f"{catalog.name}.{identifier}"
         self._losses = Losses(self._name)
+        # The staged files that were there when manifests were merged, and until when that counts.
+        self._there: tuple[float, frozenset[str]] = (0.0, frozenset())
 
     @property
     def name(self) -> str:
@@ -256,16 +266,38 @@ class IcebergSink(StagedFiles):
     ) -> list[Merge]:
         """Write manifests of the table's target size; those that it leaves out enter as they are.
 
+        Meanwhile the store is asked for the files, which is mostly waiting. The next call of
+        `refuse_missing_files` uses the answer.
+
         Raises:
             TableChangedError: A partition spec is gone.
-            StagedFileMissingError: A staged group is gone.
+            StagedFileMissingError: A staged group or one of its files is gone.
             LedgerDamagedError: A manifest is not what the ledger says.
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
         self._refuse_lost_specs(table, groups)
-        with self._reading(view, groups) as storage:
-            return merged_manifests(table, storage, groups, paths)
+        files = {file.path: file.size_bytes for group in groups for file in group.files}
+        with self._reading(view, groups) as storage, ThreadPoolExecutor(max_workers=1) as pool:
+            asked = pool.submit(storage.sizes, list(files))
+            found = merged_manifests(table, storage, groups, paths)
+            there = zip(files.items(), asked.result(), strict=True)
+        paths_there = frozenset(path for (path, size), known in there if known == size)
+        refuse_missing(self._name, sorted(files.keys() - paths_there))
+        self._there = (time.monotonic() + _THERE_S, paths_there)
+        return found
+
+    def refuse_missing_files(self, view: TableView, groups: Sequence[StagedGroup]) -> None:
+        """Stop if staged objects are gone; what a merge has just asked for is not asked again.
+
+        Raises:
+            StagedFileMissingError: Some staged objects are gone.
+            StoreUnavailableError: The table's storage does not answer.
+        """
+        (until, there), self._there = self._there, (0.0, frozenset())
+        if time.monotonic() < until:
+            groups = [replace(g, files=_not_among(there, g.files)) for g in groups]
+        super().refuse_missing_files(view, groups)
 
     def live_files(self, view: TableView, paths: Sequence[str], run_nonce: str) -> set[str]:
         """Return those of a run's staged files that are reachable from a retained snapshot.
@@ -469,3 +501,7 @@ class IcebergSink(StagedFiles):
             raise StoreUnavailableError(
                 uri=table.location(), reason=in_short(error), retry_safe=not lasts(error)
             ) from error
+
+
+def _not_among(paths: frozenset[str], files: Sequence[StagedFile]) -> tuple[StagedFile, ...]:
+    return tuple(file for file in files if file.path not in paths)

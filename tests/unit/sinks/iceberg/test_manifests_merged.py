@@ -114,7 +114,7 @@ def test_a_merged_manifest_says_what_the_others_say(tmp_path: Path) -> None:
         properties={},
         data_files=files,
     )
-    assert whole.detail == one.detail
+    assert whole.detail == {name: one.detail[name] for name in ("spec_id", "partitions")}
     assert whole.files == one.files
 
 
@@ -165,6 +165,46 @@ def test_a_table_may_refuse_to_merge(tmp_path: Path) -> None:
         sink.merge_paths(sink.load(), groups, "run-job")
 
 
+def test_only_one_of_the_manifests_with_a_header_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of the others carry their entries, unless these are large."""
+    sink = made(tmp_path)
+    small = staged(sink, *({"id": [number]} for number in range(4)))
+    monkeypatch.setattr("holdfast.sinks.iceberg.manifests._CARRIED_CHARS", 1)
+    large = staged(sink, *({"id": [number]} for number in range(5)))
+    for group in small[1:]:
+        local_path(group.path).unlink()
+    (merge,) = merged(sink, [*small, *large])
+    assert {*merge.sources} == {group.path for group in (*small, *large)}
+    assert len(entries(merge.group)) == 9
+    local_path(large[-1].path).unlink()
+    with pytest.raises(StagedFileMissingError):
+        merged(sink, [*small, *large])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ({"entries": "x"}, "its entries"),
+        ({"entries": "eHh4"}, "its entries"),
+        ({"header": "x"}, "another header"),
+        ({"listed": 2}, "lists 2 files, the ledger 1"),
+    ],
+)
+def test_entries_in_a_record_are_checked(
+    tmp_path: Path, damage: dict[str, Any], reason: str
+) -> None:
+    """A damaged ledger never makes a manifest that lists other files."""
+    sink = made(tmp_path)
+    first, second, third = staged(sink, {"id": [1]}, {"id": [2]}, {"id": [3]})
+    bad = [replace(group, detail={**group.detail, **damage}) for group in (second, third)]
+    with pytest.raises(LedgerDamagedError, match=reason):
+        merged(sink, [first, *bad])
+    with pytest.raises(LedgerDamagedError, match="does not list"):
+        merged(sink, [first, replace(second, files=first.files)])
+
+
 def test_a_manifest_that_is_not_what_was_staged_is_not_merged(tmp_path: Path) -> None:
     """Gone, of another size, or with another number of files."""
     sink = made(tmp_path)
@@ -201,3 +241,28 @@ def test_a_run_lands_with_merged_manifests_and_a_sweep_removes_the_others(
     sweep(lake.ledger("r"), lambda _identity: lake.sink)
     assert list(folder.glob("*-m0.avro")) == []
     assert lake.ids() == [0, 1, 2, 3, 4]
+
+
+def test_files_are_asked_for_while_manifests_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing one stops the merge; the answer counts for the next check, and no longer."""
+    sink = made(tmp_path)
+    groups = staged(sink, {"id": [1]}, {"id": [2]})
+    view = sink.load()
+    (merge,) = merged(sink, groups)
+    whole = merge.whole({group.path: group for group in groups})
+    gone = local_path(groups[1].files[0].path)
+    data = gone.read_bytes()
+    gone.unlink()
+    sink.refuse_missing_files(view, [whole])
+    with pytest.raises(StagedFileMissingError, match=gone.name):
+        sink.refuse_missing_files(view, [whole])
+    with pytest.raises(StagedFileMissingError, match=gone.name):
+        merged(sink, groups)
+    gone.write_bytes(data)
+    monkeypatch.setattr("holdfast.sinks.iceberg.sink._THERE_S", 0.0)
+    (late,) = merged(sink, groups)
+    gone.unlink()
+    with pytest.raises(StagedFileMissingError, match=gone.name):
+        sink.refuse_missing_files(view, [late.whole({group.path: group for group in groups})])

@@ -41,11 +41,9 @@ from pyiceberg.types import (
 )
 
 from holdfast.sinks.iceberg import rewrite
-from holdfast.sinks.iceberg.manifests import manifest_entries
+from holdfast.sinks.iceberg.manifests import blocks, manifest_entries, read_header
 from holdfast.sinks.iceberg.rewrite import (
     Manifest,
-    blocks,
-    read_header,
 )
 from tests.fakes.avro_files import avro_of, avro_rows
 
@@ -340,7 +338,7 @@ def test_many_entries_are_written_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each block says how many rows it has."""
-    monkeypatch.setattr(rewrite, "_BLOCK_ROWS", 2)
+    monkeypatch.setattr("holdfast.sinks.iceberg.manifests._BLOCK_ROWS", 2)
     new = Manifest(*written(tmp_path)).without({2})
     assert [count for count, _ in blocks(new.data)] == [2, 1]
     assert [read.status for read in stored(tmp_path, new)][-1] == Status.DELETED
