@@ -117,9 +117,7 @@ class ObjectStorage:
 
         def list_some(names: _Names) -> None:
             store, _ = self._locate(names.folder)
-            pages = _call(names.folder, lambda: names.pages(store))
-            known = ((names.uris.get(meta["path"]), meta) for page in pages for meta in page)
-            found.update({uri: fact(meta) for uri, meta in known if uri is not None})
+            found.update(_call(names.folder, lambda: dict(names.facts(store, fact))))
 
         def ask(uri: str) -> _Answer:
             store, key = self._locate(uri)
@@ -301,18 +299,23 @@ class _Names:
     uris: Mapping[str, str]
     is_sorted: bool
 
-    def pages(self, store: ObjectStore) -> list[Sequence[ObjectMeta]]:
-        """List the folder from the first name to the last, among at most as many others."""
+    def facts(
+        self, store: ObjectStore, fact: Callable[[ObjectMeta], _Answer]
+    ) -> Iterator[tuple[str, _Answer]]:
+        """List the folder from the first name to the last, among at most as many others.
+
+        Pages are not kept: what a store says about an object takes ten times as much memory.
+        """
         _, prefix = locations.split(self.folder)
         first, last = min(self.uris), max(self.uris)
         # A listing begins after its offset, and the beginning of a name comes before it.
         pages = obstore.list(store, prefix=f"{prefix}/", offset=first[:-1], chunk_size=_PAGE)
-        found: list[Sequence[ObjectMeta]] = []
         for page in islice(pages, 2 + 2 * len(self.uris) // _PAGE):
-            found.append(page)
+            for meta in page:
+                if (uri := self.uris.get(meta["path"])) is not None:
+                    yield uri, fact(meta)
             if self.is_sorted and page and page[-1]["path"] > last:
                 break
-        return found
 
 
 def _many_of_a_folder(uris: Sequence[str]) -> list[_Names]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from lance import LanceDataset, LanceOperation, Transaction
 from lance.fragment import DataFile, FragmentMetadata
@@ -363,7 +365,7 @@ class LanceSink(StagedFiles):
             place=self._place,
             view=view,
             schema=with_metadata(history.dataset.lance_schema, changes),
-            fragments=[self._fragment(group) for group in change.adds],
+            fragments=self._fragments(change.adds),
             removed=removal.fragments if removal else {},
             notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
@@ -388,6 +390,20 @@ class LanceSink(StagedFiles):
             handle=history,
         )
 
+    def _fragments(self, groups: Sequence[StagedGroup]) -> list[FragmentMetadata]:
+        """Return staged groups as Lance's fragment metadata.
+
+        Raises:
+            LedgerDamagedError: The ledger's details of a group are not what was written.
+        """
+        is_collecting = gc.isenabled()
+        gc.disable()  # Many new objects make Python look for garbage, of which there is none.
+        try:
+            return [self._fragment(group) for group in groups]
+        finally:
+            if is_collecting:
+                gc.enable()
+
     def _fragment(self, group: StagedGroup) -> FragmentMetadata:
         """Return a staged group as Lance's fragment metadata.
 
@@ -395,7 +411,7 @@ class LanceSink(StagedFiles):
             LedgerDamagedError: The ledger's details of the group are not what was written.
         """
         try:
-            found = group.detail["fragment"]
+            found = _fragment_json(group)
             own = f"{self._place.data}/{found['files'][0]['path']}"
             if any(found.get(name) for name in _RARE):
                 made = FragmentMetadata.from_json(json.dumps(found))
@@ -409,9 +425,9 @@ class LanceSink(StagedFiles):
         return made
 
     def _under_own_name(self, target: StagedGroup) -> StagedGroup:
-        fragment = json.loads(json.dumps(target.detail["fragment"]))
+        fragment = _fragment_json(target)
         fragment["files"][0]["path"] = target.path.removeprefix(f"{self._place.data}/")
-        return replace(target, detail={"fragment": fragment})
+        return replace(target, detail={"fragment": json.dumps(fragment)})
 
     @contextlib.contextmanager
     def _storage_of(
@@ -528,3 +544,10 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
                 table=place.uri, reason=reason, retry_safe=not lasts(error)
             ) from cause
     failpoint("after-lance-create")
+
+
+def _fragment_json(group: StagedGroup) -> dict[str, Any]:
+    """Return a group's fragment as Lance describes it; early ledgers hold it as an object."""
+    found = group.detail["fragment"]
+    text = found if isinstance(found, str) else json.dumps(found)
+    return msgspec.json.decode(text, type=dict[str, Any])

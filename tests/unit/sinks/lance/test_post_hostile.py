@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,7 +346,15 @@ def test_a_schema_that_no_dataset_has_is_damage(rig: LanceRig, schema: dict[str,
 
 
 @pytest.mark.parametrize(
-    "detail", [{}, {"fragment": []}, {"fragment": {}}, {"fragment": {"id": 0, "files": [{}]}}]
+    "detail",
+    [
+        {},
+        {"fragment": []},
+        {"fragment": {}},
+        {"fragment": {"id": 0, "files": [{}]}},
+        {"fragment": "{"},
+        {"fragment": "[]"},
+    ],
 )
 def test_a_fragment_detail_that_no_writer_makes_is_damage(
     rig: LanceRig, detail: dict[str, Any]
@@ -362,6 +372,20 @@ def test_a_fragment_of_another_file_than_the_ledger_lists_is_damage(rig: LanceRi
     group = _group(rig, {"fragment": fragment.metadata.to_json()})
     with pytest.raises(LedgerDamagedError, match="its fragment is in"):
         sink.check(sink.load(), [], [group])
+
+
+def test_a_fragment_of_an_early_ledger_is_read(rig: LanceRig) -> None:
+    """It was an object there; now it is text."""
+    sink = rig.sink()
+    writer = sink.writer_spec(sink.load()).open("task")
+    types = writer.stored_schema
+    columns = {field.name: pa.nulls(1, field.type) for field in types}
+    batch = pa.record_batch({**columns, "id": pa.array([7], types.field("id").type)})
+    writer.write(writer.fit(batch))
+    (group,) = writer.cut()
+    early = replace(group, detail={"fragment": json.loads(group.detail["fragment"])})
+    assert sink._fragment(early) == sink._fragment(group)  # noqa: SLF001
+    sink.check(sink.load(), [], [early])
 
 
 def _group(rig: LanceRig, detail: dict[str, Any]) -> StagedGroup:
