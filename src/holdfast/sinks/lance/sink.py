@@ -7,6 +7,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -65,14 +66,38 @@ from holdfast.text import in_short, reason_and_cause
 # ---- The Lance sink: one dataset behind the engine's protocol
 
 _LOOKS_MAX = 5
-# What Lance records of fragments that are not new.
-_RARE = (
-    "deletion_file",
-    "row_id_meta",
-    "created_at_version_meta",
-    "last_updated_at_version_meta",
-    "overlays",
-)
+
+
+class _FragmentJson(msgspec.Struct):
+    """A fragment as Lance describes it."""
+
+    id: int
+    files: list[dict[str, Any]]
+    physical_rows: int
+    # What Lance records of fragments that are not new.
+    deletion_file: Any = None
+    row_id_meta: Any = None
+    created_at_version_meta: Any = None
+    last_updated_at_version_meta: Any = None
+    overlays: Any = None
+
+    @property
+    def is_new(self) -> bool:
+        return not (
+            self.deletion_file
+            or self.row_id_meta
+            or self.created_at_version_meta
+            or self.last_updated_at_version_meta
+            or self.overlays
+        )
+
+
+@lru_cache(maxsize=64)
+def _shared(numbers: tuple[int, ...]) -> list[int]:
+    return list(numbers)
+
+
+_READ_FRAGMENT = msgspec.json.Decoder(_FragmentJson)
 
 
 class LanceSink(StagedFiles):
@@ -361,11 +386,13 @@ class LanceSink(StagedFiles):
         if removal is not None:
             with self._storage_of(view) as storage:
                 removal.write(storage)
+        with _collector_paused():
+            fragments = [self._fragment(group) for group in change.adds]
         post = Post(
             place=self._place,
             view=view,
             schema=with_metadata(history.dataset.lance_schema, changes),
-            fragments=self._fragments(change.adds),
+            fragments=fragments,
             removed=removal.fragments if removal else {},
             notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
@@ -390,20 +417,6 @@ class LanceSink(StagedFiles):
             handle=history,
         )
 
-    def _fragments(self, groups: Sequence[StagedGroup]) -> list[FragmentMetadata]:
-        """Return staged groups as Lance's fragment metadata.
-
-        Raises:
-            LedgerDamagedError: The ledger's details of a group are not what was written.
-        """
-        is_collecting = gc.isenabled()
-        gc.disable()  # Many new objects make Python look for garbage, of which there is none.
-        try:
-            return [self._fragment(group) for group in groups]
-        finally:
-            if is_collecting:
-                gc.enable()
-
     def _fragment(self, group: StagedGroup) -> FragmentMetadata:
         """Return a staged group as Lance's fragment metadata.
 
@@ -411,13 +424,17 @@ class LanceSink(StagedFiles):
             LedgerDamagedError: The ledger's details of the group are not what was written.
         """
         try:
-            found = _fragment_json(group)
-            own = f"{self._place.data}/{found['files'][0]['path']}"
-            if any(found.get(name) for name in _RARE):
-                made = FragmentMetadata.from_json(json.dumps(found))
-            else:  # As Lance itself reads it, without the way through JSON, which takes longer.
-                files = [DataFile(**file) for file in found["files"]]
-                made = FragmentMetadata(found["id"], files, found["physical_rows"])
+            text = _fragment_text(group)
+            found = _READ_FRAGMENT.decode(text)
+            own = f"{self._place.data}/{found.files[0]['path']}"
+            if found.is_new:  # As Lance itself reads it, without its own way, which takes longer.
+                for file in found.files:  # The same lists for all, which saves much memory.
+                    file["fields"] = _shared(tuple(file["fields"]))
+                    file["column_indices"] = _shared(tuple(file["column_indices"]))
+                files = [DataFile(**file) for file in found.files]
+                made = FragmentMetadata(found.id, files, found.physical_rows)
+            else:
+                made = FragmentMetadata.from_json(text)
         except Exception as error:  # Lance's own reader raises errors of every kind.
             raise LedgerDamagedError(uri=group.path, reason=in_short(error)) from error
         if own != group.path:
@@ -425,7 +442,7 @@ class LanceSink(StagedFiles):
         return made
 
     def _under_own_name(self, target: StagedGroup) -> StagedGroup:
-        fragment = _fragment_json(target)
+        fragment = json.loads(_fragment_text(target))
         fragment["files"][0]["path"] = target.path.removeprefix(f"{self._place.data}/")
         return replace(target, detail={"fragment": json.dumps(fragment)})
 
@@ -546,8 +563,19 @@ def _create(place: DatasetPlace, create: Create, schema: pa.Schema) -> None:
     failpoint("after-lance-create")
 
 
-def _fragment_json(group: StagedGroup) -> dict[str, Any]:
+def _fragment_text(group: StagedGroup) -> str:
     """Return a group's fragment as Lance describes it; early ledgers hold it as an object."""
     found = group.detail["fragment"]
-    text = found if isinstance(found, str) else json.dumps(found)
-    return msgspec.json.decode(text, type=dict[str, Any])
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python from looking for garbage: many new objects make it, and there is none."""
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_collecting:
+            gc.enable()
