@@ -26,6 +26,7 @@ INDEX = ROOT / "docs" / "index.md"
 FAQ = ROOT / "docs" / "explanation" / "faq.md"
 PERFORMANCE = ROOT / "docs" / "explanation" / "performance.md"
 COMPARISON = ROOT / "docs" / "explanation" / "comparison.md"
+SCALE = ROOT / "docs" / "explanation" / "scale.md"
 
 _KEY = re.compile(r"\{(?:(min|max) )?([\w.-]+)(?:([*/])([\de]+))?\}")
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
@@ -182,16 +183,6 @@ _ROWS = (
             " {figures.lance-spark.plain.s} s."
         ),
     ),
-    (
-        PERFORMANCE,
-        "lance-fragments",
-        (
-            "A commit of {fragments} fragments (`lance-fragments`): {ledger_s} s for the ledger,"
-            " {check_s} s to check that every file exists, {post_s} s for the post, {look_s} s to"
-            " verify it; the driver's Python held {driver_mb} MB. A bare append of as many"
-            " fragments takes {bare_append_s} s."
-        ),
-    ),
     (PERFORMANCE, "peers", "`peers`: {figures.rows/1e6} million rows"),
     *(
         (
@@ -287,6 +278,64 @@ _ROWS = (
             " {max ours_s} s"
         ),
     ),
+    *(
+        (
+            SCALE,
+            "resume-keys",
+            (
+                f"| {{{kind}.done}} {name} | {{{kind}.left}} | 2 GB | {{{kind}.bare_s}} s |"
+                f" {{{kind}.planning_s}} s | **{{{kind}.ratio}}** | {{{kind}.worker_mb}} MB |"
+            ),
+        )
+        for kind, name in (("integers", "integers"), ("texts", "texts of 36 characters"))
+    ),
+    (
+        SCALE,
+        "resume-keys",
+        "with {wide.done} keys finished, {wide.left} left and 200 bytes of payload a row",
+    ),
+    (
+        SCALE,
+        "resume-keys",
+        (
+            "of {wide.payload_mb} MB of payload nothing was shuffled, of keys and filter"
+            " {wide.shuffled_mb} MB. A worker held at most {wide.worker_mb} MB."
+        ),
+    ),
+    (SCALE, "commit-files", "F = 100,000: {driver_grown_mb} MB |"),
+    (SCALE, "commit-files", "`commit-files`: {files} files from {tasks} tasks"),
+    (SCALE, "commit-files", "files checked by listing | {ours_s} | **{ratio}** |"),
+    (
+        SCALE,
+        "commit-files",
+        "a request for each file | {heads_s} | {ratio_with_a_head_per_file} |",
+    ),
+    (SCALE, "commit-files", "| Java | {java_s} | |"),
+    (SCALE, "commit-files", "A bare listing of the files takes {listing_s} s of that"),
+    (SCALE, "commit-files", "in {planning_ratio} of the time of Java's"),
+    (SCALE, "commit-files", "({planned_ours_s} against {planned_java_s} s). It was"),
+    (SCALE, "commit-files", "the run landed with post {posts_beside_a_rival}."),
+    (SCALE, "old-table", "from seal to receipt, {snapshots} snapshots over 10."),
+    (SCALE, "old-table", "| REST | {rest.ratio} | 2.0 |"),
+    (SCALE, "old-table", "of a property, REST | {rest.bare_commit_ratio} | |"),
+    (SCALE, "old-table", "| SQL | {sql.ratio}, {sql.growth_before} before |"),
+    (
+        SCALE,
+        "old-table",
+        "answered with all metadata, {rest.requests.old.catalog_bytes/1e6} MB.",
+    ),
+    (SCALE, "old-table", "writes it once: {sql.requests.old.store_bytes/1e6} MB."),
+    (
+        SCALE,
+        "lance-fragments",
+        (
+            "`lance-fragments`, {fragments} fragments: {first_write_s} s to write the list of what"
+            " is staged, {first_check_s} s to look for the files, {first_post_s} s for the post,"
+            " {first_look_s} s to verify it. In turns with bare appends of as many: {post_s}"
+            " against {bare_append_s} s, **{ratio}** of it. The driver's Python held {driver_mb} MB"
+        ),
+    ),
+    (SCALE, "lance-fragments", "reads the list back ({first_read_s} s)"),
 )
 
 # Numbers with decimals that no kept result holds, and why.
@@ -324,6 +373,17 @@ _LEFT_OUT = (
     (COMPARISON, "versions/v26.07/pages"),
     (COMPARISON, "Since Spark 4.1,"),
     (COMPARISON, "Holdfast is 0.1."),
+    # Goals, formulas, and profiles of single runs.
+    (SCALE, "10.4 (2 D + L)"),
+    (SCALE, "3.4 million integers with 2 GB"),
+    (SCALE, "The goal was 1.0 with a listing"),
+    (SCALE, "2.7 s of its CPU time, beside 2.0 s of the driver's"),
+    (SCALE, "the driver used 3.9 s"),
+    (SCALE, "0.4 s for the ledger's list and 0.6 s for the merge"),
+    (SCALE, "It was 1.57 with one manifest"),
+    (SCALE, "| 2.0 |"),
+    (SCALE, "| 5.8 |"),
+    (SCALE, "with 0.3 MB"),
 )
 
 
@@ -405,7 +465,7 @@ def test_a_page_says_what_the_result_says(piece: Piece) -> None:
     assert wrong_figures(piece) == []
 
 
-@pytest.mark.parametrize("page", [README, INDEX, FAQ, PERFORMANCE, COMPARISON], ids=name_of)
+@pytest.mark.parametrize("page", [README, INDEX, FAQ, PERFORMANCE, COMPARISON, SCALE], ids=name_of)
 def test_no_figure_is_without_a_result(page: Path) -> None:
     """A number with decimals is compared with a result, or is listed with the reason why not."""
     text = text_of(page)
