@@ -24,6 +24,7 @@ alone is enough.
     ├── JobError                      the work on the executors
     │   ├── NullKeyError              rows without a key
     │   ├── DuplicateKeyError         a key that several rows share
+    │   ├── DuplicateOutputError      a key that several output rows share
     │   ├── InputChangedError         the input has changed since it was read
     │   ├── SchemaMismatchError       the output does not fit the table
     │   ├── EmptyOutputError          no rows would replace all

@@ -17,7 +17,7 @@ from holdfast.engine.cleanup import abort, sweep
 from holdfast.errors import RunFencedError, StoreUnavailableError, TableChangedError
 from holdfast.ledger import run_log
 from holdfast.ledger.layout import RunLayout
-from holdfast.sinks.iceberg import manifests
+from holdfast.sinks.iceberg import snapshots
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
 from tests.fakes.iceberg_tables import Lake, local_path, new_table
@@ -36,7 +36,7 @@ STEPS = {
     "after-renewal": run_log,
     "before-copies": resolve,
     "second-copy": None,
-    "before-manifest-copies": manifests,
+    "before-manifest-copies": snapshots,
     "after-copies": resolve,
     "before-seal": run_log,
     "after-seal": run_log,
