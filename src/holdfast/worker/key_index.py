@@ -170,14 +170,15 @@ class KeyIndex:
         Raises:
             LedgerDamagedError: A file of the index is gone, or not as it was written.
         """
+        global _last_read  # noqa: PLW0603 - one for each process.
+        known, sets = _last_read
+        if known != self.files:
+            sets = [self._read(file) for file in self.files]
+            _last_read = (self.files, sets)
         found = np.zeros(len(keys[0]), dtype=bool)
-        for keyset in self._sets:
+        for keyset in sets:
             found |= keyset.found(keys)
         return found
-
-    @cached_property
-    def _sets(self) -> list[KeySet]:
-        return [self._read(file) for file in self.files]
 
     def _read(self, file: IndexFile) -> KeySet:
         uri = self.layout.part(file.name)
@@ -186,6 +187,11 @@ class KeyIndex:
         if table.num_columns != len(self.on):
             raise LedgerDamagedError(uri=uri, reason="it has other columns than the key")
         return KeySet([_one_array(column) for column in table.columns])
+
+
+# The index that was last read in this process, for the next task. Its files have digests: the same
+# files are the same keys.
+_last_read: tuple[tuple[IndexFile, ...], list[KeySet]] = ((), [])
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

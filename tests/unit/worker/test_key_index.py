@@ -181,6 +181,17 @@ def test_an_index_of_no_keys() -> None:
     assert not made.found([pa.array([1, 2], pa.int64())]).any()
 
 
+def test_an_index_is_read_once_by_the_tasks_of_a_process() -> None:
+    """The next one is read again."""
+    storage, ids = MemoryStorage(), pa.array([1, 5], pa.int64())
+    done = built(storage, [ids])
+    assert index_of(storage, done, 1).found([ids]).all()
+    storage.objects.clear()
+    assert index_of(storage, done, 1).found([ids]).all()
+    other = built(storage, [pa.array([2], pa.int64())])
+    assert not index_of(storage, other, 1).found([ids]).any()
+
+
 @pytest.mark.parametrize("text", ["", "x", "AAAA"])
 def test_damaged_stretches_are_an_error(text: str) -> None:
     """A file that they lack would keep its old rows."""
