@@ -5,8 +5,7 @@ For each key two branches begin at the same rows: our run writes one, Spark the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ import holdfast as hf
 from holdfast.sinks.iceberg.catalog import open_catalog
 from tests.integration.test_replaced_files import Lake
 from tests.integration.test_types_and_layouts import LAYOUTS
+from tests.integration.test_where_like_spark import Twins
 from tests.integration.wide_rows import COLUMNS, differences, table_ddl, wide_rows
 from tests.stack_access import Stack
 
@@ -31,18 +31,8 @@ def ours(lake: SparkSession, namespace: str, stack: Stack) -> Lake:
     return Lake(lake, namespace, open_catalog("lake", stack.rest_catalog_properties()))
 
 
-@dataclass
-class Twins:
+class Merges(Twins):
     """A table; for each key a branch that we have written, and one that Spark has."""
-
-    lake: Lake
-    ledger: Mapping[str, Any]
-    reports: list[hf.Report] = field(default_factory=list)
-
-    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements; {t} is the table, {s} its name in the catalog. Return the last's rows."""
-        names = {"t": self.lake.name("t"), "s": f"{self.lake.namespace}.t"}
-        return [self.lake.sql(statement.format(**names)) for statement in statements][-1]
 
     def merge(self, source: DataFrame, keys: Sequence[str]) -> None:
         """Merge the rows of a source that have all columns of a key, once for each key."""
@@ -58,41 +48,13 @@ class Twins:
             names = {"t": self.lake.name("t"), "branch": f"theirs{at}", "source": "source"}
             self.lake.sql(MERGE.format(**names, on=equal))
 
-    def rows(self, branch: str) -> DataFrame:
-        """Return the rows of a branch."""
-        query = f"SELECT * FROM {self.lake.name('t')} VERSION AS OF '{branch}'"
-        return self.lake.session.sql(query)
-
-    def check(self, keys: Sequence[str]) -> None:
+    def check_keys(self, keys: Sequence[str]) -> None:
         """Check all rows: none is in one branch only, or more often in one than in the other."""
         for at, key in enumerate(keys):
             assert differences(self.rows(f"ours{at}"), self.rows(f"theirs{at}")) == 0, key
             found, theirs = self.summary(f"ours{at}"), self.summary(f"theirs{at}")
             totals = ("operation", "total-records")
             assert [found[name] for name in totals] == [theirs[name] for name in totals]
-
-    def summary(self, branch: str) -> dict[str, str]:
-        """Return the summary of a branch's newest snapshot."""
-        query = (
-            "SELECT s.operation, s.summary FROM {t}.snapshots s JOIN {t}.refs r "
-            f"ON r.snapshot_id = s.snapshot_id WHERE r.name = '{branch}'"
-        )
-        ((operation, summary),) = self.sql(query)
-        return {"operation": operation, **dict(summary)}
-
-    def keeps_working(self, at: int) -> None:
-        """Let Spark maintain the table with our rows as its main branch: no row may change."""
-        self.sql(f"CALL lake.system.fast_forward('{{s}}', 'main', 'ours{at}')")
-        theirs = self.rows(f"theirs{at}").localCheckpoint()
-        calls = {
-            "rewrite_position_delete_files": "options => map('rewrite-all', 'true')",
-            "rewrite_manifests": "use_caching => false",
-            "rewrite_data_files": "options => map('rewrite-all', 'true')",
-            "expire_snapshots": "retain_last => 1, older_than => TIMESTAMP '2100-01-01 00:00:00'",
-        }
-        for name, options in calls.items():
-            self.sql(f"CALL lake.system.{name}(table => '{{s}}', {options})")
-            assert differences(self.lake.rows("t"), theirs) == 0, name
 
 
 # ---- Every type and layout
@@ -113,7 +75,7 @@ def test_the_rows_are_those_of_sparks_merge(
     ours: Lake, ledger: dict[str, Any], layout: str
 ) -> None:
     """Keys of every type, one column and several; rows that change their partition; deletes."""
-    twins, rows = Twins(ours, ledger), wide_rows(ours.session)
+    twins, rows = Merges(ours, ledger), wide_rows(ours.session)
     twins.sql(
         f"CREATE TABLE {{t}} ({table_ddl()}) USING iceberg {LAYOUTS[layout]} "
         "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')"
@@ -130,7 +92,7 @@ def test_the_rows_are_those_of_sparks_merge(
     }
     columns = [f"{changed.get(name, name)} as {name}" for name in ("id", *COLUMNS)]
     twins.merge(source.selectExpr(*columns), KEYS)
-    twins.check(KEYS)
+    twins.check_keys(KEYS)
     assert min(report.replaced_rows for report in twins.reports) > 5
     if layout in KEEP_WORKING:
         twins.keeps_working(1)
@@ -161,7 +123,7 @@ def test_keys_are_found_in_files_of_earlier_specs_and_schemas(
     ours: Lake, ledger: dict[str, Any]
 ) -> None:
     """Wider types, a renamed column, another under its old name, three partition specs."""
-    twins = Twins(ours, ledger)
+    twins = Merges(ours, ledger)
     twins.sql(*EVOLVED.split(";"))
     source = ours.session.range(5, 50).selectExpr(
         "id",
@@ -171,6 +133,6 @@ def test_keys_are_found_in_files_of_earlier_specs_and_schemas(
         "'v' as u",
     )
     twins.merge(source, OF_EVOLVED)
-    twins.check(OF_EVOLVED)
+    twins.check_keys(OF_EVOLVED)
     found = [report.replaced_rows for report in twins.reports]
     assert found == [35, 35, 35, 30, 10]

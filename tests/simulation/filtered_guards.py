@@ -10,7 +10,7 @@ from unittest import mock
 from holdfast.engine import cleanup
 from holdfast.engine.base import Indexes, Rewrites
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.parts import read_rewrites
+from holdfast.ledger.parts import read_list
 from holdfast.model.records import PartReference
 from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Loss, TableView
@@ -43,7 +43,7 @@ def _all_known(rewrites: Rewrites, _view: TableView) -> dict[str, Rewrite]:
     """Act as a commit that does not look whether rewritten files are there."""
     if rewrites._known is None:
         log, storage, layout = rewrites.ledger.log, rewrites.ledger.storage, rewrites.ledger.layout
-        parts = [read_rewrites(storage, layout, part) for part in log.rewritten]
+        parts = [read_list(storage, layout, part, Rewrite) for part in log.rewritten]
         rewrites._known = {rewrite.state: rewrite for part in parts for rewrite in part}
     return rewrites._known
 

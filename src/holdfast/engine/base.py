@@ -26,12 +26,10 @@ from holdfast.errors import (
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import (
     IndexFile,
-    read_index,
+    read_list,
     read_pins,
-    read_rewrites,
     read_states,
-    write_index,
-    write_rewrites,
+    write_list,
     write_states,
 )
 from holdfast.model.records import Base, Identity, Indexed, PartReference, Rewritten
@@ -227,7 +225,7 @@ class Rewrites:
         """Return what the ledger lists, without files that an orphan removal may delete soon."""
         ledger = self.ledger
         parts = [
-            read_rewrites(ledger.storage, ledger.layout, part) for part in ledger.log.rewritten
+            read_list(ledger.storage, ledger.layout, part, Rewrite) for part in ledger.log.rewritten
         ]
         found = {rewrite.state: rewrite for part in parts for rewrite in part}
         groups = [rewrite.group for rewrite in found.values() if rewrite.group]
@@ -274,7 +272,7 @@ class Rewrites:
                 reports = self.submitter.items(plan, some)
             done = [Rewrite.from_json(text) for report in reports for text in report.results]
             name = f"rewritten-{nonce}.parquet"
-            part = write_rewrites(ledger.storage, ledger.layout, name, done)
+            part = write_list(ledger.storage, ledger.layout, name, done)
             removed = sum(rewrite.removed_rows for rewrite in done)
             ledger.log.append(Rewritten(rewrites=part, removed_rows=removed))
             known.update({rewrite.state: rewrite for rewrite in done})
@@ -318,12 +316,12 @@ class Indexes:
         meaning = self.sink.key_meaning(view, on)
         for known in reversed(ledger.log.indexed):
             if (known.work, known.meaning) == (work.name, meaning):
-                files = read_index(ledger.storage, ledger.layout, known.index)
+                files = read_list(ledger.storage, ledger.layout, known.index, IndexFile)
                 return self._made(known.index.name, files)
         nonce = ledger.ports.new_nonce()
         name = f"index-{nonce}"
         files = self._build(view, groups, name)
-        part = write_index(ledger.storage, ledger.layout, f"{name}.parquet", files)
+        part = write_list(ledger.storage, ledger.layout, f"{name}.parquet", files)
         rows = sum(file.rows for file in files)
         ledger.log.append(Indexed(index=part, work=work.name, meaning=meaning, rows=rows))
         return self._made(part.name, files)

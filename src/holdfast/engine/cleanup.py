@@ -36,13 +36,13 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.parts import read_merges, read_objects, read_rewrites, read_work
+from holdfast.ledger.parts import read_list, read_objects, read_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.store import ObjectNames, answers, refuse_links, walk
 from holdfast.ledger.task_log import read_groups
 from holdfast.model.records import Abort, Identity, PartReference
 from holdfast.model.report import counted
-from holdfast.model.work import Merge, StagedGroup, sizes_of
+from holdfast.model.work import Merge, Rewrite, StagedGroup, sizes_of
 from holdfast.sinks.base import MarkFound, Sink
 from holdfast.text import warn_caller
 
@@ -304,11 +304,11 @@ def _staged(ledger: Ledger, names: Collection[str]) -> Iterator[StagedGroup]:
             yield from read_work(storage, layout, reference).groups
     for reference in log.rewritten:
         if layout.part(reference.name) in names:
-            found = read_rewrites(storage, layout, reference)
+            found = read_list(storage, layout, reference, Rewrite)
             yield from (rewrite.group for rewrite in found if rewrite.group is not None)
     for record in log.merged:
         if layout.part(record.merges.name) in names:
-            yield from (merge.group for merge in read_merges(storage, layout, record.merges))
+            yield from (merge.group for merge in read_list(storage, layout, record.merges, Merge))
 
 
 def _with_merges(
@@ -320,7 +320,7 @@ def _with_merges(
         part = intent.merged if (intent := ledger.log.intents.get(number)) is not None else None
         merges: list[Merge] = []
         if part is not None and layout.part(part.name) in parts:
-            merges = read_merges(ledger.storage, layout, part)
+            merges = read_list(ledger.storage, layout, part, Merge)
         found.update(merge.group.path for merge in merges)
         unneeded &= {path for merge in merges for path in merge.sources}
     return found - unneeded if posts else found

@@ -39,7 +39,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger, log_step
-from holdfast.ledger.parts import read_merges, write_merges, write_work
+from holdfast.ledger.parts import read_list, write_list, write_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.model.records import Identity, Intent, Merged, PartReference, Renewal
 from holdfast.model.work import Merge, StagedGroup, Work
@@ -388,7 +388,7 @@ def _usable_merges(
     written = [record.merges for record in ledger.log.merged if record.is_written]
     if not written:
         return [], None
-    listed = read_merges(ledger.storage, ledger.layout, written[-1])
+    listed = read_list(ledger.storage, ledger.layout, written[-1], Merge)
     known = [merge for merge in listed if staged.keys() >= set(merge.sources)]
     gone = set(commit.sink.missing_files(view, [merge.group for merge in known]))
     there = [merge for merge in known if merge.group.path not in gone]
@@ -411,6 +411,6 @@ def _unwritten(path: str) -> StagedGroup:
 def _record(
     ledger: Ledger, name: str, merges: Sequence[Merge], *, is_written: bool
 ) -> PartReference:
-    part = write_merges(ledger.storage, ledger.layout, name, merges)
+    part = write_list(ledger.storage, ledger.layout, name, merges)
     ledger.log.append(Merged(merges=part, is_written=is_written))
     return part

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +27,7 @@ from holdfast.model.stored import (
     refuse_deep,
     typed,
 )
-from holdfast.model.work import Merge, Rewrite, TaskRecord, Work
+from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 
 # ---- Parts: large bodies that a record points to, as Parquet, checked by digest when read back
@@ -134,22 +134,38 @@ class _Object(msgspec.Struct):
     size_bytes: Count
 
 
-# ---- What became of files of the table, as a part of the ledger
+# ---- Lists of things that are texts: what became of files, merged groups, files of an index
 
 
-def write_rewrites(
-    storage: Storage, layout: RunLayout, name: str, rewrites: Iterable[Rewrite]
+class Listed(Protocol):
+    """What can be an entry of a list."""
+
+    def to_json(self) -> str:
+        """Return it as JSON text."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Any:  # noqa: ANN401 - one of its kind.
+        """Read back what `to_json` gave; anything else is a RecordDamagedError."""
+
+
+_Entry = TypeVar("_Entry", bound=Listed)
+
+
+def write_list(
+    storage: Storage, layout: RunLayout, name: str, entries: Iterable[Listed]
 ) -> PartReference:
-    """Write what became of files as one part and return the reference for a record.
+    """Write entries as one part and return the reference for a record.
 
     Raises:
         StoreUnavailableError: The store did not take it.
     """
-    return _write_texts(storage, layout, name, [rewrite.to_json() for rewrite in rewrites])
+    return _write_texts(storage, layout, name, [entry.to_json() for entry in entries])
 
 
-def read_rewrites(storage: Storage, layout: RunLayout, reference: PartReference) -> list[Rewrite]:
-    """Read back what `write_rewrites` wrote.
+def read_list(
+    storage: Storage, layout: RunLayout, reference: PartReference, kind: type[_Entry]
+) -> list[_Entry]:
+    """Read back what `write_list` wrote.
 
     Raises:
         LedgerDamagedError: The part is missing or not as written.
@@ -157,10 +173,7 @@ def read_rewrites(storage: Storage, layout: RunLayout, reference: PartReference)
     """
     texts = _read_texts(storage, layout, reference)
     with damage_at(layout.part(reference.name)):
-        return [Rewrite.from_json(text) for text in texts]
-
-
-# ---- The files of a key index, as a part of the ledger
+        return [kind.from_json(text) for text in texts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,55 +204,6 @@ class _IndexFileJson(msgspec.Struct):
     rows: Count
     size_bytes: Count
     stretches: str
-
-
-def write_index(
-    storage: Storage, layout: RunLayout, name: str, files: Iterable[IndexFile]
-) -> PartReference:
-    """Write which files an index has as one part and return the reference for a record.
-
-    Raises:
-        StoreUnavailableError: The store did not take it.
-    """
-    return _write_texts(storage, layout, name, [file.to_json() for file in files])
-
-
-def read_index(storage: Storage, layout: RunLayout, reference: PartReference) -> list[IndexFile]:
-    """Read back what `write_index` wrote.
-
-    Raises:
-        LedgerDamagedError: The part is missing or not as written.
-        StoreUnavailableError: The store did not answer.
-    """
-    texts = _read_texts(storage, layout, reference)
-    with damage_at(layout.part(reference.name)):
-        return [IndexFile.from_json(text) for text in texts]
-
-
-# ---- Groups that enter the table in place of staged ones, as a part of the ledger
-
-
-def write_merges(
-    storage: Storage, layout: RunLayout, name: str, merges: Iterable[Merge]
-) -> PartReference:
-    """Write merged groups as one part and return the reference for a record.
-
-    Raises:
-        StoreUnavailableError: The store did not take it.
-    """
-    return _write_texts(storage, layout, name, [merge.to_json() for merge in merges])
-
-
-def read_merges(storage: Storage, layout: RunLayout, reference: PartReference) -> list[Merge]:
-    """Read back what `write_merges` wrote.
-
-    Raises:
-        LedgerDamagedError: The part is missing or not as written.
-        StoreUnavailableError: The store did not answer.
-    """
-    texts = _read_texts(storage, layout, reference)
-    with damage_at(layout.part(reference.name)):
-        return [Merge.from_json(text) for text in texts]
 
 
 # ---- The states of a table's files, as a part of the ledger

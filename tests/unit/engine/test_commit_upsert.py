@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,6 +157,23 @@ def _watched(table: Merged, monkeypatch: pytest.MonkeyPatch) -> Merged:
     return table
 
 
+@contextlib.contextmanager
+def killed_after(kind: type, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the driver die right after it has written a record of a kind."""
+    append = RunLog.append
+
+    def killed(log: RunLog, body: Any) -> Any:  # noqa: ANN401
+        record = append(log, body)
+        if isinstance(body, kind):
+            raise DriverDiedError
+        return record
+
+    with monkeypatch.context() as dying:
+        dying.setattr(RunLog, "append", killed)
+        with pytest.raises(DriverDiedError):
+            yield
+
+
 def test_rows_take_the_place_of_those_with_their_key(made: Merged) -> None:
     """Others are added; files without a replaced row stay as they are."""
     before = made.files
@@ -282,19 +300,8 @@ def test_a_start_after_a_kill_uses_what_was_done(
     dies_after: str, made: Merged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index and the new files are in the ledger."""
-    append = RunLog.append
-    wanted = Indexed if dies_after == "index" else Rewritten
-
-    def killed(log: RunLog, body: Any) -> Any:  # noqa: ANN401
-        record = append(log, body)
-        if isinstance(body, wanted):
-            raise DriverDiedError
-        return record
-
-    with monkeypatch.context() as dying:
-        dying.setattr(RunLog, "append", killed)
-        with pytest.raises(DriverDiedError):
-            made.start(3, 305)
+    with killed_after(Indexed if dies_after == "index" else Rewritten, monkeypatch):
+        made.start(3, 305)
     report = made.start(3, 305)
     assert made.rows == OLD | {3: "new", 305: "new"}
     assert len(made.indexes) == 1
@@ -303,18 +310,8 @@ def test_a_start_after_a_kill_uses_what_was_done(
 
 def test_more_rows_get_another_index(made: Merged, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that was rewritten without the old keys' rows still has those of the new ones."""
-    append = RunLog.append
-
-    def killed(log: RunLog, body: Any) -> Any:  # noqa: ANN401
-        record = append(log, body)
-        if isinstance(body, Rewritten):
-            raise DriverDiedError
-        return record
-
-    with monkeypatch.context() as dying:
-        dying.setattr(RunLog, "append", killed)
-        with pytest.raises(DriverDiedError):
-            made.start(3)
+    with killed_after(Rewritten, monkeypatch):
+        made.start(3)
     made.start(3, 5)  # The input has grown.
     assert made.rows == OLD | {3: "new", 5: "new"}
     assert len(made.indexes) == 2
@@ -324,18 +321,8 @@ def test_other_columns_under_the_names_of_the_key_are_refused(
     made: Merged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others swap the names between two starts."""
-    append = RunLog.append
-
-    def killed(log: RunLog, body: Any) -> Any:  # noqa: ANN401
-        record = append(log, body)
-        if isinstance(body, Indexed):
-            raise DriverDiedError
-        return record
-
-    with monkeypatch.context() as dying:
-        dying.setattr(RunLog, "append", killed)
-        with pytest.raises(DriverDiedError):
-            made.start(3, on="name")
+    with killed_after(Indexed, monkeypatch):
+        made.start(3, on="name")
     with made.lake.table.update_schema() as change:
         change.rename_column("name", "x")
     with made.lake.table.update_schema() as change:

@@ -26,10 +26,11 @@ from holdfast.errors import (
     StoreUnavailableError,
     TableChangedError,
 )
-from holdfast.ledger.parts import read_objects, read_rewrites
+from holdfast.ledger.parts import read_list, read_objects
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Rewritten
 from holdfast.model.report import Report
+from holdfast.model.work import Rewrite
 from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.worker.replay import RewritePlan
@@ -313,7 +314,7 @@ def rewritten_groups(made: Filtered) -> list[Any]:
     found = [
         rewrite
         for part in ledger.log.rewritten
-        for rewrite in read_rewrites(ledger.storage, ledger.layout, part)
+        for rewrite in read_list(ledger.storage, ledger.layout, part, Rewrite)
     ]
     return [rewrite.group for rewrite in found if rewrite.group is not None]
 
