@@ -180,6 +180,7 @@ class Scene:
         with (
             mock.patch.object(hf.Run, "append", _to_wide_table(hf.Run.append)),
             mock.patch.object(hf.Run, "overwrite", _to_wide_table(hf.Run.overwrite)),
+            mock.patch.object(hf.Run, "upsert", _to_wide_table(hf.Run.upsert)),
         ):
             self._play(block)
 
