@@ -274,6 +274,9 @@ class Commit:
         if landed is None and self._check_files(view, change.adds, tally):
             view = self.load()
             landed = self.look(view)
+            if landed is None:
+                self._record_refusal(tally, view)
+        tally.conflict = None  # What no look has proven by now stays in doubt.
         return view, landed
 
     def _check_files(self, view: TableView, groups: Sequence[StagedGroup], tally: _Tally) -> bool:
@@ -339,9 +342,10 @@ class Commit:
             RunFencedError: Another driver has claimed the run.
             StoreError: The ledger does not answer.
         """
-        number, tally.conflict = tally.conflict, None
+        number = tally.conflict
         if number is None or view.settled_below <= self.log.intents[number].sequence_number:
             return
+        tally.conflict = None
         self.log.append(Refused(intent_number=number))
 
     def _unknown(self, reason: str) -> CommitUnknownError:
