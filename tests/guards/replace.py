@@ -12,6 +12,13 @@ _COMMIT = "tests/unit/engine/test_commit_replace.py"
 
 REPLACE_GUARDS = (
     Guard(
+        name="a refusal that only a later look proves is recorded",
+        file="engine/commit.py",
+        before="            if landed is None:\n                self._record_refusal(tally, view)\n",
+        after="",
+        test="tests/unit/engine/test_commit_stops.py -k second_look",
+    ),
+    Guard(
         name="replace: a manifest names the oldest number that is left in it",
         file="sinks/iceberg/rewrite.py",
         before="min_sequence_number=min(numbers, default=UNASSIGNED_SEQ)",

@@ -129,6 +129,32 @@ def test_files_are_asked_for_again_once_some_minutes_have_passed() -> None:
     assert len(rig.table.posts) == 1
 
 
+def test_a_refusal_that_only_the_second_look_proves_is_recorded() -> None:
+    """Otherwise the post stays in doubt for ever.
+
+    Method: the answer is a conflict, but the table moves past the post only while files are asked
+    for, before the next one.
+    """
+    rig = Rig()
+    asked = _AskedFiles(rig, takes_s=60.0)
+    ask = rig.table.refuse_missing_files
+
+    def ask_beside_a_rival(view: TableView, groups: Sequence[StagedGroup]) -> None:
+        if asked.times:
+            rig.table.foreign_append()
+        ask(view, groups)
+
+    def pass_time() -> None:
+        rig.time.now_s += FILES_KNOWN_S
+
+    rig.table.refuse_missing_files = ask_beside_a_rival  # type: ignore[method-assign]
+    rig.table.post_faults.append(PostFault.CONFLICT_THEN_LANDS)
+    rig.table.after_post = pass_time
+    assert rig.publish().posts == 2
+    log = rig.log()
+    assert min(log.intents) not in log.doubtful
+
+
 def test_a_permanent_refusal_is_raised_at_once() -> None:
     """A catalog that refuses for good is not asked a hundred times."""
     rig = Rig()
