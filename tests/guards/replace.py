@@ -14,8 +14,8 @@ REPLACE_GUARDS = (
     Guard(
         name="a refusal that only a later look proves is recorded",
         file="engine/commit.py",
-        before="            if landed is None:\n                self._record_refusal(tally, view)\n",
-        after="",
+        before="                self._record_refusal(tally, view)\n        tally.conflict = None",
+        after="                pass\n        tally.conflict = None",
         test="tests/unit/engine/test_commit_stops.py -k second_look",
     ),
     Guard(
