@@ -318,13 +318,12 @@ class Indexes:
             if (known.work, known.meaning) == (work.name, meaning):
                 files = read_list(ledger.storage, ledger.layout, known.index, IndexFile)
                 return self._made(known.index.name, files)
-        nonce = ledger.ports.new_nonce()
-        name = f"index-{nonce}"
+        name = f"index-{ledger.ports.new_nonce()}"
         files = self._build(view, groups, name)
         part = write_list(ledger.storage, ledger.layout, f"{name}.parquet", files)
-        rows = sum(file.rows for file in files)
-        ledger.log.append(Indexed(index=part, work=work.name, meaning=meaning, rows=rows))
-        return self._made(part.name, files)
+        made = self._made(part.name, files)
+        ledger.log.append(Indexed(index=part, work=work.name, meaning=meaning, rows=made.rows))
+        return made
 
     def _made(self, name: str, files: Sequence[IndexFile]) -> KeyIndex:
         ledger = self.ledger

@@ -308,7 +308,7 @@ class Commit:
             if change.base is None:  # Otherwise what others add may come, and the loss says more.
                 self.replaced.refuse_changed(view)
             name = self.ledger.layout.file_names(nonce)
-            if self.rewrites is not None and change.removes in {"where", "keys"}:
+            if self.rewrites is not None:
                 change = replace(change, rewritten=self.rewrites.known(view))
             complete = replace(change, loss=self.sink.loss(view, change, name))
         except StoreUnavailableError:

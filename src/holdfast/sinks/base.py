@@ -124,10 +124,6 @@ class Keys(Protocol):
     """The keys of the rows that an upsert writes. Pickled with a task."""
 
     @property
-    def on(self) -> tuple[str, ...]:
-        """The key columns."""
-
-    @property
     def name(self) -> str:
         """A name that no other keys of the run have."""
 
