@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
-from holdfast.engine.claim import Prepared, prepare, refuse_new_table
+from holdfast.engine.claim import Prepared, prepare
 from holdfast.engine.cleanup import Aborted, Swept, abort, sweep
-from holdfast.engine.drive import Driver, warn_of_doubts
 from holdfast.engine.options import (
     Duration,
     IfCommitted,
@@ -27,7 +25,6 @@ from holdfast.engine.watch import quarantine_chunks, refuse_unknown, status
 from holdfast.errors import (
     RunAbortedError,
     RunUnfinishedError,
-    SchemaMismatchError,
     SettingsError,
 )
 from holdfast.inputs import key_of_upsert, open_input
@@ -39,15 +36,11 @@ from holdfast.model.records import Identity
 from holdfast.model.report import Report
 from holdfast.model.stored import encode_run_id
 from holdfast.opening import (
-    CURE_OF_CREATE,
     active_session,
     open_store,
     open_table,
-    refuse_on_lance,
 )
-from holdfast.progress.watching import shown
-from holdfast.sinks.base import Filter, Sink, WriterSpec
-from holdfast.sinks.conform import Conformer
+from holdfast.sinks.base import Filter, Sink
 from holdfast.sinks.targets import Create, Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
@@ -55,6 +48,7 @@ from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.worker.task import OnError
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
+from holdfast.writing import Writing
 
 
 class Run:
@@ -539,60 +533,16 @@ class Run:
         options: WriteOptions,
         create: Create | None,
     ) -> Report:
-        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-
-        started, target = time.monotonic(), asked_target(to)
-        if not (create is None or isinstance(create, Create)):
-            raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
-        refuse_on_lance(target, mode, by_filter=options.where is not None)
-        given = open_input(source, key)
-        if given.identity:  # Comparing the files of a scan costs next to nothing.
-            options = replace(options, verify_input="keys")
-        spark.refuse_wap(given.session)
-        prepared = self._prepared
-        ledger = prepared.ledger if prepared else self._ledger(given.session)
-        identity_on = partial(
-            Identity,
-            branch=target.branch,
-            mode=mode,
-            where=options.where_text,
-            on=options.on_columns,
-            key=given.key,
-            version=self._version,
-            retry_of=self._retry_of,
-            input=given.identity,
-            **spark.semantics(given.session),
+        started, prepared = time.monotonic(), self._prepared
+        writing = Writing.prepare(
+            mode,
+            asked_target(to),
+            open_given=lambda: open_input(source, key),
+            open_ledger=lambda session: prepared.ledger if prepared else self._ledger(session),
+            options=options,
+            create=create,
+            of_run={"version": self._version, "retry_of": self._retry_of},
         )
-        refuse = partial(refuse_new_table, ledger, identity_on)
-        sink = open_table(target, given.session, create, given.schema, before_create=refuse)
-        view = sink.load()
         self._prepared = None
-
-        def check_output(spec: WriterSpec) -> None:
-            if options.transform is None:  # Known now: fail before any task starts.
-                Conformer(spec.table, given.schema(), spec.schema, may_lack=spec.may_lack)
-
-        driver = Driver(
-            ledger=ledger,
-            sink=sink,
-            input=given,
-            prepared=prepared,
-            check_output=check_output,
-        )
-        identity = identity_on(table=sink.name, table_uuid=view.uuid)
-        tasks = partial(spark.tasks_running, given.session)
-        try:
-            with shown(ledger, sink.name, wanted=self._progress, tasks=tasks):
-                report = driver.write(view, identity, options)
-        except SchemaMismatchError as error:
-            if create is not None and create.schema is None and options.transform is not None:
-                error.cure = CURE_OF_CREATE
-            raise
-        spark.forget_cached_table(given.session, target)
-        warn_of_doubts(report)
-        report = replace(
-            report,
-            seconds=time.monotonic() - started,
-            unindexed_rows=sink.unindexed_rows(),
-        )
-        return report if given.compares else replace(report, input_compared=None)
+        report = writing.run(prepared, progress=self._progress)
+        return replace(report, seconds=time.monotonic() - started)

@@ -33,7 +33,8 @@ ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "holdfast"
 PAGE = ROOT / "docs" / "explanation" / "structure.md"
 
-MODULES_MAX = 135
+# 135 for an append; each further verb brought some, and columns of Lance bring a few.
+MODULES_MAX = 148
 MEDIAN_MIN, MEDIAN_MAX = 150, 260
 SMALL = 60
 WAY_MAX = 18  # Including spark.bootstrap, which needs a Spark task.
@@ -47,11 +48,11 @@ ALONE = {
     "engine.drive": "the engine's front",
     "engine.scan_input": "the other kind of input, next to `spark.dataframe`",
     "failpoints": "every layer imports it, and it imports nothing",
-    "inputs": "with `run` it would be a file of 590 lines, and it is not part of the front door",
     "pages.page": "jinja2 is imported only here",
     "pages.plots": "what is drawn; how it becomes HTML is the subject of `pages.page`",
     "progress.watching": "runs in its own thread",
     "run": "the front door, imported lazily",
+    "writing": "with `run` it would be a file of 650 lines, of which half are for users",
     "sinks.iceberg.marks": "the protocol's own part of a table, with its own document",
     "sinks.iceberg.open": "finds a catalog before there is a sink",
     "sinks.iceberg.rows": "with `writer` it would be a file of 630 lines",

@@ -1,0 +1,137 @@
+"""One write, from the user's arguments to the engine: opens table and input, and drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from holdfast.engine.claim import Prepared, refuse_new_table
+from holdfast.engine.drive import Driver, warn_of_doubts
+from holdfast.engine.options import Mode, WriteOptions
+from holdfast.errors import SchemaMismatchError, SettingsError
+from holdfast.inputs import Input
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.records import Identity
+from holdfast.model.report import Report
+from holdfast.opening import CURE_OF_CREATE, open_table, refuse_on_lance
+from holdfast.progress.watching import shown
+from holdfast.sinks.base import Sink, TableView, WriterSpec
+from holdfast.sinks.conform import Conformer
+from holdfast.sinks.targets import Create, Target
+from holdfast.spark import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """One write of a run, with its table and its input open."""
+
+    target: Target
+    create: Create | None
+    options: WriteOptions
+    given: Input
+    ledger: Ledger
+    sink: Sink
+    view: TableView
+    identity: Identity
+
+    @classmethod
+    def prepare(  # noqa: PLR0913 - the user's choices, and how they are opened.
+        cls,
+        mode: Mode,
+        target: Target,
+        *,
+        open_given: Callable[[], Input],
+        open_ledger: Callable[[SparkSession], Ledger],
+        options: WriteOptions,
+        create: Create | None,
+        of_run: Mapping[str, str],
+    ) -> Writing:
+        """Open the input, the ledger and the table, and create the table if the user says so.
+
+        Args:
+            mode: What becomes of the table's rows.
+            target: The table.
+            open_given: Opens the input.
+            open_ledger: Opens the ledger, given the input's session.
+            options: The user's options.
+            create: How to create the table if it does not exist.
+            of_run: The parts of the run's identity that belong to the `Run`.
+
+        Raises:
+            SettingsError: An argument or a setting cannot be used.
+            HoldfastError: The table cannot be opened.
+        """
+        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
+
+        if not (create is None or isinstance(create, Create)):
+            raise SettingsError(what=f"create={create!r}", cure="give hf.Create(...), or None")
+        refuse_on_lance(target, mode, by_filter=options.where is not None)
+        given = open_given()
+        if given.identity:  # Comparing the files of a scan costs next to nothing.
+            options = replace(options, verify_input="keys")
+        spark.refuse_wap(given.session)
+        ledger = open_ledger(given.session)
+        identity_on = partial(
+            Identity,
+            branch=target.branch,
+            mode=mode,
+            where=options.where_text,
+            on=options.on_columns,
+            key=given.key,
+            input=given.identity,
+            **of_run,
+            **spark.semantics(given.session),
+        )
+        refuse = partial(refuse_new_table, ledger, identity_on)
+        sink = open_table(target, given.session, create, given.schema, before_create=refuse)
+        view = sink.load()
+        return cls(
+            target=target,
+            create=create,
+            options=options,
+            given=given,
+            ledger=ledger,
+            sink=sink,
+            view=view,
+            identity=identity_on(table=sink.name, table_uuid=view.uuid),
+        )
+
+    def run(self, prepared: Prepared | None, *, progress: bool | None) -> Report:
+        """Write, and return the report.
+
+        Args:
+            prepared: What `remaining` has claimed and measured.
+            progress: Whether to show progress; None to decide by where the output goes.
+
+        Raises:
+            SchemaMismatchError: The output does not fit the table.
+            HoldfastError: Any other error; durable work is kept.
+        """
+        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
+
+        given, sink, options = self.given, self.sink, self.options
+
+        def check_output(spec: WriterSpec) -> None:
+            if options.transform is None:  # Known now: fail before any task starts.
+                Conformer(spec.table, given.schema(), spec.schema, may_lack=spec.may_lack)
+
+        driver = Driver(
+            ledger=self.ledger,
+            sink=sink,
+            input=given,
+            prepared=prepared,
+            check_output=check_output,
+        )
+        tasks = partial(spark.tasks_running, given.session)
+        try:
+            with shown(self.ledger, sink.name, wanted=progress, tasks=tasks):
+                report = driver.write(self.view, self.identity, options)
+        except SchemaMismatchError as error:
+            if self.create and self.create.schema is None and options.transform is not None:
+                error.cure = CURE_OF_CREATE
+            raise
+        spark.forget_cached_table(given.session, self.target)
+        warn_of_doubts(report)
+        report = replace(report, unindexed_rows=sink.unindexed_rows())
+        return report if given.compares else replace(report, input_compared=None)
