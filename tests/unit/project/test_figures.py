@@ -67,6 +67,36 @@ _ROWS = (
             " {figures.ratios.dlt.resumed}, {figures.ratios.stream.resumed} |"
         ),
     ),
+    (README, "overwrite", "`overwrite`, {rows/1e6}M rows in place of {partitions} partitions"),
+    (README, "overwrite", "dynamic `INSERT OVERWRITE` | {ratio} of its time;"),
+    (README, "overwrite-busy", "beside a writer every {every_s} s all {landed} overwrites"),
+    (PERFORMANCE, "overwrite", "{rows/1e6} million rows in place of those of {partitions} part"),
+    (PERFORMANCE, "overwrite", "`run.overwrite_partitions` | {ours_s} |"),
+    (PERFORMANCE, "overwrite", "dynamic `INSERT OVERWRITE` | {mapped_s} | **{ratio}** |"),
+    (PERFORMANCE, "overwrite", "mode = none` | {no_shuffle_s} | {ratio_no_shuffle} |"),
+    (PERFORMANCE, "overwrite", "the driver's peak is {ratio_driver_memory} of the original one"),
+    (
+        PERFORMANCE,
+        "overwrite",
+        "and a worker's {ratio_worker_memory}, where {goal_memory} was the goal",
+    ),
+    (PERFORMANCE, "overwrite", "ten times the data takes {ratio_worker_memory_filled}."),
+    (
+        PERFORMANCE,
+        "overwrite-busy",
+        (
+            "every {every_s} s, {landed} of {overwrites} overwrites of a table of {files} files"
+            " landed, with at most {replans_max} replan each; {overwrites_by_replans.1} of them"
+        ),
+    ),
+    (
+        PERFORMANCE,
+        "overwrite-busy",
+        (
+            "took {beside_median_s} s, and those of such a table without another writer"
+            " {alone_median_s} s (medians; {ratio} of it by rounds)"
+        ),
+    ),
     (
         FAQ,
         "small-job",
