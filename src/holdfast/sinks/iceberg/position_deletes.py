@@ -45,17 +45,17 @@ def write_position_deletes(
     uri: str,
     *,
     of: str,
+    partition: tuple[int, Record],
     positions: Numbers,
     parquet: Mapping[str, object],
 ) -> DataFile:
     """Write the numbers of rows that are gone, and return the file as its manifest lists it.
 
-    Its spec and its partition, those of the data file, are left to the caller.
-
     Args:
         storage: Where the file is written.
         uri: The file's name.
         of: The data file.
+        partition: The data file's spec, and its partition there.
         positions: The rows, in order; at least one.
         parquet: Arguments of pyarrow's writer: see `parquet_options`.
 
@@ -77,16 +77,19 @@ def write_position_deletes(
     storage.put(uri, data)
     failpoint("after-delete-file")
     path = of.encode()
-    return DataFile.from_args(
+    file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=uri,
         file_format=FileFormat.PARQUET,
+        partition=partition[1],
         record_count=len(positions),
         file_size_in_bytes=len(data),
         # Whole, however long: a bound that is cut short would say that other files may be meant.
         lower_bounds={_PATH_ID: path, _POSITION_ID: _POSITION.pack(int(positions[0]))},
         upper_bounds={_PATH_ID: path, _POSITION_ID: _POSITION.pack(int(positions[-1]))},
     )
+    file.spec_id = partition[0]
+    return file
 
 
 def staged_deletes(file: DataFile, made: NewManifest) -> StagedGroup:

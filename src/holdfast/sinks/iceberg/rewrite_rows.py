@@ -432,11 +432,10 @@ class FileRewriter:
             self._io.storage,
             uri,
             of=file.path,
+            partition=(file.spec_id, record),
             positions=judged.gone,
             parquet=parquet_options(self._table, self._properties),
         )
-        deletes.partition = record
-        deletes.spec_id = file.spec_id
         content = ManifestContent.DELETES
         made = NewManifest.of(layout.schema, layout.spec, self._properties, [deletes], content)
         return staged_deletes(deletes, made)
