@@ -85,8 +85,8 @@ UPSERT_GUARDS = (
     Guard(
         name="position deletes: they have the partition of their file",
         file=_DELETES,
-        before="        partition=partition[1],\n",
-        after="        partition=Record(*[None for _ in range(len(partition[1]))]),\n",
+        before="        partition=of.partition,\n",
+        after="        partition=Record(*[None for _ in range(len(of.partition))]),\n",
         test=f"{_BY_POSITION} -k get_deletes",
     ),
     Guard(

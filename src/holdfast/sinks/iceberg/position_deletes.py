@@ -11,11 +11,13 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
+from pyiceberg.typedef import Record
 
 from holdfast.failpoints import failpoint
 from holdfast.model.work import StagedGroup
@@ -31,6 +33,15 @@ _POSITION = struct.Struct("<q")
 _OWN, _OF_DATA = "write.delete.parquet.", "write.parquet."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LosingFile:
+    """A data file that stays in the table and loses rows."""
+
+    path: str
+    spec_id: int
+    partition: Record
+
+
 def is_of_deletes(group: StagedGroup) -> bool:
     """Whether a group consists of deletes: then the file that they are for stays in the table.
 
@@ -44,8 +55,7 @@ def write_position_deletes(
     storage: Storage,
     uri: str,
     *,
-    of: str,
-    partition: tuple[int, Record],
+    of: LosingFile,
     positions: Numbers,
     parquet: Mapping[str, object],
 ) -> DataFile:
@@ -55,7 +65,6 @@ def write_position_deletes(
         storage: Where the file is written.
         uri: The file's name.
         of: The data file.
-        partition: The data file's spec, and its partition there.
         positions: The rows, in order; at least one.
         parquet: Arguments of pyarrow's writer: see `parquet_options`.
 
@@ -63,7 +72,7 @@ def write_position_deletes(
         StorageError: The storage does not answer.
     """
     names = pa.DictionaryArray.from_arrays(
-        pa.array(np.zeros(len(positions), dtype=np.int32)), pa.array([of])
+        pa.array(np.zeros(len(positions), dtype=np.int32)), pa.array([of.path])
     )
     columns = pa.schema(
         [_column("file_path", names.type, _PATH_ID), _column("pos", pa.int64(), _POSITION_ID)]
@@ -76,19 +85,19 @@ def write_position_deletes(
     failpoint("before-delete-file")
     storage.put(uri, data)
     failpoint("after-delete-file")
-    path = of.encode()
+    path = of.path.encode()
     file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=uri,
         file_format=FileFormat.PARQUET,
-        partition=partition[1],
+        partition=of.partition,
         record_count=len(positions),
         file_size_in_bytes=len(data),
         # Whole, however long: a bound that is cut short would say that other files may be meant.
         lower_bounds={_PATH_ID: path, _POSITION_ID: _POSITION.pack(int(positions[0]))},
         upper_bounds={_PATH_ID: path, _POSITION_ID: _POSITION.pack(int(positions[-1]))},
     )
-    file.spec_id = partition[0]
+    file.spec_id = of.spec_id
     return file
 
 

@@ -57,6 +57,7 @@ from holdfast.sinks.iceberg.data_file import (
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import NewManifest, write_staged_manifest
 from holdfast.sinks.iceberg.position_deletes import (
+    LosingFile,
     parquet_options,
     staged_deletes,
     write_position_deletes,
@@ -431,8 +432,7 @@ class FileRewriter:
         deletes = write_position_deletes(
             self._io.storage,
             uri,
-            of=file.path,
-            partition=(file.spec_id, record),
+            of=LosingFile(path=file.path, spec_id=file.spec_id, partition=record),
             positions=judged.gone,
             parquet=parquet_options(self._table, self._properties),
         )
