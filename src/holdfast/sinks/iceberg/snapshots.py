@@ -6,11 +6,6 @@ which contains a nonce: other engines write the rest of a path differently (s3a:
 
 Manifests are not decoded at first. Their blocks are decompressed and searched for the nonces of the
 names, by C code that runs on all threads; only if one is found are entries read one by one.
-
-Each task writes manifests of its own, and a table with thousands of them is slow to read. They are
-merged before they are published. Avro files consist of blocks of entries, so those of equal headers
-are joined without decoding an entry, at some microseconds each. The record of a small manifest
-carries its entries, so that only one manifest of each header is read.
 """
 
 from __future__ import annotations
