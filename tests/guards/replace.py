@@ -296,7 +296,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: what the post reaches of rewritten files is listed first",
         file="sinks/iceberg/loss.py",
-        before="        writes |= sizes_of(listed)\n",
+        before="        writes |= sizes_of(manifests)\n",
         after="",
         test=f"{_WHERE} -k lists_what_it_reaches",
     ),

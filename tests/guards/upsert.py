@@ -141,9 +141,16 @@ UPSERT_GUARDS = (
     Guard(
         name="position deletes: they are listed before they are posted",
         file=_LOSS,
-        before="        writes |= sizes_of(listed)\n",
+        before="        writes |= sizes_of(manifests)\n",
         after="",
         test=f"{_BY_POSITION} -k listed_before",
+    ),
+    Guard(
+        name="position deletes: a file without ids and names is refused",
+        file=_ROWS,
+        before="            if self._names is None and all(",
+        after="            if False and all(",
+        test="tests/unit/sinks/iceberg/test_position_deletes.py -k ids_and_names",
     ),
     Guard(
         name="position deletes: only the key's columns must be readable",

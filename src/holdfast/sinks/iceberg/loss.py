@@ -155,9 +155,9 @@ class Losses:
                 (found.deletes, ManifestContent.DELETES),
             )
         ]
-        listed = [group for some in joined for group in some.listed]
+        manifests = [group for some in joined for group in some.listed]
         writes = {path: len(manifest.data) for path, manifest in rewritten.items()}
-        writes |= sizes_of(listed)
+        writes |= sizes_of(manifests)
         deletes = StagedTotals.of(found.deletes)
         summary = {
             **_summary(removed),
@@ -179,7 +179,7 @@ class Losses:
                 rewritten=rewritten,
                 added=found.added,
                 deletes=found.deletes,
-                listed=listed,
+                listed=manifests,
                 joined={path: content for some in joined for path, content in some.data.items()},
                 summary=summary,
             ),

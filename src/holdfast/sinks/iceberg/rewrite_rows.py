@@ -40,6 +40,7 @@ from holdfast.reading.iceberg_rows import (
     FieldsDifferError,
     PositionDeletes,
     cast_to,
+    field_id,
 )
 from holdfast.reading.parquet_file import (
     NoParquetError,
@@ -401,6 +402,8 @@ class FileRewriter:
         except FieldsDifferError as error:
             raise self._refused(file, str(error)) from error
         if self._given.by_position:  # Other columns are not read.
+            if self._names is None and all(field_id(column) is None for column in source.own):
+                raise self._refused(file, "it has no field-ids, and the table no name mapping")
             self._own_schema(file, source, set(fit.wanted(source.own)))
         try:
             deleted = self._deletes.numbers(source.pinned)
