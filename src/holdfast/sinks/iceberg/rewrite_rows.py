@@ -376,8 +376,8 @@ class FileRewriter:
         except Exception as error:  # PyIceberg has errors of many kinds for this.
             raise self._refused(file, in_short(error)) from error
         wanted = index_by_id(self._schema)
-        for field_id, column in index_by_id(own).items():
-            now = wanted.get(field_id)
+        for number, column in index_by_id(own).items():
+            now = wanted.get(number)
             if now is not None and not reads_as(column.field_type, now.field_type):
                 raise self._refused(
                     file, f"column {column.name!r} is {column.field_type}, not {now.field_type}"
