@@ -371,7 +371,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """Files of the table that were looked at row by row, and written anew without what goes."""
+    """Files of the table that were looked at row by row, and what was written for rows that go."""
 
     rewrites: PartReference
     removed_rows: Count
