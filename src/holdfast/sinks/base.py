@@ -157,7 +157,7 @@ class Loss:
     size_bytes: int = 0
     # How many partitions these files are in; 0 if there are none.
     partitions: int = 0
-    # Files of deletes, for files that stay; and rows that are written anew because others go.
+    # Files of deletes, for files that stay; and rows that an upsert writes anew because others go.
     delete_files: int = 0
     carried_rows: int = 0
     # The objects of ours that the new snapshot reaches besides its own metadata and what is staged,

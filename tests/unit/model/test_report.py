@@ -148,15 +148,15 @@ def test_many_small_files_lead_to_advice(
 
 
 @pytest.mark.parametrize(
-    ("replaced", "carried", "is_advised"),
+    ("replaced", "carried", "advised"),
     [(100, 1_000_000, True), (100, 999_999, False), (500_000, 4_999_999, False), (1, 0, False)],
 )
 def test_rows_that_were_carried_over_lead_to_advice(
-    replaced: int, carried: int, is_advised: bool
+    replaced: int, carried: int, *, advised: bool
 ) -> None:
     """A million at least, and ten for each replaced row: then deletes cost less."""
     report = replace(REPORT, replaced_rows=replaced, replaced_files=24, carried_rows=carried)
-    assert ("write.merge.mode to merge-on-read" in report.advice) == is_advised
+    assert ("write.merge.mode to merge-on-read" in report.advice) == advised
     if carried:
         how = f"{replaced:,} rows in 24 files, with {carried:,} others written anew"
         assert f"  replaced  {how}" in str(report).splitlines()

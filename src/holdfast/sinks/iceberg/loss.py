@@ -244,7 +244,7 @@ class Losses:
                     found.kept_rows += file.rows - known.removed_rows
                     if known.group:
                         found.added.append(known.group)
-                        found.carried_rows += known.kept_rows
+                        found.carried_rows += known.kept_rows if change.removes == "keys" else 0
                 gone.add(file.path)
                 found.states.add(_state(file))
             for file, data_file in home.data_files(unseen, spec):
