@@ -34,7 +34,7 @@ from holdfast.failpoints import failpoint
 from holdfast.model.work import StagedGroup, StagedTotals, sizes_of
 from holdfast.sinks.base import Change, Loss, WriteMode
 from holdfast.sinks.iceberg.file_io import file_bytes
-from holdfast.sinks.iceberg.joined import Heads, joined_manifests
+from holdfast.sinks.iceberg.joined import Heads, NewManifests, joined_manifests
 from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, listed_manifest
 from holdfast.sinks.iceberg.matching import KeyColumns, Matching
 from holdfast.sinks.iceberg.position_deletes import is_of_deletes
@@ -133,29 +133,37 @@ class Losses:
         found = self._chosen(table, listed, change, new)
         if found.targets:
             return Loss(targets=found.targets)
+        locations = SimpleLocationProvider(table.location(), table.properties)
+        paths = (locations.new_metadata_location(f"{name}-{at:05d}.avro") for at in count())
         rewritten: dict[str, Rewritten] = {}
         kept: list[ManifestFile] = []
-        locations = SimpleLocationProvider(table.location(), table.properties)
         for manifest in listed:
             old = self._manifests[manifest.manifest_path]
             gone = {file.at for file in old.files if _state(file) in found.states}
             if not gone:
                 kept.append(manifest)
                 continue
-            path = locations.new_metadata_location(f"{name}-{len(rewritten):05d}.avro")
-            rewritten[path] = self._without(manifest, gone, avro_codec(table.properties))
+            rewritten[next(paths)] = self._without(manifest, gone, avro_codec(table.properties))
+        of_new = (
+            joined_manifests(found.added, Heads(table, ManifestContent.DATA), paths),
+            joined_manifests(found.deletes, Heads(table, ManifestContent.DELETES), paths),
+        )
+        return self._loss(change, found, kept, rewritten, of_new, new)
+
+    def _loss(  # noqa: PLR0913, PLR0917 - they are the parts of one loss.
+        self,
+        change: Change,
+        found: _Chosen,
+        kept: Sequence[ManifestFile],
+        rewritten: Mapping[str, Rewritten],
+        of_new: Sequence[NewManifests],
+        new: AbstractSet[Partition],
+    ) -> Loss:
+        """Return the loss, given the manifests: those kept, rewritten, and of new files."""
         removed = [file for manifest in rewritten.values() for file in manifest.removed]
         data = [file for file in removed if file.content == _DATA]
         partitions = new | {(file.spec_id, file.partition) for file in (*removed, *found.touched)}
-        paths = (locations.new_metadata_location(f"{name}-new-{at:05d}.avro") for at in count())
-        joined = [
-            joined_manifests(groups, Heads(table, content), paths)
-            for groups, content in (
-                (found.added, ManifestContent.DATA),
-                (found.deletes, ManifestContent.DELETES),
-            )
-        ]
-        manifests = [group for some in joined for group in some.listed]
+        manifests = [group for some in of_new for group in some.listed]
         writes = {path: len(manifest.data) for path, manifest in rewritten.items()}
         writes |= sizes_of(manifests)
         deletes = StagedTotals.of(found.deletes)
@@ -180,7 +188,7 @@ class Losses:
                 added=found.added,
                 deletes=found.deletes,
                 listed=manifests,
-                joined={path: content for some in joined for path, content in some.data.items()},
+                joined={path: data for some in of_new for path, data in some.data.items()},
                 summary=summary,
             ),
         )
