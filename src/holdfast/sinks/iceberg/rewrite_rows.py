@@ -559,9 +559,11 @@ class _Judged:
     @property
     def gone(self) -> Numbers:
         """The numbers of the rows that go, in order."""
-        groups = zip(self._going, self._rows, strict=True)
-        masks = [np.unpackbits(bits, count=rows) for bits, rows in groups]
-        return np.flatnonzero(np.concatenate(masks)).astype(np.int64)
+        found, first = [], 0
+        for bits, rows in zip(self._going, self._rows, strict=True):
+            found.append(np.flatnonzero(np.unpackbits(bits, count=rows)) + first)
+            first += rows
+        return np.concatenate(found).astype(np.int64)
 
     def mask(self, number: int) -> npt.NDArray[np.bool_]:
         """Return whether each row of a row group stays."""
