@@ -176,6 +176,13 @@ def test_copy_on_write_shares_a_manifest_too(made: Merged) -> None:
     found = manifests(made.lake.table, ManifestContent.DATA)
     assert [m.added_files_count for m in found if m.added_files_count == 2] == [2]
     assert (report.delete_files, report.carried_rows, report.replaced_files) == (0, 18, 3)
+    # What tasks have listed is listed again, so their own manifests go, and nothing else.
+    folder = local_path(made.lake.table.location())
+    before = set(folder.rglob("*"))
+    assert sweep(made.lake.ledger("r"), lambda _identity: made.lake.sink).data_files == 2
+    gone = {path.name for path in before - set(folder.rglob("*"))}
+    assert [name.endswith("-m.avro") for name in gone] == [True, True]
+    assert made.rows == OLD | dict.fromkeys([3, 100, 305], "new")
 
 
 def test_a_file_without_a_row_left_is_removed(made: Merged) -> None:
