@@ -40,7 +40,7 @@ from holdfast.opening import (
     open_store,
     open_table,
 )
-from holdfast.sinks.base import Filter, Sink
+from holdfast.sinks.base import Filter, Sink, WriteMode
 from holdfast.sinks.targets import Create, Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
@@ -299,12 +299,14 @@ class Run:
         if_table_changed: IfTableChanged = "replace",
         isolation_level: IsolationLevel = "serializable",
         based_on: int | None = None,
+        write_mode: WriteMode | None = None,
     ) -> Report:
         """Transform rows and merge them into a table: each takes the place of the row of its key.
 
         Rows whose key is not in the table are added; rows of the table whose key is not among the
         new ones stay. Resumes like `append`, whose arguments have the same meaning here. Files that
-        hold replaced rows are written anew without them; others are not touched.
+        hold replaced rows are written anew without them, or get position deletes; others are not
+        touched.
 
         Args:
             source: As for `overwrite`.
@@ -325,6 +327,8 @@ class Run:
             if_table_changed: As for `overwrite`.
             isolation_level: As for `overwrite`; "snapshot" may leave a key in two rows.
             based_on: As for `overwrite`.
+            write_mode: "copy-on-write" or "merge-on-read": whether such files are written anew, or
+                get position deletes; by default the table's `write.merge.mode` decides.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.

@@ -160,6 +160,8 @@ class Cell:
     verb: Verb = "append"
     # Whether only rows that match a filter are replaced: some of a file stay.
     has_filter: bool = False
+    # Whether replaced rows of files that stay are deleted by their positions.
+    by_position: bool = False
 
     @property
     def row(self) -> str:
@@ -167,6 +169,7 @@ class Cell:
         kind = ", of a scan" if self.is_scan else ""
         kind += f", {self.verb}" if self.verb != "append" else ""
         kind += " by a filter" if self.has_filter else ""
+        kind += " by positions" if self.by_position else ""
         kind += ", after a conflict" if self.is_late else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
@@ -176,6 +179,7 @@ class Cell:
         kind = f"{'scan-' if self.is_scan else ''}{'lance-' if self.is_lance else ''}"
         kind += f"{self.verb}-" if self.verb != "append" else ""
         kind += "where-" if self.has_filter else ""
+        kind += "positions-" if self.by_position else ""
         kind += "late-" if self.is_late else ""
         return f"{kind}{self.step}-{self.fault}"
 
@@ -241,7 +245,7 @@ def _replace_cells(known: Sequence[Cell]) -> list[Cell]:
         rest = [cell for cell in known if cell.step not in left_out]
         some = [replace(cell, is_lance=is_lance, verb=verb) for cell in rng.sample(rest, _SAMPLED)]
         found += new + some
-    return found + _filter_cells() + _upsert_cells()
+    return found + _filter_cells() + _upsert_cells() + _position_cells()
 
 
 def _filter_cells() -> list[Cell]:
@@ -280,6 +284,32 @@ def _upsert_cells() -> list[Cell]:
     )
     return [
         Cell(step=step, of=of, story=story, fault=fault, verb="upsert")
+        for step, of, story in steps
+        for fault in FAULTS
+    ]
+
+
+def _position_cells() -> list[Cell]:
+    """Return the cells of an upsert that deletes rows by their positions."""
+    steps: tuple[tuple[str, Process, Story], ...] = (
+        ("before-delete-file", "task", "job"),
+        ("after-delete-file", "task", "job"),
+        ("before-rewritten", "driver", "job"),
+        ("after-rewritten", "driver", "job"),
+        ("before-removal", "driver", "job"),
+        ("after-removal", "driver", "job"),
+        ("before-post", "driver", "job"),
+        ("after-post", "driver", "job"),
+        ("before-receipt", "driver", "job"),
+        ("after-loss", "driver", "conflict"),
+        ("after-removal", "driver", "conflict"),
+        ("before-resolving-post", "driver", "abort"),
+        ("after-abort-is-resolved", "driver", "abort"),
+        ("before-files-are-swept", "driver", "sweep"),
+        ("after-files-are-swept", "driver", "sweep"),
+    )
+    return [
+        Cell(step=step, of=of, story=story, fault=fault, verb="upsert", by_position=True)
         for step, of, story in steps
         for fault in FAULTS
     ]

@@ -46,7 +46,14 @@ class Desk:
     def play(self, cell: Cell) -> str:
         """Play one cell, assert the result, and return how it went."""
         name = f"{cell.name} {uuid.uuid4().hex[:6]}"
-        game = _Game(self, name, is_lance=cell.is_lance, verb=cell.verb, has_filter=cell.has_filter)
+        game = _Game(
+            self,
+            name,
+            is_lance=cell.is_lance,
+            verb=cell.verb,
+            has_filter=cell.has_filter,
+            by_position=cell.by_position,
+        )
         game.prepare(cell)
         act = cell.story if cell.story in {"abort", "sweep"} else "append"
         fails = cell.story == "mistake"
@@ -103,6 +110,7 @@ class _Game:
     is_lance: bool
     verb: Verb
     has_filter: bool
+    by_position: bool
 
     def __post_init__(self) -> None:
         stack = self.desk.stack
@@ -125,6 +133,7 @@ class _Game:
             "scan": "",
             "verb": self.verb,
             "where": f"id < {ROWS}" if self.has_filter else "",
+            "write_mode": "merge-on-read" if self.by_position else None,
         }
         # What is in the table when all is done, and what is there before.
         self.rows = [(id_, 2 * id_ + 1) for id_ in range(ROWS)]

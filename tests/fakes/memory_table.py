@@ -86,6 +86,8 @@ class Removal:
 
     paths: frozenset[str] = frozenset()
     carried: tuple[StagedGroup, ...] = ()
+    # Position deletes for files that stay, by path.
+    deletes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,6 +490,7 @@ class MemoryTable:
                 groups=post.groups,
                 removed=post.removal.paths,
                 carried=post.removal.carried,
+                deletes=post.removal.deletes,
                 written=post.written,
                 **self._on_head(),
             )

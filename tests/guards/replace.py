@@ -84,7 +84,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: a snapshot that removes files is called an overwrite",
         file="sinks/iceberg/snapshots.py",
-        before="    if removal is not None and removal.rewritten:\n",
+        before="    if removal is not None and (removal.rewritten or deletes.files):\n",
         after="    if False:\n",
         test=f"{_LOSS} -k summary",
     ),
@@ -240,7 +240,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: a file is posted as rewritten only while it is in that state",
         file="sinks/iceberg/loss.py",
-        before="known = change.rewritten.get(_searched(file, deletes, where))",
+        before="known = change.rewritten.get(searches.name(file, deletes))",
         after="known = next(iter(change.rewritten.values()), None)",
         test=f"{_WHERE} -k only_new_files",
     ),
@@ -254,8 +254,8 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: rows of a removed file that stay are added again",
         file="sinks/iceberg/loss.py",
-        before="found.added += [known.group] if known.group else []",
-        after="pass",
+        before="found.added.append(known.group)\n",
+        after="pass\n",
         test=f"{_WHERE} -k other_rows_stay",
     ),
     Guard(
@@ -296,8 +296,8 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: what the post reaches of rewritten files is listed first",
         file="sinks/iceberg/loss.py",
-        before="writes |= {file.path: file.size_bytes for file in group.files}",
-        after="pass",
+        before="        writes |= sizes_of(manifests)\n",
+        after="",
         test=f"{_WHERE} -k lists_what_it_reaches",
     ),
 )

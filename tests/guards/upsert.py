@@ -7,6 +7,9 @@ from tests.guards.guard import Guard
 _INDEX, _MATCHING = "worker/key_index.py", "sinks/iceberg/matching.py"
 _UPSERT = "tests/unit/engine/test_commit_upsert.py"
 _KEYS = "tests/unit/worker/test_key_index.py"
+_ROWS, _LOSS = "sinks/iceberg/rewrite_rows.py", "sinks/iceberg/loss.py"
+_DELETES = "sinks/iceberg/position_deletes.py"
+_BY_POSITION = "tests/unit/engine/test_commit_merge_on_read.py"
 
 UPSERT_GUARDS = (
     Guard(
@@ -71,5 +74,89 @@ UPSERT_GUARDS = (
         before='        order = order.set_column(0, "0", keys.column(0))\n',
         after="        pass\n",
         test=f"{_KEYS} -k in_order",
+    ),
+    Guard(
+        name="position deletes: they have the spec of their file",
+        file=_ROWS,
+        before="        layout = Layout.of(*self._given.layouts[file.spec_id])\n",
+        after="        layout = Layout.of(*self._given.layouts[max(self._given.layouts)])\n",
+        test=f"{_BY_POSITION} -k share_a_manifest",
+    ),
+    Guard(
+        name="position deletes: they have the partition of their file",
+        file=_DELETES,
+        before="        partition=of.partition,\n",
+        after="        partition=Record(*[None for _ in range(len(of.partition))]),\n",
+        test=f"{_BY_POSITION} -k get_deletes",
+    ),
+    Guard(
+        name="position deletes: their bounds are the whole path",
+        file=_DELETES,
+        before="        upper_bounds={_PATH_ID: path, ",
+        after='        upper_bounds={_PATH_ID: path[:15] + b"~", ',
+        test=f"{_BY_POSITION} -k get_deletes",
+    ),
+    Guard(
+        name="position deletes: what is deleted is not deleted again",
+        file=_ROWS,
+        before="stays, going = is_live & ~goes, is_live & goes\n",
+        after="stays, going = is_live & ~goes, goes\n",
+        test=f"{_BY_POSITION} -k not_deleted_again",
+    ),
+    Guard(
+        name="position deletes: a file that loses rows by them stays",
+        file=_LOSS,
+        before="                    if known.group and is_of_deletes(known.group):\n",
+        after="                    if False:\n",
+        test=f"{_BY_POSITION} -k get_deletes",
+    ),
+    Guard(
+        name="position deletes: what was found in one mode does not count in another",
+        file=_LOSS,
+        before='[*live, self.meaning, "merge-on-read", head.header if head else ""]',
+        after="[*live, self.meaning]",
+        test=f"{_BY_POSITION} -k another_mode",
+    ),
+    Guard(
+        name="position deletes: entries of an old schema are not put under a new one",
+        file=_LOSS,
+        before='"merge-on-read", head.header if head else ""]',
+        after='"merge-on-read"]',
+        test=f"{_BY_POSITION} -k add_meanwhile",
+    ),
+    Guard(
+        name="position deletes: a snapshot of them is no append",
+        file="sinks/iceberg/snapshots.py",
+        before="(removal.rewritten or deletes.files)",
+        after="removal.rewritten",
+        test=f"{_BY_POSITION} -k what_spark_says",
+    ),
+    Guard(
+        name="position deletes: their manifest is listed as one of deletes",
+        file="sinks/iceberg/manifests.py",
+        before="        content=ManifestContent(detail.content),\n",
+        after="        content=ManifestContent.DATA,\n",
+        test=f"{_BY_POSITION} -k get_deletes",
+    ),
+    Guard(
+        name="position deletes: they are listed before they are posted",
+        file=_LOSS,
+        before="        writes |= sizes_of(manifests)\n",
+        after="",
+        test=f"{_BY_POSITION} -k listed_before",
+    ),
+    Guard(
+        name="position deletes: a file without ids and names is refused",
+        file=_ROWS,
+        before="            if self._names is None and all(",
+        after="            if False and all(",
+        test="tests/unit/sinks/iceberg/test_position_deletes.py -k ids_and_names",
+    ),
+    Guard(
+        name="position deletes: only the key's columns must be readable",
+        file=_ROWS,
+        before="self._own_schema(file, source, set(fit.wanted(source.own)))",
+        after="self._own_schema(file, source)",
+        test=f"{_BY_POSITION} -k could_not_be_rewritten",
     ),
 )

@@ -34,8 +34,8 @@ WHERE_GUARDS = (
     Guard(
         name="filter: a file is rewritten again if the filter means another column",
         file=_LOSS,
-        before="[*live, where.meaning]",
-        after="live",
+        before='" ".join([*live, self.meaning])\n',
+        after='" ".join(live)\n',
         test="tests/unit/engine/test_commit_where.py -k means_another_column",
     ),
     Guard(
@@ -112,20 +112,22 @@ WHERE_GUARDS = (
     Guard(
         name="filter: a rewritten file keeps its spec",
         file=_ROWS,
-        before="        layout = _Layout.of(*self._given.layouts[file.spec_id])\n",
-        after="        layout = _Layout.of(*self._given.layouts[max(self._given.layouts)])\n",
+        before="        layout = Layout.of(*self._given.layouts[file.spec_id])\n",
+        after="        layout = Layout.of(*self._given.layouts[max(self._given.layouts)])\n",
         test=f"{_REWRITE_ROWS} -k keeps_its_spec",
     ),
     Guard(
         name="filter: a rewritten file keeps its partition",
         file=_ROWS,
-        before="        record = Record(*file.partition)\n",
-        after="        record = Record(*[None for _ in file.partition])\n",
+        before="        record = Record(*file.partition)\n"
+        "        uri = data_location(self._locations, f",
+        after="        record = Record(*[None for _ in file.partition])\n"
+        "        uri = data_location(self._locations, f",
         test=f"{_REWRITE_ROWS} -k keeps_its_spec",
     ),
     Guard(
         name="filter: a spec whose column was dropped is written with an older schema",
-        file=_ROWS,
+        file="sinks/iceberg/schemas.py",
         before="[schema for schema in schemas if sources <= index_by_id(schema).keys()]",
         after="schemas[:1]",
         test=f"{_REWRITE_ROWS} -k keeps_its_spec",

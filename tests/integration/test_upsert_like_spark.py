@@ -1,4 +1,4 @@
-"""What an upsert leaves is what Spark's own MERGE leaves.
+"""What an upsert leaves is what Spark's own MERGE leaves, in the mode that the table asks for.
 
 For each key two branches begin at the same rows: our run writes one, Spark the other.
 """
@@ -53,8 +53,31 @@ class Merges(Twins):
         for at, key in enumerate(keys):
             assert differences(self.rows(f"ours{at}"), self.rows(f"theirs{at}")) == 0, key
             found, theirs = self.summary(f"ours{at}"), self.summary(f"theirs{at}")
-            totals = ("operation", "total-records")
-            assert [found[name] for name in totals] == [theirs[name] for name in totals]
+            assert found["operation"] == theirs["operation"]
+            live = [
+                int(each["total-records"]) - int(each["total-position-deletes"])
+                for each in (found, theirs)
+            ]
+            assert live[0] == live[1]
+
+    def keeps_working(self, at: int) -> None:
+        """Let Spark maintain the table, and then delete rows."""
+        super().keeps_working(at)
+        theirs = self.rows(f"theirs{at}").localCheckpoint()
+        self.sql("DELETE FROM {t} WHERE id % 3 = 0")
+        assert differences(self.lake.rows("t"), theirs.where("id % 3 != 0 OR id IS NULL")) == 0
+
+    def check_mode(self, mode: str) -> None:
+        """Check that deletes were written in one mode only, and that PyIceberg reads the rows."""
+        written = any(report.delete_files for report in self.reports)
+        assert written == (mode == "merge-on-read")
+        table = self.lake.load("t")
+        for at, report in enumerate(self.reports):
+            found = self.summary(f"ours{at}")
+            assert int(found.get("added-delete-files", 0)) == report.delete_files
+            self.check_totals(at)
+            scan = table.scan(snapshot_id=self.head(f"ours{at}"))
+            assert scan.to_arrow().num_rows == self.rows(f"theirs{at}").count()
 
 
 # ---- Every type and layout
@@ -62,8 +85,12 @@ class Merges(Twins):
 KEYS = ("id", "big", "dec38 dec9", "day text", "at local_at", "raw", "small dec18 flag")
 OFTEN = ("identity of each plain type",)
 KEEP_WORKING = ("unpartitioned", "identity of each plain type")
+MODES = ("copy-on-write", "merge-on-read")
+
+each_mode = pytest.mark.parametrize("mode", MODES)
 
 
+@each_mode
 @pytest.mark.parametrize(
     "layout",
     [
@@ -72,13 +99,14 @@ KEEP_WORKING = ("unpartitioned", "identity of each plain type")
     ],
 )
 def test_the_rows_are_those_of_sparks_merge(
-    ours: Lake, ledger: dict[str, Any], layout: str
+    ours: Lake, ledger: dict[str, Any], layout: str, mode: str
 ) -> None:
     """Keys of every type, one column and several; rows that change their partition; deletes."""
     twins, rows = Merges(ours, ledger), wide_rows(ours.session)
     twins.sql(
         f"CREATE TABLE {{t}} ({table_ddl()}) USING iceberg {LAYOUTS[layout]} "
-        "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')"
+        "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read', "
+        f"'write.merge.mode'='{mode}')"
     )
     rows.where("id < 15").coalesce(1).writeTo(ours.name("t")).append()
     rows.where("id >= 15").coalesce(1).writeTo(ours.name("t")).append()
@@ -94,6 +122,7 @@ def test_the_rows_are_those_of_sparks_merge(
     twins.merge(source.selectExpr(*columns), KEYS)
     twins.check_keys(KEYS)
     assert min(report.replaced_rows for report in twins.reports) > 5
+    twins.check_mode(mode)
     if layout in KEEP_WORKING:
         twins.keeps_working(1)
 
@@ -119,12 +148,14 @@ INSERT INTO {t} SELECT id, concat('b', id), cast(id as decimal(18, 2)), concat('
 OF_EVOLVED = ("id", "name", "d", "b name", "id u")
 
 
+@each_mode
 def test_keys_are_found_in_files_of_earlier_specs_and_schemas(
-    ours: Lake, ledger: dict[str, Any]
+    ours: Lake, ledger: dict[str, Any], mode: str
 ) -> None:
     """Wider types, a renamed column, another under its old name, three partition specs."""
     twins = Merges(ours, ledger)
     twins.sql(*EVOLVED.split(";"))
+    twins.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('write.merge.mode'='{mode}')")
     source = ours.session.range(5, 50).selectExpr(
         "id",
         "concat('b', if(id < 20, id % 3, id)) as b",
@@ -136,3 +167,5 @@ def test_keys_are_found_in_files_of_earlier_specs_and_schemas(
     twins.check_keys(OF_EVOLVED)
     found = [report.replaced_rows for report in twins.reports]
     assert found == [35, 35, 35, 30, 10]
+    twins.check_mode(mode)
+    twins.keeps_working(1)

@@ -141,6 +141,7 @@ class Twins:
         theirs = self.rows(f"theirs{at}").localCheckpoint()
         calls = {
             "rewrite_manifests": "use_caching => false",
+            "rewrite_position_delete_files": "options => map('rewrite-all', 'true')",
             "rewrite_data_files": "options => map('rewrite-all', 'true')",
             "expire_snapshots": "retain_last => 1, older_than => TIMESTAMP '2100-01-01 00:00:00'",
         }

@@ -34,6 +34,12 @@ def _loss_without_the_rest(
     return found if found.targets else replace(found, handle=replace(found.handle, carried=()))
 
 
+def _loss_without_deletes(table: FilteredTable, view: TableView, change: Change, name: str) -> Loss:
+    """Act as a sink that lists no deletes for the files that stay."""
+    found = _loss(table, view, change, name)
+    return found if found.targets else replace(found, handle=replace(found.handle, deletes=()))
+
+
 def _loss_of_added_rows(table: FilteredTable, view: TableView, change: Change, name: str) -> Loss:
     """Act as a sink that looks into files that others have added, too."""
     return _loss(table, view, replace(change, base=None), name)
@@ -75,6 +81,7 @@ FILTERED_GUARDS: dict[str, Callable[[], list[Any]]] = {
         mock.patch.object(filtered_table, "state_of", lambda path, _deletes: path)
     ],
     "rest of a file": lambda: [mock.patch.object(FilteredTable, "loss", _loss_without_the_rest)],
+    "deletes of rows": lambda: [mock.patch.object(FilteredTable, "loss", _loss_without_deletes)],
     "spared matches": lambda: [mock.patch.object(FilteredTable, "loss", _loss_of_added_rows)],
     "rewritten files there": lambda: [mock.patch.object(Rewrites, "known", _all_known)],
     "index of the work": lambda: [mock.patch.object(Indexes, "of", _last_index)],

@@ -40,6 +40,9 @@ _EDGE = -1_000
 WHERE = f"{KEY} > {_EDGE}"
 _READ_FAULTS = 0.004
 
+# What a group of position deletes says about itself.
+OF_DELETES = {"deletes": True}
+
 # What a foreign file holds: rows for which the filter is true, is not, or both.
 FileRows = Literal["mixed", "inside", "outside"]
 FILE_ROWS: tuple[FileRows, ...] = ("mixed", "inside", "outside")
@@ -64,6 +67,8 @@ class _Chosen:
     paths: set[str] = field(default_factory=set)
     targets: dict[str, str] = field(default_factory=dict)
     carried: list[StagedGroup] = field(default_factory=list)
+    # Position deletes for files that stay.
+    deletes: list[StagedGroup] = field(default_factory=list)
     rows: int = 0
 
 
@@ -137,16 +142,21 @@ class FilteredTable(SimTable):
             for path in self._deletes_at(head)
             if len(files := self.position_deletes[path]) == 1 and found.paths.issuperset(files)
         }
-        writes = {f"mem://metadata/{name}-0": 10} if found.paths else {}
-        for group in found.carried:
+        writes = {f"mem://metadata/{name}-0": 10} if found.paths or found.deletes else {}
+        for group in (*found.carried, *found.deletes):
             writes |= {group.path: group.size_bytes}
             writes |= {file.path: file.size_bytes for file in group.files}
         return Loss(
-            files=len(found.paths),
+            files=len(found.paths) + len(found.deletes),
             rows=found.rows,
+            delete_files=len(found.deletes),
             size_bytes=100 * sum(len(self._listed[path]) for path in found.paths),
             writes=writes,
-            handle=Removal(paths=frozenset(found.paths | lone), carried=tuple(found.carried)),
+            handle=Removal(
+                paths=frozenset(found.paths | lone),
+                carried=tuple(found.carried),
+                deletes=tuple(group.path for group in found.deletes),
+            ),
         )
 
     def rewriter(self, view: TableView, change: Change) -> RewriterSpec:
@@ -162,7 +172,7 @@ class FilteredTable(SimTable):
 
     # ---- what tasks do -----------------------------------------------------------------------
     def rewrite(self, item: str, name: str, change: Change) -> Rewrite:
-        """Write the rows of a file that stay into a new one, unless all of them stay or go.
+        """Write the rows of a file that stay, or deletes of the others, unless all stay or go.
 
         Raises:
             FileNotFoundError: The file or one of its deletes is gone.
@@ -182,7 +192,9 @@ class FilteredTable(SimTable):
         going = self.going(live, change)
         kept = [id_ for id_ in live if id_ not in going]
         removed, group = len(live) - len(kept), None
-        if kept and removed:
+        if kept and removed and change.write_mode == "merge-on-read":
+            group = self._delete_of_ours(path, going.intersection(live), name)
+        elif kept and removed:
             group = staged_group(name, rows=len(kept))
             world.pause(f"write {group.files[0].path}")
             self.files[group.files[0].path] = pa.table({KEY: pa.array(kept, pa.int64())})
@@ -191,6 +203,18 @@ class FilteredTable(SimTable):
             world.pause(f"write {group.path}")
         self.moments += 1
         return Rewrite(state=state, removed_rows=removed, kept_rows=len(kept), group=group)
+
+    def _delete_of_ours(self, path: str, ids: set[int], name: str) -> StagedGroup:
+        """Write a file of deletes; no manifest lists it yet."""
+        staged = staged_group(f"{name}-deletes", rows=len(ids)).files[0]
+        self._world.pause(f"write {staged.path}")
+        self.files[staged.path] = pa.table({KEY: pa.array(sorted(ids), pa.int64())})
+        self.position_deletes[staged.path] = {path: frozenset(ids)}
+        self.rewritten.add(staged.path)
+        self._world.counts["files of deletes"] += 1
+        return StagedGroup(
+            path=staged.path, size_bytes=staged.size_bytes, files=(staged,), detail=OF_DELETES
+        )
 
     # ---- what others do ----------------------------------------------------------------------
     def append_rows(self) -> None:
@@ -299,7 +323,8 @@ class FilteredTable(SimTable):
                 continue
             if verdict == "some":
                 applied = [delete for delete in deletes if path in self._named_by(delete)]
-                state = state_of(path, [*applied, *([change.keys.name] if change.keys else [])])
+                more = [change.keys.name, change.write_mode or ""] if change.keys else []
+                state = state_of(path, [*applied, *more])
                 known = change.rewritten.get(state)
                 if known is None:
                     found.targets[state] = json.dumps([state, path, applied])
@@ -307,6 +332,9 @@ class FilteredTable(SimTable):
                 if not known.removed_rows:
                     continue
                 found.rows += known.removed_rows
+                if known.group and known.group.detail == OF_DELETES:
+                    found.deletes.append(known.group)
+                    continue
                 found.carried += [known.group] if known.group else []
             else:
                 found.rows += file.rows
@@ -378,6 +406,8 @@ class FilteredTable(SimTable):
         """
         landed = self.snapshots[snapshot_id]
         rest = [file.path for group in landed.carried for file in group.files]
+        self._world.counts["landed with deletes"] += bool(landed.deletes)
+        rest += landed.deletes
         if any(path not in self.files for path in rest):
             return
         base, ours = change.base, self._ids_of([f for group in change.adds for f in group.files])

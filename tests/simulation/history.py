@@ -23,7 +23,7 @@ from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Claim, Identity, Receipt, Record, Stop
 from holdfast.model.report import Report
 from holdfast.model.work import Usage
-from holdfast.sinks.base import Sink, TableView
+from holdfast.sinks.base import Sink, TableView, WriteMode
 from holdfast.worker.transforms import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
@@ -52,6 +52,7 @@ LONG_S = 5_000.0
 # How long a driver of a history may give no sign of life.
 _LONGEST_QUIET_S = 120.0
 
+WRITE_MODES: tuple[WriteMode, ...] = ("copy-on-write", "merge-on-read")
 # What a user may choose by mistake; the first is not a mistake.
 _SLIPS: tuple[dict[str, Any], ...] = (
     {},
@@ -374,6 +375,8 @@ class History:
             "isolation_level": "snapshot" if setting.spares_others else "serializable",
             "where": WHERE if setting.has_filter else None,
             "on": KEY if setting.is_keyed else None,
+            # A start may use another mode than the one before it.
+            "write_mode": WRITE_MODES[chance.of(2)] if setting.is_keyed else None,
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

@@ -215,6 +215,7 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     snapshot = table.ever[0]
     paths = [file.path for group in snapshot.groups for file in group.files]
     rest = [file.path for group in snapshot.carried for file in group.files]
+    rest += snapshot.deletes
     merged = [group.path for group in snapshot.groups if "-merged-" in group.path]
     gone = [path for path in (*paths, *rest, *merged) if path not in table.files]
     if gone:

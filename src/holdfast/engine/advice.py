@@ -377,7 +377,7 @@ def _(body: Base) -> str:
 def _(body: Rewritten) -> str:
     files = counted(body.rewrites.records, "file")
     gone = counted(body.removed_rows, "row")
-    return f"{files} of the table were looked at row by row, and written anew without {gone}"
+    return f"{files} of the table were looked at row by row, of which {gone} are to go"
 
 
 @words_of.register

@@ -65,6 +65,7 @@ class ReplacedRows:
             removes=removes_of(self.identity),
             where=options.where,
             on=self.identity.on,
+            write_mode=options.write_mode,
         )
         if change.removes == "nothing":
             return
@@ -181,7 +182,7 @@ class Known:
         self.until = ended + min(FILES_KNOWN_S, _TIMES_AS_LONG * (ended - began))
 
 
-# ---- Files of which only some rows go: rewritten on executors, before the post
+# ---- Files of which only some rows go: searched on executors, and rewritten or given deletes
 
 # Rewritten files that are older may have been deleted as orphans any moment: see `renew`.
 _OLD_AFTER_S = 48 * 3600.0
@@ -191,7 +192,7 @@ _FILES_OF_A_JOB = 256
 
 @dataclass(slots=True, kw_only=True)
 class Rewrites:
-    """The files of a table that were rewritten without the rows that go."""
+    """The files of a table that were searched for rows that go, and what was written for them."""
 
     ledger: Ledger
     sink: Sink
@@ -261,7 +262,7 @@ class Rewrites:
         known = self.known(view)
         for first in range(0, len(items), _FILES_OF_A_JOB):
             some = items[first : first + _FILES_OF_A_JOB]
-            log_step(ledger.run_id, f"rewrites {len(some):,} of {len(items):,} files of the table")
+            log_step(ledger.run_id, f"searches {len(some):,} of {len(items):,} files of the table")
             nonce = ledger.ports.new_nonce()
             plan = RewritePlan(
                 rewriter=self.sink.rewriter(view, change),

@@ -373,6 +373,8 @@ class Commit:
             removed_rows=loss.rows,
             removed_bytes=loss.size_bytes,
             removed_partitions=loss.partitions,
+            delete_files=loss.delete_files,
+            carried_rows=loss.carried_rows,
             written=written,
             merged=self.merged,
         )
@@ -422,6 +424,8 @@ def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
         removed_rows=intent.removed_rows,
         removed_bytes=intent.removed_bytes,
         removed_partitions=intent.removed_partitions,
+        delete_files=intent.delete_files,
+        carried_rows=intent.carried_rows,
     )
 
 

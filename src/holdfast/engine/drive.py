@@ -234,6 +234,8 @@ class Driver:
             replaced_files=receipt.removed_files,
             replaced_rows=receipt.removed_rows,
             replaced_partitions=receipt.removed_partitions,
+            delete_files=receipt.delete_files,
+            carried_rows=receipt.carried_rows,
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )
@@ -294,6 +296,7 @@ class Driver:
             base=commit.replaced.only(options),
             where=options.where,
             on=options.on_columns,
+            write_mode=options.write_mode,
         )
         is_whole = removes in {"all", "where"}
         if is_whole and not options.allow_empty and not StagedTotals.of(change.adds).rows:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from holdfast.errors import SettingsError
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Identity
-from holdfast.sinks.base import Filter, Removes
+from holdfast.sinks.base import Filter, Removes, WriteMode
 from holdfast.text import seconds_of
 from holdfast.worker.task import OnError
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
@@ -79,6 +79,8 @@ class WriteOptions:
     where: Filter | None = None
     # The columns on which rows are merged: a new row takes the place of old ones with its values.
     on: str | Sequence[str] | None = None
+    # How they are removed from files that keep some; None: as the table says.
+    write_mode: WriteMode | None = None
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -103,6 +105,7 @@ class WriteOptions:
         if self.on is not None and not _are_names(self.on_columns):
             cure = "name the column, or the columns, to merge on; each once"
             raise SettingsError(what=f"on={self.on!r}", cure=cure)
+        _one_of("write_mode", self.write_mode, WriteMode, optional=True)
         _whole_number("based_on", self.based_on, least=1, optional=True)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)
@@ -220,9 +223,15 @@ def _number(name: str, value: float, wanted: str) -> None:
         raise SettingsError(what=f"{name}={value!r}", cure=f"give {wanted}")
 
 
-def _one_of(name: str, value: str, allowed: Any) -> None:  # noqa: ANN401 - a Literal type.
+def _one_of(
+    name: str,
+    value: str | None,
+    allowed: Any,  # noqa: ANN401 - a Literal type.
+    *,
+    optional: bool = False,
+) -> None:
     known = get_args(allowed)
-    if value not in known:
-        texts = [f'"{choice}"' for choice in known]
+    if value not in known and not (optional and value is None):
+        texts = [f'"{choice}"' for choice in known] + (["None"] if optional else [])
         cure = f"give {', '.join(texts[:-1])} or {texts[-1]}"
         raise SettingsError(what=f"{name}={value!r}", cure=cure)

@@ -303,6 +303,9 @@ class Intent:
     removed_bytes: Count = 0
     removed_partitions: Count = 0
     written: PartReference | None = None
+    # Files of deletes, and rows that are written anew because others go. Not in older ledgers.
+    delete_files: Count = 0
+    carried_rows: Count = 0
     # The part that lists groups that enter the table in place of staged ones. Not in older ledgers.
     merged: PartReference | None = None
 
@@ -330,6 +333,9 @@ class Receipt:
     removed_rows: Count = 0
     removed_bytes: Count = 0
     removed_partitions: Count = 0
+    # See `Intent`. Not in older ledgers.
+    delete_files: Count = 0
+    carried_rows: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,7 +371,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """Files of the table that were looked at row by row, and written anew without what goes."""
+    """Files of the table that were looked at row by row, and what was written for rows that go."""
 
     rewrites: PartReference
     removed_rows: Count

@@ -27,6 +27,9 @@ _SHORT_S = 10
 _MANY_FILES = 100
 _MANY_FILES_A_TASK = 8
 _SMALL_FILE_BYTES = 16 * 1024 * 1024
+# When to advise on rows that copy-on-write carries over: many, and many for each replaced one.
+_MANY_CARRIED = 1_000_000
+_MANY_CARRIED_A_ROW = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +44,14 @@ class Report:
     files: int
     size_bytes: int
     posts: int
-    # Data files that the run's rows have replaced, and the rows that were in them.
+    # Data files that hold rows that the run's have replaced, and these rows.
     replaced_files: int = 0
     replaced_rows: int = 0
     replaced_partitions: int = 0
+    # Files of deletes that were added for that; or rows that were written anew, into new files,
+    # because others of theirs were replaced.
+    delete_files: int = 0
+    carried_rows: int = 0
     # Data files that were read for rows that a filter matches, and written anew without these; of
     # them, those that were read because others had changed the table before the commit.
     searched_files: int = 0
@@ -88,6 +95,12 @@ class Report:
     @property
     def advice(self) -> str:
         """Advice on improving the table; empty if there is none."""
+        if self.carried_rows >= max(_MANY_CARRIED, _MANY_CARRIED_A_ROW * self.replaced_rows):
+            return (
+                f"{self.carried_rows:,} rows were written anew to replace {self.replaced_rows:,} "
+                "among them: set the table property write.merge.mode to merge-on-read, or sort the "
+                "table by the merge key"
+            )
         size = self.size_bytes / max(1, self.files)
         if self.files < _MANY_FILES or self.files < _MANY_FILES_A_TASK * self.tasks:
             return ""
@@ -111,7 +124,7 @@ class Report:
         ]
         replaced = replaced_text(self.replaced_rows, self.replaced_files, self.replaced_partitions)
         if replaced:
-            lines.append(("replaced", replaced))
+            lines.append(("replaced", f"{replaced}{self._how()}"))
         if self.searched_files:
             lines.append(("searched", self._searched()))
         if self.outcome == "committed":
@@ -149,6 +162,12 @@ class Report:
             lines.append(("in table", "unknown: the table's history no longer shows it"))
         lines.append(("time", f"{self.seconds:.1f} s"))
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
+
+    def _how(self) -> str:
+        """Say what was written to replace rows among others; empty if whole files went."""
+        if self.delete_files:
+            return f", by {counted(self.delete_files, 'file')} of position deletes"
+        return f", with {self.carried_rows:,} others written anew" if self.carried_rows else ""
 
     def _searched(self) -> str:
         text = f"{counted(self.searched_files, 'file')} for rows to replace"

@@ -187,7 +187,7 @@ class Rewrite:
     # The rows that go, and those that stay.
     removed_rows: int
     kept_rows: int
-    # The rows that stay, in a new file; None if all stay or all go.
+    # The rows that stay, in a new file, or deletes of the others; None if all stay or all go.
     group: StagedGroup | None = None
 
     def to_json(self) -> str:

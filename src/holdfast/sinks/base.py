@@ -80,10 +80,10 @@ class WriterSpec(Protocol):
 
 
 class Rewriter(Protocol):
-    """Rewrites files of a table on an executor, one after the other."""
+    """Rewrites files of a table on an executor, one after the other, or deletes rows of them."""
 
     def rewrite(self, item: str) -> Rewrite:
-        """Write the rows of a file that stay into a new one, unless all of them stay or go.
+        """Write the rows of a file that stay, or deletes for the others, unless all stay or go.
 
         Raises:
             FileNotFoundError: The file is no longer in the table.
@@ -151,12 +151,15 @@ class Outcome(Enum):
 class Loss:
     """What a change removes from a table as one look shows it. `handle` is private to the sink."""
 
-    # Data files, and the rows that are in them; rows that deletes hide are counted too.
+    # Data files that lose rows, and these; of a file that goes whole, those that deletes hide, too.
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
     # How many partitions these files are in; 0 if there are none.
     partitions: int = 0
+    # Files of deletes, for files that stay; and rows that an upsert writes anew because others go.
+    delete_files: int = 0
+    carried_rows: int = 0
     # The objects of ours that the new snapshot reaches besides its own metadata and what is staged,
     # with their sizes: the post writes them, or the rewriting of files has.
     writes: Mapping[str, int] = field(default_factory=dict)
@@ -169,6 +172,8 @@ class Loss:
 # Which of a table's rows go: none, all, those of the partitions that the added rows are in, those
 # for which a filter is true, or those with the key of an added row.
 Removes = Literal["nothing", "all", "partitions", "where", "keys"]
+# How some rows of a file are removed: the file is written anew, or deletes are put beside it.
+WriteMode = Literal["copy-on-write", "merge-on-read"]
 # A filter as the user gave it: a string, or triples.
 Filter = str | Sequence[Any]
 
@@ -188,6 +193,8 @@ class Change:
     # The key columns, if rows go by their keys; and the keys, once all of them are known.
     on: tuple[str, ...] = ()
     keys: Keys | None = None
+    # How they are removed from files that keep some; None: as the table says.
+    write_mode: WriteMode | None = None
     # What became of files whose rows were looked at, by state.
     rewritten: Mapping[str, Rewrite] = field(default_factory=dict)
     # What that is in the table that the post builds on: see `Sink.loss`.

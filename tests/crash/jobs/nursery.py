@@ -79,7 +79,7 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
     if order["where"]:
         more = {"where": order["where"]}
     if verb == "upsert":
-        more = {"on": "id"}
+        more = {"on": "id", "write_mode": order["write_mode"]}
     report = getattr(run, verb)(
         scan or session.range(0, order["rows"], 1, order["places"]),
         to=to,

@@ -145,3 +145,25 @@ def test_many_small_files_lead_to_advice(
     """Tasks write to every partition: the report says what to do about it."""
     report = replace(REPORT, files=files, tasks=tasks, size_bytes=size_bytes)
     assert ("cluster the input by the partition columns" in str(report)) == advised
+
+
+@pytest.mark.parametrize(
+    ("replaced", "carried", "advised"),
+    [(100, 1_000_000, True), (100, 999_999, False), (500_000, 4_999_999, False), (1, 0, False)],
+)
+def test_rows_that_were_carried_over_lead_to_advice(
+    replaced: int, carried: int, *, advised: bool
+) -> None:
+    """A million at least, and ten for each replaced row: then deletes cost less."""
+    report = replace(REPORT, replaced_rows=replaced, replaced_files=24, carried_rows=carried)
+    assert ("write.merge.mode to merge-on-read" in report.advice) == advised
+    if carried:
+        how = f"{replaced:,} rows in 24 files, with {carried:,} others written anew"
+        assert f"  replaced  {how}" in str(report).splitlines()
+
+
+def test_a_report_says_how_many_files_of_deletes_there_are() -> None:
+    """Readers have to apply them."""
+    report = replace(REPORT, replaced_rows=1, replaced_files=1, delete_files=1)
+    line = "  replaced  1 row in 1 file, by 1 file of position deletes"
+    assert line in str(report).splitlines()

@@ -56,6 +56,7 @@ PRIVATE_NAMES = {
         "_index_parents",
         "_inherit_from_manifest",
         "_load_file_io",
+        "_meta",
         "_resolve_storage_credentials",
         "_response_to_table",
         "_update_and_stage_table",

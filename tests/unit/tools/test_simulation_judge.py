@@ -134,6 +134,7 @@ def _filtered(seed: int, guard: str | None = None) -> list[str]:
     [
         ("deletes in the state", " has the rows "),
         ("rest of a file", " has the rows "),
+        ("deletes of rows", " has the rows "),
         ("rewritten files there", "files of the snapshot are gone"),
         ("rest in use", "files of the snapshot are gone"),
     ],

@@ -6,6 +6,9 @@ the files are those that were live then. After a conflict it is computed again.
 Only metadata is read. Manifests never change, so each is read and rewritten once; a later look
 reads only those that are new. A rewritten manifest is used only while the old one is listed: after
 another writer has merged manifests, it would bring all its files back.
+
+Merge-on-read leaves a file in the table that keeps a row, and adds a file of position deletes for
+it. A file without a row left is removed in either mode.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import count
+from typing import get_args
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -26,11 +31,13 @@ from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.failpoints import failpoint
-from holdfast.model.work import StagedGroup
-from holdfast.sinks.base import Change, Loss
+from holdfast.model.work import StagedGroup, StagedTotals, sizes_of
+from holdfast.sinks.base import Change, Loss, WriteMode
 from holdfast.sinks.iceberg.file_io import file_bytes
+from holdfast.sinks.iceberg.joined import Heads, NewManifests, joined_manifests
 from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, listed_manifest
 from holdfast.sinks.iceberg.matching import KeyColumns, Matching
+from holdfast.sinks.iceberg.position_deletes import is_of_deletes
 from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten
 from holdfast.sinks.iceberg.rewrite_rows import AppliedDeletes, TargetFile, as_item
 from holdfast.sinks.iceberg.where import Verdict, Where
@@ -49,23 +56,30 @@ class Removal:
     kept: Sequence[ManifestFile]
     # The others, each with its new path.
     rewritten: Mapping[str, Rewritten]
-    # New files with the rows of removed ones that stay.
+    # New files with the rows of removed ones that stay, and files of deletes.
     added: Sequence[StagedGroup]
+    deletes: Sequence[StagedGroup]
+    # The manifests that list these, and the content of those that are not written yet, by path.
+    listed: Sequence[StagedGroup]
+    joined: Mapping[str, bytes]
     summary: Mapping[str, str]
 
     def write(self, io: FileIO, snapshot_id: int) -> list[ManifestFile]:
-        """Store the rewritten manifests, and return their entries in the manifest list."""
+        """Store the manifests, and return the entries of new and old ones in the manifest list."""
+        data = {path: new.data for path, new in self.rewritten.items()} | dict(self.joined)
 
-        def store(path: str) -> ManifestFile:
-            new = self.rewritten[path]
+        def store(path: str) -> None:
             with io.new_output(path).create() as stream:
-                stream.write(new.data)
-            return new.listed(path, snapshot_id)
+                stream.write(data[path])
 
         failpoint("before-removal")
-        listed = io_runtime().each(store, self.rewritten)
+        io_runtime().each(store, data)
         failpoint("after-removal")
-        return listed
+        return [
+            *(listed_manifest(group, snapshot_id) for group in self.listed),
+            *(new.listed(path, snapshot_id) for path, new in self.rewritten.items()),
+            *self.kept,
+        ]
 
 
 @dataclass(slots=True)
@@ -75,8 +89,12 @@ class _Chosen:
     states: set[str] = field(default_factory=set)
     targets: dict[str, str] = field(default_factory=dict)
     added: list[StagedGroup] = field(default_factory=list)
-    # Rows of files that go which stay, or which deletes hide.
+    # Rows of files that go which are in new files, or hidden by deletes.
     kept_rows: int = 0
+    carried_rows: int = 0
+    # The files that stay and lose rows, and their deletes.
+    touched: list[LiveFile] = field(default_factory=list)
+    deletes: list[StagedGroup] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -115,36 +133,64 @@ class Losses:
         found = self._chosen(table, listed, change, new)
         if found.targets:
             return Loss(targets=found.targets)
+        locations = SimpleLocationProvider(table.location(), table.properties)
+        paths = (locations.new_metadata_location(f"{name}-{at:05d}.avro") for at in count())
         rewritten: dict[str, Rewritten] = {}
         kept: list[ManifestFile] = []
-        locations = SimpleLocationProvider(table.location(), table.properties)
         for manifest in listed:
             old = self._manifests[manifest.manifest_path]
             gone = {file.at for file in old.files if _state(file) in found.states}
             if not gone:
                 kept.append(manifest)
                 continue
-            path = locations.new_metadata_location(f"{name}-{len(rewritten):05d}.avro")
-            rewritten[path] = self._without(manifest, gone, avro_codec(table.properties))
+            rewritten[next(paths)] = self._without(manifest, gone, avro_codec(table.properties))
+        of_new = (
+            joined_manifests(found.added, Heads(table, ManifestContent.DATA), paths),
+            joined_manifests(found.deletes, Heads(table, ManifestContent.DELETES), paths),
+        )
+        return self._loss(change, found, kept, rewritten, of_new, new)
+
+    def _loss(  # noqa: PLR0913, PLR0917 - they are the parts of one loss.
+        self,
+        change: Change,
+        found: _Chosen,
+        kept: Sequence[ManifestFile],
+        rewritten: Mapping[str, Rewritten],
+        of_new: Sequence[NewManifests],
+        new: AbstractSet[Partition],
+    ) -> Loss:
+        """Return the loss, given the manifests: those kept, rewritten, and of new files."""
         removed = [file for manifest in rewritten.values() for file in manifest.removed]
         data = [file for file in removed if file.content == _DATA]
-        touched = new | {(file.spec_id, file.partition) for file in removed}
+        partitions = new | {(file.spec_id, file.partition) for file in (*removed, *found.touched)}
+        manifests = [group for some in of_new for group in some.listed]
         writes = {path: len(manifest.data) for path, manifest in rewritten.items()}
-        for group in found.added:
-            writes |= {group.path: group.size_bytes}
-            writes |= {file.path: file.size_bytes for file in group.files}
+        writes |= sizes_of(manifests)
+        deletes = StagedTotals.of(found.deletes)
         summary = {
             **_summary(removed),
-            "changed-partition-count": str(len(touched)),
+            **_summary_of_deletes(deletes),
+            "changed-partition-count": str(len(partitions)),
             **({"replace-partitions": "true"} if change.removes == "partitions" else {}),
         }
+        losing = [*data, *found.touched]
         return Loss(
-            files=len(data),
-            rows=sum(file.rows for file in data) - found.kept_rows,
+            files=len(losing),
+            rows=sum(file.rows for file in data) - found.kept_rows + deletes.rows,
             size_bytes=sum(file.size_bytes for file in data),
-            partitions=len({(file.spec_id, file.partition) for file in data if file.partition}),
+            partitions=len({(file.spec_id, file.partition) for file in losing if file.partition}),
+            delete_files=deletes.files,
+            carried_rows=found.carried_rows,
             writes=writes,
-            handle=Removal(kept=kept, rewritten=rewritten, added=found.added, summary=summary),
+            handle=Removal(
+                kept=kept,
+                rewritten=rewritten,
+                added=found.added,
+                deletes=found.deletes,
+                listed=manifests,
+                joined={path: data for some in of_new for path, data in some.data.items()},
+                summary=summary,
+            ),
         )
 
     def _chosen(
@@ -180,6 +226,7 @@ class Losses:
             SettingsError: The filter does not fit the table.
         """
         where = row_test(self.table, table.schema(), change)
+        searches = _Searches.of(self.table, table, change, where.meaning)
         specs = table.specs()
         plain = [spec_id for spec_id, spec in specs.items() if spec.is_unpartitioned()]
         deletes = AppliedDeletes(self._files(listed), plain)
@@ -192,19 +239,25 @@ class Losses:
                 if verdict == "none":
                     continue
                 if verdict == "some":
-                    known = change.rewritten.get(_searched(file, deletes, where))
+                    known = change.rewritten.get(searches.name(file, deletes))
                     if known is None:
                         unseen.append(file)
                         continue
                     if not known.removed_rows:
                         continue
+                    if known.group and is_of_deletes(known.group):
+                        found.touched.append(file)
+                        found.deletes.append(known.group)
+                        continue
                     found.kept_rows += file.rows - known.removed_rows
-                    found.added += [known.group] if known.group else []
+                    if known.group:
+                        found.added.append(known.group)
+                        found.carried_rows += known.kept_rows if change.removes == "keys" else 0
                 gone.add(file.path)
                 found.states.add(_state(file))
             for file, data_file in home.data_files(unseen, spec):
                 target = TargetFile.of(self.table, data_file, deletes.to(file))
-                state = _searched(file, deletes, where)
+                state = searches.name(file, deletes)
                 found.targets[state] = as_item(state, target)
         found.states |= {
             _state(file)
@@ -380,10 +433,62 @@ def _partition_text(partition: Partition) -> str:
     return f"{spec_id}:{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
 
 
-def _searched(file: LiveFile, deletes: AppliedDeletes, where: RowsByTest) -> str:
-    """Return all that decides which rows of a data file are live, and which of them go."""
-    live = sorted([_state(file), *map(_state, deletes.to(file))])
-    return " ".join([*live, where.meaning])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Searches:
+    """Names searches of data files: what one has found counts for those of the same name only."""
+
+    # What decides which rows go.
+    meaning: str
+    # How manifests of deletes begin, if rows are to be deleted by their numbers.
+    heads: Heads | None
+
+    @classmethod
+    def of(cls, name: str, table: Table, change: Change, meaning: str) -> _Searches:
+        """Return the names for a look at a table.
+
+        Raises:
+            UnsupportedTableError: The table asks for a mode that does not exist.
+        """
+        by_position = is_by_position(name, table, change)
+        heads = Heads(table, ManifestContent.DELETES) if by_position else None
+        return cls(meaning=meaning, heads=heads)
+
+    def name(self, file: LiveFile, deletes: AppliedDeletes) -> str:
+        """Return all that decides which rows of a data file are live, which go, and how."""
+        live = sorted([_state(file), *map(_state, deletes.to(file))])
+        if self.heads is None:
+            return " ".join([*live, self.meaning])
+        # Deletes are kept as entries of a manifest, so they count for one with the same header.
+        head = self.heads.of(file.spec_id)
+        return " ".join([*live, self.meaning, "merge-on-read", head.header if head else ""])
+
+
+def is_by_position(name: str, table: Table, change: Change) -> bool:
+    """Whether rows that a change removes are deleted by their numbers, as Spark chooses.
+
+    Args:
+        name: The table's name, for errors.
+        table: The table, freshly loaded.
+        change: The change.
+
+    Raises:
+        UnsupportedTableError: The table asks for a mode that does not exist.
+    """
+    if change.removes != "keys":
+        return False
+    if change.write_mode is not None:
+        return change.write_mode == "merge-on-read"
+    for property_ in ("write.merge.mode", "write.update.mode"):
+        if (asked := table.properties.get(property_)) is None:
+            continue
+        if asked.lower() not in get_args(WriteMode):
+            raise UnsupportedTableError(
+                table=name,
+                what=f"its property {property_} is {asked!r}",
+                cure='set it to "copy-on-write" or "merge-on-read", or give write_mode=',
+            )
+        return asked.lower() == "merge-on-read"
+    return False
 
 
 def _may_go(files: Iterable[LiveFile], change: Change) -> Iterator[LiveFile]:
@@ -399,6 +504,16 @@ def _path(manifest: ManifestFile) -> str:
 
 def _read(io: FileIO, manifest: ManifestFile) -> Manifest:
     return Manifest(manifest, file_bytes(io, manifest.manifest_path))
+
+
+def _summary_of_deletes(deletes: StagedTotals) -> dict[str, str]:
+    """Return the figures of new position deletes."""
+    figures = {
+        "added-delete-files": deletes.files,
+        "added-position-delete-files": deletes.files,
+        "added-position-deletes": deletes.rows,
+    }
+    return {name: str(figure) for name, figure in figures.items() if figure}
 
 
 def _summary(removed: Sequence[LiveFile]) -> dict[str, str]:

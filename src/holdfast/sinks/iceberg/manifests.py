@@ -29,7 +29,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from pyiceberg.avro.codecs import (
@@ -54,9 +54,9 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    ManifestWriterV2,
     PartitionFieldSummary,
     _inherit_from_manifest,
-    write_manifest,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, visit_with_partner
@@ -64,7 +64,6 @@ from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table,
 from pyiceberg.typedef import StructProtocol
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 
-from holdfast.errors import LedgerDamagedError
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.stored import Count, typed
 from holdfast.model.work import StagedFile, StagedGroup
@@ -361,56 +360,102 @@ def write_staged_manifest(  # noqa: PLR0913 - they are the facts of one manifest
     data_files: Sequence[DataFile],
 ) -> StagedGroup:
     """Write one manifest over the data files and return it as a staged group."""
-    unknown = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
-    version: Literal[2] = 2
-    memory = _Memory(uri)
-    with write_manifest(
-        format_version=version,
-        spec=spec,
-        schema=schema,
-        output_file=memory,
-        snapshot_id=unknown,
-        avro_compression=avro_codec(properties),
-    ) as writer:
-        for data_file in data_files:
-            writer.add_entry(
-                ManifestEntry.from_args(
-                    status=ManifestEntryStatus.ADDED,
-                    snapshot_id=None,
-                    sequence_number=None,
-                    file_sequence_number=None,
-                    data_file=data_file,
-                )
-            )
-    manifest = writer.to_manifest_file()
-    # PyIceberg writes a block for each entry, which is slow to read.
-    written = memory.stream.getvalue()
-    header, joined = read_header(written), Blocks(written)
-    for rows, block in blocks(written):
-        joined.add(rows, block)
-    data = joined.finished()
-    cast("HoldfastFileIO", files).storage.put(uri, data)
+    made = NewManifest.of(schema, spec, properties, data_files)
+    cast("HoldfastFileIO", files).storage.put(uri, made.data)
     return StagedGroup(
         path=uri,
-        size_bytes=len(data),
-        files=tuple(
-            StagedFile(
-                path=data_file.file_path,
-                size_bytes=data_file.file_size_in_bytes,
-                rows=data_file.record_count,
-            )
-            for data_file in data_files
-        ),
-        detail={
-            "spec_id": spec.spec_id,
-            "partitions": [
-                _summary_json(summary, field.field_type)
-                for summary, field in zip(
-                    manifest.partitions or [], spec.partition_type(schema).fields, strict=True
+        size_bytes=len(made.data),
+        files=staged_files(data_files),
+        detail={**made.detail, **_if_small(made.carried)},
+    )
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """Writes a manifest of delete files: PyIceberg writes none."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewManifest:
+    """A manifest that adds files, not stored yet."""
+
+    data: bytes
+    # What a staged group records about it, and its entries as a record carries them.
+    detail: Mapping[str, Any]
+    carried: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: Mapping[str, str],
+        files: Sequence[DataFile],
+        content: ManifestContent = ManifestContent.DATA,
+    ) -> NewManifest:
+        """Encode a manifest.
+
+        Args:
+            schema: A schema of the table that has the spec's columns.
+            spec: The partition spec of the files.
+            properties: The table's properties.
+            files: The files.
+            content: Whether they are files of data, or of deletes.
+        """
+        unknown = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
+        memory = _Memory("memory")
+        make = ManifestWriterV2 if content is ManifestContent.DATA else _DeletesWriter
+        writer = make(spec, schema, memory, unknown, avro_codec(properties))
+        with writer:
+            for file in files:
+                writer.add_entry(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=None,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=file,
+                    )
                 )
-            ],
-            **_carried(header, data_files, b"".join(block for _, block in blocks(data))),
-        },
+        manifest = writer.to_manifest_file()
+        # PyIceberg writes a block for each entry, which is slow to read.
+        written = memory.stream.getvalue()
+        joined, entries = Blocks(written), []
+        for rows, block in blocks(written):
+            joined.add(rows, block)
+            entries.append(block)
+        fields, unpacked = spec.partition_type(schema).fields, b"".join(entries)
+        return cls(
+            data=joined.finished(),
+            detail={
+                "spec_id": spec.spec_id,
+                "partitions": [
+                    _summary_json(summary, field.field_type)
+                    for summary, field in zip(manifest.partitions or [], fields, strict=True)
+                ],
+                **({} if content is ManifestContent.DATA else {"content": int(content)}),
+            },
+            carried={}
+            if len(unpacked) > UNPACKED_BYTES
+            else {
+                "header": header_digest(read_header(written)),
+                "listed": len(files),
+                "entries": base64.b64encode(zlib.compress(unpacked)).decode(),
+            },
+        )
+
+
+def staged_files(files: Iterable[DataFile]) -> tuple[StagedFile, ...]:
+    """Return files as a staged group has them."""
+    return tuple(
+        StagedFile(path=file.file_path, size_bytes=file.file_size_in_bytes, rows=file.record_count)
+        for file in files
     )
 
 
@@ -433,6 +478,8 @@ class Detail(msgspec.Struct):
     header: str = ""
     listed: Count = 0
     entries: str = ""
+    # Whether it lists files of data (0) or of deletes (1).
+    content: Count = 0
 
 
 def detail_of(group: StagedGroup) -> Detail:
@@ -485,32 +532,17 @@ class Blocks:
 
 
 # A driver keeps the records of all tasks: with 100,000 of them, at most 200 MB of entries.
-_CARRIED_CHARS, _UNPACKED_BYTES = 2_000, 1 << 20
+_CARRIED_CHARS, UNPACKED_BYTES = 2_000, 1 << 20
 
 
-def _carried(header: AvroHeader, files: Sequence[DataFile], entries: bytes) -> dict[str, Any]:
+def _if_small(carried: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a manifest's entries as its record carries them, if they are small."""
-    text = base64.b64encode(zlib.compress(entries)).decode()
-    if len(text) > _CARRIED_CHARS or len(entries) > _UNPACKED_BYTES:
-        return {}
-    return {"header": header_digest(header), "listed": len(files), "entries": text}
+    return carried if carried and len(carried["entries"]) <= _CARRIED_CHARS else {}
 
 
 def header_digest(header: AvroHeader) -> str:
     """Return a text that only manifests with the same header share."""
     return hashlib.sha256(repr(sorted(header.metadata.items())).encode()).hexdigest()
-
-
-def carried_entries(group: StagedGroup, entries: str) -> bytes:
-    """Return the entries that a record carries.
-
-    Raises:
-        LedgerDamagedError: They cannot be read.
-    """
-    try:
-        return zlib.decompressobj().decompress(base64.b64decode(entries), _UNPACKED_BYTES)
-    except (ValueError, zlib.error) as error:
-        raise LedgerDamagedError(uri=group.path, reason=f"its entries: {error}") from error
 
 
 def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
@@ -524,7 +556,7 @@ def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
         manifest_path=group.path,
         manifest_length=group.size_bytes,
         partition_spec_id=detail.spec_id,
-        content=ManifestContent.DATA,
+        content=ManifestContent(detail.content),
         sequence_number=UNASSIGNED_SEQ,
         min_sequence_number=UNASSIGNED_SEQ,
         added_snapshot_id=snapshot_id,

@@ -1,9 +1,10 @@
-"""Data files rewritten without the rows that an overwrite removes.
+"""Data files rewritten without the rows that go, or rows of them deleted by their numbers.
 
 One file in, at most one out. The new file has the columns of the old one under their own ids, even
 those that the table has dropped since; it is in the same partition of the same spec, and its rows
 are in the same order. Rows that position deletes hide are not carried over: the deletes name the
-old file only, so they would come back.
+old file only, so they would come back. In place of a new file there can be a file of position
+deletes: then the old one stays, and nothing but the rows' numbers is written.
 
 A file is read twice. First the columns of the filter only, to find out which rows go: often none,
 and then the file stays as it is. Then all columns, of the row groups that keep a row. Row groups
@@ -15,16 +16,15 @@ from __future__ import annotations
 import base64
 import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import pyarrow_to_schema
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import Table
@@ -40,6 +40,7 @@ from holdfast.reading.iceberg_rows import (
     FieldsDifferError,
     PositionDeletes,
     cast_to,
+    field_id,
 )
 from holdfast.reading.parquet_file import (
     NoParquetError,
@@ -55,9 +56,15 @@ from holdfast.sinks.iceberg.data_file import (
     without_code,
 )
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-from holdfast.sinks.iceberg.manifests import write_staged_manifest
+from holdfast.sinks.iceberg.manifests import NewManifest, write_staged_manifest
+from holdfast.sinks.iceberg.position_deletes import (
+    LosingFile,
+    parquet_options,
+    staged_deletes,
+    write_position_deletes,
+)
 from holdfast.sinks.iceberg.rewrite import LiveFile
-from holdfast.sinks.iceberg.schemas import reads_as
+from holdfast.sinks.iceberg.schemas import Layout, layouts_of, reads_as
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec, data_location
 from holdfast.text import in_short
 
@@ -174,7 +181,7 @@ class RewrittenFile:
     # The rows that the filter removed, and those left; what deletes hide is in neither.
     removed_rows: int
     kept_rows: int
-    # The new file; None if none was written, because no row was removed, or all were.
+    # The new file, or the deletes; None if none was written, because no row was removed, or all.
     group: StagedGroup | None
 
 
@@ -201,39 +208,33 @@ class RewriteSpec:
     # Each partition spec, and a schema of the table that has its columns, as JSON; by spec id.
     layouts: Mapping[int, tuple[str, str]]
     names_json: str | None
+    # Whether rows are deleted by their numbers; else their files are written anew.
+    by_position: bool = False
 
     @classmethod
-    def of(cls, table: Table, writer: IcebergWriterSpec, where: RowTest) -> RewriteSpec:
+    def of(
+        cls, table: Table, writer: IcebergWriterSpec, where: RowTest, *, by_position: bool = False
+    ) -> RewriteSpec:
         """Return the spec of a loaded table.
 
         Args:
             table: The table.
             writer: What its writers get.
             where: The rows that go.
+            by_position: Whether they are deleted by their numbers.
         """
-        schemas = [table.schema(), *sorted(table.schemas().values(), key=_newest_first)]
-        layouts = {}
-        for spec_id, spec in table.specs().items():
-            sources = {field.source_id for field in spec.fields}
-            # A column that only an older spec uses may have been dropped from the table.
-            having = [schema for schema in schemas if sources <= index_by_id(schema).keys()]
-            if having:
-                layouts[spec_id] = (spec.model_dump_json(), having[0].model_dump_json())
         names = table.name_mapping()
         return cls(
             writer=writer,
             where=where,
-            layouts=layouts,
+            layouts=layouts_of(table),
             names_json=names.model_dump_json() if names else None,
+            by_position=by_position,
         )
 
     def open(self, task_name: str) -> FileRewriter:
         """Return a rewriter whose files carry the task's name."""
         return FileRewriter(self, task_name)
-
-
-def _newest_first(schema: Schema) -> int:
-    return -schema.schema_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,15 +322,18 @@ class FileRewriter:
         """
         if file.spec_id not in self._given.layouts:
             raise self._refused(file, "the columns of its partition are in no schema of the table")
-        layout = _Layout.of(*self._given.layouts[file.spec_id])
+        layout = Layout.of(*self._given.layouts[file.spec_id])
         source = self._opened(file)
-        own = self._own_schema(file, source.leaves)
-        group = None
+        by_position, group = self._given.by_position, None
+        own = None if by_position else self._own_schema(file, source)
         try:
             judged = self._judged(source, file, layout.spec)
             kept = sum(judged.kept)
             if judged.removed and kept:
-                group = self._written(source, judged, file, layout, own)
+                if own is None:
+                    group = self._deleted(judged, file, layout)
+                else:
+                    group = self._written(source, judged, file, layout, own)
         except UnreadableFileError as error:
             raise self._refused(file, in_short(error)) from error
         return RewrittenFile(removed_rows=judged.removed, kept_rows=kept, group=group)
@@ -354,21 +358,26 @@ class FileRewriter:
             )
         return source
 
-    def _own_schema(self, file: TargetFile, leaves: pq.ParquetSchema) -> Schema:
-        """Return a file's columns in Iceberg's terms.
+    def _own_schema(
+        self, file: TargetFile, source: ParquetSource, only: Collection[str] | None = None
+    ) -> Schema:
+        """Return a file's columns in Iceberg's terms; by default all.
 
         Raises:
-            UnsupportedTableError: Arrow cannot write one of them as it was.
+            UnsupportedTableError: Arrow cannot read one of them, or not write it as it was.
         """
-        if any(leaves.column(at).physical_type == "INT96" for at in range(len(leaves))):
+        columns = [column for column in source.own if only is None or column.name in only]
+        leaves = [source.leaves.column(at) for at in range(len(source.leaves))]
+        leaves = [leaf for leaf in leaves if only is None or leaf.path in only]
+        if any(leaf.physical_type == "INT96" for leaf in leaves):
             raise self._refused(file, "it has INT96 timestamps, which Arrow cannot write")
         try:
-            own = pyarrow_to_schema(leaves.to_arrow_schema(), self._names, format_version=2)
+            own = pyarrow_to_schema(pa.schema(columns), self._names, format_version=2)
         except Exception as error:  # PyIceberg has errors of many kinds for this.
             raise self._refused(file, in_short(error)) from error
         wanted = index_by_id(self._schema)
-        for field_id, column in index_by_id(own).items():
-            now = wanted.get(field_id)
+        for number, column in index_by_id(own).items():
+            now = wanted.get(number)
             if now is not None and not reads_as(column.field_type, now.field_type):
                 raise self._refused(
                     file, f"column {column.name!r} is {column.field_type}, not {now.field_type}"
@@ -392,6 +401,10 @@ class FileRewriter:
             fit.check(source.own)
         except FieldsDifferError as error:
             raise self._refused(file, str(error)) from error
+        if self._given.by_position:  # Other columns are not read.
+            if self._names is None and all(field_id(column) is None for column in source.own):
+                raise self._refused(file, "it has no field-ids, and the table no name mapping")
+            self._own_schema(file, source, set(fit.wanted(source.own)))
         try:
             deleted = self._deletes.numbers(source.pinned)
         except InputChangedError as error:
@@ -409,12 +422,33 @@ class FileRewriter:
             first += rows
         return judged
 
+    def _deleted(self, judged: _Judged, file: TargetFile, layout: Layout) -> StagedGroup:
+        """Write the numbers of the rows that go; those that were deleted before are not repeated.
+
+        Raises:
+            StorageError: The storage does not answer.
+        """
+        name = f"{self._task_name}-{self._files_begun:05d}-deletes.parquet"
+        record = Record(*file.partition)
+        uri = data_location(self._locations, name, layout.spec, record, layout.schema)
+        self._files_begun += 1
+        deletes = write_position_deletes(
+            self._io.storage,
+            uri,
+            of=LosingFile(path=file.path, spec_id=file.spec_id, partition=record),
+            positions=judged.gone,
+            parquet=parquet_options(self._table, self._properties),
+        )
+        content = ManifestContent.DELETES
+        made = NewManifest.of(layout.schema, layout.spec, self._properties, [deletes], content)
+        return staged_deletes(deletes, made)
+
     def _written(
         self,
         source: ParquetSource,
         judged: _Judged,
         file: TargetFile,
-        layout: _Layout,
+        layout: Layout,
         own: Schema,
     ) -> StagedGroup:
         """Write the rows that stay, and a manifest over the new file.
@@ -497,42 +531,39 @@ class FileRewriter:
         return UnsupportedTableError(table=self._table, what=f"{file.path}: {what}", cure=cure)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """A partition spec, and a schema of the table that has its columns."""
-
-    spec: PartitionSpec
-    schema: Schema
-
-    @classmethod
-    def of(cls, spec_json: str, schema_json: str) -> _Layout:
-        return cls(
-            spec=PartitionSpec.model_validate_json(spec_json),
-            schema=Schema.model_validate_json(schema_json),
-        )
-
-
 @dataclass(slots=True)
 class _Judged:
-    """Which rows of a file stay, a bit for each, by row group."""
+    """Which rows of a file stay and which go, a bit for each, by row group."""
 
     removed: int = 0
     kept: list[int] = field(default_factory=list)
     _rows: list[int] = field(default_factory=list)
     _bits: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    # Those that go: neither rows that stay, nor rows that were deleted before.
+    _going: list[npt.NDArray[np.uint8]] = field(default_factory=list)
 
     def add(self, is_live: npt.NDArray[np.bool_], goes: npt.NDArray[np.bool_]) -> None:
         """Note the next row group."""
-        stays = is_live & ~goes
-        self.removed += int(np.count_nonzero(is_live & goes))
+        stays, going = is_live & ~goes, is_live & goes
+        self.removed += int(np.count_nonzero(going))
         self.kept.append(int(np.count_nonzero(stays)))
         self._rows.append(len(stays))
         self._bits.append(np.packbits(stays))
+        self._going.append(np.packbits(going))
 
     @property
     def groups(self) -> list[int]:
         """The row groups that keep a row."""
         return [number for number, kept in enumerate(self.kept) if kept]
+
+    @property
+    def gone(self) -> Numbers:
+        """The numbers of the rows that go, in order."""
+        found, first = [], 0
+        for bits, rows in zip(self._going, self._rows, strict=True):
+            found.append(np.flatnonzero(np.unpackbits(bits, count=rows)) + first)
+            first += rows
+        return np.concatenate(found).astype(np.int64)
 
     def mask(self, number: int) -> npt.NDArray[np.bool_]:
         """Return whether each row of a row group stays."""

@@ -1,15 +1,18 @@
-"""Iceberg schemas: in Arrow's terms, and compared over time."""
+"""Iceberg schemas: in Arrow's terms, compared over time, and those that partition specs need."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, _index_parents, index_by_id, sanitize_column_names
+from pyiceberg.table import Table
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -146,3 +149,39 @@ def _small(kind: pa.DataType) -> pa.DataType:
     if pt.is_struct(kind):
         return pa.struct([_small_field(kind.field(i)) for i in range(kind.num_fields)])
     return kind
+
+
+# ---- Partition specs, each with a schema that has its columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A partition spec, and a schema of the table that has its columns."""
+
+    spec: PartitionSpec
+    schema: Schema
+
+    @classmethod
+    def of(cls, spec_json: str, schema_json: str) -> Layout:
+        """Read them back from JSON."""
+        return cls(
+            spec=PartitionSpec.model_validate_json(spec_json),
+            schema=Schema.model_validate_json(schema_json),
+        )
+
+
+def layouts_of(table: Table) -> dict[int, tuple[str, str]]:
+    """Return each partition spec, and a schema of the table that has its columns, as JSON."""
+    schemas = [table.schema(), *sorted(table.schemas().values(), key=_newest_first)]
+    found = {}
+    for spec_id, spec in table.specs().items():
+        sources = {field.source_id for field in spec.fields}
+        # A column that only an older spec uses may have been dropped from the table.
+        having = [schema for schema in schemas if sources <= index_by_id(schema).keys()]
+        if having:
+            found[spec_id] = (spec.model_dump_json(), having[0].model_dump_json())
+    return found
+
+
+def _newest_first(schema: Schema) -> int:
+    return -schema.schema_id

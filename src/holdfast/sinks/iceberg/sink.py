@@ -48,8 +48,9 @@ from holdfast.sinks.base import (
 )
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
+from holdfast.sinks.iceberg.joined import merged_manifests, merged_paths
 from holdfast.sinks.iceberg.loading import io_of, load_table
-from holdfast.sinks.iceberg.loss import Losses, row_test
+from holdfast.sinks.iceberg.loss import Losses, is_by_position, row_test
 from holdfast.sinks.iceberg.manifests import detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.matching import IcebergKeyReaderSpec, KeyColumns
@@ -58,8 +59,6 @@ from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema
 from holdfast.sinks.iceberg.snapshots import (
     copied_groups,
     live_paths,
-    merged_manifests,
-    merged_paths,
     requirements,
     snapshot_updates,
 )
@@ -430,7 +429,9 @@ class IcebergSink(StagedFiles):
         """Return what executors need to rewrite the targets of a loss."""
         table: Table = view.handle
         where = row_test(self._name, table.schema(), change)
-        return IcebergRewriterSpec(RewriteSpec.of(table, self.writer_spec(view), where))
+        by_position = is_by_position(self._name, table, change)
+        writer = self.writer_spec(view)
+        return IcebergRewriterSpec(RewriteSpec.of(table, writer, where, by_position=by_position))
 
     def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
         """Publish the change in one snapshot, once, if the table is still as in the view.

@@ -6,29 +6,19 @@ which contains a nonce: other engines write the rest of a path differently (s3a:
 
 Manifests are not decoded at first. Their blocks are decompressed and searched for the nonces of the
 names, by C code that runs on all threads; only if one is found are entries read one by one.
-
-Each task writes manifests of its own, and a table with thousands of them is slow to read. They are
-merged before they are published. Avro files consist of blocks of entries, so those of equal headers
-are joined without decoding an entry, at some microseconds each. The record of a small manifest
-carries its entries, so that only one manifest of each header is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, cast
 
-from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
     read_manifest_list,
     write_manifest_list,
 )
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.table.refs import SnapshotRefType
@@ -44,27 +34,19 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from pyiceberg.types import IcebergType, PrimitiveType
 
 from holdfast.errors import LedgerDamagedError, UnsupportedTableError
 from holdfast.failpoints import failpoint
-from holdfast.model.work import Merge, StagedGroup, StagedTotals
+from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change
-from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.loss import Removal, live_manifests
 from holdfast.sinks.iceberg.manifests import (
-    Blocks,
-    Detail,
-    PartitionSummary,
     avro_codec,
     blocks,
-    carried_entries,
     detail_of,
-    header_digest,
     listed_manifest,
     manifest_entries,
-    read_header,
     write_staged_manifest,
 )
 from holdfast.storage.port import Storage
@@ -120,11 +102,11 @@ def snapshot_updates(
         )
     sequence_number = metadata.next_sequence_number()
     removal: Removal | None = change.loss.handle
-    ours = [listed_manifest(group, snapshot_id) for group in _added(change)]
+    ours = [listed_manifest(group, snapshot_id) for group in change.adds]
     if removal is None:
-        kept: Sequence[ManifestFile] = live_manifests(table.io, parent)
+        others = live_manifests(table.io, parent)
     else:
-        kept = [*removal.write(table.io, snapshot_id), *removal.kept]
+        others = removal.write(table.io, snapshot_id)
     locations = SimpleLocationProvider(table.location(), table.properties)
     uri = locations.new_metadata_location(f"snap-{snapshot_id}-0-holdfast.avro")
     with write_manifest_list(
@@ -135,7 +117,7 @@ def snapshot_updates(
         sequence_number=sequence_number,
         avro_compression=avro_codec(metadata.properties),
     ) as writer:
-        writer.add_manifests([*ours, *kept])
+        writer.add_manifests([*ours, *others])
     snapshot = Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=parent.snapshot_id if parent else None,
@@ -158,24 +140,19 @@ def snapshot_updates(
     )
 
 
-def _added(change: Change) -> list[StagedGroup]:
-    """Return what the snapshot adds: the new rows, and rows of removed files that stay."""
-    removal: Removal | None = change.loss.handle
-    return [*change.adds, *(removal.added if removal else ())]
-
-
 def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) -> Summary:
     removal: Removal | None = change.loss.handle
-    totals, figures = StagedTotals.of(_added(change)), dict(removal.summary if removal else {})
+    figures = dict(removal.summary if removal else {})
+    # The new rows, and rows of removed files that stay.
+    totals = StagedTotals.of([*change.adds, *(removal.added if removal else ())])
+    deletes = StagedTotals.of(removal.deletes if removal else ())
     operation = Operation.APPEND
-    if removal is not None and removal.rewritten:
+    if removal is not None and (removal.rewritten or deletes.files):
         operation = Operation.OVERWRITE if totals.files else Operation.DELETE
     if totals.files:
-        figures |= {
-            "added-data-files": str(totals.files),
-            "added-records": str(totals.rows),
-            "added-files-size": str(totals.size_bytes),
-        }
+        figures |= {"added-data-files": str(totals.files), "added-records": str(totals.rows)}
+    if totals.files or deletes.files:
+        figures["added-files-size"] = str(totals.size_bytes + deletes.size_bytes)
     return update_snapshot_summaries(
         summary=Summary(operation=operation, **figures, **notes),
         previous_summary=(
@@ -311,206 +288,3 @@ def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> S
         properties=table.properties,
         data_files=data_files,
     )
-
-
-# ---- Manifests of many tasks, joined to the size that the table wants
-
-_ENABLED = "commit.manifest-merge.enabled"
-# Manifests with other headers, as after a change of the table's schema, are joined apart.
-_KINDS_MAX = 8
-# Readers decode manifests in parallel, so one is not much larger even if its entries are small.
-_FILES_MAX = 25_000
-# How much is fetched at a time.
-_FETCHED_BYTES = 8 << 20
-
-
-def merged_paths(table: Table, groups: Sequence[StagedGroup], name: str) -> list[str]:
-    """Return where manifests would be written that stand for those of groups.
-
-    Args:
-        table: The table, freshly loaded.
-        groups: The staged groups.
-        name: The beginning of the new names.
-
-    Raises:
-        UnsupportedTableError: The target size is not a number.
-    """
-    if table.properties.get(_ENABLED, "true").lower() == "false":
-        return []
-    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
-    most = sum(group.size_bytes for group in groups) // target + _KINDS_MAX
-    most += sum(len(group.files) for group in groups) // _FILES_MAX
-    locations = SimpleLocationProvider(table.location(), table.properties)
-    return [
-        locations.new_metadata_location(f"{name}-merged-{number:05d}.avro")
-        for number in range(min(most, len(groups) // 2))
-    ]
-
-
-def merged_manifests(
-    table: Table, storage: Storage, groups: Sequence[StagedGroup], paths: Sequence[str]
-) -> list[Merge]:
-    """Write manifests of the table's target size that list the files of groups.
-
-    Groups of other partition specs than the table's own are left out, and so are those for which
-    the paths do not suffice.
-
-    Args:
-        table: The table, freshly loaded.
-        storage: How its files are reached.
-        groups: The staged groups.
-        paths: Where to write them.
-
-    Raises:
-        LedgerDamagedError: A manifest lists another number of files than the ledger does.
-        FileNotFoundError: A manifest is gone, or was replaced.
-        StorageError: Storage failed.
-    """
-    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
-    spec, free = table.spec(), iter(paths)
-    details = {group.path: detail_of(group) for group in groups}
-    open_ones: dict[str, _Joined] = {}
-    found: list[Merge] = []
-    own = [group for group in groups if details[group.path].spec_id == spec.spec_id]
-    for group, source in _sources(storage, own, details):
-        joined = open_ones.get(source.header)
-        if joined is None:
-            if (path := next(free, None)) is None:
-                continue
-            joined = open_ones[source.header] = _Joined(path, source.head)
-        joined.take(group, source)
-        if joined.size_bytes >= target or joined.files >= _FILES_MAX:
-            done = open_ones.pop(source.header)
-            found += done.write(storage, spec, table.schema(), details)
-    for joined in open_ones.values():
-        found += joined.write(storage, spec, table.schema(), details)
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """What a manifest consists of: its beginning, up to the first block, and its entries."""
-
-    header: str  # The digest.
-    head: bytes
-    listed: int
-    entries: bytes
-
-
-def _sources(
-    storage: Storage, groups: Sequence[StagedGroup], details: Mapping[str, Detail]
-) -> Iterator[tuple[StagedGroup, _Source]]:
-    """Yield what is to be joined: first the manifests that must be read.
-
-    Raises:
-        LedgerDamagedError: A record's entries have another header than their manifest.
-    """
-    first: dict[str, str] = {}
-    for group in groups:
-        first.setdefault(details[group.path].header, group.path)
-    carried = [g for g in groups if (d := details[g.path]).entries and first[d.header] != g.path]
-    names = {group.path for group in carried}
-    heads: dict[str, bytes] = {}
-    for group, data in _fetched(storage, [g for g in groups if g.path not in names]):
-        header, parts = read_header(data), list(blocks(data))
-        digest, entries = header_digest(header), b"".join(block for _, block in parts)
-        heads[digest] = data[: header.blocks_at]
-        listed = sum(count for count, _ in parts)
-        yield group, _Source(header=digest, head=heads[digest], listed=listed, entries=entries)
-    for group in carried:
-        detail = details[group.path]
-        if (head := heads.get(detail.header)) is None:
-            raise LedgerDamagedError(uri=group.path, reason="it has another header than its record")
-        entries, listed = carried_entries(group, detail.entries), detail.listed
-        yield group, _Source(header=detail.header, head=head, listed=listed, entries=entries)
-
-
-class _Joined(Blocks):
-    """One manifest that stands for others."""
-
-    def __init__(self, path: str, head: bytes) -> None:
-        super().__init__(head)
-        self._path = path
-        self._sources: list[str] = []
-        self.files = 0
-
-    def take(self, group: StagedGroup, source: _Source) -> None:
-        """Take the entries of a manifest.
-
-        Raises:
-            LedgerDamagedError: It lists other files than the ledger does.
-        """
-        found, at = source.listed, 0
-        if found != len(group.files):
-            raise LedgerDamagedError(
-                uri=group.path, reason=f"it lists {found} files, the ledger {len(group.files)}"
-            )
-        for file in group.files:  # In the order of the entries.
-            if (at := source.entries.find(file.path.encode(), at)) < 0:
-                raise LedgerDamagedError(uri=group.path, reason=f"it does not list {file.path}")
-        self.add(found, source.entries)
-        self.files += found
-        self._sources.append(group.path)
-
-    def write(
-        self,
-        storage: Storage,
-        spec: PartitionSpec,
-        schema: Schema,
-        details: Mapping[str, Detail],
-    ) -> list[Merge]:
-        """Write the manifest; one alone stays as it is."""
-        if len(self._sources) == 1:
-            return []
-        storage.put(self._path, self.finished())
-        fields = spec.partition_type(schema).fields
-        columns = zip(*(details[path].partitions for path in self._sources), strict=True)
-        partitions = [
-            _joint_summary(summaries, field.field_type)
-            for summaries, field in zip(columns, fields, strict=True)
-        ]
-        group = StagedGroup(
-            path=self._path,
-            size_bytes=self.size_bytes,
-            files=(),
-            detail={"spec_id": spec.spec_id, "partitions": partitions},
-        )
-        return [Merge(group=group, sources=tuple(self._sources))]
-
-
-def _joint_summary(summaries: Sequence[PartitionSummary], kind: IcebergType) -> dict[str, Any]:
-    """Return what is true of a partition field in all manifests together."""
-
-    def value(text: str) -> Any:  # noqa: ANN401 - of the field's type.
-        return from_bytes(cast("PrimitiveType", kind), bytes.fromhex(text))
-
-    nans = {summary.contains_nan for summary in summaries}
-    lower = [summary.lower for summary in summaries if summary.lower is not None]
-    upper = [summary.upper for summary in summaries if summary.upper is not None]
-    return {
-        "contains_null": any(summary.contains_null for summary in summaries),
-        "contains_nan": True if True in nans else None if None in nans else False,
-        "lower": min(lower, key=value, default=None),
-        "upper": max(upper, key=value, default=None),
-    }
-
-
-def _fetched(
-    storage: Storage, groups: Sequence[StagedGroup]
-) -> Iterator[tuple[StagedGroup, bytes]]:
-    """Yield groups with the bytes of their manifests, some of which are in memory at a time.
-
-    Raises:
-        FileNotFoundError: A manifest is gone, or has another size.
-    """
-    batch: list[StagedGroup] = []
-    for position, group in enumerate(groups, 1):
-        batch.append(group)
-        if position < len(groups) and sum(g.size_bytes for g in batch) < _FETCHED_BYTES:
-            continue
-        found = io_runtime().each(storage.get_sure, [g.path for g in batch])
-        for fetched, data in zip(batch, found, strict=True):
-            if len(data) != fetched.size_bytes:
-                raise FileNotFoundError(f"{fetched.path}: it has another size")
-            yield fetched, data
-        batch = []

@@ -1,0 +1,378 @@
+"""Manifests of many tasks, joined: a table with thousands of small ones is slow to read.
+
+Avro files consist of blocks of entries, so those of equal headers are joined without decoding an
+entry, at some microseconds each. The record of a small manifest carries its entries, so that only
+one manifest of each header is read.
+
+What an upsert or a filter has written in place of files is joined by each post for itself: one
+manifest of data and one of deletes for each partition spec. Its headers are known to the driver,
+so nothing is read. Files of deletes have no manifest before that.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.locations import SimpleLocationProvider
+from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType, PrimitiveType
+
+from holdfast.errors import LedgerDamagedError
+from holdfast.model.work import Merge, StagedGroup
+from holdfast.sinks.iceberg.data_file import WriteOptions
+from holdfast.sinks.iceberg.manifests import (
+    UNPACKED_BYTES,
+    Blocks,
+    Detail,
+    NewManifest,
+    PartitionSummary,
+    blocks,
+    detail_of,
+    header_digest,
+    read_header,
+)
+from holdfast.sinks.iceberg.schemas import Layout, layouts_of
+from holdfast.storage.port import Storage
+from holdfast.storage.runtime import io_runtime
+
+# ---- Manifests of many tasks, joined to the size that the table wants
+
+_ENABLED = "commit.manifest-merge.enabled"
+# Manifests with other headers, as after a change of the table's schema, are joined apart.
+_KINDS_MAX = 8
+# Readers decode manifests in parallel, so one is not much larger even if its entries are small.
+_FILES_MAX = 25_000
+# How much is fetched at a time.
+_FETCHED_BYTES = 8 << 20
+
+
+def merged_paths(table: Table, groups: Sequence[StagedGroup], name: str) -> list[str]:
+    """Return where manifests would be written that stand for those of groups.
+
+    Args:
+        table: The table, freshly loaded.
+        groups: The staged groups.
+        name: The beginning of the new names.
+
+    Raises:
+        UnsupportedTableError: The target size is not a number.
+    """
+    if table.properties.get(_ENABLED, "true").lower() == "false":
+        return []
+    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
+    most = sum(group.size_bytes for group in groups) // target + _KINDS_MAX
+    most += sum(len(group.files) for group in groups) // _FILES_MAX
+    locations = SimpleLocationProvider(table.location(), table.properties)
+    return [
+        locations.new_metadata_location(f"{name}-merged-{number:05d}.avro")
+        for number in range(min(most, len(groups) // 2))
+    ]
+
+
+def merged_manifests(
+    table: Table, storage: Storage, groups: Sequence[StagedGroup], paths: Sequence[str]
+) -> list[Merge]:
+    """Write manifests of the table's target size that list the files of groups.
+
+    Groups of other partition specs than the table's own are left out, and so are those for which
+    the paths do not suffice.
+
+    Args:
+        table: The table, freshly loaded.
+        storage: How its files are reached.
+        groups: The staged groups.
+        paths: Where to write them.
+
+    Raises:
+        LedgerDamagedError: A manifest lists another number of files than the ledger does.
+        FileNotFoundError: A manifest is gone, or was replaced.
+        StorageError: Storage failed.
+    """
+    target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
+    spec, free = table.spec(), iter(paths)
+    details = {group.path: detail_of(group) for group in groups}
+    open_ones: dict[str, _Joined] = {}
+    found: list[Merge] = []
+    own = [group for group in groups if details[group.path].spec_id == spec.spec_id]
+    for group, source in _sources(storage, own, details):
+        joined = open_ones.get(source.header)
+        if joined is None:
+            if (path := next(free, None)) is None:
+                continue
+            joined = open_ones[source.header] = _Joined(path, source.head)
+        joined.take(group, source)
+        if joined.size_bytes >= target or joined.files >= _FILES_MAX:
+            done = open_ones.pop(source.header)
+            found += done.write(storage, spec, table.schema(), details)
+    for joined in open_ones.values():
+        found += joined.write(storage, spec, table.schema(), details)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What a manifest consists of: its beginning, up to the first block, and its entries."""
+
+    header: str  # The digest.
+    head: bytes
+    listed: int
+    entries: bytes
+
+
+def _sources(
+    storage: Storage, groups: Sequence[StagedGroup], details: Mapping[str, Detail]
+) -> Iterator[tuple[StagedGroup, _Source]]:
+    """Yield what is to be joined: first the manifests that must be read.
+
+    Raises:
+        LedgerDamagedError: A record's entries have another header than their manifest.
+    """
+    first: dict[str, str] = {}
+    for group in groups:
+        first.setdefault(details[group.path].header, group.path)
+    carried = [g for g in groups if (d := details[g.path]).entries and first[d.header] != g.path]
+    names = {group.path for group in carried}
+    heads: dict[str, bytes] = {}
+    for group, data in _fetched(storage, [g for g in groups if g.path not in names]):
+        header, parts = read_header(data), list(blocks(data))
+        digest, entries = header_digest(header), b"".join(block for _, block in parts)
+        heads[digest] = data[: header.blocks_at]
+        listed = sum(count for count, _ in parts)
+        yield group, _Source(header=digest, head=heads[digest], listed=listed, entries=entries)
+    for group in carried:
+        detail = details[group.path]
+        if (head := heads.get(detail.header)) is None:
+            raise LedgerDamagedError(uri=group.path, reason="it has another header than its record")
+        entries, listed = carried_entries(group, detail.entries), detail.listed
+        yield group, _Source(header=detail.header, head=head, listed=listed, entries=entries)
+
+
+def carried_entries(group: StagedGroup, entries: str) -> bytes:
+    """Return the entries that a record carries.
+
+    Raises:
+        LedgerDamagedError: They cannot be read.
+    """
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(entries), UNPACKED_BYTES)
+    except (ValueError, zlib.error) as error:
+        raise LedgerDamagedError(uri=group.path, reason=f"its entries: {error}") from error
+
+
+class _Joined(Blocks):
+    """One manifest that stands for others."""
+
+    def __init__(self, path: str, head: bytes) -> None:
+        super().__init__(head)
+        self._path = path
+        self.sources: list[str] = []
+        self.files = 0
+
+    def take(self, group: StagedGroup, source: _Source) -> None:
+        """Take the entries of a manifest.
+
+        Raises:
+            LedgerDamagedError: It lists other files than the ledger does.
+        """
+        found, at = source.listed, 0
+        if found != len(group.files):
+            raise LedgerDamagedError(
+                uri=group.path, reason=f"it lists {found} files, the ledger {len(group.files)}"
+            )
+        for file in group.files:  # In the order of the entries.
+            if (at := source.entries.find(file.path.encode(), at)) < 0:
+                raise LedgerDamagedError(uri=group.path, reason=f"it does not list {file.path}")
+        self.add(found, source.entries)
+        self.files += found
+        self.sources.append(group.path)
+
+    def write(
+        self,
+        storage: Storage,
+        spec: PartitionSpec,
+        schema: Schema,
+        details: Mapping[str, Detail],
+    ) -> list[Merge]:
+        """Write the manifest; one alone stays as it is."""
+        if len(self.sources) == 1:
+            return []
+        storage.put(self._path, self.finished())
+        return [self.merge(spec, schema, details)]
+
+    def merge(self, spec: PartitionSpec, schema: Schema, details: Mapping[str, Detail]) -> Merge:
+        """Return the finished manifest as a group that stands for others."""
+        fields = spec.partition_type(schema).fields
+        columns = zip(*(details[path].partitions for path in self.sources), strict=True)
+        partitions = [
+            _joint_summary(summaries, field.field_type)
+            for summaries, field in zip(columns, fields, strict=True)
+        ]
+        content = details[self.sources[0]].content
+        group = StagedGroup(
+            path=self._path,
+            size_bytes=self.size_bytes,
+            files=(),
+            detail={
+                "spec_id": spec.spec_id,
+                "partitions": partitions,
+                **({"content": content} if content else {}),
+            },
+        )
+        return Merge(group=group, sources=tuple(self.sources))
+
+
+def _joint_summary(summaries: Sequence[PartitionSummary], kind: IcebergType) -> dict[str, Any]:
+    """Return what is true of a partition field in all manifests together."""
+
+    def value(text: str) -> Any:  # noqa: ANN401 - of the field's type.
+        return from_bytes(cast("PrimitiveType", kind), bytes.fromhex(text))
+
+    nans = {summary.contains_nan for summary in summaries}
+    lower = [summary.lower for summary in summaries if summary.lower is not None]
+    upper = [summary.upper for summary in summaries if summary.upper is not None]
+    return {
+        "contains_null": any(summary.contains_null for summary in summaries),
+        "contains_nan": True if True in nans else None if None in nans else False,
+        "lower": min(lower, key=value, default=None),
+        "upper": max(upper, key=value, default=None),
+    }
+
+
+def _fetched(
+    storage: Storage, groups: Sequence[StagedGroup]
+) -> Iterator[tuple[StagedGroup, bytes]]:
+    """Yield groups with the bytes of their manifests, some of which are in memory at a time.
+
+    Raises:
+        FileNotFoundError: A manifest is gone, or has another size.
+    """
+    batch: list[StagedGroup] = []
+    for position, group in enumerate(groups, 1):
+        batch.append(group)
+        if position < len(groups) and sum(g.size_bytes for g in batch) < _FETCHED_BYTES:
+            continue
+        found = io_runtime().each(storage.get_sure, [g.path for g in batch])
+        for fetched, data in zip(batch, found, strict=True):
+            if len(data) != fetched.size_bytes:
+                raise FileNotFoundError(f"{fetched.path}: it has another size")
+            yield fetched, data
+        batch = []
+
+
+# ---- What was written in place of files or their rows, joined for one post
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """How manifests of one partition spec begin; entries with the same header fit into them."""
+
+    data: bytes
+    header: str  # The digest.
+    layout: Layout
+
+
+@dataclass(slots=True)
+class Heads:
+    """How new manifests of a table begin, by the partition spec of what they list."""
+
+    table: Table
+    content: ManifestContent
+    _known: dict[int, Head | None] = field(default_factory=dict)
+    _layouts: Mapping[int, tuple[str, str]] | None = None
+
+    def of(self, spec_id: int) -> Head | None:
+        """Return how manifests of a spec begin; None if no schema has the spec's columns."""
+        if spec_id not in self._known:
+            self._known[spec_id] = self._made(spec_id)
+        return self._known[spec_id]
+
+    def _made(self, spec_id: int) -> Head | None:
+        if self._layouts is None:
+            self._layouts = layouts_of(self.table)
+        if spec_id not in self._layouts:
+            return None
+        layout = Layout.of(*self._layouts[spec_id])
+        # PyIceberg writes no header without an entry.
+        none = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path="",
+            file_format=FileFormat.PARQUET,
+            partition=Record(*[None for _ in layout.spec.fields]),
+            record_count=0,
+            file_size_in_bytes=0,
+        )
+        properties = self.table.properties
+        made = NewManifest.of(layout.schema, layout.spec, properties, [none], self.content)
+        return Head(data=made.data, header=str(made.carried["header"]), layout=layout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewManifests:
+    """What a post lists for groups: manifests, and the content of those that it writes itself."""
+
+    listed: Sequence[StagedGroup]
+    data: Mapping[str, bytes]
+
+
+def joined_manifests(
+    groups: Sequence[StagedGroup], heads: Heads, paths: Iterator[str]
+) -> NewManifests:
+    """Join the manifests of groups, as far as their records carry their entries.
+
+    Args:
+        groups: The groups. Those of deletes have no manifest of their own.
+        heads: How the manifests begin.
+        paths: Names that no other object has.
+
+    Raises:
+        LedgerDamagedError: A record carries other entries than it should.
+    """
+    properties = heads.table.properties
+    target = WriteOptions.of(".".join(heads.table.name()), properties).manifest_bytes
+    details, whole = {g.path: detail_of(g) for g in groups}, {g.path: g for g in groups}
+    open_ones: dict[int, _Joined] = {}
+    listed: list[StagedGroup] = []
+    data: dict[str, bytes] = {}
+
+    def close(spec_id: int, head: Head) -> None:
+        joined = open_ones.pop(spec_id)
+        if len(joined.sources) == 1 and heads.content is ManifestContent.DATA:
+            listed.append(whole[joined.sources[0]])  # It has a manifest already.
+            return
+        finished = joined.finished()
+        merge = joined.merge(head.layout.spec, head.layout.schema, details)
+        data[merge.group.path] = finished
+        listed.append(merge.whole(whole))
+
+    for group in groups:
+        detail = details[group.path]
+        head = heads.of(detail.spec_id)
+        if head is None or detail.header != head.header:
+            if heads.content is not ManifestContent.DATA:
+                reason = "its entry has another header than that of the table's manifests"
+                raise LedgerDamagedError(uri=group.path, reason=reason)
+            listed.append(group)
+            continue
+        entries = carried_entries(group, detail.entries)
+        if detail.spec_id not in open_ones:
+            open_ones[detail.spec_id] = _Joined(next(paths), head.data)
+        joined = open_ones[detail.spec_id]
+        joined.take(
+            group,
+            _Source(header=head.header, head=head.data, listed=detail.listed, entries=entries),
+        )
+        if joined.size_bytes >= target or joined.files >= _FILES_MAX:
+            close(detail.spec_id, head)
+    for spec_id in list(open_ones):
+        if (head := heads.of(spec_id)) is not None:
+            close(spec_id, head)
+    return NewManifests(listed=listed, data=data)
