@@ -237,6 +237,7 @@ class MemoryTable:
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,  # noqa: ARG002 - only real tables have filters.
         on: Sequence[str] = (),  # noqa: ARG002
+        delete_column: str = "",  # noqa: ARG002
     ) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
         schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])

@@ -49,6 +49,7 @@ class MemoryWriterSpec:
     cut_error: Exception | None = None
     opened: list[MemoryWriter] = field(default_factory=list)
     may_lack: MayLack = frozenset()
+    delete_column: str = ""
     table: str = "t"
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002

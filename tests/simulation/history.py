@@ -22,7 +22,7 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Claim, Identity, Receipt, Record, Stop
 from holdfast.model.report import Report
-from holdfast.model.work import Usage
+from holdfast.model.usage import Usage
 from holdfast.sinks.base import Sink, TableView
 from holdfast.worker.transforms import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput

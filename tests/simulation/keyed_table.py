@@ -29,6 +29,7 @@ class KeyedTable(FilteredTable):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,
         on: Sequence[str] = (),
+        delete_column: str = "",
     ) -> Writer:
         """Return a writer whose files are closed one by one."""
         self._refuse_misfit(view)

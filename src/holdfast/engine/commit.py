@@ -375,6 +375,7 @@ class Commit:
             removed_partitions=loss.partitions,
             written=written,
             merged=self.merged,
+            deleted_keys=change.deleted_keys,
         )
         return self.log.append(intent).number, intent
 
@@ -422,6 +423,7 @@ def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
         removed_rows=intent.removed_rows,
         removed_bytes=intent.removed_bytes,
         removed_partitions=intent.removed_partitions,
+        deleted_keys=intent.deleted_keys,
     )
 
 

@@ -64,7 +64,11 @@ class WriterSpec(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's Arrow schema."""
+        """The columns of the output: the table's, and the one that says which rows delete."""
+
+    @property
+    def delete_column(self) -> str:
+        """The column that says which rows delete; empty if there is none."""
 
     @property
     def may_lack(self) -> MayLack:
@@ -188,6 +192,8 @@ class Change:
     # The key columns, if rows go by their keys; and the keys, once all of them are known.
     on: tuple[str, ...] = ()
     keys: Keys | None = None
+    # Of these, how many are of rows that are only to be deleted.
+    deleted_keys: int = 0
     # What became of files whose rows were looked at, by state.
     rewritten: Mapping[str, Rewrite] = field(default_factory=dict)
     # What that is in the table that the post builds on: see `Sink.loss`.
@@ -261,6 +267,7 @@ class Sink(Protocol):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,
         on: Sequence[str] = (),
+        delete_column: str = "",
     ) -> WriterSpec:
         """Return what executors need to write to this table.
 
@@ -269,6 +276,8 @@ class Sink(Protocol):
             may_lack: The columns that may be missing from the output.
             where: A filter that is true for all rows of the output.
             on: Columns that have a value in all rows of the output.
+            delete_column: The column of the output, and not of the table, that says which rows are
+                not written: the row with their key is deleted. Empty if all rows are written.
 
         Raises:
             SettingsError: The filter or the columns do not fit the table.
