@@ -102,6 +102,9 @@ class MemoryWriter:
             raise self._spec.cut_error
         rows = pa.Table.from_batches(self.open_batches, self._spec.schema)
         self.open_batches = []
+        return self._staged(rows)
+
+    def _staged(self, rows: pa.Table) -> list[StagedGroup]:
         if not rows.num_rows:
             return []
         group = staged_group(f"{self.task_name}-{self.cuts}", rows=rows.num_rows)
