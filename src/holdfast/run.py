@@ -285,6 +285,7 @@ class Run:
         *,
         to: str | Target,
         on: str | Sequence[str],
+        delete_column: str | None = None,
         key: str | Sequence[str] | None = None,
         transform: Transform | PerWorker | PerRow | None = None,
         batch_format: BatchFormat = "arrow",
@@ -313,6 +314,8 @@ class Run:
             to: An Iceberg table: `catalog.namespace.table` or `hf.IcebergTable`.
             on: The column or columns to merge on. Every new row has a value there, and no two have
                 the same. If several rows of the table have it, the new row replaces them all.
+            delete_column: A boolean column of the output, and not of the table. Where it is true,
+                the row is not written, and the table's row of its key goes. NULL counts as false.
             key: As for `append`; by default `on`.
             transform: As for `append`.
             batch_format: As for `append`.

@@ -78,6 +78,7 @@ class Writing:
             mode=mode,
             where=options.where_text,
             on=options.on_columns,
+            delete_column=options.delete_column or "",
             key=given.key,
             input=given.identity,
             **of_run,

@@ -13,6 +13,7 @@ FAULTS: tuple[Fault, ...] = ("kill", "stop", "error")
 
 Process = Literal["driver", "task"]
 Verb = Literal["append", "overwrite", "overwrite_partitions", "upsert"]
+Deletes = Literal["", "some", "all"]
 
 # What leads to the step. A job: the first start. replay: a task is killed when its chunk is
 # durable. withdrawal: a staged file is gone at the second start. mistake: the transform fails for
@@ -162,6 +163,8 @@ class Cell:
     has_filter: bool = False
     # Whether replaced rows of files that stay are deleted by their positions.
     by_position: bool = False
+    # Which rows of an upsert delete.
+    deletes: Deletes = ""
 
     @property
     def row(self) -> str:
@@ -170,6 +173,7 @@ class Cell:
         kind += f", {self.verb}" if self.verb != "append" else ""
         kind += " by a filter" if self.has_filter else ""
         kind += " by positions" if self.by_position else ""
+        kind += {"": "", "some": " with deletes", "all": " of deletes only"}[self.deletes]
         kind += ", after a conflict" if self.is_late else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
@@ -180,6 +184,7 @@ class Cell:
         kind += f"{self.verb}-" if self.verb != "append" else ""
         kind += "where-" if self.has_filter else ""
         kind += "positions-" if self.by_position else ""
+        kind += f"deletes-{self.deletes}-" if self.deletes else ""
         kind += "late-" if self.is_late else ""
         return f"{kind}{self.step}-{self.fault}"
 
@@ -285,6 +290,29 @@ def _upsert_cells() -> list[Cell]:
     return [
         Cell(step=step, of=of, story=story, fault=fault, verb="upsert")
         for step, of, story in steps
+        for fault in FAULTS
+    ] + _delete_cells()
+
+
+def _delete_cells() -> list[Cell]:
+    """Return the cells of upserts whose rows delete: killed with keys in chunks, and in files."""
+    steps: tuple[tuple[str, Process, Story, Deletes], ...] = (
+        ("before-deleted-keys", "task", "job", "some"),
+        ("after-deleted-keys", "task", "job", "some"),
+        ("after-copies", "driver", "renewal", "some"),
+        ("before-merge", "driver", "merge", "some"),
+        ("after-chunk-record", "task", "job", "all"),
+        ("before-deleted-keys", "task", "job", "all"),
+        ("before-replay-record", "task", "replay", "all"),
+        ("before-indexed", "driver", "job", "all"),
+        ("after-loss", "driver", "conflict", "all"),
+        ("after-post", "driver", "job", "all"),
+        ("after-abort", "driver", "abort", "all"),
+        ("before-files-are-swept", "driver", "sweep", "all"),
+    )
+    return [
+        Cell(step=step, of=of, story=story, fault=fault, verb="upsert", deletes=deletes)
+        for step, of, story, deletes in steps
         for fault in FAULTS
     ]
 

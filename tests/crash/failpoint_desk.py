@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.storage.objects import ObjectStorage
 from tests.crash.drivers import Driver, Nursery, until
-from tests.crash.failpoint_cells import Cell, Verb
+from tests.crash.failpoint_cells import Cell, Deletes, Verb
 from tests.crash.jobs.nursery import POISON
 from tests.crash.lance_crash_table import run_of, versions_with_rows
 from tests.stack_access import Stack
@@ -53,6 +53,7 @@ class Desk:
             verb=cell.verb,
             has_filter=cell.has_filter,
             by_position=cell.by_position,
+            deletes=cell.deletes,
         )
         game.prepare(cell)
         act = cell.story if cell.story in {"abort", "sweep"} else "append"
@@ -111,6 +112,7 @@ class _Game:
     verb: Verb
     has_filter: bool
     by_position: bool
+    deletes: Deletes = ""
 
     def __post_init__(self) -> None:
         stack = self.desk.stack
@@ -134,10 +136,13 @@ class _Game:
             "verb": self.verb,
             "where": f"id < {ROWS}" if self.has_filter else "",
             "write_mode": "merge-on-read" if self.by_position else None,
+            "deletes": {"": 0, "some": 3, "all": 1}[self.deletes],
         }
         # What is in the table when all is done, and what is there before.
         self.rows = [(id_, 2 * id_ + 1) for id_ in range(ROWS)]
         self.before: list[tuple[int, int]] = []
+        if every := self.order["deletes"]:
+            self.rows = [row for row in self.rows if row[0] % every]
         if self.verb == "append":
             self.rows.pop(POISON)
         else:
@@ -172,7 +177,8 @@ class _Game:
         if cell.story == "sweep":
             # Leaves a file to be swept.
             step = "after-files-are-closed" if self.is_lance else "after-manifest"
-            ended = self._start_with(step, "error")
+            # What has landed leaves files of keys.
+            ended = self.start("append").wait() if self.deletes else self._start_with(step, "error")
             assert ended["outcome"] == "committed", ended
 
     def start(self, act: str, *, fails: bool = False) -> Driver:
@@ -209,12 +215,21 @@ class _Game:
             assert again["error"] == "RunAbortedError", again
             return
         assert rows == self.rows
+        if act == "sweep" and self.deletes:
+            assert not self._keys_left()
         assert [run for _, run in landed] == [self.run_id]
         if act == "append":
             report = self.start(act).wait()
             assert report["outcome"] == "already_committed", report
             assert report["snapshot_id"] == landed[0][0]
             assert report["quarantined_rows"] == (self.verb == "append"), report
+
+    def _keys_left(self) -> list[str]:
+        """Return the files of keys to delete that are there."""
+        catalog = load_catalog("desk", **self.desk.stack.rest_catalog_properties())
+        folder = catalog.load_table(self.table).location()
+        found = ObjectStorage(self.order["store_options"]).list(f"{folder}/metadata")
+        return [uri for uri in found if uri.endswith(".parquet")]
 
     def _iceberg_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
         """Return all rows, and the snapshots of runs that have added some."""

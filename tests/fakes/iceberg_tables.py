@@ -168,6 +168,7 @@ class Lake:
             mode=mode,
             where=chosen.where_text,
             on=chosen.on_columns,
+            delete_column=chosen.delete_column or "",
             key=("id",),
             session_time_zone="UTC",
             ansi_mode="true",

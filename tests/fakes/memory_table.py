@@ -239,6 +239,7 @@ class MemoryTable:
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,  # noqa: ARG002 - only real tables have filters.
         on: Sequence[str] = (),  # noqa: ARG002
+        delete_column: str = "",  # noqa: ARG002
     ) -> WriterSpec:
         """Return a writer that keeps its rows in memory."""
         schema = pa.schema([(name, pa.int64()) for name in view.schema["columns"]])
@@ -283,7 +284,7 @@ class MemoryTable:
         resized = {
             file.path
             for group in groups
-            for file in group.files
+            for file in group.with_keys
             if file.path in self.files and file.size_bytes != size_of(self.files[file.path])
         }
         gone = staged.intersection(self.lost_files) | staged.intersection(self.deleted_files)
@@ -295,7 +296,9 @@ class MemoryTable:
         """Return the groups with a file that was written before a moment."""
         self._refuse_missing(view, groups)
         written_at = self.files.written_at
-        return [group for group in groups if any(written_at[f.path] < before for f in group.files)]
+        return [
+            group for group in groups if any(written_at[f.path] < before for f in group.with_keys)
+        ]
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -303,7 +306,7 @@ class MemoryTable:
         """Copy groups file by file."""
         self._refuse_missing(view, groups)
         for group, target in zip(groups, targets, strict=True):
-            for file, copy in zip(group.files, target.files, strict=True):
+            for file, copy in zip(group.with_keys, target.with_keys, strict=True):
                 self.copy_file(file.path, copy.path)
         return list(targets)
 

@@ -49,6 +49,7 @@ class MemoryWriterSpec:
     cut_error: Exception | None = None
     opened: list[MemoryWriter] = field(default_factory=list)
     may_lack: MayLack = frozenset()
+    delete_column: str = ""
     table: str = "t"
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> MemoryWriter:  # noqa: ARG002
@@ -101,6 +102,9 @@ class MemoryWriter:
             raise self._spec.cut_error
         rows = pa.Table.from_batches(self.open_batches, self._spec.schema)
         self.open_batches = []
+        return self._staged(rows)
+
+    def _staged(self, rows: pa.Table) -> list[StagedGroup]:
         if not rows.num_rows:
             return []
         group = staged_group(f"{self.task_name}-{self.cuts}", rows=rows.num_rows)

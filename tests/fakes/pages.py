@@ -10,7 +10,8 @@ from holdfast.engine.workbook import Gathered
 from holdfast.model.coverage import Coverage
 from holdfast.model.history import starts_of
 from holdfast.model.records import Claim, Record
-from holdfast.model.work import NO_USAGE, TaskRecord, Usage, Work
+from holdfast.model.usage import NO_USAGE, Usage
+from holdfast.model.work import TaskRecord, Work
 from holdfast.pages.facts import Facts, facts_of
 from holdfast.pages.spread import Failures
 from tests.fakes.logs import CLAIM

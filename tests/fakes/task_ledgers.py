@@ -223,6 +223,7 @@ class ListWriterSpec:
     files: dict[str, list[Row]] = field(default_factory=dict)
     opened: list[ListWriter] = field(default_factory=list)
     may_lack: MayLack = frozenset()
+    delete_column: str = ""
     table: str = "t"
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> ListWriter:

@@ -10,7 +10,8 @@ from holdfast.engine.workbook import Gathered
 from holdfast.model.coverage import Coverage, InputSums
 from holdfast.model.history import StartEnd, progress_of, starts_of
 from holdfast.model.records import Body, Plan, Record, Seal, Stop
-from holdfast.model.work import Chunk, TaskRecord, Usage, Work
+from holdfast.model.usage import Usage
+from holdfast.model.work import Chunk, TaskRecord, Work
 from tests.fakes.logs import CLAIM, INTENT, PART, RECEIPT
 from tests.fakes.memory_writer import staged_group
 from tests.fakes.pages import BEGIN, look

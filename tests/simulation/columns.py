@@ -15,6 +15,8 @@ from typing import Literal
 import pyarrow as pa
 
 KEY = "id"
+# The column of a job's output that says which rows delete; no table has it.
+GONE = "gone"
 # How far apart the values of two columns are: more than a history has rows.
 _APART = 1_000
 _ARROW = {"int": pa.int32(), "long": pa.int64()}

@@ -103,6 +103,7 @@ class FilteredTable(SimTable):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,
         on: Sequence[str] = (),  # noqa: ARG002
+        delete_column: str = "",  # noqa: ARG002
     ) -> WriterSpec:
         """Return a writer that refuses rows outside of the filter."""
         self._refuse_misfit(view)

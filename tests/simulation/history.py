@@ -22,13 +22,13 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Claim, Identity, Receipt, Record, Stop
 from holdfast.model.report import Report
-from holdfast.model.work import Usage
+from holdfast.model.usage import Usage
 from holdfast.sinks.base import Sink, TableView, WriteMode
 from holdfast.worker.transforms import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
 from tests.fakes.unpinned import Unpinned
 from tests.simulation.chance import Chance
-from tests.simulation.columns import KEY, filled
+from tests.simulation.columns import GONE, KEY, filled
 from tests.simulation.deeds import DEEDS
 from tests.simulation.filtered_table import WHERE, FilteredTable
 from tests.simulation.keyed_table import KeyedTable
@@ -150,6 +150,8 @@ class History:
         self.table = kind(
             self.world, empty=self.setting.empty_table, file_rows=self.setting.file_rows
         )
+        if isinstance(self.table, KeyedTable):
+            self.table.deleting = self.setting.deleting
 
     def run(self) -> None:
         """Run it; then, without further faults, bring it to its end."""
@@ -322,6 +324,7 @@ class History:
             version="",
             where=WHERE if setting.has_filter else "",
             on=(KEY,) if setting.is_keyed else (),
+            delete_column=GONE if setting.deleting else "",
         )
 
         options = self._options(ledger, view)
@@ -354,7 +357,11 @@ class History:
 
         def called(batch: pa.RecordBatch, is_mended: bool) -> dict[str, pa.Array]:  # noqa: FBT001
             self._called(ledger, batch, is_mended=is_mended)
-            return filled(columns, batch["id"].cast(pa.int64()).to_pylist()) if columns else {}
+            ids = batch["id"].cast(pa.int64()).to_pylist()
+            more = filled(columns, ids) if columns else {}
+            if setting.deleting:
+                more[GONE] = pa.array([id_ in setting.deleting for id_ in ids])
+            return more
 
         outsider = Outsider if setting.outside else Transform
         faulty = Misfit if setting.misfit else outsider
@@ -377,6 +384,7 @@ class History:
             "on": KEY if setting.is_keyed else None,
             # A start may use another mode than the one before it.
             "write_mode": WRITE_MODES[chance.of(2)] if setting.is_keyed else None,
+            "delete_column": GONE if setting.deleting else None,
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

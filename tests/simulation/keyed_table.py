@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.sinks.base import Change, Filter, KeyReaderSpec, MayLack, Removes, TableView
 from holdfast.sinks.base import WriterSpec as Writer
-from tests.simulation.columns import KEY
+from tests.simulation.columns import GONE, KEY
 from tests.simulation.filtered_table import FileRows, FilteredTable, Verdict
 from tests.simulation.writer import SimWriterSpec, columns_of
 
@@ -22,6 +22,8 @@ class KeyedTable(FilteredTable):
     """An Iceberg table into which rows are merged."""
 
     removes: Removes = "keys"
+    # The keys of a run's rows that delete: each run that lands has them all.
+    deleting: frozenset[int] = frozenset()
 
     def writer_spec(
         self,
@@ -29,11 +31,19 @@ class KeyedTable(FilteredTable):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,
         on: Sequence[str] = (),
+        delete_column: str = "",
     ) -> Writer:
         """Return a writer whose files are closed one by one."""
         self._refuse_misfit(view)
-        assert (where, tuple(on)) == (None, (KEY,))
-        return SimWriterSpec(columns_of(view.schema), self._world, self, may_lack, is_numbered=True)
+        assert (where, tuple(on), delete_column) == (None, (KEY,), GONE if self.deleting else "")
+        return SimWriterSpec(
+            columns_of(view.schema),
+            self._world,
+            self,
+            may_lack,
+            is_numbered=True,
+            deletes=bool(delete_column),
+        )
 
     def key_meaning(self, view: TableView, on: Sequence[str]) -> str:
         """Return which column the key is."""
@@ -88,7 +98,7 @@ class KeyedTable(FilteredTable):
         return "some" if overlaps else "none"
 
     def _should_go(self, id_: int, ours: Sequence[int]) -> bool:
-        return id_ in ours
+        return id_ in ours or id_ in self.deleting
 
 
 @dataclass(frozen=True, slots=True)

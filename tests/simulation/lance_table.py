@@ -80,6 +80,7 @@ class LanceSimTable(SimTable):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,  # noqa: ARG002 - only real tables have filters.
         on: Sequence[str] = (),  # noqa: ARG002
+        delete_column: str = "",  # noqa: ARG002
     ) -> WriterSpec:
         """Return a writer whose files are closed one by one."""
         columns = self.columns_seen(view)

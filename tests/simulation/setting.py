@@ -15,6 +15,8 @@ from tests.simulation.chance import Chance
 Input = Literal["steady", "duplicate", "null", "grows", "shrinks"]
 # Whose semantics the table has.
 TableFormat = Literal["iceberg", "lance"]
+# More rows than a history has.
+_ALL = frozenset(range(100))
 _INPUTS: tuple[Input, ...] = ("steady", "duplicate", "null", "grows", "shrinks")
 
 
@@ -72,6 +74,8 @@ class Setting:
     outside: frozenset[int] = frozenset()
     # Whether it is not a filter, but the rows with a key of the run's rows that go.
     is_keyed: bool = False
+    # The rows that only delete: each start finds them, and none of them fails.
+    deleting: frozenset[int] = frozenset()
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
@@ -136,6 +140,8 @@ class Setting:
                         input="grows" if grows else drawn.input,
                         rival=drawn.rival or grows,
                     )
+        if drawn.is_keyed and not drawn.is_risky and chance.of(2):
+            drawn = drawn.as_deleting((frozenset({0}), frozenset({0, 2}), _ALL)[chance.of(3)])
         # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
         if "owner" in drawn.others and chance.of(2):
             drawn = drawn.as_slow()
@@ -149,6 +155,12 @@ class Setting:
         """Return the setting of a replace by a filter, with a writer and others beside it."""
         others = (*self.others, "writer", *more)
         return replace(self, is_filtered=True, outside=outside, others=others)
+
+    def as_deleting(self, ids: frozenset[int]) -> Setting:
+        """Return the setting of an upsert of which some rows delete, if it has such rows."""
+        last = {self.rows - 1} if self.input == "shrinks" else set()
+        unsure = {*self.poison, self.flaky, *self.left_out, *last}
+        return replace(self, deleting=ids.intersection(range(self.rows)) - unsure)
 
     def as_scan(self) -> Setting:
         """Return the setting for a scan: its rows need no keys and are the same for all readers."""

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.schemas import schema_changes
-from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec, TimedFiles
-from tests.simulation.columns import Column, Columns
+from tests.fakes.memory_writer import MemoryWriter, MemoryWriterSpec, TimedFiles, size_of
+from tests.simulation.columns import GONE, KEY, Column, Columns
 from tests.simulation.world import World
 
 
@@ -59,7 +60,7 @@ class Written(Protocol):
 class SimWriterSpec(MemoryWriterSpec):
     """Opens writers that can be killed between two files."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - they are the parts of one table.
         self,
         columns: Columns,
         world: World,
@@ -67,6 +68,7 @@ class SimWriterSpec(MemoryWriterSpec):
         may_lack: MayLack,
         *,
         is_numbered: bool,
+        deletes: bool = False,
     ) -> None:
         """Write into the table's storage.
 
@@ -76,12 +78,15 @@ class SimWriterSpec(MemoryWriterSpec):
             table: The table.
             may_lack: The columns that the output may lack.
             is_numbered: Whether rows carry the numbers of their columns, as Iceberg's do.
+            deletes: Whether the output says which rows delete.
         """
+        schema = _arrow_schema(columns, is_numbered)
         super().__init__(
-            _arrow_schema(columns, is_numbered),
+            schema.append(pa.field(GONE, pa.bool_(), nullable=False)) if deletes else schema,
             files=table.files,
             file_rows=table.file_rows,
             may_lack=may_lack,
+            delete_column=GONE if deletes else "",
         )
         self.columns, self.written_for = columns, table.written_for
         # Raises if the filter of an overwrite is not true for some rows.
@@ -108,6 +113,8 @@ class _SimWriter(MemoryWriter):
         self._columns, self._written_for = spec.columns, spec.written_for
         self._refuse_outside = spec.refuse_outside
         self._world = world
+        self._deletes = bool(spec.delete_column)
+        self._key_files = 0
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = super().fit(batch)
@@ -118,5 +125,25 @@ class _SimWriter(MemoryWriter):
         self._world.pause("close the files")
         groups = super().cut()
         for group in groups:
-            self._written_for.update({file.path: self._columns for file in group.files})
+            self._written_for.update({file.path: self._columns for file in group.with_keys})
+        return groups
+
+    def _staged(self, rows: pa.Table) -> list[StagedGroup]:
+        if not self._deletes:
+            return super()._staged(rows)
+        flags = rows[GONE]
+        groups = super()._staged(rows.filter(pc.invert(flags)).drop_columns([GONE]))
+        keys = rows.filter(flags).select([KEY])
+        if keys.num_rows:
+            path = f"mem://metadata/{self.task_name}-k{self._key_files}.parquet"
+            self._key_files += 1
+            self._world.pause(f"write {path}")
+            self._world.counts["files of keys to delete"] += 1
+            self._spec.files[path] = keys
+            size_bytes, count = size_of(keys), keys.num_rows
+            groups.append(
+                StagedGroup(
+                    path=path, size_bytes=size_bytes, files=(), detail={}, deleted_keys=count
+                )
+            )
         return groups

@@ -29,7 +29,7 @@ from holdfast.errors import JobFailedError, RunAbortedError, StoreUnavailableErr
 from holdfast.ledger.ledger import log_step
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import RunStatus
-from holdfast.model.work import Usage
+from holdfast.model.usage import Usage
 from holdfast.pages.page import page_of
 from holdfast.progress.display import LineDisplay, display_for
 from holdfast.progress.rich_display import FramePicture, html_of

@@ -33,7 +33,7 @@ from holdfast.ledger.parts import (
     write_states,
 )
 from holdfast.model.records import Base, Identity, Indexed, PartReference, Rewritten
-from holdfast.model.work import Rewrite, StagedGroup, StagedTotals
+from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Sink, TableView
 from holdfast.worker.key_index import Built, IndexPlan, KeyIndex, file_item
 from holdfast.worker.replay import RewritePlan
@@ -346,7 +346,8 @@ class Indexes:
             JobFailedError: Keys are missing.
             JobError: The job could not be run.
         """
-        rows = StagedTotals.of(groups).rows
+        with_keys = [file for group in groups for file in group.with_keys]
+        rows = sum(file.rows for file in with_keys)
         if not rows:
             return []
         if rows > _KEYS_MAX:
@@ -357,7 +358,7 @@ class Indexes:
             )
         self.sink.refuse_missing_files(view, groups)
         log_step(self.ledger.run_id, f"sorts the keys of {rows:,} rows")
-        files = [(file.path, file.size_bytes) for group in groups for file in group.files]
+        files = [(file.path, file.size_bytes) for file in with_keys]
         plan = IndexPlan(
             reader=self.sink.key_reader(view, self.options.on_columns),
             storage=self.ledger.storage,

@@ -225,7 +225,7 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     kept: set[str] = set()
     for reference in references:
         work = read_work(storage, layout, reference)
-        landed.update(sizes_of(work.groups))
+        landed.update(sizes_of(work.adds))  # No snapshot refers to keys of rows to delete.
         kept |= {layout.quarantine(record.name) for record in work.quarantined}
         del work  # It is large, and so is what comes next.
     written = _written(ledger, names)

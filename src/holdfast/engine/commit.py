@@ -377,6 +377,7 @@ class Commit:
             carried_rows=loss.carried_rows,
             written=written,
             merged=self.merged,
+            deleted_keys=change.deleted_keys,
         )
         return self.log.append(intent).number, intent
 
@@ -426,6 +427,7 @@ def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
         removed_partitions=intent.removed_partitions,
         delete_files=intent.delete_files,
         carried_rows=intent.carried_rows,
+        deleted_keys=intent.deleted_keys,
     )
 
 

@@ -167,7 +167,7 @@ class Driver:
             )
         )
         passes.withdraw_lost()
-        commit.replaced.settle(view, options, book.work.groups)
+        commit.replaced.settle(view, options, book.work.adds)
         kept = book.work
         if book.is_complete and options.verify_input and self._has_changed(book, options):
             book.reopen()  # The next pass takes the new rows, or raises.
@@ -236,6 +236,7 @@ class Driver:
             replaced_partitions=receipt.removed_partitions,
             delete_files=receipt.delete_files,
             carried_rows=receipt.carried_rows,
+            deleted_keys=receipt.deleted_keys,
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )
@@ -256,7 +257,11 @@ class Driver:
 
     def _writer_spec(self, view: TableView, options: WriteOptions) -> WriterSpec:
         return self.sink.writer_spec(
-            view, self._may_lack(view, options), options.where, options.on_columns
+            view,
+            self._may_lack(view, options),
+            options.where,
+            options.on_columns,
+            options.delete_column or "",
         )
 
     def _may_lack(self, view: TableView, options: WriteOptions) -> MayLack:
@@ -297,6 +302,7 @@ class Driver:
             where=options.where,
             on=options.on_columns,
             write_mode=options.write_mode,
+            deleted_keys=book.work.deleted_keys,
         )
         is_whole = removes in {"all", "where"}
         if is_whole and not options.allow_empty and not StagedTotals.of(change.adds).rows:

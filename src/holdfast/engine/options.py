@@ -79,7 +79,9 @@ class WriteOptions:
     where: Filter | None = None
     # The columns on which rows are merged: a new row takes the place of old ones with its values.
     on: str | Sequence[str] | None = None
-    # How they are removed from files that keep some; None: as the table says.
+    # The column of the output that says which rows delete the row with their key.
+    delete_column: str | None = None
+    # How rows are removed from files that keep some; None: as the table says.
     write_mode: WriteMode | None = None
     limits: Limits = DEFAULT_LIMITS
 
@@ -106,6 +108,7 @@ class WriteOptions:
             cure = "name the column, or the columns, to merge on; each once"
             raise SettingsError(what=f"on={self.on!r}", cure=cure)
         _one_of("write_mode", self.write_mode, WriteMode, optional=True)
+        self._refuse_delete_column()
         _whole_number("based_on", self.based_on, least=1, optional=True)
         _one_of("takeover", self.takeover, Takeover)
         _one_of("if_committed", self.if_committed, IfCommitted)
@@ -133,6 +136,22 @@ class WriteOptions:
             if self.batch_format != "arrow":
                 cure = "leave it out: a function of one row gets a dict"
                 raise SettingsError(what="batch_format cannot be used with per_row", cure=cure)
+
+    def _refuse_delete_column(self) -> None:
+        """Refuse a name that cannot be that of a flag beside the key.
+
+        Raises:
+            SettingsError: It is no name, or a column of the key.
+        """
+        name = self.delete_column
+        if name is None:
+            return
+        if not isinstance(name, str) or not name:
+            cure = "name the column of the output that says which rows delete, or leave it out"
+            raise SettingsError(what=f"delete_column={name!r}", cure=cure)
+        if name in self.on_columns:
+            cure = "name a column of its own: rows are merged on this one"
+            raise SettingsError(what=f"delete_column={name!r} is in on=", cure=cure)
 
     @property
     def on_columns(self) -> tuple[str, ...]:

@@ -353,7 +353,7 @@ def merge(ledger: Ledger, commit: Commit, book: Workbook) -> Adds:
         RunFencedError: Another driver has claimed the run.
         StoreError: The ledger or the table's storage does not answer.
     """
-    groups = book.work.groups
+    groups = book.work.adds
     if len(groups) < _MERGED_FROM:
         return Adds(groups=groups)
     view = commit.load()

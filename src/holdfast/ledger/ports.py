@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.work import Usage
+from holdfast.model.usage import Usage
 from holdfast.storage.runtime import io_runtime
 
 _log = logging.getLogger("holdfast")

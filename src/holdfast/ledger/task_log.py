@@ -19,7 +19,8 @@ from holdfast.ledger.ports import TaskPorts
 from holdfast.ledger.store import answers, create_once
 from holdfast.model.records import Stop, decode_record, open_json, seal_json
 from holdfast.model.stored import RecordDamagedError, must_be_readable
-from holdfast.model.work import StagedGroup, TaskRecord, Usage
+from holdfast.model.usage import Usage
+from holdfast.model.work import StagedGroup, TaskRecord
 from holdfast.storage.port import Storage
 
 # "stopped": the job's own driver has stopped, and its tasks' work still counts. "fenced": the run

@@ -50,6 +50,7 @@ _WORDS = {
     "version": "version=",
     "where": "its filter (where=)",
     "on": "its merge key (on=)",
+    "delete_column": "the column that says which rows delete (delete_column=)",
 }
 
 
@@ -86,6 +87,8 @@ class Identity:
     where: str = ""
     # The columns on which an upsert merges rows. Not in ledgers of 0.1.
     on: tuple[str, ...] = ()
+    # The column of an upsert's output that says which rows delete. Not in older ledgers.
+    delete_column: str = ""
 
     @property
     def verb(self) -> str:
@@ -308,6 +311,8 @@ class Intent:
     carried_rows: Count = 0
     # The part that lists groups that enter the table in place of staged ones. Not in older ledgers.
     merged: PartReference | None = None
+    # How many keys of rows to delete the run has. Not in older ledgers.
+    deleted_keys: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +341,7 @@ class Receipt:
     # See `Intent`. Not in older ledgers.
     delete_files: Count = 0
     carried_rows: Count = 0
+    deleted_keys: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,9 @@ class Report:
     # because others of theirs were replaced.
     delete_files: int = 0
     carried_rows: int = 0
+    # Rows of the output that were not written: they only deleted the row with their key, if there
+    # was one.
+    deleted_keys: int = 0
     # Data files that were read for rows that a filter matches, and written anew without these; of
     # them, those that were read because others had changed the table before the commit.
     searched_files: int = 0
@@ -138,6 +141,7 @@ class Report:
             saved = readable_time(self.kept_seconds)
             lines.append(("kept", f"{self.kept_rows:,} rows of earlier starts, {saved} of work"))
         counts = (
+            ("deletes", self.deleted_keys, "keys, in the table or not"),
             ("dropped", self.dropped_rows, "rows that were covered twice"),
             ("withdrawn", self.withdrawn_rows, "rows whose files were removed"),
             ("copied", self.copied_files, "files that had waited long"),

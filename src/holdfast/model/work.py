@@ -4,16 +4,13 @@ A task record covers input rows and says where their output is: in table files, 
 rows that failed, in a quarantine. A record that writes chunks into table files names the records
 of these chunks; their coverage moves to it. Nothing here depends on order or position, so dropping
 a record restores exactly what it replaced.
-
-Usage is for people who look at a run, while it runs or the morning after. Nothing is decided by it,
-and no two clocks are compared.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -28,59 +25,11 @@ from holdfast.model.stored import (
     Seconds,
     Sum,
     TaskName,
-    UnixSeconds,
     parse_typed,
     refuse_deep,
     typed,
 )
-
-
-# ---- Usage: when a task record was written, and what its process had used until then
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What one process has used between two records of a task."""
-
-    # Unix seconds, by the clock of the task's machine.
-    at: UnixSeconds = 0.0
-    host: str = ""
-    # How long computing waited for storage.
-    waited_s: Seconds = 0.0
-    bytes_read: Count = 0
-    bytes_written: Count = 0
-    # The peak memory of the process.
-    memory_bytes: Count = 0
-    # How long ago that use began.
-    over_s: Seconds = 0.0
-
-    def since(self, earlier: Usage) -> Usage:
-        """Return the difference from an earlier reading; time and memory are the current ones."""
-        return Usage(
-            at=self.at,
-            host=self.host,
-            waited_s=round(self.waited_s - earlier.waited_s, 3),
-            bytes_read=self.bytes_read - earlier.bytes_read,
-            bytes_written=self.bytes_written - earlier.bytes_written,
-            memory_bytes=self.memory_bytes,
-            over_s=round(max(0.0, self.at - earlier.at), 3),
-        )
-
-    def after(self, earlier: Usage) -> Usage:
-        """Return this use together with an earlier one."""
-        return replace(
-            self,
-            waited_s=round(self.waited_s + earlier.waited_s, 3),
-            bytes_read=self.bytes_read + earlier.bytes_read,
-            bytes_written=self.bytes_written + earlier.bytes_written,
-            over_s=round(self.over_s + earlier.over_s, 3),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the usage as plain JSON values."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-
-NO_USAGE = Usage()
-
+from holdfast.model.usage import NO_USAGE, Usage
 
 # ---- Staged output: files that executors have written and no snapshot refers to yet
 
@@ -100,7 +49,8 @@ class StagedFile:
 class StagedGroup:
     """Files that enter the table together: an Iceberg manifest and what it lists, a Lance fragment.
 
-    `path` names the group: either a separate object, or the first of its files.
+    `path` names the group: either a separate object, or the first of its files. Or the group is one
+    object with keys of rows to delete. It has no files, and never enters the table.
     """
 
     path: str
@@ -108,6 +58,15 @@ class StagedGroup:
     files: tuple[StagedFile, ...]
     # JSON values that only the sink understands (for Iceberg: spec and partition bounds).
     detail: Mapping[str, Any]
+    # How many keys of rows to delete it holds; 0 if it is a group of rows.
+    deleted_keys: int = 0
+
+    @property
+    def with_keys(self) -> tuple[StagedFile, ...]:
+        """The files that hold its keys: those of its rows, or of the rows to delete."""
+        if not self.deleted_keys:
+            return self.files
+        return (StagedFile(path=self.path, size_bytes=self.size_bytes, rows=self.deleted_keys),)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -141,6 +100,7 @@ class StagedGroup:
             "size_bytes": self.size_bytes,
             "files": [[file.path, file.size_bytes, file.rows] for file in self.files],
             "detail": dict(self.detail),
+            **({"deleted_keys": self.deleted_keys} if self.deleted_keys else {}),
         }
 
     @classmethod
@@ -160,14 +120,18 @@ class GroupJson(msgspec.Struct):
     size_bytes: Count
     files: tuple[tuple[str, Count, Count], ...]
     detail: dict[str, Any]
+    # Not in older ledgers.
+    deleted_keys: Count = 0
 
     def group(self) -> StagedGroup:
         """Return the group.
 
         Raises:
-            RecordDamagedError: The sink's JSON is nested too deeply.
+            RecordDamagedError: The sink's JSON is nested too deeply, or keys to delete have files.
         """
         refuse_deep(self.detail)
+        if self.files and self.deleted_keys:
+            raise RecordDamagedError("a group of keys to delete has files for the table")
         return StagedGroup(
             path=self.path,
             size_bytes=self.size_bytes,
@@ -175,6 +139,7 @@ class GroupJson(msgspec.Struct):
                 StagedFile(path=path, size_bytes=size, rows=rows) for path, size, rows in self.files
             ),
             detail=self.detail,
+            deleted_keys=self.deleted_keys,
         )
 
 
@@ -456,8 +421,18 @@ class Work:
 
     @cached_property
     def groups(self) -> tuple[StagedGroup, ...]:
-        """All groups staged for the table."""
+        """All staged groups: those that enter the table, and keys of rows to delete."""
         return tuple(group for record in self.records for group in record.groups)
+
+    @cached_property
+    def adds(self) -> tuple[StagedGroup, ...]:
+        """The groups that enter the table."""
+        return tuple(group for group in self.groups if not group.deleted_keys)
+
+    @property
+    def deleted_keys(self) -> int:
+        """How many keys of rows to delete are staged."""
+        return sum(group.deleted_keys for group in self.groups)
 
     @cached_property
     def waiting(self) -> tuple[TaskRecord, ...]:

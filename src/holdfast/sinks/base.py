@@ -64,7 +64,11 @@ class WriterSpec(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's Arrow schema."""
+        """The columns of the output: the table's, and the one that says which rows delete."""
+
+    @property
+    def delete_column(self) -> str:
+        """The column that says which rows delete; empty if there is none."""
 
     @property
     def may_lack(self) -> MayLack:
@@ -193,7 +197,9 @@ class Change:
     # The key columns, if rows go by their keys; and the keys, once all of them are known.
     on: tuple[str, ...] = ()
     keys: Keys | None = None
-    # How they are removed from files that keep some; None: as the table says.
+    # Of these, how many are of rows that are only to be deleted.
+    deleted_keys: int = 0
+    # How rows are removed from files that keep some; None: as the table says.
     write_mode: WriteMode | None = None
     # What became of files whose rows were looked at, by state.
     rewritten: Mapping[str, Rewrite] = field(default_factory=dict)
@@ -268,6 +274,7 @@ class Sink(Protocol):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,
         on: Sequence[str] = (),
+        delete_column: str = "",
     ) -> WriterSpec:
         """Return what executors need to write to this table.
 
@@ -276,6 +283,8 @@ class Sink(Protocol):
             may_lack: The columns that may be missing from the output.
             where: A filter that is true for all rows of the output.
             on: Columns that have a value in all rows of the output.
+            delete_column: The column of the output, and not of the table, that says which rows are
+                not written: the row with their key is deleted. Empty if all rows are written.
 
         Raises:
             SettingsError: The filter or the columns do not fit the table.

@@ -119,6 +119,8 @@ _UUID_BYTES = 16
 _ARRAY_BYTES_MAX = 2**31 - 1
 # The problem shown for a missing column.
 MISSING = 'missing from the output; return it (None is fine), or pass missing_columns="null"'
+# The problem shown for the column that says which rows delete: NULL in all rows is not the same.
+NO_FLAG = "missing from the output, and it says which rows delete (delete_column=)"
 # What a list or a map adds to the path of a column below it.
 ELEMENT, KEY, VALUE = "element", "key", "value"
 

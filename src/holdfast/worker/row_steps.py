@@ -21,7 +21,7 @@ from holdfast.errors import SchemaMismatchError
 from holdfast.model.arrow_types import is_any_list
 from holdfast.model.stored import checked_cost
 from holdfast.sinks.base import ColumnPath, WriterSpec
-from holdfast.sinks.conform import ELEMENT, KEY, MISSING, VALUE
+from holdfast.sinks.conform import ELEMENT, KEY, MISSING, NO_FLAG, VALUE
 from holdfast.worker.batch_steps import FailedRow, Step
 from holdfast.worker.calls import Answer, Calls
 from holdfast.worker.coverage import split_tag
@@ -399,6 +399,8 @@ class RowSteps:
         """
         self._window = window
         self._table, self._schema, self._may_lack = spec.table, spec.schema, spec.may_lack
+        # Whatever else may be missing: an answer must say whether its row deletes.
+        self._delete_column = spec.delete_column
         # How many answers lacked a column, while none had them all; and the limit of that.
         self._lacking: int | None = 0 if judges else None
         self._lacking_max = 1 if is_strict else _LACKING_ROWS_MAX
@@ -472,6 +474,9 @@ class RowSteps:
 
     def _lacking_error(self, rows: Sequence[Any]) -> SchemaMismatchError | None:
         """Return the error for an answer that lacks a column."""
+        deletes = self._delete_column
+        if deletes and any(deletes not in row for row in rows):
+            return SchemaMismatchError(table=self._table, column=deletes, problem=NO_FLAG)
         if self._may_lack is None:
             return None
         paths = (lacking(row, self._schema, self._may_lack) for row in rows)

@@ -27,11 +27,15 @@ POISON = 3  # This row fails, whichever driver computes it.
 class Work:
     """In place of a model: y = 2 * id + 1, for all rows but those that fail."""
 
-    def __init__(self, row_s: float, *, fails: bool, poison: int | None) -> None:
-        """Take how long a row takes, whether all fail, as with code that has a bug, or which."""
+    def __init__(self, row_s: float, *, fails: bool, poison: int | None, deletes: int) -> None:
+        """Take how long a row takes, whether all fail, as with code that has a bug, or which.
+
+        Every so many-th row deletes; none if that is 0.
+        """
         self.row_s = row_s
         self.fails = fails
         self.poison = poison
+        self.deletes = deletes
 
     def __call__(self, batch: pa.RecordBatch) -> dict[str, Any]:
         """Work on a row, which takes a while."""
@@ -39,7 +43,11 @@ class Work:
         time.sleep(self.row_s)
         if self.fails or self.poison in ids:
             raise ValueError("cannot be done")
-        return {"id": ids, "y": [2 * id_ + 1 for id_ in ids]}
+        if not self.deletes:
+            return {"id": ids, "y": [2 * id_ + 1 for id_ in ids]}
+        gone = [id_ % self.deletes == 0 for id_ in ids]
+        y = [None if deletes else 2 * id_ + 1 for id_, deletes in zip(ids, gone, strict=True)]
+        return {"id": ids, "y": pa.array(y, pa.int64()), "gone": gone}
 
 
 def target(order: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:
@@ -80,11 +88,14 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         more = {"where": order["where"]}
     if verb == "upsert":
         more = {"on": "id", "write_mode": order["write_mode"]}
+        more["delete_column"] = "gone" if order["deletes"] else None
     report = getattr(run, verb)(
         scan or session.range(0, order["rows"], 1, order["places"]),
         to=to,
         key=None if scan else "id",
-        transform=Work(order["row_s"], fails=order["fails"], poison=poison),
+        transform=Work(
+            order["row_s"], fails=order["fails"], poison=poison, deletes=order["deletes"]
+        ),
         batch_rows=1,
         checkpoint_every="0.2s",
         cost=1.0,

@@ -9,7 +9,8 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.ledger.layout import task_log_name, tasks_name
 from holdfast.ledger.task_log import TaskLog
 from holdfast.model.coverage import Coverage
-from holdfast.model.work import NO_USAGE, Chunk, TaskEnd, TaskRecord, Work
+from holdfast.model.usage import NO_USAGE
+from holdfast.model.work import Chunk, TaskEnd, TaskRecord, Work
 from tests.fakes.logs import LAYOUT
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_writer import staged_group

@@ -14,7 +14,8 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ports import TaskPorts
 from holdfast.ledger.task_log import JobLedger, TaskLog, read_logs, read_task_records
 from holdfast.model.records import Record, Stop, encode_record, seal_json
-from holdfast.model.work import NO_USAGE, TaskRecord
+from holdfast.model.usage import NO_USAGE
+from holdfast.model.work import TaskRecord
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import Storage
 from tests.fakes.logs import CLAIM, WRITTEN_AT

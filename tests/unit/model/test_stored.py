@@ -28,7 +28,8 @@ from holdfast.ledger.task_log import TaskLog
 from holdfast.model.coverage import NOTHING
 from holdfast.model.records import Abort, decode_record, encode_record, open_json, seal_json
 from holdfast.model.stored import RecordDamagedError, checked_cost, parse_json
-from holdfast.model.work import NO_USAGE, TaskRecord
+from holdfast.model.usage import NO_USAGE
+from holdfast.model.work import TaskRecord
 from holdfast.pages.page import page_of
 from tests.fakes.logs import WRITTEN_AT
 from tests.fakes.memory_storage import DriverDiedError

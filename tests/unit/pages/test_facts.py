@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.engine.cleanup import abort
 from holdfast.errors import HoldfastError, RunCommittedError
-from holdfast.model.work import Usage
+from holdfast.model.usage import Usage
 from holdfast.pages.facts import head_of, tiles_of
 from holdfast.pages.timeline import axis_of, summaries_of
 from tests.fakes.manual_ports import manual_ports

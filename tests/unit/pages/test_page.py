@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import per_row
 from holdfast.cli import report
-from holdfast.model.work import Usage
+from holdfast.model.usage import Usage
 from holdfast.pages import page as page_module
 from holdfast.pages.charts import NO_USAGE
 from holdfast.pages.facts import facts_of

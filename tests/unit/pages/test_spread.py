@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.model.coverage import Coverage
-from holdfast.model.work import StagedFile, StagedGroup, TaskRecord, Usage
+from holdfast.model.usage import Usage
+from holdfast.model.work import StagedFile, StagedGroup, TaskRecord
 from holdfast.pages.facts import hosts_of
 from holdfast.pages.spread import file_sizes_of, places_of
 from holdfast.pages.timeline import highest, thinned

@@ -13,7 +13,7 @@ from rich.console import Console
 from holdfast.engine.watch import Watcher
 from holdfast.errors import HoldfastError
 from holdfast.model.history import Progress
-from holdfast.model.work import Usage
+from holdfast.model.usage import Usage
 from holdfast.progress.frame import (
     Frame,
     frame_of,

@@ -26,6 +26,7 @@ from pyiceberg.table.update import (
 from holdfast.errors import (
     CommitRefusedError,
     LedgerDamagedError,
+    SettingsError,
     StoreUnavailableError,
     TableChangedError,
     TableMissingError,
@@ -174,15 +175,23 @@ class IcebergSink(StagedFiles):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,
         on: Sequence[str] = (),
+        delete_column: str = "",
     ) -> IcebergWriterSpec:
         """Return what executors need to write to this table.
 
         Raises:
             UnsupportedTableError: The table's file format is not Parquet.
-            SettingsError: The filter or the key columns do not fit the table.
+            SettingsError: The filter, the key columns or the column that says which rows delete do
+                not fit the table.
         """
         table: Table = view.handle
         WriteOptions.of(self._name, table.properties)  # Refused here, not on an executor.
+        names = [column.name for column in table.schema().fields]
+        if delete_column and delete_column in names:
+            raise SettingsError(
+                what=f"delete_column={delete_column!r}, and {self._name} has a column of that name",
+                cure="let the output say under another name which rows delete",
+            )
         return IcebergWriterSpec(
             table=self._name,
             schema_json=table.schema().model_dump_json(),
@@ -193,6 +202,7 @@ class IcebergSink(StagedFiles):
             may_lack=may_lack,
             where=None if where is None else Where.of(self._name, table.schema(), where),
             on=KeyColumns.of(self._name, table.schema(), on).on,
+            delete_column=delete_column,
             io_properties={key: str(value) for key, value in table.io.properties.items()},
             vendor=io_of(table).vendor,
         )
@@ -252,7 +262,7 @@ class IcebergSink(StagedFiles):
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
-        self._refuse_lost_specs(table, groups)
+        self._refuse_lost_specs(table, [group for group in groups if not group.deleted_keys])
         with self._reading(view, groups) as storage:
             return copied_groups(table, storage, groups, targets)
 

@@ -270,10 +270,19 @@ def copied_groups(
 
 
 def _names(group: StagedGroup, target: StagedGroup) -> dict[str, str]:
-    return {old.path: new.path for old, new in zip(group.files, target.files, strict=True)}
+    """Return the new name of each object that the store copies, by the old one."""
+    pairs = zip(group.with_keys, target.with_keys, strict=True)
+    return {old.path: new.path for old, new in pairs}
 
 
 def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> StagedGroup:
+    """Write the manifest of copied files; keys of rows to delete have none.
+
+    Raises:
+        LedgerDamagedError: A manifest lists other files than the ledger does.
+    """
+    if group.deleted_keys:
+        return target
     entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
     data_files, names = [entry.data_file for entry in entries], _names(group, target)
     if sorted(file.file_path for file in data_files) != sorted(names):

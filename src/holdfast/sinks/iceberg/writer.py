@@ -27,6 +27,7 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer, ValueMisfitError
 from holdfast.sinks.iceberg.data_file import FileLayout, OpenDataFile, WriteOptions, without_code
+from holdfast.sinks.iceberg.deleted_keys import DeletedKeys, DeletingRows
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 from holdfast.sinks.iceberg.manifests import write_staged_manifest
 from holdfast.sinks.iceberg.rows import (
@@ -59,14 +60,19 @@ class IcebergWriterSpec:
     where: Where | None = None
     # The columns that have a value in all rows of the output.
     on: tuple[str, ...] = ()
+    # The column of the output that says which rows only delete; empty if none do.
+    delete_column: str = ""
     # Storage options with credentials: they are sent with the task and never stored.
     io_properties: Mapping[str, str] = field(repr=False)
     vendor: Vendor | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's Arrow schema."""
-        return arrow_schema(Schema.model_validate_json(self.schema_json))
+        """The columns of the output: the table's, and the one that says which rows delete."""
+        own = arrow_schema(Schema.model_validate_json(self.schema_json))
+        if not self.delete_column:
+            return own
+        return own.append(pa.field(self.delete_column, pa.bool_(), nullable=False))
 
     def open(self, task_name: str, limits: Limits = DEFAULT_LIMITS) -> IcebergTaskWriter:
         """Start a writer whose files carry the task's name."""
@@ -111,22 +117,43 @@ class IcebergTaskWriter:
         self._closed: list[DataFile] = []
         self._closed_bytes = 0
         self._arriving: deque[OpenDataFile] = deque()
+        self._deleting: DeletingRows | None = None
+        if spec.delete_column:
+            self._deleting = DeletingRows(spec.table, spec.delete_column, self._schema, spec.on)
+            self._deleted = DeletedKeys(self._io.storage, self._deleting.keys)
+            self._deleted_cuts = 0
 
     @property
     def stored_schema(self) -> pa.Schema:
         """The schema of the rows that `fit` returns."""
-        return self._written
+        return self._written if self._deleting is None else self._deleting.stored
 
     @property
     def fullness(self) -> float:
         """How much of a good file size has been written since the last cut; 1.0 is all of it."""
         written = self._closed_bytes + sum(p.file.size_bytes for p in self._open if p.file)
+        if self._deleting is not None:
+            written += self._deleted.size_bytes
         # A cut closes the files of all partitions: with many open, wait until they are larger.
         files = min(max(1, self._files_begun - self._files_at_cut), _FILES_BEFORE_CUT_MAX)
         return written / (self._options.target_file_bytes * files)
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return output rows in their stored form.
+
+        Raises:
+            SchemaMismatchError: The output does not fit the table.
+            ValueMisfitError: Some of the rows do not fit.
+        """
+        if self._deleting is None:
+            return self._fitted(batch)
+        kept, going = self._deleting.told_apart(batch)
+        rows, keys = self._fitted(kept), self._deleting.fitted(going)
+        self._refuse_null_keys(keys)
+        return self._deleting.joined(rows, keys)
+
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows that are written in the table's form.
 
         Raises:
             SchemaMismatchError: The output does not fit the table.
@@ -180,12 +207,20 @@ class IcebergTaskWriter:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows that `fit` has returned."""
+        if self._deleting is not None:
+            rows, keys = self._deleting.split(rows)
+            if keys.num_rows:
+                name = f"{self._task_name}-k{self._deleted_cuts}.parquet"
+                self._deleted.add(keys, self._locations.new_metadata_location(name))
         if rows.num_rows:
             for partition in self._kept.add(rows):
                 self._write_row_group(partition)
 
     def cut(self) -> list[StagedGroup]:
         """Close all files, write a manifest over them, and return what is staged."""
+        keys: list[StagedGroup] = []
+        if self._deleting is not None and (keys := self._deleted.finish()):
+            self._deleted_cuts += 1
         failpoint("before-files-are-closed")
         for partition in self._kept.split():
             self._write_row_group(partition)
@@ -196,7 +231,7 @@ class IcebergTaskWriter:
         self._kept.partitions.clear()
         self._wait_for_files(0)
         if not self._closed:
-            return []
+            return keys
         failpoint("after-files-are-closed")
         uri = self._locations.new_metadata_location(f"{self._task_name}-m{self._cuts}.avro")
         group = write_staged_manifest(
@@ -211,10 +246,12 @@ class IcebergTaskWriter:
         self._closed, self._closed_bytes = [], 0
         self._cuts += 1
         self._files_at_cut = self._files_begun
-        return [group]
+        return [group, *keys]
 
     def abandon(self) -> None:
         """Discard what is not finished."""
+        if self._deleting is not None:
+            self._deleted.abandon()
         for partition in self._open:
             if partition.file is not None:
                 partition.file.abandon()

@@ -180,6 +180,7 @@ class LanceSink(StagedFiles):
         may_lack: MayLack = frozenset(),
         where: Filter | None = None,
         on: Sequence[str] = (),
+        delete_column: str = "",  # noqa: ARG002 - it goes with `on`.
     ) -> LanceWriterSpec:
         """Return what executors need to write to this dataset.
 

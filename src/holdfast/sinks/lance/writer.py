@@ -118,6 +118,7 @@ class LanceWriterSpec:
     rows_per_file: int
     bytes_per_file: int
     may_lack: MayLack = frozenset()
+    delete_column: str = ""
 
     def open(
         self,
