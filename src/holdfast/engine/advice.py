@@ -18,6 +18,7 @@ from holdfast.model.records import (
     Claim,
     Indexed,
     Intent,
+    KeyPieces,
     Merged,
     Pinned,
     Plan,
@@ -383,6 +384,12 @@ def _(body: Rewritten) -> str:
 @words_of.register
 def _(body: Indexed) -> str:
     return f"the keys of {counted(body.rows, 'row')} are sorted, to find the rows that they replace"
+
+
+@words_of.register
+def _(body: KeyPieces) -> str:
+    pieces = counted(body.pieces.records, "piece")
+    return f"the keys of {counted(body.rows, 'row')} are divided by hash into {pieces}"
 
 
 @words_of.register

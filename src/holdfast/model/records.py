@@ -282,6 +282,24 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergeCounts:
+    """What an upsert does to the table that its post builds on."""
+
+    # New rows whose key is in the table, and those whose key is not.
+    matched: Count
+    inserted: Count
+    # Rows of the table that go beyond one for each of these keys.
+    doubled: Count
+    # Files whose rows were looked at, since the run began; of them, those that lose a row in this
+    # post, and the rows of these that stay.
+    searched_files: Count
+    rewritten_files: Count
+    carried_rows: Count
+    # How many posts were refused before this one, each because the table had changed.
+    replans: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What is about to be posted to the table; every post has its own intent."""
 
@@ -305,6 +323,8 @@ class Intent:
     written: PartReference | None = None
     # The part that lists groups that enter the table in place of staged ones. Not in older ledgers.
     merged: PartReference | None = None
+    # What an upsert does. Not in older ledgers.
+    upserts: MergeCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +350,7 @@ class Receipt:
     removed_rows: Count = 0
     removed_bytes: Count = 0
     removed_partitions: Count = 0
+    upserts: MergeCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +404,17 @@ class Indexed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPieces:
+    """The keys of all rows that an upsert writes are divided by hash; an index is made of them."""
+
+    pieces: PartReference
+    # As for `Indexed`.
+    work: Segment
+    meaning: str
+    rows: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """Groups that are to enter the table in place of many small ones."""
 
@@ -405,6 +437,7 @@ Body = (
     | Base
     | Rewritten
     | Indexed
+    | KeyPieces
     | Merged
 )
 _KINDS: dict[str, type[Body]] = {
@@ -421,6 +454,7 @@ _KINDS: dict[str, type[Body]] = {
     "base": Base,
     "rewritten": Rewritten,
     "indexed": Indexed,
+    "pieces": KeyPieces,
     "merged": Merged,
 }
 

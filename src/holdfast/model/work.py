@@ -189,11 +189,13 @@ class Rewrite:
     kept_rows: int
     # The rows that stay, in a new file; None if all stay or all go.
     group: StagedGroup | None = None
+    # Which keys the rows that go have: see `ledger.key_hits`. Not in older ledgers.
+    hits: str = ""
 
     def to_json(self) -> str:
         """Return it as JSON text."""
         group = self.group.to_json() if self.group else None
-        return json.dumps([self.state, self.removed_rows, self.kept_rows, group])
+        return json.dumps([self.state, self.removed_rows, self.kept_rows, group, self.hits])
 
     @classmethod
     def from_json(cls, text: str) -> Rewrite:
@@ -202,15 +204,24 @@ class Rewrite:
         Raises:
             RecordDamagedError: It is something else.
         """
-        state, removed, kept, group = parse_typed(
-            text.encode(), tuple[str, Count, Count, GroupJson | None]
-        )
+        found = parse_typed(text.encode(), _RewriteJson)
         return cls(
-            state=state,
-            removed_rows=removed,
-            kept_rows=kept,
-            group=group.group() if group else None,
+            state=found.state,
+            removed_rows=found.removed_rows,
+            kept_rows=found.kept_rows,
+            group=found.group.group() if found.group else None,
+            hits=found.hits,
         )
+
+
+class _RewriteJson(msgspec.Struct, array_like=True):
+    """The same as it is stored."""
+
+    state: str
+    removed_rows: Count
+    kept_rows: Count
+    group: GroupJson | None
+    hits: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

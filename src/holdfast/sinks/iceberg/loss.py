@@ -26,7 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.failpoints import failpoint
-from holdfast.model.work import StagedGroup
+from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Loss
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, listed_manifest
@@ -77,6 +77,8 @@ class _Chosen:
     added: list[StagedGroup] = field(default_factory=list)
     # Rows of files that go which stay, or which deletes hide.
     kept_rows: int = 0
+    # What became of files that go.
+    used: list[Rewrite] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -144,6 +146,7 @@ class Losses:
             size_bytes=sum(file.size_bytes for file in data),
             partitions=len({(file.spec_id, file.partition) for file in data if file.partition}),
             writes=writes,
+            used=found.used,
             handle=Removal(kept=kept, rewritten=rewritten, added=found.added, summary=summary),
         )
 
@@ -200,6 +203,7 @@ class Losses:
                         continue
                     found.kept_rows += file.rows - known.removed_rows
                     found.added += [known.group] if known.group else []
+                    found.used.append(known)
                 gone.add(file.path)
                 found.states.add(_state(file))
             for file, data_file in home.data_files(unseen, spec):

@@ -176,6 +176,8 @@ class RewrittenFile:
     kept_rows: int
     # The new file; None if none was written, because no row was removed, or all were.
     group: StagedGroup | None
+    # See `Rewrite.hits`.
+    hits: str = ""
 
 
 class RowTest(Protocol):
@@ -188,8 +190,15 @@ class RowTest(Protocol):
             FieldsDifferError: A column has a default that cannot be used.
         """
 
-    def matches(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Return for each row whether it goes, never NULL, given the columns that it looks at."""
+    def search(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Numbers]:
+        """Yield a number for each row: -1 if it stays, else that of the key that it has.
+
+        Args:
+            batches: The columns that it looks at. More of them may be asked for at a time.
+        """
+
+    def written_hits(self, numbers: Numbers) -> str:
+        """Keep the numbers of the rows that go, and return them as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +277,7 @@ class IcebergRewriter:
             removed_rows=done.removed_rows,
             kept_rows=done.kept_rows,
             group=done.group,
+            hits=done.hits,
         )
 
 
@@ -332,7 +342,8 @@ class FileRewriter:
                 group = self._written(source, judged, file, layout, own)
         except UnreadableFileError as error:
             raise self._refused(file, in_short(error)) from error
-        return RewrittenFile(removed_rows=judged.removed, kept_rows=kept, group=group)
+        hits = self._given.where.written_hits(judged.hits)
+        return RewrittenFile(removed_rows=judged.removed, kept_rows=kept, group=group, hits=hits)
 
     def _opened(self, file: TargetFile) -> ParquetSource:
         """Read a file's footer.
@@ -396,17 +407,22 @@ class FileRewriter:
             deleted = self._deletes.numbers(source.pinned)
         except InputChangedError as error:
             raise FileNotFoundError(str(error)) from error
-        judged, first = _Judged(), 0
-        for number, batches in source.groups(fit.wanted):
-            rows = source.pinned.group_rows[number]
-            is_live = _live(first, rows, deleted)
-            goes = np.zeros(rows, dtype=bool)
-            at = 0
-            for batch in batches:
-                goes[at : at + batch.num_rows] = self._given.where.matches(fit.fit(batch))
-                at += batch.num_rows
-            judged.add(is_live, goes)
-            first += rows
+        goes = np.zeros(file.rows, dtype=bool)
+        is_live = _live(0, file.rows, deleted)
+        rows = (fit.fit(batch) for _, batches in source.groups(fit.wanted) for batch in batches)
+        judged, first, hits = _Judged(), 0, []
+        for numbers in self._given.where.search(rows):
+            part = slice(first, first + len(numbers))
+            goes[part] = numbers >= 0
+            # A row that a delete hides is not replaced: it is in the table no more.
+            hits.append(numbers[goes[part] & is_live[part]])
+            first = part.stop
+        first = 0
+        for rows_of_group in source.pinned.group_rows:
+            part = slice(first, first + rows_of_group)
+            judged.add(is_live[part], goes[part])
+            first = part.stop
+        judged.hits = np.concatenate([judged.hits, *hits])
         return judged
 
     def _written(
@@ -518,6 +534,8 @@ class _Judged:
 
     removed: int = 0
     kept: list[int] = field(default_factory=list)
+    # The numbers of the keys that its rows which go have.
+    hits: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _rows: list[int] = field(default_factory=list)
     _bits: list[npt.NDArray[np.uint8]] = field(default_factory=list)
 
