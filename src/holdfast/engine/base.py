@@ -315,6 +315,8 @@ class Indexes:
         ledger, on = self.ledger, self.options.on_columns
         meaning = self.sink.key_meaning(view, on)
         for known in reversed(ledger.log.indexed):
+            if known.is_in_pieces:
+                continue
             if (known.work, known.meaning) == (work.name, meaning):
                 files = read_list(ledger.storage, ledger.layout, known.index, IndexFile)
                 return self._made(known.index.name, files)

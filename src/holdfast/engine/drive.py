@@ -234,6 +234,7 @@ class Driver:
             replaced_files=receipt.removed_files,
             replaced_rows=receipt.removed_rows,
             replaced_partitions=receipt.removed_partitions,
+            upserts=receipt.upserts,
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )

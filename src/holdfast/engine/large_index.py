@@ -18,7 +18,7 @@ from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import KeyPiece, read_list, write_list
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.limits import Limits
-from holdfast.model.records import KeyPieces
+from holdfast.model.records import Indexed
 from holdfast.model.report import counted
 from holdfast.sinks.base import KeyReaderSpec
 from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
@@ -81,10 +81,11 @@ class LargeIndex:
     def _known(self, rows: int) -> list[KeyPiece] | None:
         """Return the pieces that an earlier start has recorded."""
         ledger = self.ledger
-        for known in reversed(ledger.log.key_pieces):
-            if (known.work, known.meaning, known.rows) == (self.work, self.meaning, rows):
+        for known in reversed(ledger.log.indexed):
+            of = (known.work, known.meaning, known.rows)
+            if known.is_in_pieces and of == (self.work, self.meaning, rows):
                 try:
-                    return read_list(ledger.storage, ledger.layout, known.pieces, KeyPiece)
+                    return read_list(ledger.storage, ledger.layout, known.index, KeyPiece)
                 except LedgerDamagedError:
                     return None
         return None
@@ -119,7 +120,10 @@ class LargeIndex:
             raise JobFailedError(reason="the index does not hold the keys of all staged rows")
         self._refuse_too_large(sum(piece.key_bytes for piece in pieces))
         part = write_list(ledger.storage, ledger.layout, f"{name}-pieces.parquet", pieces)
-        ledger.log.append(KeyPieces(pieces=part, work=self.work, meaning=self.meaning, rows=rows))
+        known = Indexed(
+            index=part, work=self.work, meaning=self.meaning, rows=rows, is_in_pieces=True
+        )
+        ledger.log.append(known)
         return pieces
 
     def _merged(self, name: str, pieces: Sequence[KeyPiece]) -> tuple[list[Built], list[str]]:

@@ -37,7 +37,6 @@ from holdfast.model.records import (
     Identity,
     Indexed,
     Intent,
-    KeyPieces,
     Merged,
     PartReference,
     Pinned,
@@ -311,13 +310,8 @@ class RunLog:
 
     @property
     def indexed(self) -> list[Indexed]:
-        """The indexes that were built of the keys of the run's rows."""
+        """The indexes that were built of the keys of the run's rows, and their pieces."""
         return [record.body for record in self._records if isinstance(record.body, Indexed)]
-
-    @property
-    def key_pieces(self) -> list[KeyPieces]:
-        """The pieces that large indexes are made of."""
-        return [record.body for record in self._records if isinstance(record.body, KeyPieces)]
 
     @property
     def merged(self) -> list[Merged]:

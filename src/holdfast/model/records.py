@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from holdfast.model.coverage import InputSums
+from holdfast.model.merging import MergeCounts
 from holdfast.model.stored import (
     Cost,
     Count,
@@ -282,24 +283,6 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeCounts:
-    """What an upsert does to the table that its post builds on."""
-
-    # New rows whose key is in the table, and those whose key is not.
-    matched: Count
-    inserted: Count
-    # Rows of the table that go beyond one for each of these keys.
-    doubled: Count
-    # Files whose rows were looked at, since the run began; of them, those that lose a row in this
-    # post, and the rows of these that stay.
-    searched_files: Count
-    rewritten_files: Count
-    carried_rows: Count
-    # How many posts were refused before this one, each because the table had changed.
-    replans: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """What is about to be posted to the table; every post has its own intent."""
 
@@ -401,17 +384,8 @@ class Indexed:
     work: Segment
     meaning: str
     rows: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPieces:
-    """The keys of all rows that an upsert writes are divided by hash; an index is made of them."""
-
-    pieces: PartReference
-    # As for `Indexed`.
-    work: Segment
-    meaning: str
-    rows: Count
+    # Whether `index` lists pieces, of which the index is still to be made. Not in older ledgers.
+    is_in_pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,7 +411,6 @@ Body = (
     | Base
     | Rewritten
     | Indexed
-    | KeyPieces
     | Merged
 )
 _KINDS: dict[str, type[Body]] = {
@@ -454,7 +427,6 @@ _KINDS: dict[str, type[Body]] = {
     "base": Base,
     "rewritten": Rewritten,
     "indexed": Indexed,
-    "pieces": KeyPieces,
     "merged": Merged,
 }
 

@@ -199,19 +199,10 @@ class Rewrite:
 
     @classmethod
     def from_json(cls, text: str) -> Rewrite:
-        """Read back what `to_json` gave.
-
-        Raises:
-            RecordDamagedError: It is something else.
-        """
+        """Read back what `to_json` gave; anything else is a RecordDamagedError."""
         found = parse_typed(text.encode(), _RewriteJson)
-        return cls(
-            state=found.state,
-            removed_rows=found.removed_rows,
-            kept_rows=found.kept_rows,
-            group=found.group.group() if found.group else None,
-            hits=found.hits,
-        )
+        group = found.group.group() if found.group else None
+        return cls(**{**msgspec.structs.asdict(found), "group": group})
 
 
 class _RewriteJson(msgspec.Struct, array_like=True):
