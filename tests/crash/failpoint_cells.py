@@ -160,6 +160,8 @@ class Cell:
     verb: Verb = "append"
     # Whether only rows that match a filter are replaced: some of a file stay.
     has_filter: bool = False
+    # Whether an upsert has more keys than one task holds.
+    is_large: bool = False
 
     @property
     def row(self) -> str:
@@ -167,6 +169,7 @@ class Cell:
         kind = ", of a scan" if self.is_scan else ""
         kind += f", {self.verb}" if self.verb != "append" else ""
         kind += " by a filter" if self.has_filter else ""
+        kind += " by a large index" if self.is_large else ""
         kind += ", after a conflict" if self.is_late else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
@@ -176,6 +179,7 @@ class Cell:
         kind = f"{'scan-' if self.is_scan else ''}{'lance-' if self.is_lance else ''}"
         kind += f"{self.verb}-" if self.verb != "append" else ""
         kind += "where-" if self.has_filter else ""
+        kind += "large-" if self.is_large else ""
         kind += "late-" if self.is_late else ""
         return f"{kind}{self.step}-{self.fault}"
 
@@ -278,11 +282,27 @@ def _upsert_cells() -> list[Cell]:
         ("before-post", "driver", "job"),
         ("after-post", "driver", "job"),
     )
-    return [
+    of_large: tuple[tuple[str, Process], ...] = (
+        ("before-piece", "task"),
+        ("after-piece", "task"),
+        ("before-indexed", "driver"),
+        ("after-indexed", "driver"),
+        ("before-index", "task"),
+        ("after-index", "task"),
+        ("before-index-is-local", "task"),
+        ("after-index-is-local", "task"),
+    )
+    usual = [
         Cell(step=step, of=of, story=story, fault=fault, verb="upsert")
         for step, of, story in steps
         for fault in FAULTS
     ]
+    large = [
+        Cell(step=step, of=of, story="job", fault=fault, verb="upsert", is_large=True)
+        for step, of in of_large
+        for fault in FAULTS
+    ]
+    return usual + large
 
 
 _USUAL = _cells()

@@ -51,6 +51,7 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
     counts["on lance"] = int(history.setting.format == "lance")
     counts["by a filter"] = int(history.setting.has_filter)
     counts["by a key"] = int(history.setting.is_keyed)
+    counts["by a large index"] = int(history.setting.has_large_index)
     counts["starts"] = len(history.starts)
     return Verdict(
         seed=seed,

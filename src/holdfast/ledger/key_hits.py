@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.row_files import damage_at
 from holdfast.ledger.store import answers, read_whole
@@ -67,10 +66,8 @@ def write_hits(storage: Storage, layout: RunLayout, numbers: _Numbers, keys: int
         return _text(_HitsJson(keys=len(found), width=width, data=text))
     digest = hashlib.sha256(data).hexdigest()
     name = f"hits-{digest[:32]}.zst"  # Another search of the same file writes the same.
-    failpoint("before-hits")
     with answers(layout.part(name)):
         storage.put(layout.part(name), data)
-    failpoint("after-hits")
     return _text(_HitsJson(keys=len(found), width=width, name=name, digest=digest))
 
 

@@ -230,6 +230,7 @@ class BucketSearch:
             raise LedgerDamagedError(uri=uri, reason="it has the keys of another file")
         failpoint("before-index-is-local")
         temporary = folder / f"{number}.{os.getpid()}"
+        temporary.unlink(missing_ok=True)  # Of a process with this id that was killed.
         try:
             _write_local(temporary, hashes, columns)
             temporary.replace(folder / f"{number}.arrow")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -305,3 +308,61 @@ def test_an_index_that_is_not_used_any_more_is_deleted(disk: Path) -> None:
     storage, ids = MemoryStorage(), pa.array(range(40), pa.int64())
     list(large_index(storage, [[ids]]).search([[ids]]))
     assert (old.exists(), young.exists()) == (False, True)
+
+
+_FETCH = """
+import json, sys
+import pyarrow as pa
+from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.parts import IndexFile
+from holdfast.storage.objects import ObjectStorage
+from holdfast.worker import key_search
+from holdfast.worker.key_search import BucketSearch
+
+fetched, read_whole = [], key_search.read_whole
+key_search.read_whole = lambda *args: (fetched.append(args[1]), read_whole(*args))[1]
+folder, texts = sys.argv[1], json.loads(sys.argv[2])
+search = BucketSearch(
+    storage=ObjectStorage({}),
+    layout=RunLayout.of(f"file://{folder}", "r"),
+    files=tuple(IndexFile.from_json(text) for text in texts),
+    columns=1,
+)
+sys.stdin.readline()
+(found,) = search.search([[pa.array(range(4000), pa.int64())]])
+print(json.dumps([fetched, sorted(found.tolist())[:2]]))
+"""
+
+
+def test_processes_that_come_at_the_same_time_fetch_each_file_once(
+    disk: Path, tmp_path: Path
+) -> None:
+    """One that is killed meanwhile leaves no lock, and nothing that looks whole."""
+    storage, ids = MemoryStorage(), pa.array(range(2000), pa.int64())
+    pieces, schema = pieces_of(storage, [[ids]], bits=6)
+    files = [some.file for some in merged(storage, pieces, schema) if some.file]
+    store = tmp_path / "store"
+    for file in files:
+        path = store / "r" / "parts" / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(storage.objects[LAYOUT.part(file.name)])
+    words = [sys.executable, "-c", _FETCH, str(store), json.dumps([f.to_json() for f in files])]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    started = [start() for _ in range(3)]
+    killed = start()
+    assert killed.stdin is not None
+    killed.stdin.write("\n")
+    killed.stdin.flush()
+    until = time.monotonic() + 30
+    while not list(disk.glob("holdfast-keys/*/*.arrow")) and time.monotonic() < until:
+        time.sleep(0.01)
+    killed.kill()
+    killed.communicate()
+    answers = [json.loads(process.communicate("\n", timeout=60)[0]) for process in started]
+    fetched = [uri for uris, _ in answers for uri in uris]
+    assert len(fetched) == len(set(fetched)) < len(files) + 1
+    assert all(numbers == [-1, -1] for _, numbers in answers)
+    assert len(list(disk.glob("holdfast-keys/*/*.arrow"))) == len(files) > 10
