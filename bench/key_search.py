@@ -101,7 +101,7 @@ def child(kind: str, keys: int, way: str) -> dict[str, float]:
             pieces += [KeyPiece.from_json(text) for text in _run(plan, item).results]
         plan = BucketPlan(storage=storage, layout=layout, name="index", schema=reader.schema)
         files = []
-        for item in bucket_items(pieces, 16 * 1024 * 1024):
+        for item in bucket_items(pieces, 8 * 1024 * 1024):
             (text,) = _run(plan, item).results
             files.append(Built.from_json(json.loads(text)[1]).file)
     built_s = time.process_time() - began

@@ -34,7 +34,7 @@ _ITEM_ROWS_MIN, _ITEM_ROWS_MAX = 500_000, 4_000_000
 _SLOT_ROWS = 32_768
 _SLOT_BITS_MIN, _SLOT_BITS_MAX = 2, 13
 # How many bytes of keys one file of the index has, about; for very many keys more.
-_BUCKET_BYTES = 16 * 1024 * 1024
+_BUCKET_BYTES = 8 * 1024 * 1024
 _BUCKETS = 1024
 
 

@@ -40,7 +40,7 @@ from holdfast.worker.key_values import (
 from holdfast.worker.reports import TaskReport
 
 # How many bytes of keys one task holds to make a piece of them.
-_PIECE_BYTES = 64 * 1024 * 1024
+_PIECE_BYTES = 32 * 1024 * 1024
 _HASH_BITS = 64
 _DIGEST_BYTES = 32
 _EXAMPLES = 3
@@ -64,15 +64,14 @@ class PiecePlan:
         with io_runtime().bounded(self.limits.in_flight_bytes):
             items = (text for batch in batches for text in batch.column(0).to_pylist())
             keys = (batch for item in items for batch in reader.keys(item))
-            for number, held in enumerate(_portions(keys)):
+            for number, portion in enumerate(_portions(keys)):
                 name = f"{self.name}-{place:05d}-{attempt}-{number}.keys"
-                table = pa.Table.from_batches(held, schema=reader.schema)
-                pieces.append(self._written(name, table).to_json())
+                pieces.append(self._written(name, portion).to_json())
         return TaskReport(place=place, results=tuple(pieces))
 
-    def _written(self, name: str, keys: pa.Table) -> KeyPiece:
-        arranged = by_hash([comparable(one_array(column)) for column in keys.columns])
-        ordered = keys.take(pa.array(arranged.few))
+    def _written(self, name: str, keys: pa.RecordBatch) -> KeyPiece:
+        arranged = by_hash([comparable(column) for column in keys.columns])
+        order = arranged.few
         slots = np.arange(1, 1 << self.slot_bits, dtype=np.uint64)
         limits = slots << np.uint64(_HASH_BITS - self.slot_bits)
         kept = arranged.few_hashes
@@ -84,7 +83,8 @@ class PiecePlan:
         try:
             for slot, start in enumerate(ends[:-1]):
                 rows.append(ends[slot + 1] - start)
-                data = _sealed(name, slot, ordered.slice(start, rows[-1])) if rows[-1] else b""
+                some = keys.take(pa.array(order[start : ends[slot + 1]]))
+                data = _sealed(name, slot, some) if rows[-1] else b""
                 sizes.append(len(data))
                 sink.write(data)
         except BaseException:
@@ -96,14 +96,14 @@ class PiecePlan:
             name=name,
             rows=tuple(rows),
             sizes=tuple(sizes),
-            key_bytes=ordered.nbytes,
-            left_out=keys.num_rows - ordered.num_rows,
-            stretches=rough_stretches(one_array(keys.column(0))),
+            key_bytes=keys.nbytes * len(order) // keys.num_rows,
+            left_out=keys.num_rows - len(order),
+            stretches=rough_stretches(keys.column(0)),
         )
 
 
-def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield batches together, up to the bound of a piece."""
+def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches as one, up to the bound of a piece."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -111,18 +111,26 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
             held.append(batch)
             size += batch.nbytes
         if size >= _PIECE_BYTES:
-            yield held
-            held, size = [], 0
+            yield _as_one(held)
+            size = 0
     if held:
-        yield held
+        yield _as_one(held)
 
 
-def _sealed(name: str, slot: int, keys: pa.Table) -> bytes:
+def _as_one(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one, and let go of them."""
+    schema = held[0].schema
+    columns = [pa.concat_arrays([batch.column(at) for batch in held]) for at in range(len(schema))]
+    held.clear()
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _sealed(name: str, slot: int, keys: pa.RecordBatch) -> bytes:
     """Return keys of a slot as bytes that show damage, and where they belong."""
     stream = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(stream, keys.schema, options=options) as writer:
-        writer.write_table(keys.combine_chunks())
+        writer.write_batch(keys)
     data = stream.getvalue().to_pybytes()
     return _digest(name, slot, data) + data
 

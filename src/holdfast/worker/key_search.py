@@ -15,6 +15,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import shutil
 import socket
@@ -25,6 +26,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -51,9 +53,9 @@ from holdfast.worker.key_values import (
 )
 
 # How many bytes of rows' keys are searched for at a time: each time the index is read once.
-_PORTION_BYTES = 48 * 1024 * 1024
+_PORTION_BYTES = 24 * 1024 * 1024
 # What a row takes besides its key.
-_ROW_BYTES = 24
+_ROW_BYTES = 48
 # How many files one process fetches at a time.
 _FETCHED = 2
 # An index of this executor that nobody has searched for so long is deleted before another comes.
@@ -273,14 +275,31 @@ def _plain(column: pa.Array) -> pa.Array:
 def _write_local(path: Path, hashes: Words, columns: Sequence[pa.Array]) -> None:
     names = ["hash", *map(str, range(len(columns)))]
     batch = pa.record_batch([pa.array(hashes), *columns], names)
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_file(stream, batch.schema) as writer:
-        writer.write_batch(batch)
-    data = stream.getvalue()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.write(zlib.crc32(data).to_bytes(_SUM_BYTES, "little"))
+        summed = _Summed(file)
+        with pa.ipc.new_file(pa.PythonFile(summed, mode="w"), batch.schema) as writer:
+            writer.write_batch(batch)
+        file.write(summed.sum.to_bytes(_SUM_BYTES, "little"))
+
+
+class _Summed(io.RawIOBase):
+    """A file whose bytes are summed while they are written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.sum = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - whatever has bytes.
+        self.sum = zlib.crc32(data, self.sum)
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
 
 
 def _mapped(path: Path, *, compare: bool) -> pa.RecordBatch:

@@ -21,6 +21,8 @@ from holdfast.worker.coverage import is_text, key_hashes
 
 # How many stretches of keys without a large gap are told apart in one file.
 _STRETCHES_MAX = 256
+# How many values are looked at together: their bytes are copied.
+_BLOCK_ROWS = 1 << 16
 
 Numbers = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]
@@ -336,6 +338,11 @@ def places_of(values: pa.Array) -> npt.NDArray[np.float64]:
 
 def _heads(data: pa.Array, skipped: int) -> Words:
     """Return eight bytes of each value as a number, after those that are skipped."""
+    parts = (data.slice(at, _BLOCK_ROWS) for at in range(0, len(data), _BLOCK_ROWS))
+    return np.concatenate([_heads_of_block(part, skipped) for part in parts])
+
+
+def _heads_of_block(data: pa.Array, skipped: int) -> Words:
     _, ends, held = data.buffers()
     bounds = np.frombuffer(ends, np.int64, count=len(data) + 1, offset=data.offset * 8)
     source = np.frombuffer(held, np.uint8) if held is not None else np.zeros(0, np.uint8)
