@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from holdfast.storage.objects import ObjectStorage
 from holdfast.worker import key_index
 from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
 from holdfast.worker.key_index import Built, IndexPlan, KeyIndex
+from holdfast.worker.reports import TaskReport
 
 _SIZES = (500_000, 2_000_000, 5_000_000, 20_000_000)
 _SEARCHED = 8_000_000
@@ -74,7 +76,7 @@ class Keys:
         return pa.Array.from_buffers(pa.large_string(), len(ids), buffers)
 
 
-def _run(plan: Any, item: str) -> Any:
+def _run(plan: IndexPlan | PiecePlan | BucketPlan, item: str) -> TaskReport:
     return plan.run(
         [pa.RecordBatch.from_pydict({"chunks": [item]})], place=0, attempt=hash(item) % 10**9
     )
@@ -140,11 +142,12 @@ def search(kind: str, folder: str, files: list[str]) -> None:
     sys.stdout.write(json.dumps([cpu, peak, hits]))
 
 
-def _answer(*words: str) -> Any:
+def _answer(*words: str) -> list[Any]:
     done = subprocess.run(
         [sys.executable, "-m", "bench.key_search", *words], stdout=subprocess.PIPE, check=True
     )
-    return json.loads(done.stdout)
+    found: list[Any] = json.loads(done.stdout)
+    return found
 
 
 def run(
@@ -156,8 +159,7 @@ def run(
         for keys in sizes:
             for way in ("memory", "disk"):
                 files, built_s, built_mb, folder = _answer("build", kind, str(keys), way)
-                with open(Path(folder, "files.json"), "w") as out:
-                    json.dump(files, out)
+                Path(folder, "files.json").write_text(json.dumps(files))
                 searched_s, searched_mb, hits = _answer("search", kind, folder)
                 found = {
                     "build_cpu_s": round(built_s, 2),
@@ -169,7 +171,7 @@ def run(
                 }
                 figures[f"{kind}_{keys}_{way}"] = found
                 print(f"  {kind} {keys:>11,} {way:<7} {found}", flush=True)
-                subprocess.run(["rm", "-rf", folder], check=True)
+                shutil.rmtree(folder)
     return figures
 
 
