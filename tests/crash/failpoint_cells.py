@@ -165,6 +165,8 @@ class Cell:
     by_position: bool = False
     # Which rows of an upsert delete.
     deletes: Deletes = ""
+    # Whether an upsert has more keys than one task holds.
+    is_large: bool = False
 
     @property
     def row(self) -> str:
@@ -174,6 +176,7 @@ class Cell:
         kind += " by a filter" if self.has_filter else ""
         kind += " by positions" if self.by_position else ""
         kind += {"": "", "some": " with deletes", "all": " of deletes only"}[self.deletes]
+        kind += " by a large index" if self.is_large else ""
         kind += ", after a conflict" if self.is_late else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
@@ -185,6 +188,7 @@ class Cell:
         kind += "where-" if self.has_filter else ""
         kind += "positions-" if self.by_position else ""
         kind += f"deletes-{self.deletes}-" if self.deletes else ""
+        kind += "large-" if self.is_large else ""
         kind += "late-" if self.is_late else ""
         return f"{kind}{self.step}-{self.fault}"
 
@@ -287,11 +291,27 @@ def _upsert_cells() -> list[Cell]:
         ("before-post", "driver", "job"),
         ("after-post", "driver", "job"),
     )
-    return [
+    of_large: tuple[tuple[str, Process], ...] = (
+        ("before-piece", "task"),
+        ("after-piece", "task"),
+        ("before-indexed", "driver"),
+        ("after-indexed", "driver"),
+        ("before-index", "task"),
+        ("after-index", "task"),
+        ("before-index-is-local", "task"),
+        ("after-index-is-local", "task"),
+    )
+    usual = [
         Cell(step=step, of=of, story=story, fault=fault, verb="upsert")
         for step, of, story in steps
         for fault in FAULTS
-    ] + _delete_cells()
+    ]
+    large = [
+        Cell(step=step, of=of, story="job", fault=fault, verb="upsert", is_large=True)
+        for step, of in of_large
+        for fault in FAULTS
+    ]
+    return usual + large + _delete_cells()
 
 
 def _delete_cells() -> list[Cell]:

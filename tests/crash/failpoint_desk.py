@@ -132,6 +132,7 @@ class _Game:
             "row_s": 0.08,
             "is_old": False,
             "is_merged": False,
+            "is_large": False,
             "scan": "",
             "verb": self.verb,
             "where": f"id < {ROWS}" if self.has_filter else "",
@@ -158,6 +159,7 @@ class _Game:
         """Bring the run to a state where the step can be reached."""
         self.order["is_old"] = cell.story == "renewal"
         self.order["is_merged"] = cell.story == "merge"
+        self.order["is_large"] = cell.is_large
         if cell.is_scan:
             self.order["scan"] = f"{self.order['store']}-input"
             # Its rows are spread over all slots: one row must be enough for a checkpoint.

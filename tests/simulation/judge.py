@@ -52,6 +52,7 @@ def judged(seed: int, given: Sequence[int] | None = None, *, is_traced: bool = F
     counts["by a filter"] = int(history.setting.has_filter)
     counts["by a key"] = int(history.setting.is_keyed)
     counts["with deletes"] = int(bool(history.setting.deleting))
+    counts["by a large index"] = int(history.setting.has_large_index)
     counts["starts"] = len(history.starts)
     return Verdict(
         seed=seed,

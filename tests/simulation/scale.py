@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import base, commit, input_check, passes, resolve, takeover
+from holdfast.engine import (
+    base,
+    commit,
+    input_check,
+    large_index,
+    passes,
+    resolve,
+    takeover,
+)
 from holdfast.ledger import parts, row_files
 from holdfast.storage.runtime import IoRuntime
-from holdfast.worker import checkpoints, key_index, replay
+from holdfast.worker import checkpoints, key_buckets, key_index, key_search, replay
 from tests.simulation.setting import Setting
 
 _INLINE = IoRuntime(is_inline=True)
@@ -37,6 +45,13 @@ def scaled_down(setting: Setting) -> Iterator[None]:
         (resolve, "_OLD_AFTER_S", setting.old_after_s),
         (replay, "io_runtime", lambda: _INLINE),
         (key_index, "io_runtime", lambda: _INLINE),
+        (key_buckets, "io_runtime", lambda: _INLINE),
+        (key_search, "io_runtime", lambda: _INLINE),
+        # What another history has read does not count.
+        (key_index, "_last_read", ((), None)),
+        (key_search, "_private", None),
+        # An actor that waits for another one's lock would wait for ever.
+        (key_search, "_locked", lambda *_args, **_named: contextlib.nullcontext(enter_result=True)),
         (takeover, "_POLL_S", 5.0),
         (takeover, "_LATER_POLL_S", 20.0),
     ]
@@ -46,6 +61,9 @@ def scaled_down(setting: Setting) -> Iterator[None]:
     if setting.is_filtered:
         values.append((base, "_OLD_AFTER_S", setting.old_after_s))
         values += [(base, "_FILES_OF_A_JOB", 1)] if setting.low_bounds else []
+    if setting.has_large_index:
+        values += [(base, "SMALL_ROWS", 0), (large_index, "_ITEM_ROWS_MIN", 1)]
+        values += [(large_index, "_BUCKET_BYTES", 16), (key_buckets, "_PIECE_BYTES", 16)]
     if "catalog outage" in setting.others:  # Otherwise no outage is long enough to give up.
         values.append((commit, "_UNKNOWN_MAX", 3))
     with contextlib.ExitStack() as patches, warnings.catch_warnings():

@@ -76,6 +76,8 @@ class Setting:
     is_keyed: bool = False
     # The rows that only delete: each start finds them, and none of them fails.
     deleting: frozenset[int] = frozenset()
+    # Whether there are more keys than one task holds.
+    has_large_index: bool = False
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
@@ -145,6 +147,8 @@ class Setting:
         # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
         if "owner" in drawn.others and chance.of(2):
             drawn = drawn.as_slow()
+        if drawn.is_keyed:
+            drawn = replace(drawn, has_large_index=chance.of(2) == 1)
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
 
     def as_spared(self) -> Setting:

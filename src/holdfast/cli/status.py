@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.cli import console, plain
@@ -12,7 +13,14 @@ from holdfast.engine.watch import Observation, Watcher
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
 from holdfast.model.records import Receipt, kind_of
-from holdfast.model.report import cost_text, counted, readable_size, readable_time, replaced_by
+from holdfast.model.report import (
+    cost_text,
+    counted,
+    merged_by,
+    readable_size,
+    readable_time,
+    replaced_by,
+)
 from holdfast.palette import FAILED
 from holdfast.text import age, command, done_of, iso_moment, moment
 
@@ -72,6 +80,7 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "replaced_rows": receipt.removed_rows if receipt else None,
         "replaced_files": receipt.removed_files if receipt else None,
         "replaced_partitions": receipt.removed_partitions if receipt else None,
+        "upserts": asdict(receipt.upserts) if receipt and receipt.upserts else None,
         "advice": step.advice,
         "start_would": list(step.start_would),
     }
@@ -144,7 +153,7 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
 def _of_receipt(receipt: Receipt) -> list[tuple[str, str]]:
     replaced = replaced_by(receipt)
     lines = [("replaced", replaced)] if replaced else []
-    return [*lines, ("snapshot", str(receipt.snapshot_id))]
+    return [*lines, *merged_by(receipt), ("snapshot", str(receipt.snapshot_id))]
 
 
 def _with_article(noun: str) -> str:

@@ -354,7 +354,8 @@ def _(body: Receipt) -> str:
 
 def _replaced(body: Intent | Receipt) -> str:
     gone = replaced_by(body)
-    return f", in place of {gone}" if gone else ""
+    counts = f" ({body.upserts.text})" if body.upserts else ""
+    return f", in place of {gone}{counts}" if gone else counts
 
 
 @words_of.register
@@ -382,6 +383,9 @@ def _(body: Rewritten) -> str:
 
 @words_of.register
 def _(body: Indexed) -> str:
+    if body.is_in_pieces:
+        pieces = counted(body.index.records, "piece")
+        return f"the keys of {counted(body.rows, 'row')} are divided into {pieces}, to be sorted"
     return f"the keys of {counted(body.rows, 'row')} are sorted, to find the rows that they replace"
 
 

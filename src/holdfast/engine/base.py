@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.engine.interrupts import interruptible
+from holdfast.engine.large_index import LargeIndex
 from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.passes import raise_problems
 from holdfast.engine.ports import Submitter
@@ -21,7 +22,6 @@ from holdfast.errors import (
     JobFailedError,
     RunMismatchError,
     TableChangedError,
-    UnsupportedTableError,
 )
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import (
@@ -35,7 +35,7 @@ from holdfast.ledger.parts import (
 from holdfast.model.records import Base, Identity, Indexed, PartReference, Rewritten
 from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Sink, TableView
-from holdfast.worker.key_index import Built, IndexPlan, KeyIndex, file_item
+from holdfast.worker.key_index import SMALL_ROWS, Built, IndexPlan, KeyIndex, file_item
 from holdfast.worker.replay import RewritePlan
 
 
@@ -286,8 +286,8 @@ class Rewrites:
 
 # ---- The keys of the rows that an upsert writes, sorted: the rows that go have one of them
 
-# Keys that one task sorts in its memory.
-_KEYS_MAX = 20_000_000
+# How many doubled keys an error shows.
+_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,11 +316,13 @@ class Indexes:
         ledger, on = self.ledger, self.options.on_columns
         meaning = self.sink.key_meaning(view, on)
         for known in reversed(ledger.log.indexed):
+            if known.is_in_pieces:
+                continue
             if (known.work, known.meaning) == (work.name, meaning):
                 files = read_list(ledger.storage, ledger.layout, known.index, IndexFile)
                 return self._made(known.index.name, files)
         name = f"index-{ledger.ports.new_nonce()}"
-        files = self._build(view, groups, name)
+        files = self._build(view, groups, name, work.name)
         part = write_list(ledger.storage, ledger.layout, f"{name}.parquet", files)
         made = self._made(part.name, files)
         ledger.log.append(Indexed(index=part, work=work.name, meaning=meaning, rows=made.rows))
@@ -336,13 +338,16 @@ class Indexes:
             layout=ledger.layout,
         )
 
-    def _build(self, view: TableView, groups: Sequence[StagedGroup], name: str) -> list[IndexFile]:
-        """Run the job that sorts the keys.
+    def _build(
+        self, view: TableView, groups: Sequence[StagedGroup], name: str, work: str
+    ) -> list[IndexFile]:
+        """Run the job that sorts the keys, or those for more than one task can hold.
 
         Raises:
             DuplicateOutputError: Several rows have the same key.
             StagedFileMissingError: A staged file is gone.
             UnsupportedTableError: There are too many keys.
+            LedgerDamagedError: What tasks had written is gone.
             JobFailedError: Keys are missing.
             JobError: The job could not be run.
         """
@@ -350,33 +355,42 @@ class Indexes:
         rows = sum(file.rows for file in with_keys)
         if not rows:
             return []
-        if rows > _KEYS_MAX:
-            raise UnsupportedTableError(
-                table=self.sink.name,
-                what=f"{rows:,} rows are to be merged, and an upsert takes {_KEYS_MAX:,}",
-                cure="merge them in several runs, each with a part of the keys",
-            )
         self.sink.refuse_missing_files(view, groups)
         log_step(self.ledger.run_id, f"sorts the keys of {rows:,} rows")
-        files = [(file.path, file.size_bytes) for file in with_keys]
-        plan = IndexPlan(
-            reader=self.sink.key_reader(view, self.options.on_columns),
-            storage=self.ledger.storage,
-            layout=self.ledger.layout,
-            name=name,
-            limits=self.options.limits,
-        )
-        with interruptible(lambda _reason: None):
-            reports = self.submitter.items(plan, [file_item(files)])
-        raise_problems(reports)
-        built = [Built.from_json(text) for report in reports for text in report.results]
+        files = [(file.path, file.size_bytes, file.rows) for file in with_keys]
+        reader = self.sink.key_reader(view, self.options.on_columns)
+        built = [Built(is_too_large=True)] if rows > SMALL_ROWS else []
+        if not built:
+            plan = IndexPlan(
+                reader=reader,
+                storage=self.ledger.storage,
+                layout=self.ledger.layout,
+                name=name,
+                limits=self.options.limits,
+            )
+            item = file_item((path, size) for path, size, _ in files)
+            with interruptible(lambda _reason: None):
+                reports = self.submitter.items(plan, [item])
+            raise_problems(reports)
+            built = [Built.from_json(text) for report in reports for text in report.results]
+        if any(some.is_too_large for some in built):
+            large = LargeIndex(
+                ledger=self.ledger,
+                table=self.sink.name,
+                submitter=self.submitter,
+                reader=reader,
+                limits=self.options.limits,
+                work=work,
+                meaning=self.sink.key_meaning(view, self.options.on_columns),
+            )
+            built = large.built(name, files, rows)
         if doubles := sum(some.doubles for some in built):
             examples = [example for some in built for example in some.examples]
             raise DuplicateOutputError(
                 table=self.sink.name,
                 keys=doubles,
                 columns=", ".join(self.options.on_columns),
-                examples="; ".join(examples),
+                examples="; ".join(examples[:_EXAMPLES]),
             )
         found = [some.file for some in built if some.file is not None]
         if sum(file.rows for file in found) != rows:

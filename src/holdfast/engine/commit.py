@@ -24,10 +24,18 @@ from holdfast.errors import (
     TableChangedError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.ledger.key_hits import count_hits
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import write_objects
 from holdfast.ledger.run_log import RunFile, RunLog
-from holdfast.model.records import Intent, PartReference, Receipt, Refused, intent_named
+from holdfast.model.merging import MergeCounts
+from holdfast.model.records import (
+    Intent,
+    PartReference,
+    Receipt,
+    Refused,
+    intent_named,
+)
 from holdfast.model.report import counted
 from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change, MarkFound, Outcome, RunMark, Sink, TableView
@@ -378,8 +386,31 @@ class Commit:
             written=written,
             merged=self.merged,
             deleted_keys=change.deleted_keys,
+            upserts=self._upserts(change, totals.rows),
         )
         return self.log.append(intent).number, intent
+
+    def _upserts(self, change: Change, rows: int) -> MergeCounts | None:
+        """Return what an upsert does to the table that its post builds on.
+
+        Raises:
+            LedgerDamagedError: What a search has found is not there as it was written.
+        """
+        ledger, used = self.ledger, change.loss.used
+        # Earlier versions searched files without noting which keys they have.
+        if change.keys is None or any(one.removed_rows and not one.hits for one in used):
+            return None
+        texts = (rewrite.hits for rewrite in used)
+        matched = count_hits(ledger.storage, ledger.layout, texts, change.keys.rows)
+        return MergeCounts(
+            matched=matched,
+            inserted=rows - matched,
+            doubled=change.loss.rows - matched,
+            searched_files=sum(part.records for part in self.log.rewritten),
+            rewritten_files=len(used),
+            carried_rows=sum(rewrite.kept_rows for rewrite in used),
+            replans=len(self.log.intents),
+        )
 
     def _write_receipt(self, found: MarkFound) -> Receipt:
         """Write a receipt for the intent that the mark names, even if another driver wrote it.
@@ -428,6 +459,7 @@ def receipt_of(mark: RunMark, intent: Intent) -> Receipt:
         delete_files=intent.delete_files,
         carried_rows=intent.carried_rows,
         deleted_keys=intent.deleted_keys,
+        upserts=intent.upserts,
     )
 
 

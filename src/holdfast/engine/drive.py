@@ -237,6 +237,7 @@ class Driver:
             delete_files=receipt.delete_files,
             carried_rows=receipt.carried_rows,
             deleted_keys=receipt.deleted_keys,
+            upserts=receipt.upserts,
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,7 @@ from holdfast.model.stored import (
     Count,
     RecordDamagedError,
     Segment,
+    Sum,
     parse_json,
     parse_typed,
     refuse_deep,
@@ -176,6 +177,9 @@ def read_list(
         return [kind.from_json(text) for text in texts]
 
 
+IndexOrder = Literal["value", "hash"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFile:
     """One file of an index: sorted keys, none of them twice."""
@@ -187,6 +191,12 @@ class IndexFile:
     # Two columns, as an Arrow stream in base64: the first and last value of each stretch of the
     # first key column.
     stretches: str
+    # "hash": it is one of many, with the keys between two hashes, in the order of these; a file on
+    # an executor's disk that holds them has `local_bytes`.
+    order: IndexOrder = "value"
+    first: int = 0
+    last: int = 0
+    local_bytes: int = 0
 
     def to_json(self) -> str:
         """Return it as JSON text."""
@@ -203,6 +213,47 @@ class _IndexFileJson(msgspec.Struct):
     digest: str
     rows: Count
     size_bytes: Count
+    stretches: str
+    order: IndexOrder = "value"
+    first: Sum = 0
+    last: Sum = 0
+    local_bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPiece:
+    """Keys of some staged files, divided by their hashes into slots, each in order of these.
+
+    Pieces are merged into the files of an index.
+    """
+
+    name: str
+    # How many keys each slot has, and the bytes that it takes in the object.
+    rows: tuple[int, ...]
+    sizes: tuple[int, ...]
+    # How many bytes the keys take in memory.
+    key_bytes: int
+    # Keys that are not here, because they are here twice already.
+    left_out: int
+    # As for `IndexFile`.
+    stretches: str
+
+    def to_json(self) -> str:
+        """Return it as JSON text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> KeyPiece:
+        """Read back what `to_json` gave; anything else is a RecordDamagedError."""
+        return cls(**msgspec.structs.asdict(parse_typed(text.encode(), _KeyPieceJson)))
+
+
+class _KeyPieceJson(msgspec.Struct):
+    name: Segment
+    rows: tuple[Count, ...]
+    sizes: tuple[Count, ...]
+    key_bytes: Count
+    left_out: Count
     stretches: str
 
 

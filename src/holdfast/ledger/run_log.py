@@ -310,7 +310,7 @@ class RunLog:
 
     @property
     def indexed(self) -> list[Indexed]:
-        """The indexes that were built of the keys of the run's rows."""
+        """The indexes that were built of the keys of the run's rows, and their pieces."""
         return [record.body for record in self._records if isinstance(record.body, Indexed)]
 
     @property

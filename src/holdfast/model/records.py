@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from holdfast.model.coverage import InputSums
+from holdfast.model.merging import MergeCounts
 from holdfast.model.stored import (
     Cost,
     Count,
@@ -313,6 +314,8 @@ class Intent:
     merged: PartReference | None = None
     # How many keys of rows to delete the run has. Not in older ledgers.
     deleted_keys: Count = 0
+    # What an upsert does. Not in older ledgers.
+    upserts: MergeCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +345,7 @@ class Receipt:
     delete_files: Count = 0
     carried_rows: Count = 0
     deleted_keys: Count = 0
+    upserts: MergeCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +396,8 @@ class Indexed:
     work: Segment
     meaning: str
     rows: Count
+    # Whether `index` lists pieces, of which the index is still to be made. Not in older ledgers.
+    is_in_pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from holdfast.model.merging import MergeCounts
 from holdfast.model.records import Intent, Receipt
 from holdfast.text import printable
 
@@ -44,6 +45,8 @@ class Report:
     files: int
     size_bytes: int
     posts: int
+    # What an upsert has done: keys matched and inserted, files searched and rewritten.
+    upserts: MergeCounts | None = None
     # Data files that hold rows that the run's have replaced, and these rows.
     replaced_files: int = 0
     replaced_rows: int = 0
@@ -128,6 +131,7 @@ class Report:
         replaced = replaced_text(self.replaced_rows, self.replaced_files, self.replaced_partitions)
         if replaced:
             lines.append(("replaced", f"{replaced}{self._how()}"))
+        lines += _merge_lines(self.upserts)
         if self.searched_files:
             lines.append(("searched", self._searched()))
         if self.outcome == "committed":
@@ -243,3 +247,12 @@ def replaced_text(rows: int, files: int, partitions: int) -> str:
 def replaced_by(record: Intent | Receipt) -> str:
     """Return what a post replaces, or has replaced; empty for nothing."""
     return replaced_text(record.removed_rows, record.removed_files, record.removed_partitions)
+
+
+def merged_by(record: Intent | Receipt | None) -> list[tuple[str, str]]:
+    """Return what an upsert does, or has done, as names and values; none for other modes."""
+    return _merge_lines(record.upserts if record else None)
+
+
+def _merge_lines(counts: MergeCounts | None) -> list[tuple[str, str]]:
+    return [("merged", counts.keys_text), ("rewrote", counts.files_text)] if counts else []

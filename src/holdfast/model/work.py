@@ -154,28 +154,30 @@ class Rewrite:
     kept_rows: int
     # The rows that stay, in a new file, or deletes of the others; None if all stay or all go.
     group: StagedGroup | None = None
+    # Which keys the rows that go have: see `ledger.key_hits`. Not in older ledgers.
+    hits: str = ""
 
     def to_json(self) -> str:
         """Return it as JSON text."""
         group = self.group.to_json() if self.group else None
-        return json.dumps([self.state, self.removed_rows, self.kept_rows, group])
+        return json.dumps([self.state, self.removed_rows, self.kept_rows, group, self.hits])
 
     @classmethod
     def from_json(cls, text: str) -> Rewrite:
-        """Read back what `to_json` gave.
+        """Read back what `to_json` gave; anything else is a RecordDamagedError."""
+        found = parse_typed(text.encode(), _RewriteJson)
+        group = found.group.group() if found.group else None
+        return cls(**{**msgspec.structs.asdict(found), "group": group})
 
-        Raises:
-            RecordDamagedError: It is something else.
-        """
-        state, removed, kept, group = parse_typed(
-            text.encode(), tuple[str, Count, Count, GroupJson | None]
-        )
-        return cls(
-            state=state,
-            removed_rows=removed,
-            kept_rows=kept,
-            group=group.group() if group else None,
-        )
+
+class _RewriteJson(msgspec.Struct, array_like=True):
+    """The same as it is stored."""
+
+    state: str
+    removed_rows: Count
+    kept_rows: Count
+    group: GroupJson | None
+    hits: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

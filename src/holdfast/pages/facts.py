@@ -10,7 +10,13 @@ from holdfast.engine.advice import Tone, standing_of, words_of_log
 from holdfast.engine.watch import Observation
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Body, Record, Seal, Stop, kind_of
-from holdfast.model.report import readable_amount, readable_size, readable_time, replaced_by
+from holdfast.model.report import (
+    merged_by,
+    readable_amount,
+    readable_size,
+    readable_time,
+    replaced_by,
+)
 from holdfast.model.work import TaskRecord
 from holdfast.pages.spread import Failures, FileSizes, Places, file_sizes_of, places_of
 from holdfast.pages.timeline import (
@@ -48,6 +54,8 @@ class Head:
     snapshot_id: int | None
     # What a run that has landed has replaced: "40 rows in 4 files".
     replaced: str = ""
+    # What an upsert has done, as names and values.
+    merged: Sequence[tuple[str, str]] = ()
 
 
 def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) -> Head:
@@ -76,6 +84,7 @@ def head_of(seen: Observation, summaries: Sequence[StartSummary], now: float) ->
         starts=len(summaries),
         snapshot_id=seen.receipt.snapshot_id if seen.receipt else None,
         replaced=replaced_by(seen.receipt) if seen.receipt else "",
+        merged=merged_by(seen.receipt),
     )
 
 

@@ -7,7 +7,7 @@ batches into staged files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol
@@ -135,8 +135,22 @@ class Keys(Protocol):
     def stretches(self) -> Sequence[tuple[pa.Scalar, pa.Scalar]]:
         """Between which values of the first column there are keys: disjoint, in order."""
 
+    @property
+    def rows(self) -> int:
+        """How many keys there are."""
+
     def found(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
         """Return for each row whether its key is among these; a key with NULL never is."""
+
+    def search(self, batches: Iterable[Sequence[pa.Array]]) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the number of each row's key, -1 if it is not among these.
+
+        Args:
+            batches: The key columns of rows; more of them may be asked for at a time.
+        """
+
+    def written_hits(self, numbers: npt.NDArray[np.int64]) -> str:
+        """Keep the numbers of keys that were found in a file, and return them as text."""
 
 
 class Outcome(Enum):
@@ -170,6 +184,8 @@ class Loss:
     # Files of which only some rows may go: each as a work item for a rewriter, by its state. The
     # change cannot be posted before these are in `Change.rewritten`.
     targets: Mapping[str, str] = field(default_factory=dict)
+    # Of `Change.rewritten`, what became of the files that lose rows.
+    used: Sequence[Rewrite] = ()
     handle: Any = None
 
 

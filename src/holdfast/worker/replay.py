@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.errors import (
+    ExecutorSetupError,
     HoldfastError,
     LedgerDamagedError,
     TableChangedError,
@@ -219,5 +220,9 @@ class RewritePlan:
         except UnsupportedTableError as error:
             facts = {"table": error.table, "what": error.what, "cure": error.cure}
             problem = TaskProblem(kind="table", host=socket.gethostname(), facts=facts)
+            return TaskReport(place=place, end="stopped", problem=problem, results=tuple(done))
+        except ExecutorSetupError as error:
+            facts = {"what": error.what, "cure": error.cure}
+            problem = TaskProblem(kind="setup", host=error.host, facts=facts)
             return TaskReport(place=place, end="stopped", problem=problem, results=tuple(done))
         return TaskReport(place=place, results=tuple(done))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.engine import resolve
+from holdfast.engine import base, large_index, resolve
 
 POISON = 3  # This row fails, whichever driver computes it.
 
@@ -63,6 +63,8 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         resolve._OLD_AFTER_S = 0.0  # noqa: SLF001 - a process of its own, which cannot wait for days.
     if order["is_merged"]:
         resolve._MERGED_FROM = 2  # noqa: SLF001 - or write hundreds of files.
+    if order["is_large"]:  # Few keys are divided and merged like very many.
+        base.SMALL_ROWS, large_index._BUCKET_BYTES = 0, 64  # noqa: SLF001
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(order["remote"]).create()
     run = hf.Run(

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from holdfast.engine import base
+from holdfast.engine import base, large_index
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
@@ -362,10 +362,15 @@ def test_files_that_cannot_be_rewritten_are_refused_before_a_row_is_paid_for(
 
 
 def test_too_many_keys_are_refused(made: Merged, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would not fit into a task's memory."""
-    monkeypatch.setattr(base, "_KEYS_MAX", 2)
-    with pytest.raises(UnsupportedTableError, match=r"3 rows are to be merged, .* takes 2"):
+    """No executor could search an index of them."""
+    monkeypatch.setattr(base, "SMALL_ROWS", 2)
+    monkeypatch.setattr(large_index, "KEYS_BYTES_MAX", 20)
+    with pytest.raises(UnsupportedTableError, match=r"take 0\.0 GB, and an upsert takes 0 GB"):
         made.start(1, 2, 3)
+    monkeypatch.setattr(large_index, "KEYS_BYTES_MAX", 30)
+    with pytest.raises(UnsupportedTableError, match="keys to be merged take"):
+        made.start(1, 2, 3, on="name", run_id="by name")
+    assert made.rows == OLD
 
 
 def test_a_damaged_index_is_an_error(made: Merged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.failpoints import failpoint
-from holdfast.model.work import StagedGroup, StagedTotals, sizes_of
+from holdfast.model.work import Rewrite, StagedGroup, StagedTotals, sizes_of
 from holdfast.sinks.base import Change, Loss, WriteMode
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.joined import Heads, NewManifests, joined_manifests
@@ -95,6 +95,8 @@ class _Chosen:
     # The files that stay and lose rows, and their deletes.
     touched: list[LiveFile] = field(default_factory=list)
     deletes: list[StagedGroup] = field(default_factory=list)
+    # What became of the files that lose rows.
+    used: list[Rewrite] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -182,6 +184,7 @@ class Losses:
             delete_files=deletes.files,
             carried_rows=found.carried_rows,
             writes=writes,
+            used=found.used,
             handle=Removal(
                 kept=kept,
                 rewritten=rewritten,
@@ -245,6 +248,7 @@ class Losses:
                         continue
                     if not known.removed_rows:
                         continue
+                    found.used.append(known)
                     if known.group and is_of_deletes(known.group):
                         found.touched.append(file)
                         found.deletes.append(known.group)

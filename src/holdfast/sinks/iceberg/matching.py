@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
@@ -146,14 +148,19 @@ class Matching:
         at = bisect.bisect_left(lasts, lower)
         return "some" if at < len(firsts) and firsts[at] <= upper else "none"
 
-    def matches(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Return for each row whether it has one of the keys.
+    def search(self, batches: Iterable[pa.RecordBatch]) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the number of each row's key; -1 for a row that has none of the keys.
 
         Args:
-            batch: The key columns, as `columns` fits them.
+            batches: The key columns, as `columns` fits them.
         """
         assert self.keys is not None  # noqa: S101 - tasks get them.
-        return pa.array(self.keys.found(batch.columns))
+        return self.keys.search(batch.columns for batch in batches)
+
+    def written_hits(self, numbers: npt.NDArray[np.int64]) -> str:
+        """Keep which keys the rows that go have: see `Keys.written_hits`."""
+        assert self.keys is not None  # noqa: S101 - tasks get them.
+        return self.keys.written_hits(numbers)
 
     def columns(
         self, names: NameMapping | None = None, constants: Mapping[int, Any] | None = None

@@ -183,6 +183,8 @@ class RewrittenFile:
     kept_rows: int
     # The new file, or the deletes; None if none was written, because no row was removed, or all.
     group: StagedGroup | None
+    # See `Rewrite.hits`.
+    hits: str = ""
 
 
 class RowTest(Protocol):
@@ -195,8 +197,15 @@ class RowTest(Protocol):
             FieldsDifferError: A column has a default that cannot be used.
         """
 
-    def matches(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Return for each row whether it goes, never NULL, given the columns that it looks at."""
+    def search(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Numbers]:
+        """Yield a number for each row: -1 if it stays, else that of the key that it has.
+
+        Args:
+            batches: The columns that it looks at. More of them may be asked for at a time.
+        """
+
+    def written_hits(self, numbers: Numbers) -> str:
+        """Keep the numbers of the rows that go, and return them as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +278,7 @@ class IcebergRewriter:
             removed_rows=done.removed_rows,
             kept_rows=done.kept_rows,
             group=done.group,
+            hits=done.hits,
         )
 
 
@@ -336,7 +346,8 @@ class FileRewriter:
                     group = self._written(source, judged, file, layout, own)
         except UnreadableFileError as error:
             raise self._refused(file, in_short(error)) from error
-        return RewrittenFile(removed_rows=judged.removed, kept_rows=kept, group=group)
+        hits = self._given.where.written_hits(judged.hits)
+        return RewrittenFile(removed_rows=judged.removed, kept_rows=kept, group=group, hits=hits)
 
     def _opened(self, file: TargetFile) -> ParquetSource:
         """Read a file's footer.
@@ -409,17 +420,22 @@ class FileRewriter:
             deleted = self._deletes.numbers(source.pinned)
         except InputChangedError as error:
             raise FileNotFoundError(str(error)) from error
-        judged, first = _Judged(), 0
-        for number, batches in source.groups(fit.wanted):
-            rows = source.pinned.group_rows[number]
-            is_live = _live(first, rows, deleted)
-            goes = np.zeros(rows, dtype=bool)
-            at = 0
-            for batch in batches:
-                goes[at : at + batch.num_rows] = self._given.where.matches(fit.fit(batch))
-                at += batch.num_rows
-            judged.add(is_live, goes)
-            first += rows
+        goes = np.zeros(file.rows, dtype=bool)
+        is_live = _live(0, file.rows, deleted)
+        rows = (fit.fit(batch) for _, batches in source.groups(fit.wanted) for batch in batches)
+        judged, first, hits = _Judged(), 0, []
+        for numbers in self._given.where.search(rows):
+            part = slice(first, first + len(numbers))
+            goes[part] = numbers >= 0
+            # A row that a delete hides is not replaced: it is in the table no more.
+            hits.append(numbers[goes[part] & is_live[part]])
+            first = part.stop
+        first = 0
+        for rows_of_group in source.pinned.group_rows:
+            part = slice(first, first + rows_of_group)
+            judged.add(is_live[part], goes[part])
+            first = part.stop
+        judged.hits = np.concatenate([judged.hits, *hits])
         return judged
 
     def _deleted(self, judged: _Judged, file: TargetFile, layout: Layout) -> StagedGroup:
@@ -537,6 +553,8 @@ class _Judged:
 
     removed: int = 0
     kept: list[int] = field(default_factory=list)
+    # The numbers of the keys that its rows which go have.
+    hits: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _rows: list[int] = field(default_factory=list)
     _bits: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     # Those that go: neither rows that stay, nor rows that were deleted before.

@@ -13,12 +13,13 @@ verdict costs rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
@@ -174,6 +175,15 @@ class Where:
         found = np.zeros(rows.num_rows, dtype=bool)
         found[numbered.filter(self._rows).column(_ROW).to_numpy()] = True
         return pa.array(found)
+
+    def search(self, batches: Iterable[pa.RecordBatch]) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield for each row 0 if it goes, else -1."""
+        for batch in batches:
+            yield np.where(np.asarray(self.matches(batch)), 0, -1)
+
+    def written_hits(self, _numbers: npt.NDArray[np.int64]) -> str:
+        """Keep nothing: a filter has no keys."""
+        return ""
 
     def outside(self, batch: pa.RecordBatch) -> Outside:
         """Return the rows that would stay if they were in the table: an overwrite refuses them.
