@@ -72,4 +72,11 @@ UPSERT_GUARDS = (
         after="        pass\n",
         test=f"{_KEYS} -k in_order",
     ),
+    Guard(
+        name="upsert: failed rows are merged when they are retried",
+        file="run.py",
+        before="        write = again.upsert if identity.on else again.append\n",
+        after="        write = again.append\n",
+        test="tests/unit/test_run.py -k verb_of_their_run",
+    ),
 )

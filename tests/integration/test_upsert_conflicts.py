@@ -474,7 +474,7 @@ def test_a_withdrawn_row_that_gets_another_key_leaves_the_old_keys_row_alone(
 
 def _keyed(key: int) -> Any:  # noqa: ANN401 - a transform.
     def transform(batch: pa.RecordBatch) -> dict[str, Any]:
-        ids = [key if one == 1 else 1001 for one in batch.column("source").to_pylist()]
+        ids = [key if row == 1 else 1001 for row in batch.column("source").to_pylist()]
         return {"id": pa.array(ids, pa.int64()), "p": pa.array([7] * len(ids), pa.int32())}
 
     return transform
