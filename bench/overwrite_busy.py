@@ -35,15 +35,15 @@ from bench.rounds import Times
 from bench.session import open_session, open_stack
 from holdfast.errors import CommitConflictError
 
-_FILES = 10_000
-_MANIFESTS = 10
+FILES = 10_000
+MANIFESTS = 10
 _ROWS_OF_A_PARTITION = 10
 _SECONDS = 300.0
 _EVERY_S = 2.0
 _WARM_UP = 2
 _SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.int32())])
 # What the other writer appends to: a partition that each overwrite replaces, and another.
-_CONTESTED, _LEFT_ALONE = 0, _FILES - 1
+CONTESTED, _LEFT_ALONE = 0, FILES - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,9 @@ class Overwrite:
     seconds: float
     posts: int = 0
     replaced_rows: int = 0
+    # Files that were read for rows to replace, and how many of them after a refused post.
+    searched_files: int = 0
+    searched_again: int = 0
     snapshot_id: int | None = None
 
 
@@ -64,17 +67,17 @@ def partitions_of(number: int) -> tuple[int, ...]:
     Raises:
         SystemExit: There are more overwrites than partitions for them.
     """
-    apart = _FILES // _MANIFESTS
+    apart = FILES // MANIFESTS
     if not 0 < number < apart - 1:
         raise SystemExit(f"overwrite {number} would replace what another has replaced")
-    return (_CONTESTED, *(number + apart * manifest for manifest in range(_MANIFESTS)))
+    return (CONTESTED, *(number + apart * manifest for manifest in range(MANIFESTS)))
 
 
 def rows_of(number: int) -> dict[int, set[int]]:
     """Return the ids that an overwrite puts into each partition."""
     found = {}
-    for at, partition in enumerate(partitions_of(number), number * (_MANIFESTS + 1)):
-        first = _FILES + at * _ROWS_OF_A_PARTITION
+    for at, partition in enumerate(partitions_of(number), number * (MANIFESTS + 1)):
+        first = FILES + at * _ROWS_OF_A_PARTITION
         found[partition] = set(range(first, first + _ROWS_OF_A_PARTITION))
     return found
 
@@ -84,7 +87,7 @@ class Replay:
     """The rows that a table must hold, worked out from its history."""
 
     ids: dict[int, set[int]] = field(
-        default_factory=lambda: {partition: {partition} for partition in range(_FILES)}
+        default_factory=lambda: {partition: {partition} for partition in range(FILES)}
     )
 
     def append(self, row_id: int, partition: int) -> None:
@@ -108,6 +111,7 @@ def problem(
     overwrites: Sequence[Overwrite],
     rival: Rival,
     found: Sequence[tuple[int, int]],
+    replay: Replay | None = None,
 ) -> str:
     """Return what is wrong with a table; empty if every row is where it must be.
 
@@ -116,9 +120,10 @@ def problem(
         overwrites: Those that were made.
         rival: The other writer.
         found: Partition and id of all rows of the table, in order.
+        replay: Follows the history; by default one of overwrites.
     """
     landed = {made.snapshot_id: made for made in overwrites if made.snapshot_id is not None}
-    replay = Replay()
+    replay = replay or Replay()
     for snapshot_id, summary in history:
         if (row := summary.get(ROW_PROPERTY)) is not None:
             replay.append(*rival.row(int(row)))
@@ -177,7 +182,7 @@ def figures(
     }
 
 
-class _Table:
+class BusyTable:
     """A table of many files, and overwrites of it."""
 
     def __init__(self, session: SparkSession, options: dict[str, str], folder: Path) -> None:
@@ -191,8 +196,8 @@ class _Table:
             f"CREATE TABLE lake.{self.name} (id bigint, part int) USING iceberg "
             "PARTITIONED BY (part) TBLPROPERTIES ('write.distribution-mode' = 'none')"
         )
-        apart = _FILES // _MANIFESTS
-        for first in range(0, _FILES, apart):
+        apart = FILES // MANIFESTS
+        for first in range(0, FILES, apart):
             rows = session.range(first, first + apart, 1, 2)
             rows.selectExpr("id", "cast(id AS int) AS part").writeTo(f"lake.{self.name}").append()
         self._check_files()
@@ -201,7 +206,7 @@ class _Table:
         """Replace partitions once; a refusal for good is recorded, not raised."""
         number = len(self.overwrites) + 1
         source = str(self._folder / f"{self.name}-{number}.parquet")
-        rows = [(row, part) for part, ids in rows_of(number).items() for row in sorted(ids)]
+        rows = [(row, part) for part, ids in self.rows_of(number).items() for row in sorted(ids)]
         columns = dict(zip(_SCHEMA.names, zip(*rows, strict=True), strict=True))
         pq.write_table(pa.table(columns, schema=_SCHEMA), source)
         run = hf.Run(
@@ -216,10 +221,9 @@ class _Table:
         started_at, started = time.time(), time.monotonic()
         landed: dict[str, int] = {}
         try:
-            report = run.overwrite_partitions(hf.scan_parquet(source, options={}), to=target)
-            landed = {
-                name: getattr(report, name) for name in ("posts", "replaced_rows", "snapshot_id")
-            }
+            report = self.write(run, hf.scan_parquet(source, options={}), target)
+            names = ("posts", "replaced_rows", "searched_files", "searched_again", "snapshot_id")
+            landed = {name: getattr(report, name) for name in names}
         except CommitConflictError as error:
             print(f"  {self.name} {number}: {error}", flush=True)
         made = Overwrite(
@@ -229,8 +233,16 @@ class _Table:
         self.overwrites.append(made)
         return made
 
-    def problem(self, rival: Rival) -> str:
-        """Return what is wrong with the table; empty if nothing is."""
+    def rows_of(self, number: int) -> Mapping[int, set[int]]:
+        """Return the ids that one of the runs writes, by partition."""
+        return rows_of(number)
+
+    def write(self, run: hf.Run, source: Any, target: hf.IcebergTable) -> hf.Report:  # noqa: ANN401
+        """Replace rows of the table by those of a scan."""
+        return run.overwrite_partitions(source, to=target)
+
+    def problem(self, rival: Rival, replay: Replay | None = None) -> str:
+        """Return what is wrong with the table, by a replay; empty if nothing is."""
         table = load_catalog("lake", **self._options).load_table(self.name)
         snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
         history = [
@@ -240,7 +252,7 @@ class _Table:
         ]
         self._session.catalog.refreshTable(f"lake.{self.name}")
         rows = self._session.sql(f"SELECT part, id FROM lake.{self.name}").collect()
-        return problem(history, self.overwrites, rival, sorted(map(tuple, rows)))
+        return problem(history, self.overwrites, rival, sorted(map(tuple, rows)), replay)
 
     def drop(self) -> None:
         """Drop the table with its files."""
@@ -249,8 +261,14 @@ class _Table:
     def _check_files(self) -> None:
         query = f"SELECT count(*) FROM lake.{self.name}."
         found = [self._session.sql(query + kind).collect()[0][0] for kind in ("files", "manifests")]
-        if found != [_FILES, _MANIFESTS]:
+        if found != [FILES, MANIFESTS]:
             raise SystemExit(f"the table has {found[0]} files in {found[1]} manifests")
+
+
+def rival_of(table: str, seconds: float) -> Rival:
+    """Return the other writer of a table."""
+    partitions = (CONTESTED, _LEFT_ALONE)
+    return Rival(table=table, seconds=seconds, every_s=_EVERY_S, partitions=partitions)
 
 
 def run() -> dict[str, Any]:
@@ -263,15 +281,10 @@ def run() -> dict[str, Any]:
     session = open_session(stack.spark_catalog_conf("lake"))
     with tempfile.TemporaryDirectory(prefix="holdfast-busy-") as folder:
         options = stack.rest_catalog_properties()
-        busy, quiet = (_Table(session, options, Path(folder)) for _ in range(2))
+        busy, quiet = (BusyTable(session, options, Path(folder)) for _ in range(2))
         for table in (busy, quiet) * _WARM_UP:
             table.overwrite()
-        rival = Rival(
-            table=busy.name,
-            seconds=_SECONDS,
-            every_s=_EVERY_S,
-            partitions=(_CONTESTED, _LEFT_ALONE),
-        )
+        rival = rival_of(busy.name, _SECONDS)
         child = start("bench.overwrite_rival", rival.arguments())
         try:
             while child.poll() is None:
@@ -290,7 +303,7 @@ def run() -> dict[str, Any]:
     pairs = list(zip(busy.overwrites, quiet.overwrites, strict=True))
     return {
         **figures(pairs, appended),
-        "files": _FILES,
-        "manifests": _MANIFESTS,
+        "files": FILES,
+        "manifests": MANIFESTS,
         "every_s": _EVERY_S,
     }

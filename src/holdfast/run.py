@@ -405,7 +405,7 @@ class Run:
         to: str | Target | None = None,
         **options: Any,  # noqa: ANN401 - those of `append`.
     ) -> Report:
-        """Retry the rows that failed, and append the result exactly once.
+        """Retry the rows that failed, and append the result exactly once; after `upsert`, merge it.
 
         This is a separate run with the id `<id>+retry`: it is safe to call again, and is committed
         separately from this run, which must have landed. A row that fails again fails the retry
@@ -443,7 +443,10 @@ class Run:
         )
         again._retry_of = self._run_id
         rows = self.quarantined().select("input.*")
-        return again.append(
+        if identity.on:  # Appended, a row would be beside the old one of its key.
+            options["on"] = identity.on
+        write = again.upsert if identity.on else again.append
+        return write(
             rows if identity.key else materialize(rows),  # Rows of a scan have no key.
             to=to or target_of(identity.table, identity.branch),
             key=identity.key or None,

@@ -225,4 +225,11 @@ UPSERT_GUARDS = (
         after="False",
         test=f"{_COUNTS} -k earlier_version",
     ),
+    Guard(
+        name="upsert: failed rows are merged when they are retried",
+        file="run.py",
+        before="        write = again.upsert if identity.on else again.append\n",
+        after="        write = again.append\n",
+        test="tests/unit/test_run.py -k verb_of_their_run",
+    ),
 )

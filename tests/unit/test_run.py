@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pydoc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,3 +127,34 @@ def test_a_store_that_cannot_be_used_is_named_with_its_origin(
         hf.Run("orders-1").status()
     with pytest.raises(SettingsError, match=r"^'folder' is neither"):
         hf.Run("orders-1", store="folder").status()
+
+
+def noting(called: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a method.
+    """Return a method that notes what it is given."""
+    return lambda _run, source, **given: called.update({name: (source, given)})
+
+
+@pytest.mark.parametrize(("on", "verb"), [((), "append"), (("id",), "upsert")])
+def test_failed_rows_are_retried_with_the_verb_of_their_run(
+    monkeypatch: pytest.MonkeyPatch, on: tuple[str, ...], verb: str
+) -> None:
+    """Rows of an upsert that are appended would be beside the old ones of their keys."""
+    identity = SimpleNamespace(table="lake.db.t", branch="main", key=("id",), on=on)
+    ledger = SimpleNamespace(
+        store="s3://lake/runs",
+        log=SimpleNamespace(receipt="landed"),
+        run_file=lambda: SimpleNamespace(identity=identity),
+    )
+    rows = SimpleNamespace(select=lambda _columns: "rows")
+    called: dict[str, Any] = {}
+    monkeypatch.setattr("holdfast.run.quarantine_chunks", lambda _ledger: ["chunk"])
+    monkeypatch.setattr("holdfast.run.active_session", lambda: None)
+    monkeypatch.setattr(hf.Run, "_known_ledger", lambda _run, _session: ledger)
+    monkeypatch.setattr(hf.Run, "quarantined", lambda _run: rows)
+    for name in ("append", "upsert"):
+        monkeypatch.setattr(hf.Run, name, noting(called, name))
+    hf.Run("r", store="s3://lake/runs").retry_quarantined(retries=1)
+    ((name, (source, given)),) = called.items()
+    assert (name, source) == (verb, "rows")
+    assert given.get("on", ()) == on
+    assert (given["key"], given["retries"]) == (("id",), 1)
