@@ -31,7 +31,7 @@ PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit \
-	check-workflows format 	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest public-api licences \
+	check-workflows format 	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest site public-api licences \
 	wheel release-check clean
 
 help: ## List the targets
@@ -153,6 +153,9 @@ plots: setup ## Draw the stored benchmark results for the documentation
 # ---- what is shipped --------------------------------------------------------------------------
 docs: setup ## Build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+site: setup ## Build the documentation as it is published: a sample report, the notebook, the plots
+	$(PYSPARK) $(BIN)/python -m dev.site $(ARGS)
 
 public-api: setup ## Accept a change of the public API: write tests/public_api.txt
 	$(BIN)/python -m dev.public_api
