@@ -30,8 +30,9 @@ IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit format \
-	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest wheel clean
+.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit \
+	check-workflows format 	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest site public-api licences \
+	wheel release-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -57,8 +58,9 @@ endif
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
 
-lock: ## Make requirements/dev.txt and lowest.txt (needs uv)
+lock: ## Make dev.txt, release.txt and lowest.txt in requirements/ (needs uv)
 	$(COMPILE) --python-version 3.11 requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) --python-version 3.11 requirements/release.in -o requirements/release.txt
 	$(COMPILE) --python-version 3.10 --resolution lowest-direct --all-extras \
 		pyproject.toml requirements/lowest.in -o requirements/lowest.txt
 
@@ -79,6 +81,9 @@ check-types:
 
 check-imports:
 	$(BIN)/lint-imports
+
+check-workflows: setup ## Lint .github/workflows with actionlint (needs go) and zizmor
+	dev/check_workflows.sh
 
 # In parallel with the others, so that both cores stay busy.
 check-unit:
@@ -149,10 +154,22 @@ plots: setup ## Draw the stored benchmark results for the documentation
 docs: setup ## Build the documentation into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+site: setup ## Build the documentation as it is published: a sample report, the notebook, the plots
+	$(PYSPARK) $(BIN)/python -m dev.site $(ARGS)
+
+public-api: setup ## Accept a change of the public API: write tests/public_api.txt
+	$(BIN)/python -m dev.public_api
+
+licences: setup ## Write docs/explanation/licences.md from what is installed
+	$(BIN)/python -m dev.licences
+
 wheel: setup ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
+release-check: setup ## Build, install and try what is released, as its users will: ARGS="--help"
+	$(BIN)/python -m dev.release_check $(ARGS)
+
 clean: ## Remove what builds and tests leave behind; keeps .venv
-	rm -rf build dist site spark-warehouse metastore_db derby.log \
+	rm -rf build dist release site spark-warehouse metastore_db derby.log \
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -94,6 +94,10 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
         with _installed("a Lance dataset", "lance"):
             from holdfast.sinks.lance import sink as lance  # noqa: PLC0415 - lance is optional.
 
+            if target.namespace is not None:  # Loading it takes a second.
+                from holdfast.sinks.lance.namespaces import located  # noqa: PLC0415
+
+                target = located(target, before_create if create is not None else None)
         return lance.open_sink(
             target,
             settings_under=settings_under,

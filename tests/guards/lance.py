@@ -9,7 +9,30 @@ _CLEANED = "tests/unit/sinks/lance/test_post.py"
 _ANSWERS = "tests/unit/sinks/lance/test_post.py"
 _CONTRACT = "tests/contract/test_lance_tables.py -k LocalFiles"
 
+_NAMESPACES = "tests/unit/sinks/lance/test_namespaces.py"
+
 LANCE_GUARDS = (
+    Guard(
+        name="Lance: a namespace that keeps a table's versions itself is not passed by",
+        file="sinks/lance/namespaces.py",
+        before="if found.managed_versioning:",
+        after="if False:",
+        test=_NAMESPACES,
+    ),
+    Guard(
+        name="Lance: keys of a namespace that expire are not taken for lasting ones",
+        file="sinks/lance/namespaces.py",
+        before="if _EXPIRES in vended:",
+        after="if False:",
+        test=_NAMESPACES,
+    ),
+    Guard(
+        name="Lance: a refused start makes no name known to a namespace",
+        file="sinks/lance/namespaces.py",
+        before="        before_create(_Unplaced(named))\n",
+        after="",
+        test=_NAMESPACES,
+    ),
     Guard(
         name="Lance: a post names all fragments, so nothing else may have come since",
         file="sinks/lance/post.py",

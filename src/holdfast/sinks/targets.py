@@ -60,12 +60,19 @@ class IcebergTable:
             )
 
 
+# By kind of namespace: what must be known to reach it.
+NAMESPACE_NEEDS = {"dir": "root", "rest": "uri"}
+
+
 @dataclass(frozen=True)
 class LanceTable:
-    """A Lance dataset, by its location.
+    """A Lance dataset, by its location or by its name in a namespace.
 
     Args:
-        uri: The dataset's location: `s3://bucket/folder/name.lance`, or an absolute path.
+        uri: The dataset's location: `s3://bucket/folder/name.lance`, or an absolute path. With
+            `namespace`, the table's name there: `texts`, or `ml.texts` in a namespace `ml`.
+        namespace: The settings of a Lance Namespace: `{"impl": "dir", "root": "s3://bucket/lance"}`
+            or `{"impl": "rest", "uri": "https://..."}`, and what else Lance takes for them.
         storage_options: Storage options in Lance's names (`aws_endpoint`, `aws_access_key_id`, ...)
             or in Iceberg's (`s3.endpoint`, ...). By default the session's `spark.holdfast.lance.*`,
             else the environment's credential chain.
@@ -73,20 +80,22 @@ class LanceTable:
         max_bytes_per_file: The most bytes in a fragment, if they are reached first.
 
     Raises:
-        SettingsError: A size is not a whole number of at least 1.
+        SettingsError: A size is not a whole number of at least 1, or the namespace cannot be used.
     """
 
     uri: str
     # These options hold credentials: never show them in a repr, a log or an error.
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, kw_only=True)
+    namespace: Mapping[str, Any] | None = field(default=None, repr=False, kw_only=True)
     max_rows_per_file: int = field(default=1024 * 1024, kw_only=True)
     max_bytes_per_file: int = field(default=1024**3, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Reject invalid sizes.
+        """Reject invalid sizes, and a namespace that cannot be used.
 
         Raises:
-            SettingsError: A size is not a whole number of at least 1.
+            SettingsError: A size is not a whole number of at least 1, or the namespace is of no
+                known kind or lacks its address, or the dataset is given by a location too.
         """
         refuse_below(
             1,
@@ -94,6 +103,8 @@ class LanceTable:
             max_rows_per_file=self.max_rows_per_file,
             max_bytes_per_file=self.max_bytes_per_file,
         )
+        if self.namespace is not None:
+            _refuse_namespace(self.uri, self.namespace)
 
     def __repr__(self) -> str:
         """Show the URI without its password, which is refused only when the dataset is opened."""
@@ -103,6 +114,28 @@ class LanceTable:
     def branch(self) -> str:
         """The only branch that is written."""
         return "main"
+
+
+def _refuse_namespace(name: str, settings: object) -> None:
+    """Refuse a namespace that cannot be reached, and a location in place of a name.
+
+    Raises:
+        SettingsError: As above. Values are not shown: they may hold a credential.
+    """
+    kind = settings.get("impl") if isinstance(settings, Mapping) else None
+    needed = NAMESPACE_NEEDS.get(kind) if isinstance(kind, str) else None
+    if not isinstance(settings, Mapping) or needed is None or not settings.get(needed):
+        raise SettingsError(
+            what=f"namespace= of {without_passwords(name)!r} has no impl of "
+            f"{' or '.join(NAMESPACE_NEEDS)}, or lacks its address",
+            cure='give {"impl": "dir", "root": "s3://bucket/lance"} or '
+            '{"impl": "rest", "uri": "https://..."}, and its other settings beside them',
+        )
+    if "/" in name or not all(name.split(".")):
+        raise SettingsError(
+            what=f"{without_passwords(name)!r} is no name in a namespace",
+            cure='give the name alone ("texts", or "ml.texts"), or the location without namespace=',
+        )
 
 
 Target = IcebergTable | LanceTable

@@ -36,7 +36,7 @@ EXTRA_OF = {
     "spark/": "spark",
     "worker/transforms": "spark",
 }
-PACKAGE_OF = {"IPython": "ipython", "lance": "pylance"}
+PACKAGE_OF = {"IPython": "ipython", "griffe": "griffelib", "lance": "pylance"}
 # Not installed by Holdfast; imported only if it is there.
 BROUGHT_BY_OTHERS = {
     "ipython": "a notebook runs on it",

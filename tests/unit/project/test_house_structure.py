@@ -62,6 +62,7 @@ ALONE = {
     "sinks.iceberg.snapshots": "with `sink` it would be a file of 790 lines",
     "sinks.lance.loss": "as for Iceberg",
     "sinks.lance.marks": "as for Iceberg",
+    "sinks.lance.namespaces": "loads slowly: `opening` imports it when a namespace is named",
     "sinks.lance.post": "with `sink` it would be a file of 730 lines",
     "sinks.lance.sink": "the format behind the protocol",
     "sinks.lance.writer": "the executor's half",
