@@ -35,7 +35,14 @@ from holdfast.ledger.parts import (
 from holdfast.model.records import Base, Identity, Indexed, PartReference, Rewritten
 from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Sink, TableView
-from holdfast.worker.key_index import SMALL_ROWS, Built, IndexPlan, KeyIndex, file_item
+from holdfast.worker.key_index import (
+    SMALL_ROWS,
+    Built,
+    FindPlan,
+    IndexPlan,
+    KeyIndex,
+    file_item,
+)
 from holdfast.worker.replay import RewritePlan
 
 
@@ -290,6 +297,10 @@ class Rewrites:
 _EXAMPLES = 3
 
 
+# How many files with keys of rows to delete one task looks up.
+_FILES_OF_AN_ITEM = 64
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexes:
     """Builds the index of a run's keys, or finds the one that was built."""
@@ -320,17 +331,53 @@ class Indexes:
                 continue
             if (known.work, known.meaning) == (work.name, meaning):
                 files = read_list(ledger.storage, ledger.layout, known.index, IndexFile)
-                return self._made(known.index.name, files)
+                return self._made(known.index.name, files, known.deleting)
         name = f"index-{ledger.ports.new_nonce()}"
         files = self._build(view, groups, name, work.name)
         part = write_list(ledger.storage, ledger.layout, f"{name}.parquet", files)
-        made = self._made(part.name, files)
-        ledger.log.append(Indexed(index=part, work=work.name, meaning=meaning, rows=made.rows))
-        return made
+        made = self._made(part.name, files, None)
+        deleting = self._deleting(view, groups, made, name)
+        ledger.log.append(
+            Indexed(index=part, work=work.name, meaning=meaning, rows=made.rows, deleting=deleting)
+        )
+        return self._made(part.name, files, deleting)
 
-    def _made(self, name: str, files: Sequence[IndexFile]) -> KeyIndex:
+    def _deleting(
+        self, view: TableView, groups: Sequence[StagedGroup], index: KeyIndex, name: str
+    ) -> PartReference | None:
+        """Find out which keys are those of rows to delete, to count what becomes of them.
+
+        Raises:
+            JobError: The job could not be run.
+        """
+        files = [file for group in groups if group.deleted_keys for file in group.with_keys]
+        if not files:
+            return None
+        plan = FindPlan(
+            reader=self.sink.key_reader(view, self.options.on_columns),
+            index=index,
+            limits=self.options.limits,
+        )
+        items = [
+            file_item((file.path, file.size_bytes) for file in files[at : at + _FILES_OF_AN_ITEM])
+            for at in range(0, len(files), _FILES_OF_AN_ITEM)
+        ]
+        with interruptible(lambda _reason: None):
+            reports = self.submitter.items(plan, items)
+        raise_problems(reports)
+        texts = {text for report in reports for text in report.results}
         ledger = self.ledger
+        return write_states(ledger.storage, ledger.layout, f"{name}-deleting.parquet", texts)
+
+    def _made(
+        self, name: str, files: Sequence[IndexFile], deleting: PartReference | None
+    ) -> KeyIndex:
+        ledger = self.ledger
+        texts: Iterable[str] = ()
+        if deleting is not None:
+            texts = read_states(ledger.storage, ledger.layout, deleting)
         return KeyIndex(
+            deleting=tuple(sorted(texts)),
             on=self.options.on_columns,
             name=name,
             files=tuple(files),

@@ -401,11 +401,14 @@ class Commit:
         if change.keys is None or any(one.removed_rows and not one.hits for one in used):
             return None
         texts = (rewrite.hits for rewrite in used)
-        matched = count_hits(ledger.storage, ledger.layout, texts, change.keys.rows)
+        found, deleted = count_hits(
+            ledger.storage, ledger.layout, texts, change.keys.rows, change.keys.deleting
+        )
         return MergeCounts(
-            matched=matched,
-            inserted=rows - matched,
-            doubled=change.loss.rows - matched,
+            matched=found - deleted,
+            inserted=rows - (found - deleted),
+            deleted=deleted,
+            doubled=change.loss.rows - found,
             searched_files=sum(part.records for part in self.log.rewritten),
             rewritten_files=len(used),
             carried_rows=sum(rewrite.kept_rows for rewrite in used),

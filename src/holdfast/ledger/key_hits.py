@@ -29,6 +29,7 @@ _INLINE_BYTES = 4096
 _PORTION_BYTES = 1 << 20
 
 _Numbers = npt.NDArray[np.int64]
+_Bits = npt.NDArray[np.uint8]
 
 
 class _HitsJson(msgspec.Struct):
@@ -128,16 +129,38 @@ def _decoded(data: bytes, hits: _HitsJson, keys: int) -> _Numbers:
     return found
 
 
-def count_hits(storage: Storage, layout: RunLayout, texts: Iterable[str], keys: int) -> int:
+def count_hits(
+    storage: Storage,
+    layout: RunLayout,
+    texts: Iterable[str],
+    keys: int,
+    among: Iterable[str] = (),
+) -> tuple[int, int]:
     """Return how many different keys were found, given the hits of several files.
 
-    A bit for each key is held, and the hits of one file at a time.
+    A bit or two for each key are held, and the hits of one file at a time.
+
+    Args:
+        storage: How the ledger is reached.
+        layout: Where its objects are.
+        texts: What `write_hits` returned for each of the files.
+        keys: How many keys there are.
+        among: The same for some of the keys.
+
+    Returns:
+        How many keys were found, and how many of `among` are among these.
 
     Raises:
         LedgerDamagedError: Hits are not there as they were written.
         StoreUnavailableError: The store did not answer.
     """
-    bits = np.zeros(-(-keys // 8), dtype=np.uint8)
+    found = _bits(storage, layout, texts, keys)
+    some = _bits(storage, layout, among, keys)
+    return _count(found), _count(np.bitwise_and(found, some, out=some))
+
+
+def _bits(storage: Storage, layout: RunLayout, texts: Iterable[str], keys: int) -> _Bits:
+    bits: _Bits = np.zeros(-(-keys // 8), dtype=np.uint8)
     for text in texts:
         numbers = read_hits(storage, layout, text, keys)
         if not len(numbers):
@@ -146,5 +169,9 @@ def count_hits(storage: Storage, layout: RunLayout, texts: Iterable[str], keys: 
         firsts = np.flatnonzero(np.diff(places, prepend=-1))
         masks = np.left_shift(1, numbers & 7).astype(np.uint8)
         bits[places[firsts]] |= np.bitwise_or.reduceat(masks, firsts)
+    return bits
+
+
+def _count(bits: _Bits) -> int:
     portions = (bits[at : at + _PORTION_BYTES] for at in range(0, len(bits), _PORTION_BYTES))
     return sum(int(np.unpackbits(portion).sum()) for portion in portions)

@@ -14,7 +14,7 @@ class MergeCounts:
     # New rows whose key is in the table, and those whose key is not.
     matched: Count
     inserted: Count
-    # Rows of the table that go beyond one for each of these keys.
+    # Rows of the table that go beyond one for each key.
     doubled: Count
     # Files whose rows were looked at, since the run began; of them, those that lose a row in this
     # post, and the rows of these that stay.
@@ -23,11 +23,14 @@ class MergeCounts:
     carried_rows: Count
     # How many posts of the run came before this one, each planned again.
     replans: Count
+    # Keys of rows to delete that are in the table. Not in older ledgers.
+    deleted: Count = 0
 
     @property
     def keys_text(self) -> str:
         """Say what became of keys: the same words wherever a person looks."""
         text = f"{self.matched:,} matched, {self.inserted:,} inserted"
+        text += f", {self.deleted:,} deleted" if self.deleted else ""
         return f"{text}, {self.doubled:,} doubled keys replaced" if self.doubled else text
 
     @property

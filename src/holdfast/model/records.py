@@ -398,6 +398,9 @@ class Indexed:
     rows: Count
     # Whether `index` lists pieces, of which the index is still to be made. Not in older ledgers.
     is_in_pieces: bool = False
+    # The part that lists which of the keys are only those of rows to delete, if there are any: see
+    # `ledger.key_hits`. Not in older ledgers.
+    deleting: PartReference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

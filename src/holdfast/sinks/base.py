@@ -149,6 +149,10 @@ class Keys(Protocol):
             batches: The key columns of rows; more of them may be asked for at a time.
         """
 
+    @property
+    def deleting(self) -> Sequence[str]:
+        """Which of the keys are those of rows to delete, as `written_hits` returns them."""
+
     def written_hits(self, numbers: npt.NDArray[np.int64]) -> str:
         """Keep the numbers of keys that were found in a file, and return them as text."""
 

@@ -65,6 +65,9 @@ class KeyIndex:
     files: tuple[IndexFile, ...]
     storage: Storage = field(repr=False)
     layout: RunLayout
+    # Which of the keys are those of rows to delete, as `written_hits` returns them. Only the driver
+    # has them.
+    deleting: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was read."""
@@ -216,6 +219,32 @@ class IndexPlan:
                 stretches=stretches_of(one_array(ordered.column(0))),
             )
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindPlan:
+    """The work of the job that finds keys of staged files in the index. Pickled on the driver."""
+
+    reader: KeyReaderSpec
+    index: KeyIndex
+    limits: Limits = DEFAULT_LIMITS
+
+    def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:  # noqa: ARG002 - a plan's arguments.
+        """Keep the numbers of the keys of each work item. Runs on an executor.
+
+        Raises:
+            LedgerDamagedError: The index lacks one of them.
+        """
+        reader, found = self.reader.open(), []
+        with io_runtime().bounded(self.limits.in_flight_bytes):
+            for item in (text for batch in batches for text in batch.column(0).to_pylist()):
+                keys = (batch.columns for batch in reader.keys(item))
+                places = np.concatenate([np.zeros(0, np.int64), *self.index.search(keys)])
+                if (places < 0).any():
+                    uri = self.index.layout.part(self.index.name)
+                    raise LedgerDamagedError(uri=uri, reason="it lacks keys of staged rows")
+                found.append(self.index.written_hits(places))
+        return TaskReport(place=place, results=tuple(found))
 
 
 def write_keys(storage: Storage, uri: str, keys: pa.Table) -> DigestingArrowFile:

@@ -130,6 +130,10 @@ def test_rows_are_updated_deleted_and_added(spec: PartitionSpec, tmp_path: Path)
     assert made.rows == without(OLD, 3, 106) | dict.fromkeys([2, 50, 105], "new")
     assert (report.rows, report.deleted_keys, report.replaced_rows) == (3, 3, 4)
     assert "3 keys, in the table or not" in str(report)
+    counts = report.upserts
+    assert counts is not None
+    assert (counts.matched, counts.inserted, counts.deleted, counts.doubled) == (2, 1, 2, 0)
+    assert "2 matched, 1 inserted, 2 deleted" in str(report)
     again = made.start(2, 3, 50, 105, 106, 400, deletes={3, 106, 400})
     assert (again.outcome, again.deleted_keys) == ("already_committed", 3)
 
@@ -345,7 +349,8 @@ def test_a_sweep_deletes_the_keys_and_nothing_that_is_live(made: Deleting) -> No
     rows = made.rows
     assert len(_key_files(made)) == 1
     swept = sweep(made.lake.ledger(), lambda _identity: made.lake.sink)
-    assert (swept.data_files, _key_files(made)) == (1, [])
+    # The keys, and the manifests of two rewritten files, which the post has joined.
+    assert (swept.data_files, _key_files(made)) == (3, [])
     assert made.rows == rows
     assert made.start(2, 3, 106, deletes={3, 106}).outcome == "already_committed"
 
