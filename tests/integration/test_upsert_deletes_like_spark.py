@@ -39,8 +39,7 @@ class Deletes(Merges):
             run = hf.Run(f"key-{at}", **self.ledger)
             # Whatever a row that deletes holds besides its key is not looked at.
             given = [
-                name if name in on else f"if(deleted, null, {name}) as {name}"
-                for name in columns
+                name if name in on else f"if(deleted, null, {name}) as {name}" for name in columns
             ]
             self.reports.append(
                 run.upsert(
