@@ -10,7 +10,7 @@ _KEYS = "tests/unit/worker/test_key_index.py"
 _DELETED, _WRITER = "sinks/iceberg/deleted_keys.py", "sinks/iceberg/writer.py"
 _DELETES = "tests/unit/engine/test_commit_upsert_deletes.py"
 _FLAGS = "tests/unit/sinks/iceberg/test_deleted_keys.py"
-_TASKS = "tests/unit/worker/test_rows_that_delete.py"
+_TASKS = "tests/unit/worker/test_task_rows_that_delete.py"
 
 UPSERT_GUARDS = (
     Guard(
