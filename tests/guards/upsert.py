@@ -9,10 +9,14 @@ _VALUES, _SEARCH, _BUCKETS = "worker/key_values.py", "worker/key_search.py", "wo
 _UPSERT = "tests/unit/engine/test_commit_upsert.py"
 _KEYS = "tests/unit/worker/test_key_index.py"
 _ROWS, _LOSS = "sinks/iceberg/rewrite_rows.py", "sinks/iceberg/loss.py"
-_DELETES = "sinks/iceberg/position_deletes.py"
+_POSITIONS = "sinks/iceberg/position_deletes.py"
 _BY_POSITION = "tests/unit/engine/test_commit_merge_on_read.py"
 _LARGE = "tests/unit/worker/test_key_buckets.py"
 _COUNTS = "tests/unit/engine/test_commit_upsert_large.py"
+_DELETED, _WRITER = "sinks/iceberg/deleted_keys.py", "sinks/iceberg/writer.py"
+_DELETES = "tests/unit/engine/test_commit_upsert_deletes.py"
+_FLAGS = "tests/unit/sinks/iceberg/test_deleted_keys.py"
+_TASKS = "tests/unit/worker/test_task_rows_that_delete.py"
 
 UPSERT_GUARDS = (
     Guard(
@@ -87,14 +91,14 @@ UPSERT_GUARDS = (
     ),
     Guard(
         name="position deletes: they have the partition of their file",
-        file=_DELETES,
+        file=_POSITIONS,
         before="        partition=of.partition,\n",
         after="        partition=Record(*[None for _ in range(len(of.partition))]),\n",
         test=f"{_BY_POSITION} -k get_deletes",
     ),
     Guard(
         name="position deletes: their bounds are the whole path",
-        file=_DELETES,
+        file=_POSITIONS,
         before="        upper_bounds={_PATH_ID: path, ",
         after='        upper_bounds={_PATH_ID: path[:15] + b"~", ',
         test=f"{_BY_POSITION} -k get_deletes",
@@ -231,5 +235,103 @@ UPSERT_GUARDS = (
         before="        write = again.upsert if identity.on else again.append\n",
         after="        write = again.append\n",
         test="tests/unit/test_run.py -k verb_of_their_run",
+    ),
+    Guard(
+        name="deletes: the index holds the keys of rows that delete",
+        file="engine/base.py",
+        before="for group in groups for file in group.with_keys]\n",
+        after="for group in groups for file in group.files]\n",
+        test=f"{_DELETES} -k updated_deleted",
+    ),
+    Guard(
+        name="deletes: a sweep takes the files of keys",
+        file="engine/cleanup.py",
+        before="landed.update(sizes_of(work.adds))",
+        after="landed.update(sizes_of(work.groups))",
+        test=f"{_DELETES} -k a_sweep_deletes",
+    ),
+    Guard(
+        name="deletes: only groups of rows are merged and published",
+        file="engine/resolve.py",
+        before="    groups = book.work.adds\n",
+        after="    groups = book.work.groups\n",
+        test=f"{_DELETES} -k updated_deleted",
+    ),
+    Guard(
+        name="deletes: a flag that is NULL deletes nothing",
+        file=_DELETED,
+        before="pc.fill_null(column, fill_value=False)",
+        after="pc.fill_null(column, fill_value=True)",
+        test=f"{_FLAGS} -k null_does_not",
+    ),
+    Guard(
+        name="deletes: a flag is boolean",
+        file=_DELETED,
+        before="        if not pa.types.is_boolean(column.type):\n",
+        after="        column = column.cast(pa.bool_(), safe=False)\n        if False:\n",
+        test=f"{_FLAGS} -k not_boolean",
+    ),
+    Guard(
+        name="deletes: the output has the flag once",
+        file=_DELETED,
+        before="        if len(found) != 1:\n",
+        after="        if not found:\n            return batch, batch[:0]\n        if False:\n",
+        test=f"{_FLAGS} -k column_once",
+    ),
+    Guard(
+        name="deletes: each answer says whether its row deletes",
+        file="worker/row_steps.py",
+        before="if deletes and any(deletes not in row for row in rows):\n",
+        after="if False:\n",
+        test=f"{_TASKS} -k does_not_say",
+    ),
+    Guard(
+        name="deletes: a job without the flag is refused before it runs",
+        file=_WRITER,
+        before="pa.field(self.delete_column, pa.bool_(), nullable=False)",
+        after="pa.field(self.delete_column, pa.bool_())",
+        test=f"{_TASKS} -k before_a_task_starts",
+    ),
+    Guard(
+        name="deletes: a row that deletes has a key",
+        file=_WRITER,
+        before="        self._refuse_null_keys(keys)\n",
+        after="",
+        test=f"{_FLAGS} -k has_a_key",
+    ),
+    Guard(
+        name="deletes: a column of the table is no flag",
+        file="sinks/iceberg/sink.py",
+        before="        if delete_column and delete_column in names:\n",
+        after="        if False:\n",
+        test=f"{_DELETES} -k column_of_that_name",
+    ),
+    Guard(
+        name="deletes: what a failed batch would delete is given up",
+        file=_WRITER,
+        before="            self._deleted.abandon()\n",
+        after="            pass\n",
+        test=f"{_FLAGS} -k gives_up",
+    ),
+    Guard(
+        name="deletes: each cut has a file of keys of its own",
+        file=_WRITER,
+        before="            self._deleted_cuts += 1\n",
+        after="            pass\n",
+        test=f"{_FLAGS} -k file_of_its_own",
+    ),
+    Guard(
+        name="deletes: files of keys are copied before they are old",
+        file="sinks/iceberg/snapshots.py",
+        before="zip(group.with_keys, target.with_keys, strict=True)",
+        after="zip(group.files, target.files, strict=True)",
+        test=f"{_DELETES} -k old_keys",
+    ),
+    Guard(
+        name="deletes: the flag is part of what a run is",
+        file="model/records.py",
+        before='            if now == then or field.name == "table":\n',
+        after='            if now == then or field.name in {"table", "delete_column"}:\n',
+        test=f"{_DELETES} -k runs_identity",
     ),
 )

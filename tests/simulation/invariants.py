@@ -241,10 +241,10 @@ def _whole_content(history: History, log: RunLog) -> list[str]:
     aside = _aside(history, log.intents[snapshot.mark.intent_number].staged)
     if aside is None:
         return found
-    gone = history.setting.deleting
-    if gone.intersection(ids):
-        found.append(f"rows {ids} have landed, of which {gone} delete")
-    if is_sure and sorted([*ids, *aside, *gone]) not in history.inputs:
+    deleting = history.setting.deleting
+    if deleting.intersection(ids):
+        found.append(f"rows {ids} have landed, of which {deleting} delete")
+    if is_sure and sorted([*ids, *aside, *deleting]) not in history.inputs:
         found.append(f"rows {ids} have landed, {aside} were set aside, of {history.setting.rows}")
     if set(aside) - history.setting.poison - history.setting.outside - {history.setting.flaky}:
         found.append(f"{aside} were set aside, but only {history.setting.poison} fail")

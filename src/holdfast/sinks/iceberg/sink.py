@@ -190,7 +190,8 @@ class IcebergSink(StagedFiles):
         if delete_column and delete_column in names:
             raise SettingsError(
                 what=f"delete_column={delete_column!r}, and {self._name} has a column of that name",
-                cure="let the output say under another name which rows delete",
+                cure="let the output say under another name which rows delete; if the table has "
+                "gained the column since the run began, rename it there",
             )
         return IcebergWriterSpec(
             table=self._name,
