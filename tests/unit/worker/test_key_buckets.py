@@ -281,7 +281,7 @@ def test_a_disk_without_room_is_an_error_that_names_it(
         with pytest.raises(ExecutorSetupError, match=r"(?s)no room at .*spark\.local\.dir"):
             list(made.search([[ids]]))
     usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr(key_search.shutil, "disk_usage", lambda _folder: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: usage)
     with pytest.raises(ExecutorSetupError, match="no room"):
         list(made.search([[ids]]))
     assert not list(disk.glob("holdfast-keys/*/*.arrow"))
