@@ -117,6 +117,20 @@ def test_a_start_after_a_kill_goes_on_with_the_pieces(
     assert report.upserts.searched_files == 2
 
 
+def test_more_rows_get_other_pieces(
+    made: Merged, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of the new ones are not in those of an earlier start."""
+    with killed_after(Indexed, monkeypatch):
+        made.start(3, 50)
+    jobs.clear()
+    report = made.start(3, 50, 305)
+    assert "pieces" in jobs
+    assert made.rows == OLD | dict.fromkeys([3, 50, 305], "new")
+    assert report.upserts is not None
+    assert (report.upserts.matched, report.upserts.inserted) == (2, 1)
+
+
 @pytest.mark.parametrize("what", ["gone", "damaged", "list"])
 def test_pieces_that_are_lost_are_made_again(
     what: str, made: Merged, jobs: list[str], monkeypatch: pytest.MonkeyPatch
