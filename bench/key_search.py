@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.engine.large_index import slot_bits
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import IndexFile, KeyPiece
 from holdfast.storage.objects import ObjectStorage
@@ -82,7 +83,7 @@ def _run(plan: IndexPlan | PiecePlan | BucketPlan, item: str) -> TaskReport:
     )
 
 
-def child(kind: str, keys: int, way: str) -> dict[str, float]:
+def child(kind: str, keys: int, way: str) -> None:
     """Build an index of one kind, and search with it."""
     folder = tempfile.mkdtemp()
     storage = ObjectStorage({})
@@ -90,27 +91,32 @@ def child(kind: str, keys: int, way: str) -> dict[str, float]:
     Path(folder, "r", "parts").mkdir(parents=True)
     reader = Keys(kind)
     began = time.process_time()
-    parts = {"reader": reader, "storage": storage, "layout": layout, "name": "index"}
     if way == "memory":
         key_index.SMALL_BYTES = 1 << 40
-        report = _run(IndexPlan(**parts), json.dumps([0, keys]))
+        whole = IndexPlan(reader=reader, storage=storage, layout=layout, name="index")
+        report = _run(whole, json.dumps([0, keys]))
         files = [Built.from_json(text).file for text in report.results]
     else:
         pieces = []
         for start in range(0, keys, 2_000_000):
             item = json.dumps([start, min(keys, start + 2_000_000)])
-            plan = PiecePlan(**parts, slot_bits=max(2, (keys // 32_768).bit_length()))
-            pieces += [KeyPiece.from_json(text) for text in _run(plan, item).results]
-        plan = BucketPlan(storage=storage, layout=layout, name="index", schema=reader.schema)
+            divide = PiecePlan(
+                reader=reader,
+                storage=storage,
+                layout=layout,
+                name="index",
+                slot_bits=slot_bits(keys),
+            )
+            pieces += [KeyPiece.from_json(text) for text in _run(divide, item).results]
+        merge = BucketPlan(storage=storage, layout=layout, name="index", schema=reader.schema)
         files = []
         for item in bucket_items(pieces, 8 * 1024 * 1024):
-            (text,) = _run(plan, item).results
+            (text,) = _run(merge, item).results
             files.append(Built.from_json(json.loads(text)[1]).file)
     built_s = time.process_time() - began
     built_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = [[file.to_json() for file in files if file], built_s, built_mb, folder]
     sys.stdout.write(json.dumps(found))
-    return {}
 
 
 def search(kind: str, folder: str, files: list[str]) -> None:

@@ -98,6 +98,7 @@ class CliLake:
         """Start a run, as a script does; by default on the Iceberg table."""
         sink = sink or self.make_table()
         view = sink.load()
+        chosen = WriteOptions(**options)
         identity = Identity(
             table=sink.name,
             table_uuid=view.uuid,
@@ -107,9 +108,10 @@ class CliLake:
             session_time_zone="UTC",
             ansi_mode="true",
             version="",
+            on=chosen.on_columns,
         )
         driver = Driver(ledger=self.ledger(run_id, ports), sink=sink, input=Unpinned(submitter))
-        return driver.write(view, identity, WriteOptions(**options))
+        return driver.write(view, identity, chosen)
 
     def start_and_die(self, run_id: str, submitter: MemorySubmitter, **options: Any) -> None:  # noqa: ANN401
         """Start a run in a process that is killed when its first task has ended."""

@@ -225,8 +225,8 @@ UPSERT_GUARDS = (
     Guard(
         name="upsert: a search that did not note its keys is not counted",
         file="engine/commit.py",
-        before="any(one.removed_rows and not one.hits for one in used)",
-        after="False",
+        before="is_known = all(rewrite.hits or not rewrite.removed_rows for rewrite in used)",
+        after="is_known = True",
         test=f"{_COUNTS} -k earlier_version",
     ),
     Guard(

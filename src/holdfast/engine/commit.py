@@ -398,7 +398,8 @@ class Commit:
         """
         ledger, used = self.ledger, change.loss.used
         # Earlier versions searched files without noting which keys they have.
-        if change.keys is None or any(one.removed_rows and not one.hits for one in used):
+        is_known = all(rewrite.hits or not rewrite.removed_rows for rewrite in used)
+        if change.keys is None or not is_known:
             return None
         texts = (rewrite.hits for rewrite in used)
         found, deleted = count_hits(

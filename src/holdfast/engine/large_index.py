@@ -7,7 +7,7 @@ has been lost since, both run again: the staged files hold the same keys.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.engine.interrupts import interruptible
@@ -24,6 +24,7 @@ from holdfast.sinks.base import KeyReaderSpec
 from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
 from holdfast.worker.key_index import Built, file_item
 from holdfast.worker.key_values import united_stretches
+from holdfast.worker.reports import TaskReport
 
 # More bytes of keys are refused. What a key takes in memory counts: its value, and for a text or
 # bytes of any length 8 more.
@@ -32,10 +33,12 @@ KEYS_BYTES_MAX = 32 * 10**9
 _ITEM_ROWS_MIN, _ITEM_ROWS_MAX = 500_000, 4_000_000
 # How many keys a slot has, about; slots are what one file of the index cannot be less than.
 _SLOT_ROWS = 32_768
-_SLOT_BITS_MIN, _SLOT_BITS_MAX = 2, 13
+_SLOT_BITS_MIN, _SLOT_BITS_MAX = 2, 11
 # How many bytes of keys one file of the index has, about; for very many keys more.
 _BUCKET_BYTES = 8 * 1024 * 1024
 _BUCKETS = 1024
+# How many characters the work items of one job have, about: Spark sends them with its plan.
+_ITEMS_CHARACTERS = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +146,12 @@ class LargeIndex:
             schema=self.reader.open().schema,
             limits=self.limits,
         )
-        with interruptible(lambda _reason: None):
-            reports = self.submitter.items(plan, items)
-        raise_problems(reports)
+        reports: list[TaskReport] = []
+        for some in _by_size(items):
+            with interruptible(lambda _reason: None):
+                done = self.submitter.items(plan, some)
+            raise_problems(done)
+            reports += done
         if damaged := [text for report in reports for text in report.damaged]:
             return [], damaged
         texts = [json.loads(text) for report in reports for text in report.results]
@@ -176,6 +182,18 @@ class LargeIndex:
 def slot_bits(rows: int) -> int:
     """Return how many bits of a hash tell slots apart."""
     return min(_SLOT_BITS_MAX, max(_SLOT_BITS_MIN, (rows // _SLOT_ROWS).bit_length()))
+
+
+def _by_size(items: Sequence[str]) -> Iterator[list[str]]:
+    """Yield work items in as many jobs as their size needs."""
+    some: list[str] = []
+    for item in items:
+        if some and sum(map(len, some)) + len(item) > _ITEMS_CHARACTERS:
+            yield some
+            some = []
+        some.append(item)
+    if some:
+        yield some
 
 
 def _items(files: Iterable[tuple[str, int, int]], rows: int, slots: int) -> list[str]:

@@ -40,7 +40,7 @@ from holdfast.worker.key_values import (
 from holdfast.worker.reports import TaskReport
 
 # How many bytes of keys one task holds to make a piece of them.
-_PIECE_BYTES = 32 * 1024 * 1024
+_PIECE_BYTES = 24 * 1024 * 1024
 _HASH_BITS = 64
 _DIGEST_BYTES = 32
 _EXAMPLES = 3
@@ -131,7 +131,7 @@ def _sealed(name: str, slot: int, keys: pa.RecordBatch) -> bytes:
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(stream, keys.schema, options=options) as writer:
         writer.write_batch(keys)
-    data = stream.getvalue().to_pybytes()
+    data: bytes = stream.getvalue().to_pybytes()
     return _digest(name, slot, data) + data
 
 
@@ -207,7 +207,12 @@ class BucketPlan:
             for text in (text for batch in batches for text in batch.column(0).to_pylist()):
                 number, slot, parts = json.loads(text)
                 try:
-                    keys = self._keys([_Part(*part, slot) for part in parts])
+                    keys = self._keys(
+                        [
+                            _Part(name, first, sizes, rows, slot)
+                            for name, first, sizes, rows in parts
+                        ]
+                    )
                 except LedgerDamagedError as error:  # What it was made of is still there.
                     damaged.append(f"{error.uri}: {error.reason}")
                     continue

@@ -48,8 +48,8 @@ from holdfast.worker.reports import TaskReport
 
 _EXAMPLES = 3
 # Keys that one task sorts, and each worker process holds, in its memory: see ADR 0029.
-SMALL_ROWS = 2_000_000
-SMALL_BYTES = 128 * 1024 * 1024
+SMALL_ROWS = 1_000_000
+SMALL_BYTES = 32 * 1024 * 1024
 
 
 # ---- The index: its files, and which stretches of values they hold

@@ -58,7 +58,7 @@ _PORTION_BYTES = 24 * 1024 * 1024
 _ROW_BYTES = 48
 # How many files one process fetches at a time.
 _FETCHED = 2
-# An index of this executor that nobody has searched for so long is deleted before another comes.
+# An index that has not been searched for so long is deleted before another comes.
 _UNUSED_S = 3600.0
 _FOLDER = "holdfast-keys"
 _SPARKS_FOLDERS = "SPARK_LOCAL_DIRS"

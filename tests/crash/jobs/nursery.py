@@ -64,7 +64,7 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
     if order["is_merged"]:
         resolve._MERGED_FROM = 2  # noqa: SLF001 - or write hundreds of files.
     if order["is_large"]:  # Few keys are divided and merged like very many.
-        base.SMALL_ROWS, large_index._BUCKET_BYTES = 0, 64  # noqa: SLF001
+        base.SMALL_ROWS, large_index._BUCKET_BYTES = 0, 64  # type: ignore[attr-defined]  # noqa: SLF001
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(order["remote"]).create()
     run = hf.Run(

@@ -54,6 +54,24 @@ def test_a_run_that_replaces_rows_says_so(
     assert "replace" not in first
 
 
+def test_what_an_upsert_has_counted_is_shown_afterwards(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of the report, and for programs, from the ledger alone."""
+    monkeypatch.setenv("COLUMNS", "200")
+    lake.start("first", MemorySubmitter(range(7)))
+    report = lake.start("again", MemorySubmitter(range(5, 8)), mode="upsert", on="id")
+    merged = "merged 2 matched, 1 inserted"
+    rewrote = "rewrote 1 searched, 1 rewritten, 5 rows carried over"
+    for text in (" ".join(str(report).split()), said(lake, capsys, "status", "again")):
+        assert merged in text
+        assert rewrote in text
+    found = facts(lake, capsys, "status", "again")["upserts"]
+    assert (found["matched"], found["inserted"], found["doubled"]) == (2, 1, 0)
+    assert "2 matched, 1 inserted; files: 1 searched" in said(lake, capsys, "inspect", "again")
+    assert facts(lake, capsys, "status", "first")["upserts"] is None
+
+
 def test_a_damaged_ledger_is_one_line_of_the_list(
     lake: CliLake, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,16 @@ def test_rows_take_the_place_of_those_with_their_key(
     assert jobs.count("buckets") > 2
 
 
+def test_many_files_are_sorted_in_several_jobs(
+    made: Merged, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark sends the work items of a job with its plan."""
+    monkeypatch.setattr(large_index, "_ITEMS_CHARACTERS", 200)
+    made.start(*range(600, 640), 3)
+    assert made.rows == OLD | dict.fromkeys([3, *range(600, 640)], "new")
+    assert jobs.count("buckets") > 2
+
+
 def test_keys_that_are_doubled_are_refused(made: Merged, jobs: list[str]) -> None:
     """However far apart their rows are."""
     rows = [1, 2, *range(50, 90), 1001, 2002, 2001]
@@ -105,6 +115,20 @@ def test_a_start_after_a_kill_goes_on_with_the_pieces(
     assert report.upserts is not None
     assert (report.upserts.matched, report.upserts.inserted) == (2, 1)
     assert report.upserts.searched_files == 2
+
+
+def test_more_rows_get_other_pieces(
+    made: Merged, jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of the new ones are not in those of an earlier start."""
+    with killed_after(Indexed, monkeypatch):
+        made.start(3, 50)
+    jobs.clear()
+    report = made.start(3, 50, 305)
+    assert "pieces" in jobs
+    assert made.rows == OLD | dict.fromkeys([3, 50, 305], "new")
+    assert report.upserts is not None
+    assert (report.upserts.matched, report.upserts.inserted) == (2, 1)
 
 
 @pytest.mark.parametrize("what", ["gone", "damaged", "list"])
@@ -217,15 +241,16 @@ def test_doubled_keys_and_those_of_several_files_are_counted_once(
 def test_a_row_that_a_delete_hides_is_not_matched(tmp_path: Path) -> None:
     """It is in the table no more."""
     made = Merged.table_of(tmp_path, UNPARTITIONED_PARTITION_SPEC)
-    path = min(made.files)
+    files = made.lake.table.inspect.files().to_pylist()
+    path = max(files, key=lambda file: int(file["record_count"]))["file_path"]
     ids = made.lake.table.scan().to_arrow()["id"].to_pylist()
     delete_positions(made.lake.table, {path: [0, 1]})
     left = made.lake.table.scan().to_arrow()["id"].to_pylist()
     hidden = sorted({id_ for id_ in ids if id_ is not None} - set(left))
     report = made.start(*hidden, *[id_ for id_ in left if id_ is not None][:2])
-    assert hidden
+    assert hidden == [0, 1]
     assert report.upserts is not None
-    assert (report.upserts.matched, report.upserts.inserted) == (2, len(hidden))
+    assert (report.upserts.matched, report.upserts.inserted) == (2, 2)
 
 
 def test_a_search_of_an_earlier_version_is_not_counted(

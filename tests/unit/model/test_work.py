@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from holdfast.model.coverage import Coverage, InputSums, Span
-from holdfast.model.work import StagedGroup, StagedTotals, TaskRecord, Work
+from holdfast.model.stored import RecordDamagedError
+from holdfast.model.work import Rewrite, StagedGroup, StagedTotals, TaskRecord, Work
 from tests.fakes.memory_writer import staged_group
 from tests.fakes.task_ledgers import group_of, record
 
@@ -281,3 +282,15 @@ def test_a_staged_group_survives_json() -> None:
     """The driver reads what a task reported."""
     group = staged_group("a")
     assert StagedGroup.from_json(group.to_json()) == group
+
+
+def test_what_became_of_a_file_survives_json_of_every_version() -> None:
+    """Earlier versions did not note which keys they found."""
+    rewrite = Rewrite(
+        state="s", removed_rows=2, kept_rows=1, group=staged_group("a"), hits='{"keys":2}'
+    )
+    assert Rewrite.from_json(rewrite.to_json()) == rewrite
+    assert Rewrite.from_json('["s", 1, 2, null]') == Rewrite(state="s", removed_rows=1, kept_rows=2)
+    for damaged in ("[]", '["s", -1, 2, null]', '["s", 1, 2, null, 3]', "{}"):
+        with pytest.raises(RecordDamagedError):
+            Rewrite.from_json(damaged)
