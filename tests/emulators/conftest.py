@@ -33,7 +33,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     server = dict(report.user_properties).get("emulator")
     test = report.nodeid.rpartition("::")[2].partition("[")[0]
     if test in COLUMNS and isinstance(server, tuple) and report.when == "call":
-        outcome = "known not to" if hasattr(report, "wasxfail") else report.outcome
+        why = getattr(report, "wasxfail", "").removeprefix("reason: ")
+        outcome = f"refused: {why}" if why else report.outcome
         _results.setdefault(server, {})[test] = outcome
 
 

@@ -33,7 +33,7 @@ _STARTS_WITHIN_S, _ANSWERS_WITHIN_S = 90.0, 30.0
 _COMMANDS = {
     "fake-gcs-server": (
         "{folder}/fake-gcs-server -scheme http -host 127.0.0.1 -port {port} -backend memory "
-        "-external-url http://127.0.0.1:{port} -log-level error"
+        "-external-url http://127.0.0.1:{port} -public-host 127.0.0.1:{port} -log-level error"
     ),
     "azurite": (
         "{folder}/node_modules/.bin/azurite-blob --inMemoryPersistence --silent "

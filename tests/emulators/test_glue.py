@@ -18,7 +18,8 @@ import pytest
 
 from holdfast.storage.objects import ObjectStorage
 from tests.emulators.cloud_lake import CloudLake
-from tests.emulators.glue_server import GlueServer, glue_server
+from tests.emulators.front import running
+from tests.emulators.glue_server import GlueServer
 from tests.emulators.servers import CACHE, Emulator, emulator
 from tests.fakes.memory_submitter import MemorySubmitter
 
@@ -58,7 +59,7 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 @pytest.fixture
 def glue(moto: Emulator) -> Iterator[GlueServer]:
     """Run what compares versions in front of moto."""
-    with glue_server(moto.uri) as found:
+    with running(GlueServer(moto.uri)) as found:
         yield found
 
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ import pytest
 from holdfast.ledger.store import create_once, probe_store
 from holdfast.storage import objects
 from holdfast.storage.objects import ObjectStorage
-from holdfast.storage.port import AlreadyThereError
+from holdfast.storage.port import AlreadyThereError, StorageError
 from tests.emulators.cloud_lake import CloudLake
+from tests.emulators.front import running
+from tests.emulators.gcs_server import GcsServer
 from tests.emulators.servers import (
     ACCOUNT,
     ACCOUNT_KEY,
@@ -43,7 +46,11 @@ def server(
 ) -> Iterator[Emulator]:
     """Run an emulator for the module."""
     with emulator(request.param, tmp_path_factory.mktemp("logs")) as found:
-        yield found
+        if found.name == "azurite":
+            yield found
+            return
+        with running(GcsServer(found.uri)) as front:
+            yield replace(found, uri=front.uri)
 
 
 @pytest.fixture
@@ -100,15 +107,22 @@ def test_an_object_is_created_once(lake: CloudLake) -> None:
 
 
 def test_a_long_listing_has_each_name_once(
-    lake: CloudLake, monkeypatch: pytest.MonkeyPatch
+    lake: CloudLake, server: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it is read in parallel, from names on: here after the first 40 names."""
+    """Also where it is read in parallel, from names on: here after the first 40 names.
+
+    A server that cannot do it is noticed: a listing without some names would lose records.
+    """
     for name, value in (("_PAGE", 20), ("_FIRST_PAGES", 2), ("_RANGES", 3), ("_RANGE_PAGES", 1)):
         monkeypatch.setattr(objects, name, value)
     storage = ObjectStorage()
     names = {f"{lake.root}/many/{group}/{number:04d}" for group in "ab" for number in range(75)}
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda uri: create_once(storage, uri, b"x", sleep=time.sleep), sorted(names)))
+    if server.name == "fake-gcs-server":
+        with pytest.raises(StorageError, match="does not list names in order"):
+            list(storage.walk(f"{lake.root}/many"))
+        pytest.xfail("the emulator ignores start-after")
     assert sorted(uri for uri, _ in storage.walk(f"{lake.root}/many")) == sorted(names)
     storage.delete(names)
     assert lake.objects("many") == set()
