@@ -31,7 +31,7 @@ PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit \
-	check-workflows format 	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest site public-api licences \
+	check-workflows format 	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest emulators site public-api licences \
 	wheel release-check clean
 
 help: ## List the targets
@@ -122,6 +122,11 @@ slow: setup ## Tests that take over a minute each (need the stack and `make exam
 hostile: setup ## What other writers can do to a table, on every catalog; CI draws one for each
 	HOLDFAST_CATALOGS=all $(PYSPARK) $(BIN)/python -m pytest $(IN_LANES) \
 		-m hostile $(ARGS)
+
+emulators: setup ## Run on emulators of GCS, Azure and AWS Glue (needs go, npm); writes docs/versions.md
+	dev/emulators.sh
+	HOLDFAST_WRITE_VERSIONS=1 HOLDFAST_REQUIRE_STACK=1 \
+		$(BIN)/python -m pytest -m emulator tests/emulators $(ARGS)
 
 nightly: ## What CI samples, in full: guards, crashes, models, histories, versions, hostile tables
 	dev/nightly.sh $(STEPS)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What CI only samples, in full: `make nightly`. Needs what `make setup` and `make stack` need, uv,
-# and spin for the models (apt-get install spin).
+# spin for the models (apt-get install spin), and go and npm for the emulators.
 #
-#   dev/nightly.sh [STEP…]     all steps, or some: models lowest matrix guards simulate fuzz hostile
-#                              slow crash
+#   dev/nightly.sh [STEP…]     all steps, or some: models lowest matrix guards simulate fuzz emulators
+#                              hostile slow crash
 #
 # HISTORIES and FUZZ_MINUTES set how much is tried, SEED the seed; ARGS_CRASH goes to
 # `make crash`, ARGS_GUARDS to `make guards`, ARGS_MODELS to spec/check.sh. Each step's output goes
@@ -16,7 +16,7 @@ export HOLDFAST_CACHE="${HOLDFAST_CACHE:-$HOME/.cache/holdfast}"
 PATH="$PATH:$HOLDFAST_CACHE/uv/bin" # Where CI installs it if there is no other.
 # A server that does not run is a failure here, not a reason to skip its tests.
 export HOLDFAST_REQUIRE_STACK=1
-known=(models lowest matrix guards simulate fuzz hostile slow crash)
+known=(models lowest matrix guards simulate fuzz emulators hostile slow crash)
 with_stack=" hostile slow crash "
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=("${known[@]}")
@@ -33,6 +33,7 @@ run_step() {
     guards) make guards ARGS="${ARGS_GUARDS:-}" ;;
     simulate) make simulate N="${HISTORIES:-200000}" ARGS="--seed $SEED" ;;
     fuzz) make fuzz MINUTES="${FUZZ_MINUTES:-10}" SEED="$SEED" ;;
+    emulators) make emulators ;;
     hostile) make hostile ARGS="${ARGS_HOSTILE:-}" ;;
     slow) make slow ARGS="${ARGS_SLOW:-}" ;;
     crash) make crash ARGS="${ARGS_CRASH:-}" ;;
