@@ -44,6 +44,8 @@ BROUGHT_BY_OTHERS = {
 }
 # Installed by `make example-envs`, into environments of their own.
 OF_EXAMPLES = {"airflow", "dagster", "safetensors", "tokenizers"}
+# Installed by `make emulators`, with moto.
+OF_EMULATORS = {"boto3"}
 
 # Private names of other packages that Holdfast calls or overrides. They may change in any minor
 # version: such a package has an upper bound, and docs/explanation/dependencies.md names them.
@@ -150,7 +152,7 @@ def test_developers_get_each_package_that_a_file_imports() -> None:
         for folder in ("src", "tests", "bench", "dev", "examples")
         for file in ROOT.glob(f"{folder}/**/*.py")
         for package in packages_of(file)
-        if package not in {*installed, *BROUGHT_BY_OTHERS, *OF_EXAMPLES}
+        if package not in {*installed, *BROUGHT_BY_OTHERS, *OF_EXAMPLES, *OF_EMULATORS}
     }
     assert missing == set()
 

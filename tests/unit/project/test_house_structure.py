@@ -64,7 +64,6 @@ ALONE = {
     "sinks.lance.marks": "as for Iceberg",
     "sinks.lance.namespaces": "loads slowly: `opening` imports it when a namespace is named",
     "sinks.lance.post": "with `sink` it would be a file of 730 lines",
-    "sinks.lance.sink": "the format behind the protocol",
     "sinks.lance.writer": "the executor's half",
     "sources.iceberg": "imports PyIceberg: `opening` imports it when it is needed",
     "sources.lance": "imports Lance: `opening` imports it when it is needed",
