@@ -178,7 +178,8 @@ def test_two_specs_in_one_snapshot(target: Merged) -> None:
     """Each delete has its file's spec; Spark's DELETE and upkeep work after it."""
     target.sql(
         "ALTER TABLE {t} DROP PARTITION FIELD p",
-        "INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, 9 FROM VALUES (1001L), (1201L), (1202L) v(id)",
+        "INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, 9 "
+        "FROM VALUES (1001L), (1201L), (1202L) v(id)",
     )
     before = target.lake.rows("t").localCheckpoint()
     report = target.merge()
