@@ -71,6 +71,13 @@ def _last_index(
     return _index(indexes, view, groups, replace(work, name=known[-1].work) if known else work)
 
 
+def _index_of_rows(
+    indexes: Indexes, view: TableView, groups: Sequence[StagedGroup], work: PartReference
+) -> KeyIndex:
+    """Act as an index that holds only the keys of rows that are written."""
+    return _index(indexes, view, [group for group in groups if not group.deleted_keys], work)
+
+
 def _state_without_keys(path: str, others: Iterable[str]) -> str:
     """Act as a table for which a file that was searched stays searched, whatever the keys."""
     return _state_of(path, [other for other in others if not other.startswith("index-")])
@@ -85,6 +92,7 @@ FILTERED_GUARDS: dict[str, Callable[[], list[Any]]] = {
     "spared matches": lambda: [mock.patch.object(FilteredTable, "loss", _loss_of_added_rows)],
     "rewritten files there": lambda: [mock.patch.object(Rewrites, "known", _all_known)],
     "index of the work": lambda: [mock.patch.object(Indexes, "of", _last_index)],
+    "keys to delete": lambda: [mock.patch.object(Indexes, "of", _index_of_rows)],
     "keys in the state": lambda: [
         mock.patch.object(filtered_table, "state_of", _state_without_keys)
     ],

@@ -15,6 +15,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.types import BooleanType, LongType, NestedField, StringType
 
+from holdfast.engine import resolve
 from holdfast.engine.cleanup import abort, sweep
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
@@ -25,6 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
+from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Intent, Seal
 from holdfast.model.report import Report
 from holdfast.model.work import StagedGroup
@@ -313,8 +315,6 @@ def _stop_with_chunks(made: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _kill(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
-    from holdfast.ledger.run_log import RunLog  # noqa: PLC0415
-
     append = RunLog.append
 
     def killed(log: Any, body: Any) -> Any:  # noqa: ANN401
@@ -371,8 +371,6 @@ def test_keys_that_are_lost_before_the_index_is_built_are_computed_again(
     made: Deleting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files of keys are asked for before they are read."""
-    from holdfast.ledger.run_log import RunLog  # noqa: PLC0415
-
     append = RunLog.append
     lost: list[StagedGroup] = []
 
@@ -442,8 +440,6 @@ def test_many_groups_are_merged_without_the_keys(
     made: Deleting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is merged are manifests; keys are none."""
-    from holdfast.engine import resolve  # noqa: PLC0415
-
     monkeypatch.setattr(resolve, "_MERGED_FROM", 2)
     submitter = MemorySubmitter(*([id_, id_ + 1000] for id_ in range(6)))
 

@@ -97,6 +97,8 @@ class DeletingRows:
             )
             for rows, flag in parts
         ]
+        if len(flagged) == 1:  # Most often; joining would copy it.
+            return flagged[0]
         return pa.concat_batches(flagged or [pa.RecordBatch.from_pylist([], schema=self.stored)])
 
     def split(self, stored: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
