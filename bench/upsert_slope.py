@@ -8,7 +8,7 @@ size; half are new, beside these. Every size has the same hits in the same files
 Each size is a job in a process of its own. Its first upsert warms it up; the peak of each Python
 worker and of the driver's Python is the kernel's own (VmHWM). Bytes are those of answers to GET for
 the table's files, counted by a proxy. Takes the sizes (1,4,16), the rows of the first size, the
-merged rows, and how rows are replaced (`copy-on-write`).
+merged rows, and how rows are replaced (`merge-on-read`).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def run(
     sizes: str = _SIZES,
     rows: str = str(ROWS),
     merged: str = str(_MERGED),
-    write_mode: str = "copy-on-write",
+    write_mode: str = "merge-on-read",
 ) -> dict[str, Any]:
     """Measure and return the figures."""
     stack, numbers = open_stack(), sorted(int(size) for size in sizes.split(","))

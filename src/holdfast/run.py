@@ -444,7 +444,7 @@ class Run:
         again._retry_of = self._run_id
         rows = self.quarantined().select("input.*")
         if identity.on:  # Appended, a row would be beside the old one of its key.
-            options["on"] = identity.on
+            options |= {"on": identity.on, "delete_column": identity.delete_column or None}
         write = again.upsert if identity.on else again.append
         return write(
             rows if identity.key else materialize(rows),  # Rows of a scan have no key.

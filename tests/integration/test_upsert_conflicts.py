@@ -395,7 +395,8 @@ def test_a_staged_file_that_is_gone_is_computed_again(
 
 def take_a_rewritten_file(target: Any, change: Change) -> None:  # noqa: ANN401 - a MergeTarget.
     """Delete a file that the search has written, and append."""
-    unlink(target, change.loss.handle.added[0].files[0].path)
+    handle = change.loss.handle
+    unlink(target, (*handle.added, *handle.deletes)[0].files[0].path)
     target.sql(INSERT)
 
 

@@ -17,7 +17,10 @@ from tests.integration.replace_desk import Mode, Target
 KEYS = (0, 1, 2, 3, 1000, 1001, 1005, 1102, 9001)
 _OTHERS = f"id NOT IN {KEYS}"
 # How files lose the rows that go, and the arguments that ask for it.
-WRITES: Mapping[str, Mapping[str, Any]] = {"copy-on-write": {}}
+WRITES: Mapping[str, Mapping[str, Any]] = {
+    "copy-on-write": {},
+    "merge-on-read": {"write_mode": "merge-on-read"},
+}
 
 MERGES = tuple(
     Mode(name=f"upsert, {name}", verb="upsert", stays=_OTHERS, options={"on": "id", **how})

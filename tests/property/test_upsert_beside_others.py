@@ -35,7 +35,10 @@ from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.iceberg_tables import Lake, new_table
 from tests.fakes.memory_submitter import MemorySubmitter
 
-WRITES: dict[str, dict[str, Any]] = {"copy-on-write": {}}
+WRITES: dict[str, dict[str, Any]] = {
+    "copy-on-write": {},
+    "merge-on-read": {"write_mode": "merge-on-read"},
+}
 Row = tuple[Any, Any, str]
 _KEYS = 24
 _PREFIX = "longer than the bounds of a column "

@@ -140,6 +140,7 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
 ) -> None:
     """Rows of an upsert that are appended would be beside the old ones of their keys."""
     identity = SimpleNamespace(table="lake.db.t", branch="main", key=("id",), on=on)
+    identity.delete_column = "gone" if on else ""
     ledger = SimpleNamespace(
         store="s3://lake/runs",
         log=SimpleNamespace(receipt="landed"),
@@ -157,4 +158,5 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
     ((name, (source, given)),) = called.items()
     assert (name, source) == (verb, "rows")
     assert given.get("on", ()) == on
+    assert given.get("delete_column") == ("gone" if on else None)
     assert (given["key"], given["retries"]) == (("id",), 1)
