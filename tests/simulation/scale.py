@@ -6,8 +6,10 @@ What the product does only for large jobs or after days happens in small jobs an
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -49,7 +51,6 @@ def scaled_down(setting: Setting) -> Iterator[None]:
         (key_search, "io_runtime", lambda: _INLINE),
         # What another history has read does not count.
         (key_index, "_last_read", ((), None)),
-        (key_search, "_private", None),
         # An actor that waits for another one's lock would wait for ever.
         (key_search, "_locked", lambda *_args, **_named: contextlib.nullcontext(enter_result=True)),
         (takeover, "_POLL_S", 5.0),
@@ -67,6 +68,9 @@ def scaled_down(setting: Setting) -> Iterator[None]:
     if "catalog outage" in setting.others:  # Otherwise no outage is long enough to give up.
         values.append((commit, "_UNKNOWN_MAX", 3))
     with contextlib.ExitStack() as patches, warnings.catch_warnings():
+        if setting.has_large_index:  # A disk of its own.
+            folder = patches.enter_context(tempfile.TemporaryDirectory())
+            values.append((key_search, "_private", Path(folder)))
         for module, name, value in values:
             patches.enter_context(mock.patch.object(module, name, value))
         warnings.simplefilter("ignore")

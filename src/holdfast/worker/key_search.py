@@ -11,6 +11,7 @@ over the index finds all of them. Values are compared only where hashes are the 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import fcntl
@@ -68,7 +69,7 @@ _TRIES = 3
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 # Where a process puts an index if Spark does not say where; deleted when the process ends.
-_private: tempfile.TemporaryDirectory[str] | None = None
+_private: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -358,8 +359,9 @@ def _own_folder() -> Path:
     """Return a folder of this process alone."""
     global _private  # noqa: PLW0603 - one for each process.
     if _private is None:
-        _private = tempfile.TemporaryDirectory(prefix=f"{_FOLDER}-")
-    return Path(_private.name)
+        _private = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}-"))
+        atexit.register(shutil.rmtree, _private, ignore_errors=True)
+    return _private
 
 
 def _delete_unused(parent: Path, name: str) -> None:
