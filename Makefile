@@ -30,13 +30,14 @@ IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types check-imports check-unit \
-	check-workflows format 	stack stack-stop example-envs test slow hostile nightly crash bench plots docs test-matrix test-lowest emulators site public-api licences \
-	wheel release-check clean
+.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types \
+	check-imports check-workflows check-unit format stack stack-stop example-envs test slow hostile \
+	emulators nightly crash bench plots docs test-matrix test-lowest site public-api licences wheel \
+	release-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
-		| awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+		| awk -F'\t' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 
 # ---- the environment --------------------------------------------------------------------------
 setup: $(VENV)/.setup-done ## Create .venv, or bring it up to date

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints .github/workflows: with actionlint, which go installs into HOLDFAST_CACHE, and with zizmor
+# Lints .github: with actionlint, which go installs into HOLDFAST_CACHE, and with zizmor
 # as strictly as it can be. Neither asks the network what is there now, so that a result can be had
 # again. `make check-workflows` runs it.
 set -euo pipefail
@@ -14,4 +14,4 @@ if [ ! -x "$folder/actionlint" ]; then
 fi
 "$folder/actionlint" -no-color
 echo "actionlint $version: no findings"
-.venv/bin/zizmor --offline --quiet --no-progress --strict-collection --persona auditor .github/workflows
+.venv/bin/zizmor --offline --quiet --no-progress --strict-collection --persona auditor .github
