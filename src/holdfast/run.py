@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from holdfast.columns import ColumnVerbs
 from holdfast.engine.claim import Prepared, prepare
 from holdfast.engine.cleanup import Aborted, Swept, abort, sweep
 from holdfast.engine.options import (
@@ -51,7 +52,7 @@ from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 from holdfast.writing import Writing
 
 
-class Run:
+class Run(ColumnVerbs):
     """One exactly-once write, identified by an id that stays the same across retries.
 
     Args:

@@ -16,7 +16,7 @@ from holdfast.model.records import Identity
 from holdfast.model.report import Report
 from holdfast.opening import CURE_OF_CREATE, open_table, refuse_on_lance
 from holdfast.progress.watching import shown
-from holdfast.sinks.base import Sink, TableView, WriterSpec
+from holdfast.sinks.base import RowsMovedError, Sink, TableView, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, Target
 from holdfast.spark import SparkSession
@@ -34,6 +34,8 @@ class Writing:
     sink: Sink
     view: TableView
     identity: Identity
+    # Adds rows of the table to the input, if they are input.
+    extend: Callable[[Ledger, RowsMovedError], None] | None = None
 
     @classmethod
     def prepare(  # noqa: PLR0913 - the user's choices, and how they are opened.
@@ -122,6 +124,7 @@ class Writing:
             input=given,
             prepared=prepared,
             check_output=check_output,
+            extend=self.extend,
         )
         tasks = partial(spark.tasks_running, given.session)
         try:

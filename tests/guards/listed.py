@@ -478,8 +478,8 @@ GUARDS = (
     Guard(
         name="finished ranges of a scan are left out",
         file="engine/scan_input.py",
-        before="        return self._pins.whole.minus(_finished(finished))\n",
-        after="        return self._pins.whole\n",
+        before="        return self.pins.whole.minus(_finished(finished))\n",
+        after="        return self.pins.whole\n",
         test="tests/unit/engine/test_scan_input.py",
     ),
     Guard(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.model.coverage import Span
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
 from holdfast.model.work import Merge, Rewrite, StagedGroup
@@ -25,6 +26,9 @@ ColumnPath = tuple[str, ...]
 # The columns that may be missing from the output: they are filled with NULL. None means all of
 # them.
 MayLack = frozenset[ColumnPath] | None
+
+# The number of an input row, beside the output of a task whose output are values for these rows.
+NUMBER_COLUMN = "__holdfast_row"
 
 
 class TaskWriter(Protocol):
@@ -135,6 +139,21 @@ class Keys(Protocol):
         """Return for each row whether its key is among these; a key with NULL never is."""
 
 
+class RowsMovedError(Exception):
+    """Rows of the table have no value yet, because others have changed the table."""
+
+    def __init__(self, version: int, rows: Mapping[int, Sequence[Span]]) -> None:
+        """Say which rows are left to do.
+
+        Args:
+            version: The version of the table that they are in.
+            rows: Positions, by the number of a fragment.
+        """
+        super().__init__(version, rows)
+        self.version = version
+        self.rows = rows
+
+
 class Outcome(Enum):
     """How a post ended, as far as its answer shows."""
 
@@ -167,8 +186,9 @@ class Loss:
 
 
 # Which of a table's rows go: none, all, those of the partitions that the added rows are in, those
-# for which a filter is true, or those with the key of an added row.
-Removes = Literal["nothing", "all", "partitions", "where", "keys"]
+# for which a filter is true, or those with the key of an added row. "columns": no row goes, and the
+# added rows are values for rows that are there.
+Removes = Literal["nothing", "all", "partitions", "where", "keys", "columns"]
 # A filter as the user gave it: a string, or triples.
 Filter = str | Sequence[Any]
 
@@ -188,6 +208,8 @@ class Change:
     # The key columns, if rows go by their keys; and the keys, once all of them are known.
     on: tuple[str, ...] = ()
     keys: Keys | None = None
+    # The numbers of input rows that failed, if the added rows are values for rows that are there.
+    failed: Sequence[Span] = ()
     # What became of files whose rows were looked at, by state.
     rewritten: Mapping[str, Rewrite] = field(default_factory=dict)
     # What that is in the table that the post builds on: see `Sink.loss`.

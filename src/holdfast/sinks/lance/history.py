@@ -58,6 +58,8 @@ class Step:
     # The version that a rollback went back to.
     restored: int | None
     properties: Mapping[str, str]
+    # The files of the rows that an append added.
+    added: frozenset[str] = frozenset()
 
     @property
     def lets_pass(self) -> bool:
@@ -223,6 +225,21 @@ class History:
             return None
         return present[self.dataset.version]
 
+    def added_since(self, base: int) -> frozenset[str]:
+        """Return the files of rows that were appended after a version, as far as history shows it.
+
+        Args:
+            base: The version.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        found: set[str] = set()
+        for version in range(base + 1, self.dataset.version + 1):
+            with contextlib.suppress(GoneError):
+                found |= self.step(version).added
+        return frozenset(found)
+
     def opened(self, version: int) -> lance.LanceDataset:
         """Return the dataset as of a version.
 
@@ -244,7 +261,9 @@ class History:
         if found is None:
             raise GoneError
         operation = found.operation
+        fragments = operation.fragments if type(operation).__name__ == "Append" else ()
         return Step(
+            added=frozenset(file.path for fragment in fragments for file in fragment.files),
             kind=type(operation).__name__,
             restored=getattr(operation, "version", None),
             properties=dict(found.transaction_properties or {}),
