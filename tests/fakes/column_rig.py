@@ -106,6 +106,10 @@ class ColumnRig:
         table = rows_of(ids)
         lance.write_dataset(table.select(self.names(table.schema.names)), self.uri, mode="append")
 
+    def compact(self) -> None:
+        """Compact the dataset, as another writer does."""
+        self.dataset().optimize.compact_files()
+
     def names(self, names: Sequence[str]) -> list[str]:
         """Return those of the names that the dataset has."""
         return [name for name in names if name in self.dataset().schema.names]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,53 @@ def spans_in(positions: Positions) -> list[Span]:
     firsts = np.concatenate(([0], breaks))
     lasts = np.concatenate((breaks, [len(positions)])) - 1
     return [(int(positions[a]), int(positions[b]) + 1) for a, b in zip(firsts, lasts, strict=True)]
+
+
+# ---- Stable row ids: which row of one fragment is which row of another
+
+ROW_ID = "_rowid"
+_CREATED, _UPDATED = "_row_created_at_version", "_row_last_updated_at_version"
+
+
+@dataclass(frozen=True, slots=True)
+class RowIds:
+    """The live rows of a fragment, sorted by their stable ids."""
+
+    ids: Positions
+    positions: Positions
+    # The versions that have added and last changed each row.
+    created: Positions
+    updated: Positions
+
+    @classmethod
+    def of(cls, fragment: Any) -> RowIds:  # noqa: ANN401 - LanceFragment.
+        """Read them; the dataset must have stable row ids."""
+        columns = [_CREATED, _UPDATED]
+        found = fragment.scanner(
+            columns=columns, with_row_id=True, with_row_address=True
+        ).to_table()
+        ids = np.asarray(found[ROW_ID]).astype(np.int64)
+        order = np.argsort(ids, kind="stable")
+        first = fragment.fragment_id << _POSITION_BITS
+        positions = np.asarray(found[_ADDRESS]).astype(np.int64) - first
+        versions = (np.asarray(found[name]).astype(np.int64)[order] for name in columns)
+        return cls(ids[order], positions[order], *versions)
+
+    def only(self, positions: Positions) -> RowIds:
+        """Return some of the rows."""
+        chosen = np.isin(self.positions, positions)
+        return RowIds(
+            self.ids[chosen], self.positions[chosen], self.created[chosen], self.updated[chosen]
+        )
+
+    def places_of(self, others: Positions) -> Positions:
+        """Return where each of these ids is in this list; -1 if it is not."""
+        if not len(self.ids):
+            return np.full(len(others), -1)
+        places = np.minimum(np.searchsorted(self.ids, others), len(self.ids) - 1)
+        found: Positions = np.where(self.ids[places] == others, places, -1)
+        return found
+
+    def unchanged_since(self, version: int) -> npt.NDArray[np.bool_]:
+        """Return which rows were there in a version, with the values that they have now."""
+        return (self.created <= version) & (self.updated <= version)

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata
 
-from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError, TableMissingError
 from holdfast.failpoints import failpoint
 from holdfast.model.coverage import Span
 from holdfast.model.lasting import lasts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.stored import Count, parse_typed
+from holdfast.model.stored import parse_typed
 from holdfast.model.work import Rewrite, StagedFile, StagedGroup
-from holdfast.reading.lance_rows import Positions, live_positions
+from holdfast.reading.lance_rows import Positions, RowIds, live_positions
 from holdfast.sinks.base import NUMBER_COLUMN, MayLack
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.lance.dataset import DatasetPlace
@@ -246,6 +247,20 @@ _ROW_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
+class AssemblyPart:
+    """Pinned rows of a fragment, and where their values are."""
+
+    # The number of the fragment's first row, the fragment, and the version it was pinned in.
+    base: int
+    fragment: int
+    version: int
+    # Path, rows and bytes of each file with values.
+    files: tuple[tuple[str, int, int], ...]
+    # The positions of rows that failed.
+    failed: tuple[Span, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assembly:
     """One fragment, and where the values of its rows are."""
 
@@ -254,26 +269,16 @@ class Assembly:
     fragment: int
     version: int
     rows: int
-    # The path of each file, the number of the fragment's first row in it, and its rows and bytes.
-    sources: tuple[tuple[str, Count, Count, Count], ...]
-    # The rows that failed.
-    failed: tuple[Span, ...]
+    parts: tuple[AssemblyPart, ...]
+    # If not 0: the fragment holds rows of others, known by their ids, and rows that were added
+    # after this version have no value.
+    since: int
     # Whether rows without a new value keep the one that they have.
     keeps: bool
 
     def to_json(self) -> str:
         """Return it as the text of a work item."""
-        return json.dumps(
-            {
-                "state": self.state,
-                "fragment": self.fragment,
-                "version": self.version,
-                "rows": self.rows,
-                "sources": self.sources,
-                "failed": self.failed,
-                "keeps": self.keeps,
-            }
-        )
+        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,13 +326,24 @@ class Assembler:
             ) from cause
 
     def _rewrite(self, work: Assembly) -> Rewrite:
-        dataset = self.columns.place.open(work.version)
-        fragment = dataset.get_fragment(work.fragment)
-        if fragment is None or fragment.physical_rows != work.rows:
+        fragment = self._fragment(work.fragment, work.version)
+        if fragment.physical_rows != work.rows:
             raise FileNotFoundError(work.state)
-        sources = [self._source(work, *source) for source in work.sources]
         live = live_positions(fragment)
-        order = _Order(work, [source.positions for source in sources], live)
+        has_value = np.zeros(work.rows, dtype=bool)
+        ids = RowIds.of(fragment) if work.since else None
+        if ids is not None:
+            has_value[ids.positions[ids.created > work.since]] = True
+        sources: list[_Source] = []
+        for part in work.parts:
+            places = _Places(work, part, ids, self._fragment)
+            for start, stop in part.failed:
+                failed = places.of(np.arange(start, stop))
+                has_value[failed[failed >= 0]] = True
+            sources += [
+                self._source(work, part, path, rows, places) for path, rows, _ in part.files
+            ]
+        order = _Order(work, [source.positions for source in sources], live, has_value)
         failpoint("before-column-file")
         stream = FragmentStream(self.columns.place, self.columns.schema, self.columns.how)
         try:
@@ -344,14 +360,30 @@ class Assembler:
         group = self.columns.group(made, facts, self.columns.schema.names)
         return Rewrite(state=work.state, removed_rows=0, kept_rows=work.rows, group=group)
 
-    def _source(self, work: Assembly, path: str, base: int, rows: int, _size: int) -> _Source:
+    def _fragment(self, number: int, version: int) -> Any:  # noqa: ANN401 - LanceFragment.
+        """Return a fragment of a version.
+
+        Raises:
+            FileNotFoundError: The version is gone.
+        """
+        try:
+            found = self.columns.place.open(version).get_fragment(number)
+        except TableMissingError as error:
+            raise FileNotFoundError(f"version {version}") from error
+        if found is None:
+            raise FileNotFoundError(f"fragment {number} of version {version}")
+        return found
+
+    def _source(
+        self, work: Assembly, part: AssemblyPart, path: str, rows: int, places: _Places
+    ) -> _Source:
         numbers = LanceFileReader(path, self._options, columns=[NUMBER_COLUMN])
         found = numbers.read_all(batch_size=_WINDOW_ROWS).to_table()[NUMBER_COLUMN].to_numpy()
-        positions = found.astype(np.int64) - base
-        if len(positions) != rows or positions.min() < 0 or positions.max() >= work.rows:
+        pinned = found.astype(np.int64) - part.base
+        if len(pinned) != rows or pinned.min() < 0:
             raise self._damaged(work, f"{path} does not hold its rows")
         reader = LanceFileReader(path, self._options, columns=self.columns.schema.names)
-        return _Source(reader, positions)
+        return _Source(reader, places.of(pinned))
 
     def _batches(
         self,
@@ -362,8 +394,9 @@ class Assembler:
         live: Positions,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the values of all rows, in order: NULL for rows without one."""
-        size = sum(source[3] for source in work.sources)
-        row_bytes = max(_ROW_BYTES, size // max(1, sum(source[2] for source in work.sources)))
+        files = [file for part in work.parts for file in part.files]
+        size = sum(size_bytes for _, _, size_bytes in files)
+        row_bytes = max(_ROW_BYTES, size // max(1, sum(rows for _, rows, _ in files)))
         window = max(1, min(_WINDOW_ROWS, _WINDOW_BYTES // row_bytes))
         for first in range(0, work.rows, window):
             stop = min(work.rows, first + window)
@@ -403,26 +436,70 @@ class Assembler:
         return LedgerDamagedError(uri=where, reason=reason)
 
 
+class _Places:
+    """Where pinned rows are in the fragment that is put together."""
+
+    def __init__(
+        self,
+        work: Assembly,
+        part: AssemblyPart,
+        ids: RowIds | None,
+        fragment: Callable[[int, int], Any],
+    ) -> None:
+        """Look up the rows' ids, if these are what they are known by."""
+        self._rows = work.rows
+        self._places: Positions | None = None
+        if ids is None or part.fragment == work.fragment:
+            return
+        then = fragment(part.fragment, part.version)
+        pinned = RowIds.of(then)
+        found = pinned.places_of(ids.ids)
+        is_same = (found >= 0) & ids.unchanged_since(part.version)
+        self._places = np.full(then.physical_rows, -1)
+        self._places[pinned.positions[found[is_same]]] = ids.positions[is_same]
+
+    def of(self, positions: Positions) -> Positions:
+        """Return the place of each pinned row; -1 for rows that are not there any more.
+
+        Raises:
+            LedgerDamagedError: A position is not in the pinned fragment.
+        """
+        size = self._rows if self._places is None else len(self._places)
+        if len(positions) and int(positions.max()) >= size:
+            raise LedgerDamagedError(uri="a column file", reason="it holds rows of no fragment")
+        return positions if self._places is None else self._places[positions]
+
+
 class _Order:
     """Which value belongs to which row of a fragment."""
 
-    def __init__(self, work: Assembly, sources: Sequence[Positions], live: Positions) -> None:
+    def __init__(
+        self,
+        work: Assembly,
+        sources: Sequence[Positions],
+        live: Positions,
+        has_value: npt.NDArray[np.bool_],
+    ) -> None:
         """Sort the values by their rows.
+
+        Args:
+            work: The fragment.
+            sources: The row of each value, by file; -1 for values that are not needed.
+            live: The rows that are not deleted.
+            has_value: The rows that need none.
 
         Raises:
             LedgerDamagedError: A row has two values, or a live row has none.
         """
         self._positions = positions = np.concatenate([*sources, np.array([], dtype=np.int64)])
-        self._order = np.argsort(positions, kind="stable")
+        order = np.argsort(positions, kind="stable")
+        self._order = order[positions[order] >= 0]
         self._sorted = positions[self._order]
         self._starts = np.cumsum([0, *(len(source) for source in sources)])
         where = f"fragment {work.fragment} of version {work.version}"
         if np.any(np.diff(self._sorted) == 0):
             raise LedgerDamagedError(uri=where, reason="a row has two values")
-        has_value = np.zeros(work.rows, dtype=bool)
-        has_value[positions] = True
-        for start, stop in work.failed:
-            has_value[start:stop] = True
+        has_value[self._sorted] = True
         if not work.keeps and not has_value[live].all():
             lacks = int((~has_value[live]).sum())
             raise LedgerDamagedError(uri=where, reason=f"{lacks} rows have no value")

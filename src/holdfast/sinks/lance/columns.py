@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,13 @@ from holdfast.errors import (
     TableChangedError,
     UnsupportedTableError,
 )
-from holdfast.model.coverage import PinnedFile, Pins, Span
+from holdfast.model.coverage import Pins, Span
 from holdfast.model.work import StagedGroup
 from holdfast.reading.lance_rows import (
     TOMBSTONE,
-    Positions,
+    all_field_ids,
     field_ids,
     live_positions,
-    spans_in,
     state_of,
 )
 from holdfast.sinks.base import (
@@ -46,13 +45,15 @@ from holdfast.sinks.lance.column_files import (
     COLUMN,
     AssemblerSpec,
     Assembly,
+    AssemblyPart,
     ColumnPlace,
     ColumnWriterSpec,
 )
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.fields import fitted, numbers_in_dataset, with_fields
-from holdfast.sinks.lance.history import GoneError, History
+from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.marks import mark_changes, metadata_of
+from holdfast.sinks.lance.placing import Placed, Placing, within
 from holdfast.sinks.lance.post import Post, with_metadata
 from holdfast.sinks.lance.sink import LanceSink, place_of
 from holdfast.sinks.staged import MARK_NOTE, mark_text
@@ -73,15 +74,6 @@ class ColumnWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What is known of a fragment: the pinned rows of it, and their staged values."""
-
-    base: int
-    file: PinnedFile
-    groups: tuple[StagedGroup, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Fill:
     """What the post changes: fragments with one more file, by number; and the schema."""
 
@@ -93,6 +85,8 @@ class LanceColumnSink(LanceSink):
     """One Lance dataset, of which columns are computed."""
 
     work: ColumnWork | None = None
+    # How many rows others had appended when the loss was computed.
+    _appended: int = 0
 
     @property
     def place(self) -> DatasetPlace:
@@ -133,6 +127,9 @@ class LanceColumnSink(LanceSink):
         """
         work = self._work
         there = set(view.handle.dataset.schema.names)
+        if lacks := [name for name in work.pins.schema.names if name not in there]:
+            change = f"column {lacks[0]!r}, which the transform gets, was dropped or renamed"
+            raise TableChangedError(table=self.name, change=change)
         if work.is_update:
             fields = view.handle.dataset.schema
             for column in work.schema:
@@ -193,30 +190,39 @@ class LanceColumnSink(LanceSink):
         """
         history: History = view.handle
         dataset, work = history.dataset, self._work
-        known = _known_of(work.pins, change.adds)
-        read = field_ids(dataset.lance_schema, work.pins.schema.names)
         schema = dataset.lance_schema if work.is_update else with_fields(dataset, work.schema)
         own = field_ids(schema, work.schema.names)
-        if missing := self._moved(history, known, read):
-            raise RowsMovedError(dataset.version, missing)
+        placing = Placing(
+            history=history,
+            pins=work.pins,
+            groups=_by_base(change.adds),
+            read=field_ids(dataset.lance_schema, work.pins.schema.names),
+        )
+        placing.run()
+        if placing.missing:
+            raise RowsMovedError(dataset.version, placing.missing)
+        self._appended = sum(placed.appended for placed in placing.placed.values())
         fragments: dict[int, FragmentMetadata] = {}
         targets: dict[str, str] = {}
         writes: dict[str, int] = {}
         for fragment in dataset.get_fragments():
-            metadata = fragment.metadata
-            parts = known.get(state_of(metadata, read), ())
-            groups = [group for part in parts for group in part.groups]
-            if not groups:
-                continue  # It is new, or no row of it has a value.
-            whole = groups[0] if len(groups) == 1 else None
+            placed = placing.placed[fragment.fragment_id]
+            groups = [group for part in placed.parts for group in part.groups]
+            if not placed.parts:
+                continue
+            if not groups and not placed.since:
+                self._refuse_lost(fragment, placed, change.failed)
+                continue
+            whole = groups[0] if len(groups) == 1 and not placed.since else None
             if whole is None or not _column_facts(whole)["is_whole"]:
-                assembly = self._assembly(view, metadata, parts, change.failed, own)
+                assembly = self._assembly(view, fragment, placed, change.failed, own)
                 made = change.rewritten.get(assembly.state)
                 if made is None or made.group is None:
                     targets[assembly.state] = assembly.to_json()
                     continue
                 whole = made.group
             writes[whole.path] = whole.size_bytes
+            metadata = fragment.metadata
             fragments[fragment.fragment_id] = self._filled(metadata, whole, schema, own)
         return Loss(
             writes=writes, targets=targets, handle=_Fill(fragments=fragments, schema=schema)
@@ -247,14 +253,8 @@ class LanceColumnSink(LanceSink):
         return outcome
 
     def rows_without_columns(self) -> int:
-        """Return how many rows of the dataset have no file with the new columns."""
-        dataset = self._place.open()
-        own = field_ids(dataset.lance_schema, self._work.schema.names)
-        return sum(
-            fragment.count_rows()
-            for fragment in dataset.get_fragments()
-            if not any(own.intersection(file.fields) for file in fragment.metadata.files)
-        )
+        """Return how many rows have no value, because others have appended them since."""
+        return 0 if self._work.is_update else self._appended
 
     @property
     def _work(self) -> ColumnWork:
@@ -269,37 +269,59 @@ class LanceColumnSink(LanceSink):
             storage_version=view.handle.dataset.data_storage_version,
         )
 
+    def _refuse_lost(
+        self,
+        fragment: Any,  # noqa: ANN401 - LanceFragment.
+        placed: Placed,
+        failed: Sequence[Span],
+    ) -> None:
+        """Stop if a fragment without any value has rows that are to have one.
+
+        Raises:
+            LedgerDamagedError: It does.
+        """
+        if self._work.is_update:
+            return
+        rows = np.zeros(fragment.physical_rows, dtype=bool)
+        rows[live_positions(fragment)] = True
+        for part in placed.parts:
+            for start, stop in within(failed, part.base, len(rows)):
+                rows[start:stop] = False
+        if rows.any():
+            where = f"{self.name} (fragment {fragment.fragment_id})"
+            raise LedgerDamagedError(uri=where, reason=f"{int(rows.sum())} rows have no value")
+
     def _assembly(
         self,
         view: TableView,
-        metadata: Any,  # noqa: ANN401 - FragmentMetadata.
-        parts: Sequence[_Known],
+        fragment: Any,  # noqa: ANN401 - LanceFragment.
+        placed: Placed,
         failed: Sequence[Span],
-        own: Collection[int],
+        own: frozenset[int],
     ) -> Assembly:
-        rows, keeps = metadata.physical_rows, self._work.is_update
-        sources = tuple(
-            (group.path, part.base, group.files[0].rows, group.size_bytes)
-            for part in parts
-            for group in part.groups
+        metadata, keeps = fragment.metadata, self._work.is_update
+        parts = tuple(
+            AssemblyPart(
+                base=part.base,
+                fragment=part.fragment,
+                version=part.version,
+                files=tuple((g.path, g.files[0].rows, g.size_bytes) for g in part.groups),
+                failed=tuple(within(failed, part.base, part.file.rows)),
+            )
+            for part in placed.parts
         )
-        in_fragment = [span for part in parts for span in _within(failed, part.base, rows)]
-        spans = tuple(sorted(in_fragment))
-        facts = [
-            *(part.file.values["state"] for part in parts[:1]),
-            state_of(metadata, own) if keeps else "",
-            sorted(sources),
-            spans,
-            self._work.schema.to_string(),
-        ]
-        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        # What rows keep depends on where these values are, and on which rows are live.
+        kept = [state_of(metadata, own), str(metadata.deletion_file)] if keeps else []
+        state = state_of(metadata, all_field_ids(view.handle.dataset.lance_schema) - own)
+        facts = [state, kept, placed.since, [asdict(part) for part in parts]]
+        text = json.dumps([facts, self._work.schema.to_string()])
         return Assembly(
-            state=f"{metadata.id} {digest}",
+            state=f"{metadata.id} {hashlib.sha256(text.encode()).hexdigest()}",
             fragment=metadata.id,
             version=view.handle.dataset.version,
-            rows=rows,
-            sources=sources,
-            failed=spans,
+            rows=metadata.physical_rows,
+            parts=parts,
+            since=placed.since,
             keeps=keeps,
         )
 
@@ -333,71 +355,6 @@ class LanceColumnSink(LanceSink):
         new["files"] = [*kept, file]
         return FragmentMetadata.from_json(json.dumps(new))
 
-    def _moved(
-        self,
-        history: History,
-        known: Mapping[str, Sequence[_Known]],
-        read: Collection[int],
-    ) -> dict[int, list[Span]]:
-        """Return live rows that have no value and are to have one: positions, by fragment."""
-        found: dict[int, list[Span]] = {}
-        versions = [part.file.values["version"] for parts in known.values() for part in parts]
-        pinned = _PinnedVersions(history)
-        added: frozenset[str] | None = None
-        for fragment in history.dataset.get_fragments():
-            parts = known.get(state_of(fragment.metadata, read), ())
-            if parts:
-                revived = pinned.revived(fragment, parts)
-                if len(revived):
-                    found[fragment.fragment_id] = spans_in(revived)
-                continue
-            if added is None:
-                added = history.added_since(min(versions, default=0))
-            # If it was not appended, rows of it may be old ones.
-            if not added.intersection(file.path for file in fragment.metadata.files):
-                found[fragment.fragment_id] = spans_in(live_positions(fragment))
-        return {number: spans for number, spans in found.items() if spans}
-
-
-class _PinnedVersions:
-    """The versions in which rows were pinned: which of their rows were live."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._opened: dict[int, Any] = {}
-
-    def revived(
-        self,
-        fragment: Any,  # noqa: ANN401 - LanceFragment.
-        parts: Sequence[_Known],
-    ) -> Positions:
-        """Return positions that are live, and were deleted when the fragment was pinned.
-
-        If the version is gone, that is not known any more: then all live ones are returned.
-        """
-        deletion = fragment.deletion_file()
-        now = () if deletion is None else (str(deletion),)
-        if any(part.file.deletes in {(), now} and not part.file.left_out for part in parts):
-            return np.array([], dtype=np.int64)
-        live = live_positions(fragment)
-        for part in parts:
-            live = np.setdiff1d(live, self._read(fragment.fragment_id, part.file))
-        return live
-
-    def _read(self, number: int, file: PinnedFile) -> Positions:
-        """Return the positions of a fragment that were pinned."""
-        version = file.values["version"]
-        try:
-            if version not in self._opened:
-                self._opened[version] = self._history.opened(version)
-        except GoneError:
-            return np.array([], dtype=np.int64)
-        live = live_positions(self._opened[version].get_fragment(number))
-        edges = np.cumsum([0, *file.group_rows])
-        groups = np.searchsorted(edges, live, side="right") - 1
-        chosen: Positions = live[~np.isin(groups, file.left_out)]
-        return chosen
-
 
 def open_sink(
     target: LanceTable, settings_under: Callable[[str], Mapping[str, str]]
@@ -415,38 +372,16 @@ def open_sink(
     )
 
 
-def _is_read(file: PinnedFile, positions: Any) -> Any:  # noqa: ANN401
-    edges = np.cumsum([0, *file.group_rows])
-    groups = np.searchsorted(edges, positions, side="right") - 1
-    return ~np.isin(groups, file.left_out)
-
-
-def _within(spans: Sequence[Span], base: int, rows: int) -> Iterator[Span]:
-    """Yield the parts of spans in one file, counted from its first row."""
-    for start, stop in spans:
-        low, high = max(start, base), min(stop, base + rows)
-        if low < high:
-            yield low - base, high - base
-
-
-def _known_of(pins: Pins, groups: Sequence[StagedGroup]) -> dict[str, list[_Known]]:
-    """Return what is known of each pinned fragment, by its state.
+def _by_base(groups: Sequence[StagedGroup]) -> dict[int, list[StagedGroup]]:
+    """Return staged values by the number of the first row of their pinned file.
 
     Raises:
-        LedgerDamagedError: A group does not belong to the pinned rows.
+        LedgerDamagedError: A group does not say which rows it holds.
     """
-    by_base: dict[int, list[StagedGroup]] = {}
+    found: dict[int, list[StagedGroup]] = {}
     for group in groups:
-        by_base.setdefault(_column_facts(group)["base"], []).append(group)
-    known: dict[str, list[_Known]] = {}
-    for base, file in zip(pins.bases, pins.files, strict=False):
-        if file.rows:
-            found = _Known(base=base, file=file, groups=tuple(by_base.pop(base, ())))
-            known.setdefault(file.values["state"], []).append(found)
-    if by_base:
-        (group, *_) = next(iter(by_base.values()))
-        raise LedgerDamagedError(uri=group.path, reason="its rows are not in the run's input")
-    return known
+        found.setdefault(_column_facts(group)["base"], []).append(group)
+    return found
 
 
 def _column_facts(group: StagedGroup) -> Mapping[str, Any]:
