@@ -246,7 +246,7 @@ class ColumnInput:
             extend=self.rows.extend,
         )
 
-    def _fitted(self, schema: pa.Schema) -> pa.Schema:
+    def _fitted(self, schema: pa.Schema | None) -> pa.Schema:
         return self.sink.fit(schema, is_update=self._is_update)
 
     def _begin(self, schema: pa.Schema, pins: Pins) -> None:

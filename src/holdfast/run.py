@@ -20,6 +20,7 @@ from holdfast.engine.options import (
     Takeover,
     VerifyInput,
     WriteOptions,
+    removes_of,
 )
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.watch import quarantine_chunks, refuse_unknown, status
@@ -427,6 +428,11 @@ class Run(ColumnVerbs):
                 cure="look at report.quarantined_rows before calling retry_quarantined",
             )
         identity = run_file.identity
+        if removes_of(identity) == "columns":
+            raise SettingsError(
+                what=f"run {self._run_id!r} computes columns, and adds no rows",
+                cure="call update_columns with where=, under another run id",
+            )
         again = Run(
             f"{self._run_id}+retry",
             store=ledger.store,

@@ -150,7 +150,7 @@ class ColumnRig:
         def begin(columns: pa.Schema, pins: Pins) -> None:
             sink.begin(columns, pins, is_update=is_update)
 
-        def fit(columns: pa.Schema) -> pa.Schema:
+        def fit(columns: pa.Schema | None) -> pa.Schema:
             return sink.fit(columns, is_update=is_update)
 
         rows = ColumnRows(scan, self.jobs, chosen, schema, fit, begin)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from tests.guards.columns import COLUMN_GUARDS
 from tests.guards.guard import Guard
 from tests.guards.iceberg import ICEBERG_GUARDS
 from tests.guards.inputs import INPUT_GUARDS
@@ -542,5 +543,6 @@ GUARDS = (
     *SHOWN_GUARDS,
     *VALUE_GUARDS,
     *WHERE_GUARDS,
+    *COLUMN_GUARDS,
     *UPSERT_GUARDS,
 )

@@ -17,7 +17,7 @@ from holdfast.engine.options import WriteOptions
 from holdfast.engine.passes import raise_problems
 from holdfast.engine.ports import Jobs
 from holdfast.engine.scan_input import ScanRows
-from holdfast.errors import LedgerDamagedError, RunMismatchError, SettingsError
+from holdfast.errors import LedgerDamagedError, RunMismatchError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_pins, write_pins
@@ -39,8 +39,9 @@ class ColumnScan(PinnedScan, Protocol):
         """
 
 
-# Fits columns to the dataset: returns them as they will be in it, or raises.
-Fit = Callable[[pa.Schema], pa.Schema]
+# Fits columns to the dataset: returns them as they will be in it, or raises. None: there are no
+# rows that would show them.
+Fit = Callable[[pa.Schema | None], pa.Schema]
 
 
 class ColumnRows:
@@ -137,11 +138,10 @@ class ColumnRows:
         columns = encode_schema(self._schema)
         ledger.log.append(Pinned(pins=reference, rows=pins.whole.rows, columns=columns))
 
-    def _probed(self, pins: Pins) -> pa.Schema:
-        """Return the columns that the transform returns for the first rows.
+    def _probed(self, pins: Pins) -> pa.Schema | None:
+        """Return the columns that the transform returns for the first rows; None without rows.
 
         Raises:
-            SettingsError: There are no rows.
             TransformError: The transform failed.
             JobError: The job could not be run.
         """
@@ -155,12 +155,7 @@ class ColumnRows:
         reports = self._jobs.items(plan, ["probe"]) if slices else []
         raise_problems(reports)
         found = [text for report in reports for text in report.results]
-        if not found:
-            raise SettingsError(
-                what="there are no rows, so the transform does not show which columns it returns",
-                cure="pass schema=",
-            )
-        return decode_schema(found[0])
+        return decode_schema(found[0]) if found else None
 
     def _refuse_other_columns(self, ledger: Ledger) -> None:
         if self._given is None or self._given.equals(self._schema):

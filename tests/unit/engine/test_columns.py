@@ -547,6 +547,13 @@ def test_values_that_others_write_meanwhile_stay(rig: ColumnRig) -> None:
     assert doubles(rig) == wanted
 
 
+def test_an_update_without_rows_changes_nothing(rig: ColumnRig) -> None:
+    """The transform is not called, so that its columns are not known."""
+    report = updated(rig, where=pc.field("id") > 100)
+    assert (report.rows, report.outcome) == (0, "committed")
+    assert doubles(rig) == [2 * id_ for id_ in range(30)]
+
+
 def test_an_update_of_a_missing_column_is_refused(rig: ColumnRig) -> None:
     """`add_columns` is what was meant."""
     rig.make()

@@ -37,8 +37,9 @@ from holdfast.text import reason_and_cause
 
 # What a staged group says of itself, besides Lance's metadata of its file.
 FRAGMENT, COLUMN = "fragment", "column"
-# A file is never split, however many rows its fragment has.
-_NO_LIMIT = 1 << 60
+# A file is never split, however many rows its fragment has. Lance takes the lower 32 bits of the
+# number of rows.
+_ROWS_MAX, _BYTES_MAX = (1 << 32) - 1, 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,8 @@ class ColumnPlace:
         """The arguments of Lance's writer: it writes files for a schema of their own."""
         return {
             "mode": "overwrite",
-            "max_rows_per_file": _NO_LIMIT,
-            "max_bytes_per_file": _NO_LIMIT,
+            "max_rows_per_file": _ROWS_MAX,
+            "max_bytes_per_file": _BYTES_MAX,
             "data_storage_version": self.storage_version,
         }
 
@@ -234,6 +235,7 @@ class ColumnWriter:
         file, self._open = self._open, None
         for fragment in file.stream.finish():
             is_whole = file.is_in_order and (file.first, file.next) == (file.base, file.stop)
+            is_whole = is_whole and fragment.physical_rows == file.stop - file.base
             facts = {"base": file.base, "is_whole": is_whole}
             self._closed.append(self._spec.columns.group(fragment, facts, self._stored.names))
 

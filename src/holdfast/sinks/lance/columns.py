@@ -19,6 +19,7 @@ from lance.fragment import FragmentMetadata
 
 from holdfast.errors import (
     LedgerDamagedError,
+    SettingsError,
     TableChangedError,
     UnsupportedTableError,
 )
@@ -103,8 +104,12 @@ class LanceColumnSink(LanceSink):
         """
         self.work = ColumnWork(schema=schema, is_update=is_update, pins=pins)
 
-    def fit(self, schema: pa.Schema, *, is_update: bool) -> pa.Schema:
+    def fit(self, schema: pa.Schema | None, *, is_update: bool) -> pa.Schema:
         """Return columns as they will be in the dataset.
+
+        Args:
+            schema: The columns; None if there are no rows that would show them.
+            is_update: Whether they are there already.
 
         Raises:
             SettingsError: The columns do not fit the dataset.
@@ -117,7 +122,14 @@ class LanceColumnSink(LanceSink):
                 what="its file format is Lance's first one, which has no separate columns",
                 cure="write it anew with a current version of Lance",
             )
-        return fitted(dataset.schema, schema, is_update=is_update)
+        if schema is not None:
+            return fitted(dataset.schema, schema, is_update=is_update)
+        if is_update:
+            return pa.schema([])  # There is nothing to do.
+        raise SettingsError(
+            what="there are no rows, so the transform does not show which columns it returns",
+            cure="pass schema=",
+        )
 
     def check_names(self, view: TableView) -> None:
         """Stop if the columns cannot be put into the dataset any more.
