@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from holdfast.engine.commit import landed_intent
-from holdfast.engine.options import removes_of
+from holdfast.engine.options import REMOVES
 from holdfast.engine.resolve import (
     Sight,
     in_one_line,
@@ -271,7 +271,7 @@ def _lists_all(ledger: Ledger, run_file: RunFile | None, sight: Sight) -> bool:
     Values that were computed for rows that are there are in the files that tasks have staged, or in
     others that were put together from these.
     """
-    if run_file is None or removes_of(run_file.identity) != "columns":
+    if run_file is None or REMOVES.get(run_file.identity.mode) != "columns":
         return False
     return ledger.log.receipt is not None or sight.landed is not None
 
