@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -17,12 +18,14 @@ def main() -> int:
         for path in here.glob("*.py")
         if "\ndef run(" in path.read_text()
     )
-    if len(sys.argv) != 2 or sys.argv[1] not in known:  # noqa: PLR2004 - the program and one name.
-        print(f"usage: make bench NAME=<one of: {', '.join(known)}>", file=sys.stderr)
+    name, *sizes = sys.argv[1:] or [""]
+    if name not in known or not all("=" in size for size in sizes):
+        print(f"usage: make bench NAME=<one of: {', '.join(known)}> ARGS=rows=…", file=sys.stderr)
         return 2
-    name = sys.argv[1]
-    figures = importlib.import_module(f"bench.{name.replace('-', '_')}").run()
-    print(keep(name, figures))
+    given = {key: int(value) for key, _, value in (size.partition("=") for size in sizes)}
+    figures = importlib.import_module(f"bench.{name.replace('-', '_')}").run(**given)
+    # A result of other sizes is shown, and not kept.
+    print(json.dumps({"name": name, **figures}) if given else keep(name, figures))
     return 0
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from holdfast.engine.cleanup import abort, sweep
 from holdfast.errors import (
+    RunFencedError,
     RunMismatchError,
     SettingsError,
     TableChangedError,
@@ -19,7 +22,7 @@ from holdfast.errors import (
     TransformError,
 )
 from holdfast.sinks.base import Outcome
-from tests.fakes.column_rig import ColumnRig, rows_of
+from tests.fakes.column_rig import ColumnRig, DriverDied, rows_of
 
 # What the first rows are computed for twice: once to see which columns there are.
 PROBED = 8
@@ -224,8 +227,6 @@ def test_an_overwrite_meanwhile_means_all_rows_again(rig: ColumnRig) -> None:
     rig.make()
 
     def overwrite() -> None:
-        import lance  # noqa: PLC0415 - what another writer does.
-
         lance.write_dataset(rows_of(range(50, 60)), rig.uri, mode="overwrite")
 
     report = rig.start_while(overwrite)
@@ -306,8 +307,6 @@ def test_a_compaction_after_values_changed_in_place_proves_nothing(rig: ColumnRi
     stable(rig)
 
     def others() -> None:
-        import lance  # noqa: PLC0415 - what another writer does.
-
         dataset = rig.dataset()
         fragment = dataset.get_fragments()[1]
         new = pa.table({"v": ["v11"], "id": pa.array([1011], pa.int64())})
@@ -356,8 +355,6 @@ def test_a_read_column_that_changes_in_place_is_computed_again(rig: ColumnRig) -
     rig.make()
 
     def others() -> None:
-        import lance  # noqa: PLC0415 - what another writer does.
-
         dataset = rig.dataset()
         new = pa.table({"v": ["v11"], "id": pa.array([1011], pa.int64())})
         changed, fields = dataset.get_fragments()[1].update_columns(new, left_on="v", right_on="v")
@@ -384,6 +381,55 @@ def test_a_driver_that_dies_after_its_post_has_landed(rig: ColumnRig) -> None:
     rig.computed.clear()
     assert rig.start().outcome == "already_committed"
     assert rig.computed == []
+    rig.assert_filled()
+
+
+def test_a_lost_answer_is_found_in_the_dataset(rig: ColumnRig) -> None:
+    """The post has landed, and is not made again."""
+    rig.make()
+    commit = lance.LanceDataset.commit
+
+    def lose(*given: Any, **how: Any) -> Any:  # noqa: ANN401 - Lance's own.
+        commit(*given, **how)
+        raise OSError("connection reset")
+
+    with mock.patch.object(lance.LanceDataset, "commit", lose):
+        report = rig.start()
+    assert (report.outcome, report.posts) == ("committed", 1)
+    assert rig.dataset().version == 2
+    rig.assert_filled()
+
+
+def test_a_driver_that_was_taken_over_changes_nothing(rig: ColumnRig) -> None:
+    """Its tasks pay for no further row, and the columns land once."""
+    rig.make(rows=200, per_file=1000)
+    rival = ColumnRig(rig.uri, time=rig.time)
+    rival.storage = rig.storage
+    rig.jobs.before_tasks = [lambda: None, lambda: rival.start(takeover="now")]
+    with pytest.raises(RunFencedError):
+        rig.start()
+    rig.assert_filled(rows=200)
+    assert rig.dataset().version == 2
+    assert rig.start().outcome == "already_committed"
+
+
+def test_a_post_of_a_dead_driver_that_lands_late_is_refused(rig: ColumnRig) -> None:
+    """Both were built on the same version: one lands, and the mark says which."""
+    rig.make()
+    commit, late = lance.LanceDataset.commit, list[Any]()
+
+    def hold_back(*given: Any, **how: Any) -> Any:  # noqa: ANN401 - Lance's own.
+        late.append((given, how))
+        raise DriverDied
+
+    with mock.patch.object(lance.LanceDataset, "commit", hold_back), pytest.raises(DriverDied):
+        rig.start()
+    rig.time.sleep(1000.0)
+    assert rig.start().outcome == "committed"
+    ((given, how),) = late
+    with pytest.raises(OSError, match="conflict"):
+        commit(*given, **how)
+    assert rig.dataset().version == 2
     rig.assert_filled()
 
 
