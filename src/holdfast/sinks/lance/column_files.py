@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lance import LanceDataset
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata
 
@@ -35,6 +37,7 @@ from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.writer import FragmentStream
 from holdfast.text import reason_and_cause
 
+_OPEN_S = 600.0
 # What a staged group says of itself, besides Lance's metadata of its file.
 FRAGMENT, COLUMN = "fragment", "column"
 # A file is never split, however many rows its fragment has. Lance takes the lower 32 bits of the
@@ -130,6 +133,25 @@ class _OpenFile:
     is_in_order: bool = True
 
 
+class _OpenDataset:
+    """The dataset, reopened from time to time: a long task outlives its credentials.
+
+    Not for each file: to open a dataset of many fragments takes longer than to write a small one.
+    """
+
+    def __init__(self, place: DatasetPlace) -> None:
+        self._place = place
+        self._dataset: LanceDataset | None = None
+        self._opened_at = 0.0
+
+    def open(self) -> LanceDataset:
+        """Return the dataset."""
+        if self._dataset is None or time.monotonic() - self._opened_at > _OPEN_S:
+            self._dataset = self._place.open()
+            self._opened_at = time.monotonic()
+        return self._dataset
+
+
 class ColumnWriter:
     """Writes the values of one task's rows."""
 
@@ -140,6 +162,7 @@ class ColumnWriter:
         self._conformer: tuple[pa.Schema, Conformer] | None = None
         self._stored = spec.schema.append(pa.field(NUMBER_COLUMN, pa.int64(), nullable=False))
         self._open: _OpenFile | None = None
+        self._dataset = _OpenDataset(spec.columns.place)
         self._closed: list[StagedGroup] = []
         self._size_bytes = 0
 
@@ -217,7 +240,7 @@ class ColumnWriter:
             self._close()
         if self._open is None:
             columns = self._spec.columns
-            stream = FragmentStream(columns.place, self._stored, columns.how)
+            stream = FragmentStream(columns.place, self._stored, columns.how, self._dataset.open)
             first = int(numbers[0])
             self._open = _OpenFile(base=base, stop=stop, stream=stream, first=first, next=first)
         file = self._open

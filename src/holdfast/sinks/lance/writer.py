@@ -11,10 +11,11 @@ import contextlib
 import json
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance import blob_array
@@ -231,15 +232,23 @@ class _AbandonedError(Exception):
 class FragmentStream:
     """One call of Lance's writer on its own thread, fed by a queue."""
 
-    def __init__(self, place: DatasetPlace, written: pa.Schema, how: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        place: DatasetPlace,
+        written: pa.Schema,
+        how: Mapping[str, Any],
+        opened: Callable[[], lance.LanceDataset] | None = None,
+    ) -> None:
         """Start the thread.
 
         Args:
             place: The dataset's location.
             written: The rows' schema.
             how: The arguments of Lance's writer.
+            opened: Returns the dataset; by default it is opened for this stream.
         """
         self._place = place
+        self._opened = opened or place.open
         self._written = written
         self._how = how
         self._queue: queue.Queue[list[pa.RecordBatch] | Exception | None] = queue.Queue(_HANDED_MAX)
@@ -309,7 +318,7 @@ class FragmentStream:
         reader = pa.RecordBatchReader.from_batches(self._written, self._batches())
         try:
             # Reopened for each file: a long task outlives its credentials.
-            dataset = self._place.open()
+            dataset = self._opened()
             self._fragments = write_fragments(reader, dataset, **self._how)
         except BaseException as error:  # noqa: BLE001 - raised in the task's own thread.
             self._error = error
