@@ -243,7 +243,7 @@ class ColumnInput:
                 session_time_zone=semantics["session_time_zone"],
                 ansi_mode=semantics["ansi_mode"],
             ),
-            extend=self.rows.extend,
+            moving=self.rows,
         )
 
     def _fitted(self, schema: pa.Schema | None) -> pa.Schema:

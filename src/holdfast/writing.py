@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from holdfast.engine.claim import Prepared, refuse_new_table
-from holdfast.engine.drive import Driver, warn_of_doubts
+from holdfast.engine.drive import Driver, MovingRows, warn_of_doubts
 from holdfast.engine.options import Mode, WriteOptions
 from holdfast.errors import SchemaMismatchError, SettingsError
 from holdfast.inputs import Input
@@ -16,7 +16,7 @@ from holdfast.model.records import Identity
 from holdfast.model.report import Report
 from holdfast.opening import CURE_OF_CREATE, open_table, refuse_on_lance
 from holdfast.progress.watching import shown
-from holdfast.sinks.base import RowsMovedError, Sink, TableView, WriterSpec
+from holdfast.sinks.base import Sink, TableView, WriterSpec
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.targets import Create, Target
 from holdfast.spark import SparkSession
@@ -34,8 +34,8 @@ class Writing:
     sink: Sink
     view: TableView
     identity: Identity
-    # Adds rows of the table to the input, if they are input.
-    extend: Callable[[Ledger, RowsMovedError], None] | None = None
+    # What to do about rows of the table that others move, if they are the input.
+    moving: MovingRows | None = None
 
     @classmethod
     def prepare(  # noqa: PLR0913 - the user's choices, and how they are opened.
@@ -124,7 +124,7 @@ class Writing:
             input=given,
             prepared=prepared,
             check_output=check_output,
-            extend=self.extend,
+            moving=self.moving,
         )
         tasks = partial(spark.tasks_running, given.session)
         try:

@@ -154,7 +154,7 @@ class ColumnRig:
             return sink.fit(columns, is_update=is_update)
 
         rows = ColumnRows(scan, self.jobs, chosen, schema, fit, begin)
-        driver = Driver(ledger=ledger, sink=sink, input=rows, extend=rows.extend)
+        driver = Driver(ledger=ledger, sink=sink, input=rows, moving=rows)
         view = sink.load()
         identity = replace(
             Rig().identity(),

@@ -21,7 +21,8 @@ from holdfast.errors import LedgerDamagedError, RunMismatchError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_pins, write_pins
-from holdfast.model.coverage import Pins, Span
+from holdfast.ledger.row_files import KeyFiles
+from holdfast.model.coverage import Pins, Ranges, Span
 from holdfast.model.records import Pinned
 from holdfast.sinks.base import RowsMovedError
 from holdfast.sources.base import PinnedScan
@@ -30,6 +31,13 @@ from holdfast.worker.probe import ProbePlan, decode_schema, encode_schema
 
 class ColumnScan(PinnedScan, Protocol):
     """The rows that columns are computed for."""
+
+    def still_there(self, pins: Pins, left: Ranges) -> Pins:
+        """Return the pins in which all rows that are left can be read; the same if they can.
+
+        Raises:
+            InputChangedError: A fragment is not the one that was pinned.
+        """
 
     def pin_again(self, pins: Pins, version: int, rows: dict[int, list[Span]]) -> Pins:
         """Return the pins with rows of a later version behind them.
@@ -80,13 +88,12 @@ class ColumnRows:
         assert self._submitter is not None  # noqa: S101 - the engine settles it first.
         return self._submitter
 
-    def settle(self, ledger: Ledger, *, compare: bool) -> None:
+    def settle(self, ledger: Ledger, *, compare: bool) -> None:  # noqa: ARG002 - see `refresh`.
         """Pin rows and columns, or take those that an earlier start has pinned.
 
         Raises:
             SettingsError: The columns do not fit the dataset, or are not known.
             RunMismatchError: This start names other columns.
-            InputChangedError: A pinned version is gone.
             TransformError: The transform failed on its first rows.
             StoreError: The ledger is damaged or does not answer.
         """
@@ -101,9 +108,27 @@ class ColumnRows:
             pins = read_pins(ledger.storage, ledger.layout, known.pins)
             self._schema = _decoded(ledger, known.columns)
             self._refuse_other_columns(ledger)
-            if compare:
-                self._scan.compare(pins)
             self._take(pins)
+        self._begin(self._schema, pins)
+
+    def refresh(self, ledger: Ledger, finished: KeyFiles) -> None:
+        """Pin rows that are left to do in a newer version, if theirs was cleaned up.
+
+        Rows whose fragment is gone with it are left out: they are elsewhere now, as rows that
+        others have moved.
+
+        Raises:
+            InputChangedError: A fragment is not the one that was pinned.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        assert self._pins is not None  # noqa: S101 - the input is settled.
+        pins = self._scan.still_there(self._pins, self.submitter.left(finished))
+        if pins is self._pins:
+            return
+        less = self._pins.whole.rows - pins.whole.rows
+        log_step(ledger.run_id, f"a pinned version was cleaned up: {less:,} rows are elsewhere")
+        self._record(ledger, pins)
+        self._take(pins)
         self._begin(self._schema, pins)
 
     def extend(self, ledger: Ledger, moved: RowsMovedError) -> None:

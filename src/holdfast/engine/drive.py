@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.engine.base import Indexes, Rewrites
 from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
@@ -44,6 +44,25 @@ _MOVES_MAX = 20
 _VIEW_S_MAX = 30.0
 
 
+class MovingRows(Protocol):
+    """Rows of the table that are the input, and that others may move meanwhile."""
+
+    def refresh(self, ledger: Ledger, finished: KeyFiles) -> None:
+        """Find out where the rows are that earlier starts have left to do.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+
+    def extend(self, ledger: Ledger, moved: RowsMovedError) -> None:
+        """Add rows to the input that have no value, because others have moved them.
+
+        Raises:
+            InputChangedError: They have been moved again.
+            StoreUnavailableError: The store does not answer.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
     """One start of a run.
@@ -55,7 +74,7 @@ class Driver:
         prepared: The result of `prepare`; None to claim the run here.
         check_output: Raises if the job's output will not fit the table, as far as that is known
             before it runs. Not called for a run that has landed.
-        extend: Adds rows of the table to the input, if they are input.
+        moving: What to do about rows of the table that others move, if they are the input.
     """
 
     ledger: Ledger
@@ -63,7 +82,7 @@ class Driver:
     input: SettledInput
     prepared: Prepared | None = None
     check_output: Callable[[WriterSpec], object] = lambda _spec: None
-    extend: Callable[[Ledger, RowsMovedError], None] | None = None
+    moving: MovingRows | None = None
 
     def write(self, view: TableView, identity: Identity, options: WriteOptions) -> Report:
         """Write the transformed input to the table once, in the run's mode.
@@ -152,6 +171,8 @@ class Driver:
         self.check_output(writer)
         if self.prepared is None:
             book.inherit()
+        if self.moving is not None:
+            self.moving.refresh(self.ledger, book.finished)
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
         log_step(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
         # The output is made for the columns that this start saw first. Since then, a name may have
@@ -290,9 +311,9 @@ class Driver:
                 passes.withdraw_lost()
             except RowsMovedError as moved:
                 moves += 1
-                if self.extend is None or moves == _MOVES_MAX:
+                if self.moving is None or moves == _MOVES_MAX:
                     raise CommitConflictError(table=self.sink.name, attempts=moves) from moved
-                self.extend(self.ledger, moved)
+                self.moving.extend(self.ledger, moved)
                 passes.take_more_rows(self._writer_spec(commit.load(), options))
 
     def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:

@@ -74,7 +74,7 @@ class ScanRows:
 
     def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:  # noqa: ARG002
         """Return how many rows are unfinished, from the pins, which fix the values too."""
-        return InputSums(rows=self._left(finished).rows, null_keys=0, low=0, high=0)
+        return InputSums(rows=self.left(finished).rows, null_keys=0, low=0, high=0)
 
     def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:  # noqa: ARG002
         """Return how many rows there are, and no duplicates: row numbers are unique."""
@@ -86,7 +86,7 @@ class ScanRows:
         Raises:
             JobError: The job could not be run at all.
         """
-        items = self.pins.items(self._left(finished), self.slots, _ITEM_BYTES)
+        items = self.pins.items(self.left(finished), self.slots, _ITEM_BYTES)
         scan = ScanTask(reader=self._scan.reader(self.pins), items=items)
         return self._jobs.run(replace(plan, scan=scan), len(items))
 
@@ -124,7 +124,8 @@ class ScanRows:
                 reach, holder = stop, name
         return shared
 
-    def _left(self, finished: KeyFiles) -> Ranges:
+    def left(self, finished: KeyFiles) -> Ranges:
+        """Return the unfinished rows."""
         return self.pins.whole.minus(_finished(finished))
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import InputChangedError
-from holdfast.model.coverage import FileSlice, Origin, PinnedFile, Pins, Span
+from holdfast.errors import InputChangedError, TableMissingError
+from holdfast.model.coverage import FileSlice, Origin, PinnedFile, Pins, Ranges, Span
 from holdfast.reading.lance_rows import field_ids, state_of
 from holdfast.sources.lance import PinnedLanceScan
 from holdfast.sources.lance_fragments import open_pinned, pinned_fragment, refuse_other
@@ -67,22 +67,60 @@ class PinnedColumnScan(PinnedLanceScan):
         )
         return replace(pins, files=(*pins.files, *more))
 
-    def compare(self, pins: Pins) -> str:
-        """Return nothing: this start's rows are those of the first, whatever others did since.
+    def still_there(self, pins: Pins, left: Ranges) -> Pins:
+        """Return the pins in which all rows that are left can be read; the same if they can.
+
+        A fragment whose version was cleaned up is read in the newest one, if it is there in the
+        same state. Otherwise its rows that are left are left out.
+
+        Args:
+            pins: The pins so far.
+            left: The rows that are left to do.
 
         Raises:
-            InputChangedError: A pinned version is gone, or the dataset was recreated.
+            InputChangedError: A fragment is not the one that was pinned.
             StoreUnavailableError: The store does not answer.
         """
-        by_version: dict[int, list[PinnedFile]] = {}
-        for file in pins.files:
-            by_version.setdefault(file.values[VERSION], []).append(file)
-        for version, files in by_version.items():
-            dataset = open_pinned(self._place, version)
-            fragments = {fragment.fragment_id: fragment for fragment in dataset.get_fragments()}
-            for file in files:
+        opened: dict[int, dict[int, Any] | None] = {}
+        files = list(pins.files)
+        for number, (base, file) in enumerate(zip(pins.bases, pins.files, strict=False)):
+            own = left.overlap(Ranges(((base, base + file.rows),)))
+            if not own:
+                continue
+            version = file.values[VERSION]
+            if version not in opened:
+                opened[version] = self._fragments_at(version)
+            fragments = opened[version]
+            if fragments is None:
+                files[number] = self._elsewhere(pins, base, file, own)
+            else:
                 refuse_other(self._place.uri, file, fragments.get(file.values["fragment"]))
-        return ""
+        return pins if files == list(pins.files) else replace(pins, files=tuple(files))
+
+    def _fragments_at(self, version: int) -> dict[int, Any] | None:
+        """Return the fragments of a version; None if it is gone."""
+        try:
+            dataset = self._place.open(version)
+        except TableMissingError:
+            return None
+        return {fragment.fragment_id: fragment for fragment in dataset.get_fragments()}
+
+    def _elsewhere(self, pins: Pins, base: int, file: PinnedFile, left: Ranges) -> PinnedFile:
+        """Return a fragment as it is in the newest version, or without the rows that are left."""
+        dataset = self._place.open()
+        fragment = dataset.get_fragment(file.values["fragment"])
+        if fragment is not None:
+            now = self._file(dataset, fragment, pins.schema)
+            if now.values[STATE] == file.values[STATE]:
+                return replace(
+                    now,
+                    group_rows=file.group_rows,
+                    group_bytes=file.group_bytes,
+                    left_out=file.left_out,
+                )
+        read = Ranges.of((start, stop) for start, stop in _read_spans(file))
+        gone = Ranges.of((start - base, stop - base) for start, stop in left)
+        return _only(file, read.minus(gone).spans)
 
     def reader(self, pins: Pins) -> VersionsReader:  # type: ignore[override]
         """Return the reader that executors use for the pinned fragments."""
@@ -131,15 +169,26 @@ class VersionsReader:
         yield from reader.read(slices, passed_over)
 
 
+def _read_spans(file: PinnedFile) -> Iterator[Span]:
+    """Yield the rows of a pinned file that are read."""
+    first = 0
+    for number, rows in enumerate(file.group_rows):
+        if number not in file.left_out:
+            yield first, first + rows
+        first += rows
+
+
 def _only(file: PinnedFile, spans: Sequence[Span]) -> PinnedFile:
     """Return a file of which only some rows are read."""
     edges = sorted({0, file.rows, *(edge for span in spans for edge in span)})
     groups = list(itertools.pairwise(edges))
-    wanted = set(spans)
+    wanted = Ranges.of(spans)
     sizes = tuple(file.size_bytes * (stop - start) // max(1, file.rows) for start, stop in groups)
     return replace(
         file,
         group_rows=tuple(stop - start for start, stop in groups),
         group_bytes=sizes,
-        left_out=tuple(number for number, span in enumerate(groups) if span not in wanted),
+        left_out=tuple(
+            number for number, span in enumerate(groups) if not wanted.overlap(Ranges((span,)))
+        ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -369,6 +370,59 @@ def test_a_read_column_that_changes_in_place_is_computed_again(rig: ColumnRig) -
         2022,
     }
     assert report.rows_again == 10
+
+
+# ---- Versions that were cleaned up before the next start
+
+
+def clean_up(rig: ColumnRig) -> None:
+    """Delete all versions but the newest, as another job does."""
+    old = timedelta(0)
+    rig.dataset().cleanup_old_versions(older_than=old, delete_unverified=False)
+
+
+def test_rows_are_read_where_they_are_now(rig: ColumnRig) -> None:
+    """The version that was pinned is gone, and the fragment is not.
+
+    So is the proof that a row was appended: it is computed.
+    """
+    rig.make(rows=200, per_file=1000)
+    rig.jobs.slots = 4
+    rig.start_and_die(2)
+    rig.append(500)
+    rig.dataset().delete("id in (3, 150)")
+    clean_up(rig)
+    done = len(rig.computed) - PROBED
+    report = rig.start()
+    rig.assert_filled(rows=199)
+    assert (report.kept_rows, report.rows_again) == (done, 1)
+    assert len(rig.computed) in {199 + PROBED, 200 + PROBED}  # One of those that were deleted.
+
+
+def test_rows_whose_fragment_is_gone_are_computed_where_they_are(rig: ColumnRig) -> None:
+    """Those that were done are done again, because nothing says which they are."""
+    rig.make(rows=60, per_file=20)
+    rig.jobs.slots = 3
+    rig.start_and_die(2)
+    rig.compact()
+    clean_up(rig)
+    report = rig.start()
+    rig.assert_filled(rows=60)
+    assert report.rows_again == 60
+
+
+def test_deleted_rows_that_come_back_after_a_clean_up_have_a_value(rig: ColumnRig) -> None:
+    """They were done before they were deleted."""
+    rig.make(rows=200, per_file=1000)
+    rig.jobs.slots = 4
+    rig.start_and_die(2)
+    rig.append(500)
+    version = rig.dataset().version
+    rig.dataset().tags.create("keep", version)
+    rig.dataset().delete("id in (3, 150)")
+    rig.dataset().cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
+    rig.start_while(lambda: rig.dataset(version).restore())
+    rig.assert_filled(without=[500], rows=201)
 
 
 # ---- Kills, lost answers, aborts

@@ -365,9 +365,12 @@ class Assembler:
             for start, stop in part.failed:
                 failed = places.of(np.arange(start, stop))
                 has_value[failed[failed >= 0]] = True
-            sources += [
-                self._source(work, part, path, rows, places) for path, rows, _ in part.files
-            ]
+            own = [self._source(work, part, path, rows, places) for path, rows, _ in part.files]
+            _refuse_doubles(work, own)
+            for source in sources:  # A later part's values are those of the same rows, or newer.
+                for other in own:
+                    source.positions[np.isin(source.positions, other.positions)] = -1
+            sources += own
         order = _Order(work, [source.positions for source in sources], live, has_value)
         failpoint("before-column-file")
         stream = FragmentStream(self.columns.place, self.columns.schema, self.columns.how)
@@ -495,6 +498,19 @@ class _Places:
         return positions if self._places is None else self._places[positions]
 
 
+def _refuse_doubles(work: Assembly, sources: Sequence[_Source]) -> None:
+    """Refuse values of one part of which two are for the same row.
+
+    Raises:
+        LedgerDamagedError: There are such.
+    """
+    positions = np.concatenate([np.array([], dtype=np.int64), *(one.positions for one in sources)])
+    positions = np.sort(positions[positions >= 0])
+    if np.any(positions[1:] == positions[:-1]):
+        where = f"fragment {work.fragment} of version {work.version}"
+        raise LedgerDamagedError(uri=where, reason="a row has two values")
+
+
 class _Order:
     """Which value belongs to which row of a fragment."""
 
@@ -514,7 +530,7 @@ class _Order:
             has_value: The rows that need none.
 
         Raises:
-            LedgerDamagedError: A row has two values, or a live row has none.
+            LedgerDamagedError: A live row has no value.
         """
         self._positions = positions = np.concatenate([*sources, np.array([], dtype=np.int64)])
         order = np.argsort(positions, kind="stable")
@@ -522,8 +538,6 @@ class _Order:
         self._sorted = positions[self._order]
         self._starts = np.cumsum([0, *(len(source) for source in sources)])
         where = f"fragment {work.fragment} of version {work.version}"
-        if np.any(np.diff(self._sorted) == 0):
-            raise LedgerDamagedError(uri=where, reason="a row has two values")
         has_value[self._sorted] = True
         if not work.keeps and not has_value[live].all():
             lacks = int((~has_value[live]).sum())
