@@ -215,12 +215,21 @@ def test_a_column_of_the_same_name_is_not_overwritten(rig: ColumnRig) -> None:
 
 
 def test_a_dropped_column_leaves_no_values_behind(rig: ColumnRig) -> None:
-    """Files keep its values under its number, which a new column must not get."""
-    rig.make()
-    rig.dataset().add_columns({"w": "id + 1"})
+    """Files keep its values under its number, which a new column must not get.
+
+    A fragment without any new value has no other file.
+    """
+    rows = rows_of(range(30)).append_column("w", pa.array(range(30), pa.int64()))
+    lance.write_dataset(rows, rig.uri, max_rows_per_file=10)
     rig.dataset().drop_columns(["w"])
-    rig.start()
-    rig.assert_filled(rows=30)
+
+    def fails(batch: pa.RecordBatch) -> dict[str, Any]:
+        if any(10 <= id_ < 20 for id_ in batch["id"].to_pylist()):
+            raise ValueError
+        return rig.doubled(batch)
+
+    rig.start(fails, on_error="quarantine", max_errors=10)
+    rig.assert_filled(without=range(10, 20), rows=30)
 
 
 def test_an_overwrite_meanwhile_means_all_rows_again(rig: ColumnRig) -> None:
@@ -669,8 +678,8 @@ def test_kept_values_of_restored_rows_are_right(rig: ColumnRig) -> None:
     version = rig.dataset().version
     rig.mode, rig.run_id = "update_columns", "update"
 
+    rig.jobs.before_tasks = [lambda: rig.dataset().delete("id in (7, 17)")]
     rig.start_while(
-        lambda: rig.dataset().delete("id in (7, 17)"),
         lambda: rig.dataset(version).restore(),
         transform=lambda batch: {"double": pc.multiply(batch["id"], -1)},
         where=pc.field("id") < 5,

@@ -89,8 +89,14 @@ def test_each_fragment_has_files_of_its_own(rig: ColumnRig) -> None:
 
 @pytest.mark.parametrize(
     "numbers",
-    [(1, 0, *range(2, 10)), tuple(range(9)), tuple(range(1, 10)), (0, 2, *range(3, 10))],
-    ids=["out of order", "without the last", "without the first", "with a gap"],
+    [
+        (0, 2, 1, *range(3, 10)),
+        (1, 0, *range(2, 10)),
+        tuple(range(9)),
+        tuple(range(1, 10)),
+        (0, 2, *range(3, 10)),
+    ],
+    ids=["out of order", "late", "without the last", "without the first", "with a gap"],
 )
 def test_other_files_are_not_whole(rig: ColumnRig, numbers: tuple[int, ...]) -> None:
     """Their values would be those of other rows."""
