@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -22,18 +23,22 @@ def main() -> int:
         if "\ndef run(" in path.read_text()
     )
     if len(sys.argv) < 2 or sys.argv[1] not in known:  # noqa: PLR2004 - the program and a name.
-        print(f"usage: make bench NAME=<one of: {', '.join(known)}>", file=sys.stderr)
+        print(f"usage: make bench NAME=<one of: {', '.join(known)}> ARGS=…", file=sys.stderr)
         return 2
-    name = sys.argv[1]
+    name, *given = sys.argv[1:]
     run = importlib.import_module(f"bench.{name.replace('-', '_')}").run
+    takes = inspect.signature(run, eval_str=True)
+    named = dict(text.split("=", 1) for text in given if "=" in text)
     try:
-        given = inspect.signature(run).bind(*sys.argv[2:])
+        chosen = takes.bind(*(text for text in given if "=" not in text), **named).arguments
     except TypeError:
-        takes = [f"[{argument}]" for argument in inspect.signature(run).parameters]
-        print(f"{name} takes: {' '.join(takes) or 'nothing'}", file=sys.stderr)
+        words = [f"[{argument}]" for argument in takes.parameters]
+        print(f"{name} takes: {' '.join(words) or 'nothing'}", file=sys.stderr)
         return 2
-    figures = run(*given.args)
-    print(keep(name, figures))
+    kinds = {argument: of.annotation for argument, of in takes.parameters.items()}
+    figures = run(**{argument: kinds[argument](value) for argument, value in chosen.items()})
+    # A result of other sizes is shown, and not kept.
+    print(json.dumps({"name": name, **figures}) if given else keep(name, figures))
     return 0
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.engine.watch import of_each, run_ids, status
 from holdfast.errors import LedgerDamagedError, MissingExtraError, SettingsError
@@ -22,6 +24,10 @@ from holdfast.sources.scans import IcebergScan, LanceScan, Scan
 from holdfast.spark import SparkSession
 from holdfast.storage.locations import normalise
 from holdfast.storage.objects import ObjectStorage
+
+if TYPE_CHECKING:
+    from holdfast.sinks.lance.columns import LanceColumnSink
+    from holdfast.sources.lance_columns import PinnedColumnScan
 
 _STORE_SETTING = "spark.holdfast.store"
 _STORE_VARIABLE = "HOLDFAST_STORE"
@@ -116,6 +122,32 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
         default_schema=schema,
         before_create=before_create,
     )
+
+
+def open_columns(
+    target: LanceTable,
+    session: SparkSession,
+    columns: Sequence[str],
+    where: pc.Expression | None,
+) -> tuple[LanceColumnSink, PinnedColumnScan]:
+    """Return a dataset as what is read and as what is written, for a run that computes columns.
+
+    Args:
+        target: The dataset.
+        session: The session whose settings hold storage options that are not given.
+        columns: The columns that are read.
+        where: The rows that are read; None for all.
+
+    Raises:
+        MissingExtraError: Lance is not installed.
+    """
+    with _installed("a Lance dataset", "lance"):
+        from holdfast.sinks.lance import columns as lance  # noqa: PLC0415 - lance is optional.
+        from holdfast.sources.lance_columns import PinnedColumnScan  # noqa: PLC0415
+
+    sink = lance.open_sink(target, partial(_settings_under, session))
+    scan = LanceScan(uri=sink.place.uri, columns=tuple(columns), where=where)
+    return sink, PinnedColumnScan(scan, sink.place)
 
 
 def configured_catalog(name: str) -> dict[str, str] | None:

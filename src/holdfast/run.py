@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from holdfast.columns import ColumnVerbs
 from holdfast.engine.claim import Prepared, prepare
 from holdfast.engine.cleanup import Aborted, Swept, abort, sweep
 from holdfast.engine.options import (
@@ -19,6 +20,7 @@ from holdfast.engine.options import (
     Takeover,
     VerifyInput,
     WriteOptions,
+    removes_of,
 )
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.watch import quarantine_chunks, refuse_unknown, status
@@ -51,7 +53,7 @@ from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 from holdfast.writing import Writing
 
 
-class Run:
+class Run(ColumnVerbs):
     """One exactly-once write, identified by an id that stays the same across retries.
 
     Args:
@@ -433,6 +435,11 @@ class Run:
                 cure="look at report.quarantined_rows before calling retry_quarantined",
             )
         identity = run_file.identity
+        if removes_of(identity) == "columns":
+            raise SettingsError(
+                what=f"run {self._run_id!r} computes columns, and adds no rows",
+                cure="call update_columns with where=, under another run id",
+            )
         again = Run(
             f"{self._run_id}+retry",
             store=ledger.store,

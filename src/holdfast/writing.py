@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from holdfast.engine.claim import Prepared, refuse_new_table
-from holdfast.engine.drive import Driver, warn_of_doubts
+from holdfast.engine.drive import Driver, MovingRows, warn_of_doubts
 from holdfast.engine.options import Mode, WriteOptions
 from holdfast.errors import SchemaMismatchError, SettingsError
 from holdfast.inputs import Input
@@ -34,6 +34,8 @@ class Writing:
     sink: Sink
     view: TableView
     identity: Identity
+    # What to do about rows of the table that others move, if they are the input.
+    moving: MovingRows | None = None
 
     @classmethod
     def prepare(  # noqa: PLR0913 - the user's choices, and how they are opened.
@@ -123,6 +125,7 @@ class Writing:
             input=given,
             prepared=prepared,
             check_output=check_output,
+            moving=self.moving,
         )
         tasks = partial(spark.tasks_running, given.session)
         try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from tests.guards.columns import COLUMN_GUARDS
 from tests.guards.guard import Guard
 from tests.guards.iceberg import ICEBERG_GUARDS
 from tests.guards.inputs import INPUT_GUARDS
@@ -478,8 +479,8 @@ GUARDS = (
     Guard(
         name="finished ranges of a scan are left out",
         file="engine/scan_input.py",
-        before="        return self._pins.whole.minus(_finished(finished))\n",
-        after="        return self._pins.whole\n",
+        before="        return self.pins.whole.minus(_finished(finished))\n",
+        after="        return self.pins.whole\n",
         test="tests/unit/engine/test_scan_input.py",
     ),
     Guard(
@@ -542,5 +543,6 @@ GUARDS = (
     *SHOWN_GUARDS,
     *VALUE_GUARDS,
     *WHERE_GUARDS,
+    *COLUMN_GUARDS,
     *UPSERT_GUARDS,
 )

@@ -191,7 +191,7 @@ REPLACE_GUARDS = (
     Guard(
         name="replace: on Lance each fragment of the look goes",
         file="sinks/lance/post.py",
-        before="self.removed.get(fragment.id, fragment)",
+        before="self.changed.get(fragment.id, fragment)",
         after="fragment",
         test=f"{_LANCE_LOSS} -k all_rows_go",
     ),

@@ -215,6 +215,7 @@ class Scene:
         texts = pa.table({"id": ids, "text": [f"text {number}" for number in ids]})
         for place in ("products/day=15", "texts", "images/2026"):
             (raw / place).mkdir(parents=True)
+        lance.write_dataset(texts, self.folder / "lake" / "captions.lance")
         pq.write_table(texts, raw / "products" / "day=15" / "0.parquet")
         pq.write_table(texts, raw / "texts" / "0.parquet")
         (raw / "images" / "2026" / "one.jpg").write_bytes(b"an image")

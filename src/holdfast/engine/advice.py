@@ -399,4 +399,5 @@ def _(body: Merged) -> str:
 @words_of.register
 def _(body: Pinned) -> str:
     files = counted(body.pins.records, "file")
-    return f"the input is pinned: {counted(body.rows, 'row')} in {files}, for the whole run"
+    until = "" if body.columns else ", for the whole run"  # Others may move rows: see the next one.
+    return f"the input is pinned: {counted(body.rows, 'row')} in {files}{until}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from holdfast.engine.commit import landed_intent
+from holdfast.engine.options import REMOVES
 from holdfast.engine.resolve import (
     Sight,
     in_one_line,
@@ -225,7 +226,8 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     kept: set[str] = set()
     for reference in references:
         work = read_work(storage, layout, reference)
-        landed.update(sizes_of(work.adds))  # No snapshot refers to keys of rows to delete.
+        if not _lists_all(ledger, run_file, sight):
+            landed.update(sizes_of(work.adds))  # No snapshot refers to keys of rows to delete.
         kept |= {layout.quarantine(record.name) for record in work.quarantined}
         del work  # It is large, and so is what comes next.
     written = _written(ledger, names)
@@ -261,6 +263,17 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
         out_of_reach=out_of_reach,
         live=None if live is None else len(live),
     )
+
+
+def _lists_all(ledger: Ledger, run_file: RunFile | None, sight: Sight) -> bool:
+    """Whether a post has landed that lists all files that it added to the table.
+
+    Values that were computed for rows that are there are in the files that tasks have staged, or in
+    others that were put together from these.
+    """
+    if run_file is None or REMOVES.get(run_file.identity.mode) != "columns":
+        return False
+    return ledger.log.receipt is not None or sight.landed is not None
 
 
 def _lists(ledger: Ledger) -> dict[int, str]:

@@ -247,7 +247,8 @@ class Commit:
                 self._record_refusal(tally, view)
             raise
         failpoint("after-post")
-        gone = f" for {intent.removed_rows:,}" if change.removes != "nothing" else ""
+        is_replaced = change.removes not in {"nothing", "columns"}
+        gone = f" for {intent.removed_rows:,}" if is_replaced else ""
         log_step(
             self.run_id, f"posted intent {number} ({intent.rows:,} rows{gone}): {outcome.value}"
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.engine.base import Indexes, Rewrites
 from holdfast.engine.claim import Prepared, SettledInput, claim_again, claim_run
@@ -17,6 +17,7 @@ from holdfast.engine.resolve import merge, refuse_doubt, renew
 from holdfast.engine.takeover import Heartbeat
 from holdfast.engine.workbook import Workbook
 from holdfast.errors import (
+    CommitConflictError,
     EmptyOutputError,
     HoldfastError,
     RunAbortedError,
@@ -27,18 +28,39 @@ from holdfast.errors import (
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog, open_run_file
-from holdfast.model.coverage import changed_columns
+from holdfast.model.coverage import Span, changed_columns
 from holdfast.model.history import starts_of
 from holdfast.model.records import Claim, Identity, PartReference, Seal
 from holdfast.model.report import Compared, Outcome, Report
-from holdfast.model.work import StagedTotals, Work
-from holdfast.sinks.base import Change, MayLack, Sink, TableView, WriterSpec
+from holdfast.model.work import StagedTotals, TaskRecord, Work
+from holdfast.sinks.base import Change, MayLack, RowsMovedError, Sink, TableView, WriterSpec
 from holdfast.text import warn_caller
 
 # An orphan removal may delete staged files between the last pass and the post, repeatedly.
 _STAGINGS_MAX = 3
+# Others may move rows again while those that they have moved are done again.
+_MOVES_MAX = 20
 # Maximum age of the table view when the work begins.
 _VIEW_S_MAX = 30.0
+
+
+class MovingRows(Protocol):
+    """Rows of the table that are the input, and that others may move meanwhile."""
+
+    def refresh(self, ledger: Ledger, finished: KeyFiles) -> None:
+        """Find out where the rows are that earlier starts have left to do.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+
+    def extend(self, ledger: Ledger, moved: RowsMovedError) -> None:
+        """Add rows to the input that have no value, because others have moved them.
+
+        Raises:
+            InputChangedError: They have been moved again.
+            StoreUnavailableError: The store does not answer.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +74,7 @@ class Driver:
         prepared: The result of `prepare`; None to claim the run here.
         check_output: Raises if the job's output will not fit the table, as far as that is known
             before it runs. Not called for a run that has landed.
+        moving: What to do about rows of the table that others move, if they are the input.
     """
 
     ledger: Ledger
@@ -59,6 +82,7 @@ class Driver:
     input: SettledInput
     prepared: Prepared | None = None
     check_output: Callable[[WriterSpec], object] = lambda _spec: None
+    moving: MovingRows | None = None
 
     def write(self, view: TableView, identity: Identity, options: WriteOptions) -> Report:
         """Write the transformed input to the table once, in the run's mode.
@@ -147,6 +171,8 @@ class Driver:
         self.check_output(writer)
         if self.prepared is None:
             book.inherit()
+        if self.moving is not None:
+            self.moving.refresh(self.ledger, book.finished)
         number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
         log_step(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
         # The output is made for the columns that this start saw first. Since then, a name may have
@@ -279,16 +305,24 @@ class Driver:
     def _publish(
         self, commit: Commit, passes: Passes, book: Workbook, options: WriteOptions
     ) -> Landed:
-        for _ in range(_STAGINGS_MAX - 1):
+        stagings = moves = 0
+        while True:
             passes.run()
             try:
                 return self._publish_once(commit, book, options)
             except StagedFileMissingError:
                 # A clean-up deleted a staged file. Computing its rows again costs time and money;
                 # publishing without them would lose rows.
+                stagings += 1
+                if stagings == _STAGINGS_MAX:
+                    raise
                 passes.withdraw_lost()
-        passes.run()
-        return self._publish_once(commit, book, options)
+            except RowsMovedError as moved:
+                moves += 1
+                if self.moving is None or moves == _MOVES_MAX:
+                    raise CommitConflictError(table=self.sink.name, attempts=moves) from moved
+                self.moving.extend(self.ledger, moved)
+                passes.take_more_rows(self._writer_spec(commit.load(), options))
 
     def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:
         renew(self.ledger, commit, book)
@@ -317,7 +351,9 @@ class Driver:
             )
             keys = indexes.of(commit.load(), book.work.groups, reference)
             change = replace(change, keys=keys)
-        if removes in {"where", "keys"}:
+        if removes == "columns":
+            change = replace(change, failed=_spans(book.work.quarantined))
+        if removes in {"where", "keys", "columns"}:
             rewrites = Rewrites(
                 ledger=self.ledger,
                 sink=self.sink,
@@ -365,6 +401,11 @@ class Driver:
         """Return the seal that accepted the work, if it is in the log."""
         seals = self.ledger.log.seals.values()
         return next((seal for seal in seals if seal.work.name == reference.name), None)
+
+
+def _spans(records: Iterable[TaskRecord]) -> list[Span]:
+    """Return the numbers of the rows that records of a scan cover."""
+    return [span for record in records for span in record.coverage.ranges or ()]
 
 
 def _rows_by_code(log: RunLog, work: Work) -> dict[str, int]:

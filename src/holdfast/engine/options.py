@@ -19,12 +19,16 @@ from holdfast.worker.task import OnError
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 
 # What a write does to the table, and which rows it removes there.
-Mode = Literal["append", "overwrite", "overwrite_partitions", "upsert"]
+Mode = Literal[
+    "append", "overwrite", "overwrite_partitions", "upsert", "add_columns", "update_columns"
+]
 REMOVES: Mapping[str, Removes] = {
     "append": "nothing",
     "overwrite": "all",
     "overwrite_partitions": "partitions",
     "upsert": "keys",
+    "add_columns": "columns",
+    "update_columns": "columns",
 }
 
 

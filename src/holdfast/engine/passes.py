@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from holdfast.engine.input_check import InputCheck
 from holdfast.engine.interrupts import interruptible
-from holdfast.engine.options import WriteOptions
+from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.ports import Submitter
 from holdfast.engine.workbook import Workbook, without_lost
 from holdfast.errors import (
@@ -215,6 +215,7 @@ class RowsStage:
             whole_rows=options.compares_rows,
             # Rows that failed before may all lack a column again.
             judges_answers=not start.identity.retry_of and not book.work.records,
+            numbers_rows=removes_of(start.identity) == "columns",
         )
         with contextlib.ExitStack() as beside:
             beside.callback(self._check.compare_beside(ask_to_stop))
@@ -287,11 +288,25 @@ class Passes:
         self._input = InputCheck(
             start.book, start.submitter, start.source, start.options, self._ports
         )
-        self._stages: tuple[Stage, ...] = (RowsStage(start, self._input), ReplayStage(start))
+        self._stages = self._all_stages()
         self._retries_left = start.options.retries
         # A signal or a concurrent check may ask tasks to stop: once, and only while they run.
         self._asking = self._ports.new_lock()
         self._may_ask = False
+
+    def _all_stages(self) -> tuple[Stage, ...]:
+        return (RowsStage(self._start, self._input), ReplayStage(self._start))
+
+    def take_more_rows(self, writer: WriterSpec) -> None:
+        """Go on with an input that has gained rows.
+
+        Args:
+            writer: Writes their output, too.
+        """
+        self._start = replace(self._start, writer=writer)
+        self._stages = self._all_stages()
+        self._book.reopen()
+        self._book.input_sums = None
 
     def withdraw_lost(self) -> None:
         """Leave out work that has lost an object, and seal what still counts.

@@ -63,7 +63,8 @@ class ScanRows:
     def __init__(self, scan: PinnedScan, pins: Pins, jobs: Jobs) -> None:
         """Keep the parts; nothing runs yet."""
         self._scan = scan
-        self._pins = pins
+        # They may get more rows behind those that they have: see `engine.columns`.
+        self.pins = pins
         self._jobs = jobs
 
     @property
@@ -73,11 +74,11 @@ class ScanRows:
 
     def measure(self, finished: KeyFiles, *, whole_rows: bool = False) -> InputSums:  # noqa: ARG002
         """Return how many rows are unfinished, from the pins, which fix the values too."""
-        return InputSums(rows=self._left(finished).rows, null_keys=0, low=0, high=0)
+        return InputSums(rows=self.left(finished).rows, null_keys=0, low=0, high=0)
 
     def look(self, *, whole_rows: bool = False) -> tuple[InputSums, int]:  # noqa: ARG002
         """Return how many rows there are, and no duplicates: row numbers are unique."""
-        return InputSums(rows=self._pins.whole.rows, null_keys=0, low=0, high=0), 0
+        return InputSums(rows=self.pins.whole.rows, null_keys=0, low=0, high=0), 0
 
     def submit(self, plan: TaskPlan, finished: KeyFiles) -> list[TaskReport]:
         """Run the plan over the unfinished rows, split anew among tasks; wait for all.
@@ -85,8 +86,8 @@ class ScanRows:
         Raises:
             JobError: The job could not be run at all.
         """
-        items = self._pins.items(self._left(finished), self.slots, _ITEM_BYTES)
-        scan = ScanTask(reader=self._scan.reader(self._pins), items=items)
+        items = self.pins.items(self.left(finished), self.slots, _ITEM_BYTES)
+        scan = ScanTask(reader=self._scan.reader(self.pins), items=items)
         return self._jobs.run(replace(plan, scan=scan), len(items))
 
     def items(self, plan: ItemPlan, items: Sequence[str]) -> list[TaskReport]:
@@ -106,7 +107,7 @@ class ScanRows:
 
     def gone(self, finished: KeyFiles) -> KeyExamples:
         """Return the finished rows that are not in the pinned files."""
-        strange = _finished(finished).minus(self._pins.whole)
+        strange = _finished(finished).minus(self.pins.whole)
         return KeyExamples(keys=strange.rows, examples=str(strange.spans[:_EXAMPLES]))
 
     def overlaps(self, finished: KeyFiles) -> dict[tuple[str, ...], int]:
@@ -123,8 +124,9 @@ class ScanRows:
                 reach, holder = stop, name
         return shared
 
-    def _left(self, finished: KeyFiles) -> Ranges:
-        return self._pins.whole.minus(_finished(finished))
+    def left(self, finished: KeyFiles) -> Ranges:
+        """Return the unfinished rows."""
+        return self.pins.whole.minus(_finished(finished))
 
 
 def _finished(finished: KeyFiles) -> Ranges:

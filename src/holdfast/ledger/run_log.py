@@ -290,10 +290,9 @@ class RunLog:
 
     @property
     def pinned(self) -> Pinned | None:
-        """The files that the run reads, once they are pinned."""
-        return next(
-            (record.body for record in self._records if isinstance(record.body, Pinned)), None
-        )
+        """The files that the run reads, once they are pinned; the newest list has all of them."""
+        found = (record.body for record in reversed(self._records))
+        return next((body for body in found if isinstance(body, Pinned)), None)
 
     @property
     def base(self) -> Base | None:

@@ -60,6 +60,8 @@ _VERBS = {
     "overwrite": "replace all rows of",
     "overwrite_partitions": "replace partitions of",
     "upsert": "merge into",
+    "add_columns": "add columns to",
+    "update_columns": "update columns of",
 }
 
 
@@ -363,6 +365,8 @@ class Pinned:
 
     pins: PartReference
     rows: Count
+    # The columns that a run computes for rows that are there: an Arrow schema in base64.
+    columns: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,10 @@ class Report:
     lost_cost: float = 0.0
     # How many rows each index of the table lacks, by its name.
     unindexed_rows: Mapping[str, int] = field(default_factory=dict)
+    # For columns of rows that are there: rows that were computed again because others had moved or
+    # changed them; and rows without a value, because others have appended them.
+    rows_again: int = 0
+    rows_without_columns: int = 0
     # How the input was compared with what an earlier start read; None if it was not.
     input_compared: Compared = "keys"
     still_in_table: Presence = "yes"
@@ -150,6 +154,8 @@ class Report:
             ("withdrawn", self.withdrawn_rows, "rows whose files were removed"),
             ("copied", self.copied_files, "files that had waited long"),
             ("failed", self.quarantined_rows, "rows: see run.quarantined()"),
+            ("again", self.rows_again, "rows that others had moved or changed"),
+            ("without", self.rows_without_columns, "rows that others had appended"),
         )
         lines += [(name, f"{number:,} {what}") for name, number, what in counts if number]
         if self.cost:

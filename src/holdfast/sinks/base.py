@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.model.coverage import Span
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.records import Intent
 from holdfast.model.work import Merge, Rewrite, StagedGroup
@@ -25,6 +26,9 @@ ColumnPath = tuple[str, ...]
 # The columns that may be missing from the output: they are filled with NULL. None means all of
 # them.
 MayLack = frozenset[ColumnPath] | None
+
+# The number of an input row, beside the output of a task whose output are values for these rows.
+NUMBER_COLUMN = "__holdfast_row"
 
 
 class TaskWriter(Protocol):
@@ -157,6 +161,21 @@ class Keys(Protocol):
         """Keep the numbers of keys that were found in a file, and return them as text."""
 
 
+class RowsMovedError(Exception):
+    """Rows of the table have no value yet, because others have changed the table."""
+
+    def __init__(self, version: int, rows: Mapping[int, Sequence[Span]]) -> None:
+        """Say which rows are left to do.
+
+        Args:
+            version: The version of the table that they are in.
+            rows: Positions, by the number of a fragment.
+        """
+        super().__init__(version, rows)
+        self.version = version
+        self.rows = rows
+
+
 class Outcome(Enum):
     """How a post ended, as far as its answer shows."""
 
@@ -194,8 +213,9 @@ class Loss:
 
 
 # Which of a table's rows go: none, all, those of the partitions that the added rows are in, those
-# for which a filter is true, or those with the key of an added row.
-Removes = Literal["nothing", "all", "partitions", "where", "keys"]
+# for which a filter is true, or those with the key of an added row. "columns": no row goes, and the
+# added rows are values for rows that are there.
+Removes = Literal["nothing", "all", "partitions", "where", "keys", "columns"]
 # How some rows of a file are removed: the file is written anew, or deletes are put beside it.
 WriteMode = Literal["copy-on-write", "merge-on-read"]
 # A filter as the user gave it: a string, or triples.
@@ -221,6 +241,8 @@ class Change:
     deleted_keys: int = 0
     # How rows are removed from files that keep some; None: as the table says.
     write_mode: WriteMode | None = None
+    # The numbers of input rows that failed, if the added rows are values for rows that are there.
+    failed: Sequence[Span] = ()
     # What became of files whose rows were looked at, by state.
     rewritten: Mapping[str, Rewrite] = field(default_factory=dict)
     # What that is in the table that the post builds on: see `Sink.loss`.

@@ -100,8 +100,8 @@ def refuse_other(uri: str, file: PinnedFile, fragment: Any | None) -> None:  # n
     """
     if fragment is not None:
         deletion = fragment.deletion_file()
-        now = (_names(fragment), (fragment.physical_rows,), () if deletion is None else (deletion,))
-        if now == (file.values["files"], file.group_rows, file.deletes):
+        now = (_names(fragment), fragment.physical_rows, () if deletion is None else (deletion,))
+        if now == (file.values["files"], file.rows, file.deletes):
             return
     raise InputChangedError(
         what=f"{uri} is not the dataset that the run began with: its fragment "

@@ -18,8 +18,9 @@ import pyarrow.types as pt
 
 from holdfast.model.arrow_types import is_any_binary, is_any_string
 from holdfast.model.limits import DEFAULT_LIMITS
+from holdfast.sinks.base import NUMBER_COLUMN
 from holdfast.sinks.conform import ValueMisfitError
-from holdfast.worker.coverage import split_tag
+from holdfast.worker.coverage import numbers_of, split_tag
 from holdfast.worker.reports import TransformFailedError
 from holdfast.worker.transforms import (
     BatchFormat,
@@ -291,6 +292,29 @@ def apply_to(
             f"it returned {rows_out} rows for a batch of {batch.num_rows}; "
             "if it is meant to drop or multiply rows, pass one_to_one=False"
         )
+        raise TransformFailedError(TransformOutputError(complaint))
+
+
+def numbered(outputs: Iterable[pa.RecordBatch], tags: pa.Array | None) -> Iterator[pa.RecordBatch]:
+    """Yield the output of a step with the number of each row's input row beside it.
+
+    Args:
+        outputs: The output; as many rows as the step has, in the same order.
+        tags: The tags of the step's rows.
+
+    Raises:
+        TransformFailedError: There are more or fewer rows.
+    """
+    numbers = numbers_of(tags)
+    at = 0
+    for output in outputs:
+        mine = numbers[at : at + output.num_rows]
+        at += output.num_rows
+        if at > len(numbers):
+            break
+        yield output.append_column(NUMBER_COLUMN, mine)
+    if at != len(numbers):
+        complaint = f"it returned {at} rows for a batch of {len(numbers)}"
         raise TransformFailedError(TransformOutputError(complaint))
 
 

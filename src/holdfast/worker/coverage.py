@@ -32,6 +32,13 @@ def split_tag(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
     return batch.remove_column(index), batch.column(index)
 
 
+def numbers_of(tags: pa.Array | None) -> pa.Array:
+    """Return the number of each row of a scan, in the order of their tags."""
+    if tags is None:
+        return pa.array([], pa.int64())
+    return tags.flatten()[0] if pa.types.is_struct(tags.type) else tags
+
+
 def hashes_of(tags: pa.Array | None) -> dict[str, npt.NDArray[np.uint64]]:
     """Return Spark's hashes of each row of a DataFrame, by their names in the tags."""
     if tags is None:

@@ -36,6 +36,7 @@ from holdfast.worker.batch_steps import (
     batch_steps,
     fitting_to,
     halving_steps,
+    numbered,
 )
 from holdfast.worker.calls import Calls
 from holdfast.worker.checkpoints import (
@@ -133,6 +134,8 @@ class TaskPlan:
     whole_rows: bool = False
     # Whether the job fails if all answers lack a column, even if failing rows are set aside.
     judges_answers: bool = True
+    # Whether the writer is told the number of each row: see `numbered`.
+    numbers_rows: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch], *, place: int, attempt: int) -> TaskReport:
         """Do one task's work. Runs on an executor.
@@ -304,7 +307,8 @@ class Attempt:
         plan = self._plan
         try:
             refuse_null_keys(step.rows, plan.key)
-            for output in step.outputs:
+            outputs = numbered(step.outputs, step.tags) if plan.numbers_rows else step.outputs
+            for output in outputs:
                 self._checkpoints.hold(output)
                 step.cost += self._cost_of_batch(output)
         except (TransformFailedError, SchemaMismatchError, NullKeysError) as error:

@@ -36,6 +36,19 @@ _PASSING = (
     "UpdateBases",
     "BaseOperation",
 )
+# Operations that note in each row which version has changed it last, or that change none. The last
+# is that of a compaction, see above; of any other operation that is reported so, the file of a row
+# that it changes is another one.
+_TRACED = (
+    "Append",
+    "CreateIndex",
+    "Delete",
+    "ReserveFragments",
+    "Rewrite",
+    "Update",
+    "UpdateConfig",
+    "BaseOperation",
+)
 # Lance's Python fails on this when it reads back a compaction that has moved an index.
 _UNREADABLE_REWRITE = "RewrittenIndex"
 
@@ -58,6 +71,10 @@ class Step:
     # The version that a rollback went back to.
     restored: int | None
     properties: Mapping[str, str]
+    # The files of the rows that an append added.
+    added: frozenset[str] = frozenset()
+    # Whether it may have given rows other values without a trace in each row.
+    is_in_place: bool = True
 
     @property
     def lets_pass(self) -> bool:
@@ -223,6 +240,38 @@ class History:
             return None
         return present[self.dataset.version]
 
+    def added_since(self, base: int) -> frozenset[str]:
+        """Return the files of rows that were appended after a version, as far as history shows it.
+
+        Args:
+            base: The version.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        found: set[str] = set()
+        for version in range(base + 1, self.dataset.version + 1):
+            with contextlib.suppress(GoneError):
+                found |= self.step(version).added
+        return frozenset(found)
+
+    def traces_rows_since(self, base: int) -> bool:
+        """Whether each row shows by itself if it has changed since a version.
+
+        Args:
+            base: The version.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        try:
+            return not any(
+                self.step(version).is_in_place
+                for version in range(base + 1, self.dataset.version + 1)
+            )
+        except GoneError:
+            return False
+
     def opened(self, version: int) -> lance.LanceDataset:
         """Return the dataset as of a version.
 
@@ -239,12 +288,16 @@ class History:
                 found: Any = self.dataset.read_transaction(version)
         except TypeError as error:
             if _UNREADABLE_REWRITE in str(error):
-                return Step(kind="Rewrite", restored=None, properties={})
+                return Step(kind="Rewrite", restored=None, properties={}, is_in_place=False)
             raise GoneError from error  # It exists, but cannot be read.
         if found is None:
             raise GoneError
         operation = found.operation
+        fragments = operation.fragments if type(operation).__name__ == "Append" else ()
         return Step(
+            added=frozenset(file.path for fragment in fragments for file in fragment.files),
+            is_in_place=type(operation).__name__ not in _TRACED
+            or bool(getattr(operation, "fields_modified", ())),
             kind=type(operation).__name__,
             restored=getattr(operation, "version", None),
             properties=dict(found.transaction_properties or {}),

@@ -236,8 +236,9 @@ class Post:
     # A LanceSchema; Lance exports no type for it.
     schema: Any
     fragments: Sequence[FragmentMetadata] = ()
-    # Fragments that go, by their number, each with a deletion file over all its rows.
-    removed: Mapping[int, FragmentMetadata] = field(default_factory=dict)
+    # Fragments that are there, by their number, as they will be: one that goes has a deletion file
+    # over all its rows.
+    changed: Mapping[int, FragmentMetadata] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def send(self) -> tuple[Outcome, int]:
@@ -251,8 +252,8 @@ class Post:
         """
         dataset: LanceDataset = self.view.handle.dataset
         there = [fragment.metadata for fragment in dataset.get_fragments()]
-        there = [self.removed.get(fragment.id, fragment) for fragment in there]
-        # No column is added, so other writers' appends may land on top of it.
+        there = [self.changed.get(fragment.id, fragment) for fragment in there]
+        # A new column may be NULL, so other writers' appends may land on top of it.
         merge = LanceOperation.Merge(
             [*there, *self.fragments], self.schema, preserves_nullability=True
         )

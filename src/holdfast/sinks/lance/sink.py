@@ -394,7 +394,7 @@ class LanceSink(StagedFiles):
             view=view,
             schema=with_metadata(history.dataset.lance_schema, changes),
             fragments=fragments,
-            removed=removal.fragments if removal else {},
+            changed=removal.fragments if removal else {},
             notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
         outcome, version = post.send()
@@ -445,7 +445,7 @@ class LanceSink(StagedFiles):
     def _under_own_name(self, target: StagedGroup) -> StagedGroup:
         fragment = json.loads(_fragment_text(target))
         fragment["files"][0]["path"] = target.path.removeprefix(f"{self._place.data}/")
-        return replace(target, detail={"fragment": json.dumps(fragment)})
+        return replace(target, detail={**target.detail, "fragment": json.dumps(fragment)})
 
     @contextlib.contextmanager
     def _storage_of(
@@ -472,6 +472,16 @@ _SETTINGS = "spark.holdfast.lance."
 _STABLE_ROW_IDS = "enable_stable_row_ids"
 
 
+def place_of(
+    target: LanceTable, settings_under: Callable[[str], Mapping[str, str]]
+) -> DatasetPlace:
+    """Return where the user's dataset is, and how it is reached."""
+    options = target.storage_options
+    if options is None:
+        options = settings_under(_SETTINGS)
+    return DatasetPlace(uri=normalise(target.uri), options=dict(options))
+
+
 def open_sink(  # noqa: PLR0913 - each is another fact of the dataset.
     target: LanceTable,
     *,
@@ -496,10 +506,7 @@ def open_sink(  # noqa: PLR0913 - each is another fact of the dataset.
         CommitRefusedError: The dataset could not be created.
         StoreUnavailableError: The store does not answer.
     """
-    options = target.storage_options
-    if options is None:
-        options = settings_under(_SETTINGS)
-    place = DatasetPlace(uri=normalise(target.uri), options=dict(options))
+    place = place_of(target, settings_under)
     sink = LanceSink(
         place,
         rows_per_file=target.max_rows_per_file,

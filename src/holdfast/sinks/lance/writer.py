@@ -11,10 +11,11 @@ import contextlib
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance import blob_array
@@ -136,7 +137,7 @@ class LanceTaskWriter:
         """Open nothing yet: a task without rows leaves no file."""
         self._spec = spec
         self._conformer: tuple[pa.Schema, Conformer] | None = None
-        self._stream: _Stream | None = None
+        self._stream: FragmentStream | None = None
         self._rows = 0
         self._size_bytes = 0
 
@@ -174,7 +175,13 @@ class LanceTaskWriter:
         if not rows.num_rows:
             return
         if self._stream is None:
-            self._stream = _Stream(self._spec)
+            spec = self._spec
+            how = {
+                "mode": "append",
+                "max_rows_per_file": 2 * spec.rows_per_file,
+                "max_bytes_per_file": 2 * spec.bytes_per_file,
+            }
+            self._stream = FragmentStream(spec.place, written_schema(spec.stored), how)
         self._stream.put(rows)
         self._rows += rows.num_rows
         self._size_bytes += rows.nbytes
@@ -223,12 +230,28 @@ class _AbandonedError(Exception):
     """The task has discarded its rows."""
 
 
-class _Stream:
+class FragmentStream:
     """One call of Lance's writer on its own thread, fed by a queue."""
 
-    def __init__(self, spec: LanceWriterSpec) -> None:
-        self._spec = spec
-        self._written = written_schema(spec.stored)
+    def __init__(
+        self,
+        place: DatasetPlace,
+        written: pa.Schema,
+        how: Mapping[str, Any],
+        opened: Callable[[], lance.LanceDataset] | None = None,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            place: The dataset's location.
+            written: The rows' schema.
+            how: The arguments of Lance's writer.
+            opened: Returns the dataset; by default it is opened for this stream.
+        """
+        self._place = place
+        self._opened = opened or place.open
+        self._written = written
+        self._how = how
         self._queue: queue.Queue[list[pa.RecordBatch] | Exception | None] = queue.Queue(_HANDED_MAX)
         self._kept: list[pa.RecordBatch] = []
         self._kept_bytes = 0
@@ -239,6 +262,7 @@ class _Stream:
         self._thread.start()
 
     def put(self, rows: pa.RecordBatch) -> None:
+        """Add rows; waits while Lance has enough of them."""
         self._kept.append(rows)
         self._kept_bytes += rows.nbytes
         if self._kept_bytes >= _HANDED_BYTES:
@@ -278,7 +302,7 @@ class _Stream:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            place = self._spec.place
+            place = self._place
             reason, cause = reason_and_cause(self._error, place.options)
             raise StoreUnavailableError(
                 uri=place.uri, reason=reason, retry_safe=not lasts(self._error)
@@ -292,17 +316,11 @@ class _Stream:
                 yield as_blobs(rows, self._written)
 
     def _run(self) -> None:
-        spec = self._spec
         reader = pa.RecordBatchReader.from_batches(self._written, self._batches())
-        how: dict[str, Any] = {
-            "mode": "append",
-            "max_rows_per_file": 2 * spec.rows_per_file,
-            "max_bytes_per_file": 2 * spec.bytes_per_file,
-        }
         try:
             # Reopened for each file: a long task outlives its credentials.
-            dataset = spec.place.open()
-            self._fragments = write_fragments(reader, dataset, **how)
+            dataset = self._opened()
+            self._fragments = write_fragments(reader, dataset, **self._how)
         except BaseException as error:  # noqa: BLE001 - raised in the task's own thread.
             self._error = error
         finally:

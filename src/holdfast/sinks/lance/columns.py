@@ -1,0 +1,408 @@
+"""Columns of a Lance dataset: what a run that computes them changes in a version.
+
+No row is added. Each fragment gets one more file, with the new columns, and the next version has
+these fragments and the new schema. A fragment is known by its state: where the values are that
+the new ones were computed from. If others change a fragment in another way, nothing is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from lance.fragment import FragmentMetadata
+
+from holdfast.errors import (
+    LedgerDamagedError,
+    SettingsError,
+    TableChangedError,
+    UnsupportedTableError,
+)
+from holdfast.model.coverage import Pins, Span
+from holdfast.model.work import StagedGroup
+from holdfast.reading.lance_rows import (
+    TOMBSTONE,
+    all_field_ids,
+    field_ids,
+    live_positions,
+    state_of,
+)
+from holdfast.sinks.base import (
+    Change,
+    Filter,
+    Loss,
+    MayLack,
+    Outcome,
+    RowsMovedError,
+    RunMark,
+    TableView,
+)
+from holdfast.sinks.lance.column_files import (
+    COLUMN,
+    AssemblerSpec,
+    Assembly,
+    AssemblyPart,
+    ColumnPlace,
+    ColumnWriterSpec,
+)
+from holdfast.sinks.lance.dataset import DatasetPlace
+from holdfast.sinks.lance.fields import fitted, numbers_in_dataset, with_fields
+from holdfast.sinks.lance.history import History
+from holdfast.sinks.lance.marks import mark_changes, metadata_of
+from holdfast.sinks.lance.placing import Placed, Placing, within
+from holdfast.sinks.lance.post import Post, with_metadata
+from holdfast.sinks.lance.sink import LanceSink, place_of
+from holdfast.sinks.staged import MARK_NOTE, mark_text
+from holdfast.sinks.targets import LanceTable
+
+
+# ---- The sink: the same dataset, for a run that computes columns
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnWork:
+    """What a run computes."""
+
+    # The new columns; those of `update_columns` have the table's types.
+    schema: pa.Schema
+    # Whether they are there already, and other rows keep their values.
+    is_update: bool
+    # The rows that they are computed for. Each fragment's values name its version and its state.
+    pins: Pins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fill:
+    """What the post changes: fragments with one more file, by number; and the schema."""
+
+    fragments: Mapping[int, FragmentMetadata]
+    schema: Any
+
+
+class LanceColumnSink(LanceSink):
+    """One Lance dataset, of which columns are computed."""
+
+    work: ColumnWork | None = None
+    # How many rows others had appended when the loss was computed.
+    _appended: int = 0
+
+    @property
+    def place(self) -> DatasetPlace:
+        """The dataset's location."""
+        return self._place
+
+    def begin(self, schema: pa.Schema, pins: Pins, *, is_update: bool) -> None:
+        """Take what the run computes; again, if rows were added to it.
+
+        Args:
+            schema: The columns, from `fit`.
+            pins: The rows.
+            is_update: Whether the columns are there already.
+        """
+        self.work = ColumnWork(schema=schema, is_update=is_update, pins=pins)
+
+    def fit(self, schema: pa.Schema | None, *, is_update: bool) -> pa.Schema:
+        """Return columns as they will be in the dataset.
+
+        Args:
+            schema: The columns; None if there are no rows that would show them.
+            is_update: Whether they are there already.
+
+        Raises:
+            SettingsError: The columns do not fit the dataset.
+            UnsupportedTableError: The dataset's file format cannot hold them.
+        """
+        dataset = self._place.open()
+        if dataset.data_storage_version in {"0.1", "legacy"}:
+            raise UnsupportedTableError(
+                table=self.name,
+                what="its file format is Lance's first one, which has no separate columns",
+                cure="write it anew with a current version of Lance",
+            )
+        if schema is not None:
+            return fitted(dataset.schema, schema, is_update=is_update)
+        if is_update:
+            return pa.schema([])  # There is nothing to do.
+        raise SettingsError(
+            what="there are no rows, so the transform does not show which columns it returns",
+            cure="pass schema=",
+        )
+
+    def check_names(self, view: TableView) -> None:
+        """Stop if the columns cannot be put into the dataset any more.
+
+        Raises:
+            TableChangedError: A column has been added under the same name, or is gone.
+        """
+        work = self._work
+        there = set(view.handle.dataset.schema.names)
+        if lacks := [name for name in work.pins.schema.names if name not in there]:
+            change = f"column {lacks[0]!r}, which the transform gets, was dropped or renamed"
+            raise TableChangedError(table=self.name, change=change)
+        if work.is_update:
+            fields = view.handle.dataset.schema
+            for column in work.schema:
+                if column.name not in there:
+                    change = f"column {column.name!r} was dropped"
+                    raise TableChangedError(table=self.name, change=change)
+                if fields.field(column.name).type != column.type:
+                    change = f"column {column.name!r} has another type now"
+                    raise TableChangedError(table=self.name, change=change)
+            return
+        if taken := [name for name in work.schema.names if name in there]:
+            raise TableChangedError(
+                table=self.name, change=f"another writer has added a column {taken[0]!r}"
+            )
+
+    def check(
+        self,
+        view: TableView,
+        schemas: Sequence[dict[str, Any]],  # noqa: ARG002 - see `check_names`.
+        groups: Sequence[StagedGroup],
+    ) -> None:
+        """Stop if the columns cannot be put into the dataset any more. Makes no request.
+
+        Raises:
+            TableChangedError: A column has been added under the same name, or is gone.
+            LedgerDamagedError: The ledger's groups are not what was written.
+        """
+        self.check_names(view)
+        for group in groups:
+            self._fragment(group)
+            _column_facts(group)
+
+    def writer_spec(  # type: ignore[override]
+        self,
+        view: TableView,
+        may_lack: MayLack = frozenset(),  # noqa: ARG002 - all new columns are needed.
+        where: Filter | None = None,  # noqa: ARG002 - the input is filtered.
+        on: Sequence[str] = (),  # noqa: ARG002
+    ) -> ColumnWriterSpec:
+        """Return what executors need to write values."""
+        return ColumnWriterSpec(
+            columns=self._columns(view),
+            bases=self._work.pins.bases,
+            bytes_per_file=self._bytes_per_file,
+        )
+
+    def rewriter(self, view: TableView, _change: Change) -> AssemblerSpec:
+        """Return what executors need to put column files together."""
+        return AssemblerSpec(columns=self._columns(view))
+
+    def loss(self, view: TableView, change: Change, name: str) -> Loss:  # noqa: ARG002
+        """Return which fragments get which file; those without one yet are targets.
+
+        Raises:
+            RowsMovedError: Rows of the dataset have no value, and are to have one.
+            TableChangedError: A column has been added under the same name, or is gone.
+            StoreUnavailableError: The store does not answer.
+        """
+        history: History = view.handle
+        dataset, work = history.dataset, self._work
+        schema = dataset.lance_schema if work.is_update else with_fields(dataset, work.schema)
+        own = field_ids(schema, work.schema.names)
+        placing = Placing(
+            history=history,
+            pins=work.pins,
+            groups=_by_base(change.adds),
+            read=field_ids(dataset.lance_schema, work.pins.schema.names),
+        )
+        placing.run()
+        if placing.missing:
+            raise RowsMovedError(dataset.version, placing.missing)
+        self._appended = sum(placed.appended for placed in placing.placed.values())
+        fragments: dict[int, FragmentMetadata] = {}
+        targets: dict[str, str] = {}
+        writes: dict[str, int] = {}
+        for fragment in dataset.get_fragments():
+            placed = placing.placed[fragment.fragment_id]
+            groups = [group for part in placed.parts for group in part.groups]
+            if not placed.parts:
+                continue
+            if not groups and not placed.since:
+                self._refuse_lost(fragment, placed, change.failed)
+                continue
+            whole = groups[0] if len(groups) == 1 and not placed.since else None
+            if whole is None or not _column_facts(whole)["is_whole"]:
+                assembly = self._assembly(view, fragment, placed, change.failed, own)
+                made = change.rewritten.get(assembly.state)
+                if made is None or made.group is None:
+                    targets[assembly.state] = assembly.to_json()
+                    continue
+                whole = made.group
+            writes[whole.path] = whole.size_bytes
+            metadata = fragment.metadata
+            fragments[fragment.fragment_id] = self._filled(metadata, whole, schema, own)
+        return Loss(
+            writes=writes, targets=targets, handle=_Fill(fragments=fragments, schema=schema)
+        )
+
+    def post(self, view: TableView, run_id: str, mark: RunMark, change: Change) -> Outcome:
+        """Publish the columns in one version, once, if the dataset is still as in the view.
+
+        Raises:
+            CommitRefusedError: The store refused permanently.
+            TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
+            StoreUnavailableError: The store does not answer.
+        """
+        history: History = view.handle
+        fill: _Fill = change.loss.handle
+        changes = mark_changes(metadata_of(history.dataset), run_id, mark, view.uuid)
+        post = Post(
+            place=self._place,
+            view=view,
+            schema=with_metadata(fill.schema, changes),
+            changed=fill.fragments,
+            notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
+        )
+        outcome, version = post.send()
+        if outcome is Outcome.LANDED and version != mark.snapshot_id:
+            # A setting or an index was committed in between: the next look shows the true version.
+            return Outcome.UNKNOWN
+        return outcome
+
+    def rows_without_columns(self) -> int:
+        """Return how many rows have no value, because others have appended them since."""
+        return 0 if self._work.is_update else self._appended
+
+    @property
+    def _work(self) -> ColumnWork:
+        assert self.work is not None  # noqa: S101 - the input is settled first.
+        return self.work
+
+    def _columns(self, view: TableView) -> ColumnPlace:
+        return ColumnPlace(
+            table=self.name,
+            place=self._place,
+            schema=self._work.schema,
+            storage_version=view.handle.dataset.data_storage_version,
+        )
+
+    def _refuse_lost(
+        self,
+        fragment: Any,  # noqa: ANN401 - LanceFragment.
+        placed: Placed,
+        failed: Sequence[Span],
+    ) -> None:
+        """Stop if a fragment without any value has rows that are to have one.
+
+        Raises:
+            LedgerDamagedError: It does.
+        """
+        if self._work.is_update:
+            return
+        rows = np.zeros(fragment.physical_rows, dtype=bool)
+        rows[live_positions(fragment)] = True
+        for part in placed.parts:
+            for start, stop in within(failed, part.base, len(rows)):
+                rows[start:stop] = False
+        if rows.any():
+            where = f"{self.name} (fragment {fragment.fragment_id})"
+            raise LedgerDamagedError(uri=where, reason=f"{int(rows.sum())} rows have no value")
+
+    def _assembly(
+        self,
+        view: TableView,
+        fragment: Any,  # noqa: ANN401 - LanceFragment.
+        placed: Placed,
+        failed: Sequence[Span],
+        own: frozenset[int],
+    ) -> Assembly:
+        metadata, keeps = fragment.metadata, self._work.is_update
+        parts = tuple(
+            AssemblyPart(
+                base=part.base,
+                fragment=part.fragment,
+                version=part.version,
+                files=tuple((g.path, g.files[0].rows, g.size_bytes) for g in part.groups),
+                failed=tuple(within(failed, part.base, part.file.rows)),
+            )
+            for part in placed.parts
+        )
+        # What rows keep depends on where these values are, and on which rows are live.
+        kept = [state_of(metadata, own), str(metadata.deletion_file)] if keeps else []
+        state = state_of(metadata, all_field_ids(view.handle.dataset.lance_schema) - own)
+        facts = [state, kept, placed.since, [asdict(part) for part in parts]]
+        text = json.dumps([facts, self._work.schema.to_string()])
+        return Assembly(
+            state=f"{metadata.id} {hashlib.sha256(text.encode()).hexdigest()}",
+            fragment=metadata.id,
+            version=view.handle.dataset.version,
+            rows=metadata.physical_rows,
+            parts=parts,
+            since=placed.since,
+            keeps=keeps,
+        )
+
+    def _filled(
+        self,
+        metadata: Any,  # noqa: ANN401 - FragmentMetadata.
+        group: StagedGroup,
+        schema: Any,  # noqa: ANN401 - LanceSchema.
+        own: Collection[int],
+    ) -> FragmentMetadata:
+        """Return a fragment with one more file, in place of the columns that it had.
+
+        Raises:
+            LedgerDamagedError: The file is not one of this fragment's rows.
+        """
+        staged, facts = self._fragment(group), _column_facts(group)
+        if staged.physical_rows != metadata.physical_rows:
+            raise LedgerDamagedError(uri=group.path, reason="it has other rows than its fragment")
+        new, names = metadata.to_json(), facts["names"]
+        (file,) = staged.to_json()["files"]
+        numbers = numbers_in_dataset(self._work.schema, names, schema)
+        pairs = [
+            (numbers[number], column)
+            for number, column in zip(file["fields"], file["column_indices"], strict=True)
+            if number in numbers
+        ]
+        file["fields"], file["column_indices"] = [p[0] for p in pairs], [p[1] for p in pairs]
+        for old in new["files"]:
+            old["fields"] = [TOMBSTONE if number in own else number for number in old["fields"]]
+        kept = [old for old in new["files"] if any(number >= 0 for number in old["fields"])]
+        new["files"] = [*kept, file]
+        return FragmentMetadata.from_json(json.dumps(new))
+
+
+def open_sink(
+    target: LanceTable, settings_under: Callable[[str], Mapping[str, str]]
+) -> LanceColumnSink:
+    """Open the dataset of a run that computes columns.
+
+    Args:
+        target: The user's target.
+        settings_under: Returns the session's settings below a prefix.
+    """
+    return LanceColumnSink(
+        place_of(target, settings_under),
+        rows_per_file=target.max_rows_per_file,
+        bytes_per_file=target.max_bytes_per_file,
+    )
+
+
+def _by_base(groups: Sequence[StagedGroup]) -> dict[int, list[StagedGroup]]:
+    """Return staged values by the number of the first row of their pinned file.
+
+    Raises:
+        LedgerDamagedError: A group does not say which rows it holds.
+    """
+    found: dict[int, list[StagedGroup]] = {}
+    for group in groups:
+        found.setdefault(_column_facts(group)["base"], []).append(group)
+    return found
+
+
+def _column_facts(group: StagedGroup) -> Mapping[str, Any]:
+    """Return what a staged group says of its rows.
+
+    Raises:
+        LedgerDamagedError: It does not say it.
+    """
+    facts = group.detail.get(COLUMN)
+    if not isinstance(facts, dict) or not isinstance(facts.get("names"), list):
+        raise LedgerDamagedError(uri=group.path, reason="it does not say which rows it holds")
+    return facts

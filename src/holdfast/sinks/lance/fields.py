@@ -1,0 +1,191 @@
+"""Fields of a Lance dataset: which columns a run may compute, and a schema with more of them.
+
+Lance identifies a column by a number. A file lists the numbers of its columns, and the dataset's
+schema says which column has which number now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from lance import LanceDataset
+from lance.blob import BlobType
+from lance.schema import LanceSchema
+
+from holdfast.errors import LedgerDamagedError, SettingsError
+from holdfast.reading.lance_rows import all_field_ids
+
+
+# ---- Which columns a run may compute
+def fitted(there: pa.Schema, schema: pa.Schema, *, is_update: bool) -> pa.Schema:
+    """Return the columns that a run computes as they will be in the dataset.
+
+    Args:
+        there: The dataset's columns.
+        schema: The columns that the user named, or that the transform returned.
+        is_update: Whether they are there already.
+
+    Raises:
+        SettingsError: The columns do not fit the dataset.
+    """
+    if not schema.names or len(set(schema.names)) != len(schema):
+        raise SettingsError(what=f"the new columns are {schema.names}", cure="name each once")
+    if is_update:
+        if lacks := [name for name in schema.names if name not in there.names]:
+            raise SettingsError(
+                what=f"the dataset has no column {lacks[0]!r}", cure="call add_columns"
+            )
+        found = pa.schema([there.field(name) for name in schema.names])
+    else:
+        if taken := [name for name in schema.names if name in there.names]:
+            raise SettingsError(
+                what=f"the dataset has a column {taken[0]!r} already",
+                cure="call update_columns to compute it again, or name the new one otherwise",
+            )
+        if required := [column.name for column in schema if not column.nullable]:
+            raise SettingsError(
+                what=f"the new column {required[0]!r} may not be NULL",
+                cure="make it nullable: rows that others append meanwhile do not have it",
+            )
+        found = schema.remove_metadata()
+    for column in found:
+        if has_nulls_only(column.type):
+            raise SettingsError(
+                what=f"the first rows do not show the type of column {column.name!r}: all are NULL",
+                cure="pass schema=",
+            )
+        if is_blob(column):
+            raise SettingsError(
+                what=f"column {column.name!r} is a blob column", cure="give its values as binary"
+            )
+    return found
+
+
+def has_nulls_only(kind: pa.DataType) -> bool:
+    """Whether a type, or one inside it, holds nothing but NULL."""
+    if pa.types.is_null(kind):
+        return True
+    below = (kind.field(number).type for number in range(kind.num_fields))
+    return any(map(has_nulls_only, below))
+
+
+def is_blob(column: pa.Field) -> bool:
+    """Whether Lance keeps the values of a column in files of their own."""
+    is_marked = (column.metadata or {}).get(b"lance-encoding:blob") == b"true"
+    return isinstance(column.type, BlobType) or is_marked
+
+
+# ---- Fields: a schema with more of them, under numbers that nothing in the dataset has
+
+
+def with_fields(dataset: LanceDataset, added: pa.Schema) -> Any:  # noqa: ANN401 - LanceSchema.
+    """Return a dataset's schema with more columns, under numbers that no file uses.
+
+    Lance has no way to do this that keeps the numbers of the others. It stores each field as a
+    message of its own, in which the number and that of the field above are put in.
+    """
+    schema: Any = dataset.lance_schema
+    new: Any = LanceSchema.from_pyarrow(added)
+    rebuild, (text, *fields) = schema.__reduce__()
+    _, (_, *more) = new.__reduce__()
+    first = next_field_id(dataset)
+    return rebuild(text, *fields, *(_renumbered(field, first) for field in more))
+
+
+def next_field_id(dataset: LanceDataset) -> int:
+    """Return a number that no field has, nor any column of a file that was dropped since."""
+    used = set(all_field_ids(dataset.lance_schema))
+    for fragment in dataset.get_fragments():
+        for file in fragment.metadata.files:
+            used.update(file.fields)
+    return max(used, default=-1) + 1
+
+
+# The numbers of a message's parts: the field's own number, and that of the field above.
+_ID, _PARENT = 3, 4
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+# A field that is not in another one has a negative number there.
+_SIGN = 1 << 63
+_MASK = (1 << 64) - 1
+
+
+def _renumbered(message: bytes, first: int) -> bytes:
+    """Return a field's message with all numbers moved up."""
+    numbers = {_ID: 0, _PARENT: 0}
+    kept = bytearray()
+    at = 0
+    while at < len(message):
+        tag, end = _varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        value = 0
+        if kind == _VARINT:
+            value, end = _varint(message, end)
+        elif kind == _BYTES:
+            size, end = _varint(message, end)
+            end += size
+        else:
+            end += {_FIXED_64: 8, _FIXED_32: 4}[kind]
+        if number in numbers:
+            numbers[number] = value
+        else:
+            kept += message[at:end]
+        at = end
+    parent = numbers[_PARENT]
+    if not parent & _SIGN:
+        parent += first
+    own = _encoded(_ID << 3) + _encoded(numbers[_ID] + first)
+    return bytes(kept) + own + _encoded(_PARENT << 3) + _encoded(parent)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:  # noqa: PLR2004 - the last byte has no continuation bit.
+            return value, at
+
+
+def _encoded(value: int) -> bytes:
+    found = bytearray()
+    left = value & _MASK
+    while left > 0x7F:  # noqa: PLR2004 - seven bits in each byte.
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    found.append(left)
+    return bytes(found)
+
+
+def numbers_in_dataset(
+    own: pa.Schema,
+    names: Sequence[str],
+    schema: Any,  # noqa: ANN401 - LanceSchema.
+) -> dict[int, int]:
+    """Return the number in the dataset of each field of a file, by its number in the file.
+
+    Args:
+        own: The columns that the run computes.
+        names: The file's columns, in order: these first.
+        schema: The dataset's schema, with these columns.
+
+    Raises:
+        LedgerDamagedError: The file has other columns.
+    """
+    in_file = LanceSchema.from_pyarrow(own).fields()
+    if list(names[: len(own)]) != own.names:
+        raise LedgerDamagedError(uri="a column file", reason="it has other columns")
+    there = {column.name(): column for column in schema.fields()}
+    found: dict[int, int] = {}
+    for column in in_file:
+        found.update(_pairs(column, there[column.name()]))
+    return found
+
+
+def _pairs(one: Any, other: Any) -> Iterator[tuple[int, int]]:  # noqa: ANN401 - LanceField.
+    yield one.id(), other.id()
+    for child, partner in zip(one.children(), other.children(), strict=True):
+        yield from _pairs(child, partner)

@@ -1,0 +1,131 @@
+"""Guards of columns that are computed for rows that are there."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_RUNS = "tests/unit/engine/test_columns.py -k"
+_FILES = "tests/unit/sinks/lance/test_column_files.py -k"
+_PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
+
+COLUMN_GUARDS = (
+    Guard(
+        name="columns: a new column gets a number that no dropped one had",
+        file="sinks/lance/fields.py",
+        before="            used.update(file.fields)\n",
+        after="            pass\n",
+        test=f"{_RUNS} leaves_no_values_behind",
+    ),
+    Guard(
+        name="columns: rows that a restore brings back have no value",
+        file=_PLACING,
+        before="        if parts and not len(lacks := self._revived(fragment, parts)):\n",
+        after="        if parts:\n",
+        test=f"{_RUNS} restore_brings_back",
+    ),
+    Guard(
+        name="columns: a fragment that was not appended may hold old rows",
+        file=_PLACING,
+        before="            if files & self._appended:\n",
+        after="            if files:\n",
+        test=f"{_RUNS} compacted_rows_are_computed_again",
+    ),
+    Guard(
+        name="columns: ids prove nothing if values may have changed without a trace",
+        file=_PLACING,
+        before=" or not self.history.traces_rows_since(self._first):",
+        after=":",
+        test=f"{_RUNS} proves_nothing",
+    ),
+    Guard(
+        name="columns: a row that was updated is another row under the same id",
+        file=_PLACING,
+        before="        changed = np.maximum(rows.created, rows.updated) > versions[owner]\n",
+        after="        changed = np.zeros(len(owner), dtype=bool)\n",
+        test=f"{_RUNS} changed_rows_are_computed_again",
+    ),
+    Guard(
+        name="columns: an assembler takes no value of a row that was updated since",
+        file="sinks/lance/column_files.py",
+        before="        is_same = (found >= 0) & ids.unchanged_since(part.version)\n",
+        after="        is_same = found >= 0\n",
+        test=f"{_RUNS} changed_rows_are_computed_again",
+    ),
+    Guard(
+        name="columns: an assembler finds a value for each live row",
+        file="sinks/lance/column_files.py",
+        before="        if not work.keeps and not has_value[live].all():\n",
+        after="        if False:\n",
+        test=f"{_FILES} live_row_without_a_value",
+    ),
+    Guard(
+        name="columns: an assembler finds one value for a row",
+        file="sinks/lance/column_files.py",
+        before="    if np.any(positions[1:] == positions[:-1]):\n",
+        after="    if False:\n",
+        test=f"{_FILES} row_with_two_values",
+    ),
+    Guard(
+        name="columns: values in a file that is used as it is are in order",
+        file="sinks/lance/column_files.py",
+        before="            is_whole = file.is_in_order and (file",
+        after="            is_whole = (file",
+        test=f"{_FILES} other_files_are_not_whole",
+    ),
+    Guard(
+        name="columns: a file has as many rows as its fragment",
+        file=_COLUMNS,
+        before="        if staged.physical_rows != metadata.physical_rows:\n",
+        after="        if False:\n",
+        test=f"{_FILES} file_with_other_rows",
+    ),
+    Guard(
+        name="columns: a fragment without values has no row that is to have one",
+        file=_COLUMNS,
+        before="        if rows.any():\n",
+        after="        if False:\n",
+        test=f"{_FILES} fragment_without_values",
+    ),
+    Guard(
+        name="columns: a column of the same name is another writer's",
+        file=_COLUMNS,
+        before="        if taken := [name for name in work.schema.names if name in there]:\n",
+        after="        if taken := []:\n",
+        test=f"{_RUNS} same_name_is_not_overwritten",
+    ),
+    Guard(
+        name="columns: columns that the transform gets are still there",
+        file=_COLUMNS,
+        before="if lacks := [name for name in work.pins.schema.names if name not in there]:",
+        after="if lacks := []:",
+        test=f"{_RUNS} may_not_be_dropped",
+    ),
+    Guard(
+        name="columns: kept values depend on which rows are live",
+        file=_COLUMNS,
+        before="str(metadata.deletion_file)] if keeps",
+        after='""] if keeps',
+        test=f"{_RUNS} restored_rows_are_right",
+    ),
+    Guard(
+        name="columns: output has a row for each input row",
+        file="worker/batch_steps.py",
+        before="    if at != len(numbers):\n",
+        after="    if False:\n",
+        test=f"{_RUNS} other_rows_is_refused",
+    ),
+    Guard(
+        name="columns: a fragment's state says where the values are that are read",
+        file="reading/lance_rows.py",
+        before="    facts = [fragment.id, fragment.physical_rows, found]\n",
+        after="    facts = [fragment.id, fragment.physical_rows]\n",
+        test=f"{_RUNS} changes_in_place_is_computed_again",
+    ),
+    Guard(
+        name="columns: a later start computes the columns of the first",
+        file="engine/columns.py",
+        before="            self._refuse_other_columns(ledger)\n",
+        after="",
+        test=f"{_RUNS} columns_are_those_of_the_first_start",
+    ),
+)
