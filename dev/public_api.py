@@ -80,7 +80,9 @@ def _member(name: str, member: griffe.Object | griffe.Alias) -> Iterator[str]:
 def _class(name: str, found: griffe.Class) -> Iterator[str]:
     bases = ", ".join(str(base) for base in found.bases)
     yield f"class {name}({bases})" if bases else f"class {name}"
-    members = {**found.inherited_members, **found.members}
+    members: dict[str, griffe.Object | griffe.Alias] = {}
+    members.update(found.inherited_members)
+    members.update(found.members)
     for of, member in sorted(members.items()):
         if of.startswith("_") and of != "__init__":
             continue

@@ -120,9 +120,12 @@ def test_of_two_drivers_at_once_both_land_or_one_is_told(lake: GlueLake, glue: G
     lake.make_table()
     barrier = threading.Barrier(WRITERS)
 
+    def wait() -> None:
+        barrier.wait()
+
     def start(number: int) -> str:
         submitter = rows(number * 100)
-        submitter.after_task[1] = barrier.wait
+        submitter.after_task[1] = wait
         return lake.start(f"run-{number}", submitter).outcome
 
     with ThreadPoolExecutor(WRITERS) as pool:

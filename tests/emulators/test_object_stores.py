@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def test_an_object_is_created_once(lake: CloudLake) -> None:
     with ThreadPoolExecutor(RIVALS) as pool:
         for turn in range(ROUNDS):
             uri = f"{lake.root}/once/{turn}"
-            outcomes = list(pool.map(lambda n, uri=uri: create(uri, n), range(RIVALS)))
+            outcomes = list(pool.map(partial(create, uri), range(RIVALS)))
             (winner,) = [number for number in outcomes if number is not None]
             assert storage.get(uri) == f"writer {winner}".encode()
 
