@@ -67,7 +67,8 @@ def lance_alone(uri: str, numbers: list[int]) -> list[str]:
     pa.set_cpu_count(1)
     dataset, found = lance.dataset(uri), []
     for number in numbers:
-        fragment, _ = dataset.get_fragment(number).merge_columns(vectors, columns=["id"])
+        (there,) = (part for part in dataset.get_fragments() if part.fragment_id == number)
+        fragment, _ = there.merge_columns(vectors, columns=["id"])
         found.append(json.dumps(fragment.to_json()))
     return found
 

@@ -81,6 +81,8 @@ class ColumnRig:
     jobs: LocalJobs = field(default_factory=LocalJobs)
     mode: str = "add_columns"
     run_id: str = RUN_ID
+    # The transform, if it is not `doubled`.
+    compute: Any = None
     # The ids that the transform was called with, over all starts.
     computed: list[int] = field(default_factory=list)
     posts: list[Outcome] = field(default_factory=list)
@@ -144,7 +146,9 @@ class ColumnRig:
         )
         is_update = self.mode == "update_columns"
         chosen = WriteOptions(
-            transform=transform or self.doubled, checkpoint_every=checkpoint_every, **options
+            transform=transform or self.compute or self.doubled,
+            checkpoint_every=checkpoint_every,
+            **options,
         )
 
         def begin(columns: pa.Schema, pins: Pins) -> None:
@@ -214,8 +218,19 @@ class ColumnRig:
         with self._before_posts(changes):
             return self.start(**options)
 
+    def start_with(
+        self,
+        changes: Sequence[Callable[[], object]],
+        **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
+    ) -> Report:
+        """Start the script; changes are made before posts, if there are as many."""
+        with self._before_posts(changes, all_of_them=False):
+            return self.start(**options)
+
     @contextmanager
-    def _before_posts(self, changes: Sequence[Callable[[], object]]) -> Iterator[None]:
+    def _before_posts(
+        self, changes: Sequence[Callable[[], object]], *, all_of_them: bool = True
+    ) -> Iterator[None]:
         post, left = LanceColumnSink.post, list(changes)
 
         def change_and_post(
@@ -228,7 +243,7 @@ class ColumnRig:
 
         with mock.patch.object(LanceColumnSink, "post", change_and_post):
             yield
-        assert not left  # Each change was made, so the test was not empty.
+        assert not (left and all_of_them)  # Each change was made, so the test was not empty.
 
     # ---- what is there -------------------------------------------------------------------------
     def rows(self) -> dict[int, dict[str, Any]]:

@@ -111,8 +111,8 @@ class ColumnRows:
             self._take(pins)
         self._begin(self._schema, pins)
 
-    def refresh(self, ledger: Ledger, finished: KeyFiles) -> None:
-        """Pin rows that are left to do in a newer version, if theirs was cleaned up.
+    def refresh(self, ledger: Ledger, finished: KeyFiles) -> bool:
+        """Pin rows that are left to do in a newer version, if theirs was cleaned up; say if so.
 
         Rows whose fragment is gone with it are left out: they are elsewhere now, as rows that
         others have moved.
@@ -124,12 +124,13 @@ class ColumnRows:
         assert self._pins is not None  # noqa: S101 - the input is settled.
         pins = self._scan.still_there(self._pins, self.submitter.left(finished))
         if pins is self._pins:
-            return
+            return False
         less = self._pins.whole.rows - pins.whole.rows
         log_step(ledger.run_id, f"a pinned version was cleaned up: {less:,} rows are elsewhere")
         self._record(ledger, pins)
         self._take(pins)
         self._begin(self._schema, pins)
+        return True
 
     def extend(self, ledger: Ledger, moved: RowsMovedError) -> None:
         """Pin rows that others have moved or brought back, behind the others.

@@ -20,6 +20,7 @@ from holdfast.errors import (
     CommitConflictError,
     EmptyOutputError,
     HoldfastError,
+    InputChangedError,
     RunAbortedError,
     RunMismatchError,
     SchemaMismatchError,
@@ -47,8 +48,8 @@ _VIEW_S_MAX = 30.0
 class MovingRows(Protocol):
     """Rows of the table that are the input, and that others may move meanwhile."""
 
-    def refresh(self, ledger: Ledger, finished: KeyFiles) -> None:
-        """Find out where the rows are that earlier starts have left to do.
+    def refresh(self, ledger: Ledger, finished: KeyFiles) -> bool:
+        """Find out where the rows are that are left to do; return whether that has changed.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -307,10 +308,10 @@ class Driver:
     ) -> Landed:
         stagings = moves = 0
         while True:
-            passes.run()
             try:
+                passes.run()
                 return self._publish_once(commit, book, options)
-            except StagedFileMissingError:
+            except StagedFileMissingError:  # noqa: PERF203 - few attempts, each of a whole job.
                 # A clean-up deleted a staged file. Computing its rows again costs time and money;
                 # publishing without them would lose rows.
                 stagings += 1
@@ -322,6 +323,14 @@ class Driver:
                 if self.moving is None or moves == _MOVES_MAX:
                     raise CommitConflictError(table=self.sink.name, attempts=moves) from moved
                 self.moving.extend(self.ledger, moved)
+                passes.take_more_rows(self._writer_spec(commit.load(), options))
+            except InputChangedError:
+                # A clean-up deleted a version that was being read.
+                moves += 1
+                if self.moving is None or moves == _MOVES_MAX:
+                    raise
+                if not self.moving.refresh(self.ledger, book.finished):
+                    raise
                 passes.take_more_rows(self._writer_spec(commit.load(), options))
 
     def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:
