@@ -122,7 +122,7 @@ def notes_of(version: str, changelog: str) -> str:
     named = {heading.split()[0]: text.strip() for heading, text in sections.items()}
     if version and named.get("Unreleased"):
         raise CheckError('CHANGELOG.md has entries under "Unreleased": put them below the version')
-    notes = named.get(version or "Unreleased", "")
+    notes: str = named.get(version or "Unreleased", "")
     if version and not notes:
         raise CheckError(f'CHANGELOG.md has no section "## {version} - <day>"')
     return notes

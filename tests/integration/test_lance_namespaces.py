@@ -49,7 +49,7 @@ def table(request: pytest.FixtureRequest, desk: LanceDesk) -> Iterator[hf.LanceT
 def rows_of(desk: LanceDesk, name: str) -> list[tuple[Any, ...]]:
     """Return a dataset's rows as another program reads them, by its name."""
     dataset = lance.dataset(
-        namespace_client=DirectoryNamespace(**of_folder(desk)),
+        namespace_client=DirectoryNamespace(**of_folder(desk)),  # type: ignore[no-untyped-call]
         table_id=[name],
         storage_options=desk.options,
     )

@@ -140,7 +140,7 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
 ) -> None:
     """Rows of an upsert that are appended would be beside the old ones of their keys."""
     identity = SimpleNamespace(table="lake.db.t", branch="main", key=("id",), on=on)
-    identity.delete_column = "gone" if on else ""
+    identity.delete_column, identity.where, identity.mode = "gone" if on else "", "", verb
     ledger = SimpleNamespace(
         store="s3://lake/runs",
         log=SimpleNamespace(receipt="landed"),

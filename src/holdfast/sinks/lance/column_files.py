@@ -100,6 +100,7 @@ class ColumnWriterSpec:
     bases: tuple[int, ...]
     bytes_per_file: int
     may_lack: MayLack = frozenset()
+    delete_column: str = ""
 
     @property
     def table(self) -> str:

@@ -180,6 +180,7 @@ class LanceColumnSink(LanceSink):
         may_lack: MayLack = frozenset(),  # noqa: ARG002 - all new columns are needed.
         where: Filter | None = None,  # noqa: ARG002 - the input is filtered.
         on: Sequence[str] = (),  # noqa: ARG002
+        delete_column: str = "",  # noqa: ARG002 - nothing is merged.
     ) -> ColumnWriterSpec:
         """Return what executors need to write values."""
         return ColumnWriterSpec(

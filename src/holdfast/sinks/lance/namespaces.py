@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from lance.namespace import (
-    DeclareTableRequest,
-    DescribeTableRequest,
+    DeclareTableRequest,  # type: ignore[attr-defined] - it says what it exports only in part.
+    DescribeTableRequest,  # type: ignore[attr-defined]
     DirectoryNamespace,
     RestNamespace,
 )

@@ -11,7 +11,11 @@ from typing import Any, cast
 import lance
 import pyarrow as pa
 import pytest
-from lance.namespace import CreateNamespaceRequest, DeclareTableRequest, RestAdapter
+from lance.namespace import (
+    CreateNamespaceRequest,  # type: ignore[attr-defined] - it says what it exports only in part.
+    DeclareTableRequest,  # type: ignore[attr-defined]
+    RestAdapter,
+)
 
 import holdfast as hf
 from holdfast.errors import (
