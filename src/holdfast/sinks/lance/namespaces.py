@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from lance.namespace import (
-    DeclareTableRequest,  # type: ignore[attr-defined] - it says what it exports only in part.
-    DescribeTableRequest,  # type: ignore[attr-defined]
+# It does not say that it exports all of these.
+from lance.namespace import (  # type: ignore[attr-defined]
+    DeclareTableRequest,
+    DescribeTableRequest,
     DirectoryNamespace,
     RestNamespace,
 )

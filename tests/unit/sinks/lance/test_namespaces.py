@@ -11,9 +11,11 @@ from typing import Any, cast
 import lance
 import pyarrow as pa
 import pytest
-from lance.namespace import (
-    CreateNamespaceRequest,  # type: ignore[attr-defined] - it says what it exports only in part.
-    DeclareTableRequest,  # type: ignore[attr-defined]
+
+# It does not say that it exports all of these.
+from lance.namespace import (  # type: ignore[attr-defined]
+    CreateNamespaceRequest,
+    DeclareTableRequest,
     RestAdapter,
 )
 
