@@ -94,9 +94,8 @@ def licences() -> dict[str, str]:
     """
     command = [sys.executable, "-m", "piplicenses", "--with-system", "--format=json"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found: dict[str, str] = {
-        canonicalize_name(row["Name"]): row["License"] for row in json.loads(printed)
-    }
+    rows: list[dict[str, str]] = json.loads(printed)
+    found: dict[str, str] = {canonicalize_name(row["Name"]): row["License"] for row in rows}
     silent = [name for name in locked() if found.get(name, "UNKNOWN") == "UNKNOWN"]
     if silent:
         raise SystemExit(f"no licence is known of {', '.join(silent)}: run `make setup` first")

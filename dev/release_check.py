@@ -119,7 +119,7 @@ def notes_of(version: str, changelog: str) -> str:
     """
     sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL))
     # A heading may give the day: "0.1.0 - 2026-12-01".
-    named = {heading.split()[0]: text.strip() for heading, text in sections.items()}
+    named: dict[str, str] = {heading.split()[0]: text.strip() for heading, text in sections.items()}
     if version and named.get("Unreleased"):
         raise CheckError('CHANGELOG.md has entries under "Unreleased": put them below the version')
     notes: str = named.get(version or "Unreleased", "")

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-# It does not say that it exports all of these.
-from lance.namespace import (  # type: ignore[attr-defined]
+from lance.namespace import (
     DeclareTableRequest,
     DescribeTableRequest,
     DirectoryNamespace,

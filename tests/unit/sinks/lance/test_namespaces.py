@@ -11,9 +11,7 @@ from typing import Any, cast
 import lance
 import pyarrow as pa
 import pytest
-
-# It does not say that it exports all of these.
-from lance.namespace import (  # type: ignore[attr-defined]
+from lance.namespace import (
     CreateNamespaceRequest,
     DeclareTableRequest,
     RestAdapter,
