@@ -373,7 +373,6 @@ class Assembler:
                     source.positions[np.isin(source.positions, other.positions)] = -1
             sources += own
         order = _Order(work, [source.positions for source in sources], live, has_value)
-        failpoint("before-column-file")
         stream = FragmentStream(self.columns.place, self.columns.schema, self.columns.how)
         try:
             for batch in self._batches(work, sources, order, fragment, live):
@@ -382,7 +381,6 @@ class Assembler:
             stream.abandon()
             raise
         (made,) = stream.finish()
-        failpoint("after-column-file")
         if made.physical_rows != work.rows:
             raise self._damaged(work, f"{made.physical_rows} rows were written")
         facts = {"fragment": work.fragment}
