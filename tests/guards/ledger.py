@@ -127,6 +127,15 @@ LEDGER_GUARDS = (
         test="tests/unit/engine/test_takeover.py",
     ),
     Guard(
+        name="take-over: a suspended start does not take the other for dead",
+        file="engine/takeover.py",
+        before="        now = self._store_now()\n"
+        "        self._beat = self._written(log.layout.beat(self._number))\n",
+        after="        self._beat = self._written(log.layout.beat(self._number))\n"
+        "        now = self._store_now()\n",
+        test="tests/unit/engine/test_takeover.py -k suspended",
+    ),
+    Guard(
         name="take-over: a lost claim is waited for in its turn",
         file="engine/claim.py",
         before="            if ledger.log.try_claim(claim) is not None:",

@@ -173,9 +173,11 @@ class _OtherDriver:
         self._storage = ledger.storage
         self._ports = ports
         self._records = len(log.records)
+        # First the time, then the signs: this process may be suspended in between.
+        now = self._store_now()
         self._beat = self._written(log.layout.beat(self._number))
         self._tasks = self._newest_of_tasks()
-        now, recorded = self._store_now(), self._newest(log.layout.log)
+        recorded = self._newest(log.layout.log)
         # Seconds since work was last recorded, and since the last sign of life.
         self._progress_s = _age(now, recorded, self._tasks)
         self._quiet_s = _age(now, recorded, self._beat or self._tasks)

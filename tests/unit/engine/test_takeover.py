@@ -231,6 +231,27 @@ def test_a_clock_that_is_ahead_does_not_make_a_driver_look_dead() -> None:
     assert sum(rig.time.sleeps) == pytest.approx(100, abs=2)
 
 
+def test_a_start_that_is_suspended_does_not_take_the_other_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the other has written meanwhile counts, however old what was seen before is."""
+    rig = Rig()
+    first = Living(rig)
+    first.at(900.0, first.stop)
+    put = rig.storage.put
+
+    def put_late(uri: str, data: bytes) -> None:
+        if "/beats/now-" in uri:
+            rig.time.pass_by(5 * QUIET_S)
+        put(uri, data)
+
+    monkeypatch.setattr(rig.storage, "put", put_late)
+    rig.time.pass_by(BEAT_S)
+    with pytest.warns(UserWarning, match=WAITS):
+        rig.start(ports=elsewhere(rig))
+    assert sum(rig.time.sleeps) >= 500
+
+
 def test_another_thread_of_this_process_is_waited_for() -> None:
     """The process id alone is not enough: a notebook that starts again has the same."""
     rig = Rig()
