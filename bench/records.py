@@ -40,7 +40,8 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.run_log import open_run_file
 from holdfast.model.coverage import Coverage
-from holdfast.model.records import Claim, Identity, Intent, Plan, Receipt, seal_json
+from holdfast.model.identity import Identity
+from holdfast.model.records import Claim, Intent, Plan, Receipt, seal_json
 from holdfast.model.work import StagedFile, StagedGroup, TaskRecord
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.runtime import io_runtime

@@ -15,7 +15,8 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.run_log import open_run_file
 from holdfast.model.coverage import Coverage
-from holdfast.model.records import Claim, Identity, Plan
+from holdfast.model.identity import Identity
+from holdfast.model.records import Claim, Plan
 from holdfast.model.work import StagedGroup, TaskRecord, Work
 from holdfast.sinks.base import Change, Sink
 from holdfast.storage.objects import ObjectStorage

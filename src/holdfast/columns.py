@@ -16,7 +16,7 @@ from holdfast.engine.ports import Submitter
 from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.coverage import Pins
-from holdfast.model.records import Identity
+from holdfast.model.identity import Identity
 from holdfast.model.report import Report
 from holdfast.opening import active_session, open_columns
 from holdfast.sinks.targets import LanceTable, asked_target

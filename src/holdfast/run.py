@@ -33,8 +33,8 @@ from holdfast.inputs import key_of_upsert, open_input
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import RunStatus
+from holdfast.model.identity import Identity
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.records import Identity
 from holdfast.model.report import Report
 from holdfast.model.stored import encode_run_id
 from holdfast.opening import (

@@ -12,7 +12,7 @@ from holdfast.engine.options import Mode, WriteOptions
 from holdfast.errors import SchemaMismatchError, SettingsError
 from holdfast.inputs import Input
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.records import Identity
+from holdfast.model.identity import Identity
 from holdfast.model.report import Report
 from holdfast.opening import CURE_OF_CREATE, open_table, refuse_on_lance
 from holdfast.progress.watching import shown

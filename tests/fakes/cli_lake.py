@@ -22,7 +22,8 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.records import Body, Identity, Receipt, Record, open_json, seal_json
+from holdfast.model.identity import Identity
+from holdfast.model.records import Body, Receipt, Record, open_json, seal_json
 from holdfast.model.report import Report
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink

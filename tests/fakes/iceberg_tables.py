@@ -23,7 +23,7 @@ from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.records import Identity
+from holdfast.model.identity import Identity
 from holdfast.model.report import Report
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack

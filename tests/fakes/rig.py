@@ -17,7 +17,8 @@ from holdfast.ledger.ports import Ports
 from holdfast.ledger.row_files import read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import Coverage
-from holdfast.model.records import Identity, PartReference
+from holdfast.model.identity import Identity
+from holdfast.model.records import PartReference
 from holdfast.model.report import Report
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Change, TableView

@@ -26,7 +26,8 @@ from holdfast.engine.options import WriteOptions
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.records import Body, Identity, Intent, Receipt, Record
+from holdfast.model.identity import Identity
+from holdfast.model.records import Body, Intent, Receipt, Record
 from holdfast.model.report import Report
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink

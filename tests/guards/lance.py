@@ -173,8 +173,8 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: what its Python has no class for settles nothing",
         file="sinks/lance/history.py",
-        before='    "BaseOperation",\n',
-        after="",
+        before='    "UpdateBases",\n    "BaseOperation",\n',
+        after='    "UpdateBases",\n',
         test="tests/unit/sinks/lance/test_history.py",
     ),
     Guard(

@@ -29,7 +29,7 @@ LEDGER_GUARDS = (
     ),
     Guard(
         name="identity: two inputs that differ are never the same job",
-        file="model/records.py",
+        file="model/identity.py",
         before="    return found or [",
         after="    return found and [",
         test="tests/unit/model/test_records.py",
@@ -145,8 +145,8 @@ LEDGER_GUARDS = (
     Guard(
         name="take-over: the store's clock tells how old a sign of life is",
         file="engine/takeover.py",
-        before="now, recorded = self._store_now(), self",
-        after="now, recorded = ports.now(), self",
+        before="now = self._store_now()\n",
+        after="now = ports.now()\n",
         test="tests/unit/engine/test_takeover.py",
     ),
     Guard(

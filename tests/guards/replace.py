@@ -267,7 +267,7 @@ REPLACE_GUARDS = (
     ),
     Guard(
         name="replace: the filter is a part of the run",
-        file="model/records.py",
+        file="model/identity.py",
         before='            if now == then or field.name == "table":\n',
         after='            if now == then or field.name in {"table", "where"}:\n',
         test=f"{_WHERE} -k does_not_fit",

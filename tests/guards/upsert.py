@@ -329,7 +329,7 @@ UPSERT_GUARDS = (
     ),
     Guard(
         name="deletes: the flag is part of what a run is",
-        file="model/records.py",
+        file="model/identity.py",
         before='            if now == then or field.name == "table":\n',
         after='            if now == then or field.name in {"table", "delete_column"}:\n',
         test=f"{_DELETES} -k runs_identity",

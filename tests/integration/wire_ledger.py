@@ -16,7 +16,8 @@ from holdfast.ledger.row_files import ChunkFile, KeyFile, read_chunk, read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file, read_run_file
 from holdfast.ledger.task_log import TaskLog, read_task_records
 from holdfast.model.coverage import Coverage
-from holdfast.model.records import Claim, Identity
+from holdfast.model.identity import Identity
+from holdfast.model.records import Claim
 from holdfast.model.work import TaskRecord, Work
 from holdfast.storage.port import Storage
 from tests.fakes.rig import Rig

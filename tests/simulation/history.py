@@ -20,7 +20,8 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.history import unix_seconds
-from holdfast.model.records import Abort, Claim, Identity, Receipt, Record, Stop
+from holdfast.model.identity import Identity
+from holdfast.model.records import Abort, Claim, Receipt, Record, Stop
 from holdfast.model.report import Report
 from holdfast.model.usage import Usage
 from holdfast.sinks.base import Sink, TableView, WriteMode

@@ -11,7 +11,8 @@ from typing import cast
 from holdfast.engine.cleanup import abort
 from holdfast.engine.watch import quarantine_chunks, run_folders, status
 from holdfast.errors import HoldfastError, RunCommittedError, TableMissingError
-from holdfast.model.records import Identity, open_json
+from holdfast.model.identity import Identity
+from holdfast.model.records import open_json
 from holdfast.model.stored import RecordDamagedError
 from holdfast.sinks.base import Sink, TableView
 from tests.simulation.filtered_others import work_beside

@@ -12,7 +12,7 @@ from holdfast.engine.watch import refuse_unknown
 from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
-from holdfast.model.records import Identity
+from holdfast.model.identity import Identity
 from holdfast.opening import configured_catalog, open_store, open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import IcebergTable, LanceTable, Target, target_of

@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.store import walk_sizes
-from holdfast.model.records import Identity
+from holdfast.model.identity import Identity
 from holdfast.model.report import counted, readable_size
 from holdfast.sinks.base import Outcome, Sink, TableView
 from holdfast.text import command

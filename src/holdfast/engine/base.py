@@ -32,7 +32,8 @@ from holdfast.ledger.parts import (
     write_list,
     write_states,
 )
-from holdfast.model.records import Base, Identity, Indexed, PartReference, Rewritten
+from holdfast.model.identity import Identity
+from holdfast.model.records import Base, Indexed, PartReference, Rewritten
 from holdfast.model.work import Rewrite, StagedGroup
 from holdfast.sinks.base import Change, Sink, TableView
 from holdfast.worker.key_index import (

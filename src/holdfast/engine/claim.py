@@ -21,7 +21,8 @@ from holdfast.errors import (
 )
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.row_files import KeyFiles
-from holdfast.model.records import Claim, Identity, key_difference
+from holdfast.model.identity import Identity, key_difference
+from holdfast.model.records import Claim
 from holdfast.sinks.base import Sink
 from holdfast.text import warn_caller
 from holdfast.worker.code_digest import code_digest

@@ -41,7 +41,8 @@ from holdfast.ledger.parts import read_list, read_objects, read_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.store import ObjectNames, answers, refuse_links, walk
 from holdfast.ledger.task_log import read_groups
-from holdfast.model.records import Abort, Identity, PartReference
+from holdfast.model.identity import Identity
+from holdfast.model.records import Abort, PartReference
 from holdfast.model.report import counted
 from holdfast.model.work import Merge, Rewrite, StagedGroup, sizes_of
 from holdfast.sinks.base import MarkFound, Sink

@@ -31,7 +31,8 @@ from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import Span, changed_columns
 from holdfast.model.history import starts_of
-from holdfast.model.records import Claim, Identity, PartReference, Seal
+from holdfast.model.identity import Identity
+from holdfast.model.records import Claim, PartReference, Seal
 from holdfast.model.report import Compared, Outcome, Report
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.sinks.base import Change, MayLack, RowsMovedError, Sink, TableView, WriterSpec
@@ -202,10 +203,13 @@ class Driver:
         if options.verify_input and landed.receipt.staged.name != book.seal().name:
             # An earlier start's post landed in the meantime, without the rows added since.
             self._compare(book, landed.receipt.staged, options)
-        kept = kept.only(book.work)
-        tally = book.tally
+        return self._whole_report(self._report(landed, "committed", by), book, kept)
+
+    def _whole_report(self, report: Report, book: Workbook, kept: Work) -> Report:
+        """Return the report of a start that has landed, given the work that it began with."""
+        kept, tally = kept.only(book.work), book.tally
         return replace(
-            self._report(landed, "committed", by),
+            report,
             tasks=tally.tasks,
             passes=tally.passes,
             kept_rows=kept.sums.rows - kept.quarantined_rows,
@@ -216,7 +220,7 @@ class Driver:
             copied_files=tally.copied_files,
             searched_files=tally.searched_files,
             searched_again=tally.searched_again,
-            rows_by_code=_rows_by_code(commit.log, book.work),
+            rows_by_code=_rows_by_code(self.ledger.log, book.work),
             quarantined_rows=book.work.quarantined_rows,
             cost_by_epoch=_cost_by_epoch(book.work),
             kept_cost=kept.cost,

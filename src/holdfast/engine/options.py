@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from holdfast.errors import SettingsError
+from holdfast.model.identity import Identity
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.records import Identity
 from holdfast.sinks.base import Filter, Removes, WriteMode
 from holdfast.text import seconds_of
 from holdfast.worker.task import OnError

@@ -33,7 +33,8 @@ from holdfast.ledger.layout import tasks_name
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.task_log import JobLedger
 from holdfast.model.history import pass_reason, starts_of
-from holdfast.model.records import Claim, Identity, PartReference, Plan, Stop
+from holdfast.model.identity import Identity
+from holdfast.model.records import Claim, PartReference, Plan, Stop
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView, WriterSpec
 from holdfast.worker.replay import ReplayPlan, work_items

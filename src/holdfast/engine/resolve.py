@@ -41,7 +41,8 @@ from holdfast.failpoints import failpoint
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_list, write_list, write_work
 from holdfast.ledger.run_log import RunFile
-from holdfast.model.records import Identity, Intent, Merged, PartReference, Renewal
+from holdfast.model.identity import Identity
+from holdfast.model.records import Intent, Merged, PartReference, Renewal
 from holdfast.model.work import Merge, StagedGroup, Work
 from holdfast.sinks.base import MarkFound, Sink, TableView
 

@@ -19,7 +19,8 @@ from holdfast.ledger.store import answers, list_objects, walk
 from holdfast.ledger.task_log import read_logs
 from holdfast.model.coverage import InputSums
 from holdfast.model.history import Progress, RunState, RunStatus, Start, progress_of, starts_of
-from holdfast.model.records import Identity, PartReference, Plan, Receipt, Record, Seal, Stop
+from holdfast.model.identity import Identity
+from holdfast.model.records import PartReference, Plan, Receipt, Record, Seal, Stop
 from holdfast.model.stored import decode_run_id, is_run_folder
 from holdfast.model.work import Chunk, TaskRecord, Work
 from holdfast.storage.port import Storage

@@ -29,12 +29,12 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout, tasks_name
 from holdfast.ledger.store import answers, create_once, list_objects
+from holdfast.model.identity import Identity
 from holdfast.model.records import (
     Abort,
     Base,
     Body,
     Claim,
-    Identity,
     Indexed,
     Intent,
     Merged,

@@ -16,7 +16,7 @@ from holdfast.engine.claim import refuse_new_table
 from holdfast.errors import RunMismatchError, TableMissingError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.run_log import open_run_file
-from holdfast.model.records import Identity
+from holdfast.model.identity import Identity
 from holdfast.opening import open_table
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target

@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.ledger.parts import read_objects
 from holdfast.model.coverage import Origin
-from holdfast.model.records import Identity
+from holdfast.model.identity import Identity
 from holdfast.sinks.base import Change, Loss, Sink, TableView
 from tests.fakes.memory_scan import MemoryScan
 from tests.fakes.memory_storage import DriverDiedError

@@ -16,7 +16,8 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.ledger.run_log import RunFile, RunLog, open_run_file
-from holdfast.model.records import Abort, Claim, Identity, Stop, seal_json
+from holdfast.model.identity import Identity
+from holdfast.model.records import Abort, Claim, Stop, seal_json
 from tests.fakes.logs import CLAIM, INTENT, LAYOUT, RECEIPT, claimed, new_log, put_record
 from tests.fakes.manual_ports import ManualTime
 from tests.fakes.memory_storage import CreateFault, MemoryStorage, bit_flipped, truncated

@@ -14,12 +14,12 @@ import pytest
 from holdfast.errors import SettingsError
 from holdfast.ledger.layout import RunLayout, probe_uri
 from holdfast.model.coverage import InputSums
+from holdfast.model.identity import Identity
 from holdfast.model.records import (
     FORMAT_VERSION,
     Abort,
     Body,
     Claim,
-    Identity,
     Intent,
     Merged,
     PartReference,
