@@ -188,7 +188,7 @@ class ColumnInput:
             )
         if options.transform is None:
             raise SettingsError(what="transform=None", cure="give a function of a batch")
-        columns = checked_columns(list(read_columns) if read_columns is not None else [])
+        columns = checked_columns(read_columns if read_columns is not None else [])
         if not (schema is None or isinstance(schema, pa.Schema)):
             raise SettingsError(what=f"schema={schema!r}", cure="give a pyarrow.Schema, or None")
         self.session = active_session()

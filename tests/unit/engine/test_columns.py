@@ -129,6 +129,10 @@ def test_an_empty_dataset_gets_the_column(rig: ColumnRig) -> None:
         (pa.schema([pa.field("n", pa.int64(), nullable=False)]), "may not be NULL"),
         (pa.schema([("n", pa.int64()), ("n", pa.int64())]), "name each once"),
         (pa.schema([]), "name each once"),
+        (pa.schema([("", pa.int64())]), "name each once"),
+        (pa.schema([("__holdfast_row", pa.int64())]), "name each once"),
+        (pa.schema([("a.b", pa.int64())]), "cannot hold the new columns"),
+        (pa.schema([("_rowid", pa.int64())]), "cannot hold the new columns"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(

@@ -51,7 +51,12 @@ from holdfast.sinks.lance.column_files import (
     ColumnWriterSpec,
 )
 from holdfast.sinks.lance.dataset import DatasetPlace
-from holdfast.sinks.lance.fields import fitted, numbers_in_dataset, with_fields
+from holdfast.sinks.lance.fields import (
+    fitted,
+    numbers_in_dataset,
+    refuse_unwritable,
+    with_fields,
+)
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.marks import mark_changes, metadata_of
 from holdfast.sinks.lance.placing import Placed, Placing, within
@@ -123,7 +128,10 @@ class LanceColumnSink(LanceSink):
                 cure="write it anew with a current version of Lance",
             )
         if schema is not None:
-            return fitted(dataset.schema, schema, is_update=is_update)
+            found = fitted(dataset.schema, schema, is_update=is_update)
+            if not is_update:
+                refuse_unwritable(found, dataset.data_storage_version)
+            return found
         if is_update:
             return pa.schema([])  # There is nothing to do.
         raise SettingsError(

@@ -6,9 +6,11 @@ schema says which column has which number now.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import lance
 import pyarrow as pa
 from lance import LanceDataset
 from lance.blob import BlobType
@@ -16,6 +18,8 @@ from lance.schema import LanceSchema
 
 from holdfast.errors import LedgerDamagedError, SettingsError
 from holdfast.reading.lance_rows import all_field_ids
+from holdfast.sinks.base import NUMBER_COLUMN
+from holdfast.text import reason_and_cause
 
 
 # ---- Which columns a run may compute
@@ -30,7 +34,8 @@ def fitted(there: pa.Schema, schema: pa.Schema, *, is_update: bool) -> pa.Schema
     Raises:
         SettingsError: The columns do not fit the dataset.
     """
-    if not schema.names or len(set(schema.names)) != len(schema):
+    names = {*schema.names} - {"", NUMBER_COLUMN}
+    if not schema.names or len(names) != len(schema):
         raise SettingsError(what=f"the new columns are {schema.names}", cure="name each once")
     if is_update:
         if lacks := [name for name in schema.names if name not in there.names]:
@@ -61,6 +66,29 @@ def fitted(there: pa.Schema, schema: pa.Schema, *, is_update: bool) -> pa.Schema
                 what=f"column {column.name!r} is a blob column", cure="give its values as binary"
             )
     return found
+
+
+def refuse_unwritable(schema: pa.Schema, storage_version: Any) -> None:  # noqa: ANN401 - a literal.
+    """Refuse columns that Lance cannot write, before a row is paid for.
+
+    Args:
+        schema: The new columns.
+        storage_version: The version of Lance's file format that the dataset uses.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    row = pa.table([pa.nulls(1, column.type) for column in schema], schema=schema)
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        try:
+            lance.write_dataset(row, f"{folder}/t.lance", data_storage_version=storage_version)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            if "null value" in str(error):
+                return  # Only values that are there can be written: most rows have one.
+            raise SettingsError(
+                what=f"the dataset cannot hold the new columns: {reason_and_cause(error, {})[0]}",
+                cure="choose other names or types",
+            ) from error
 
 
 def has_nulls_only(kind: pa.DataType) -> bool:
