@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_RUNS = "tests/unit/engine/test_columns.py -k"
+_RUNS = "tests/unit/engine/test_columns.py tests/unit/engine/test_columns_again.py -k"
 _FILES = "tests/unit/sinks/lance/test_column_files.py -k"
 _PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
 

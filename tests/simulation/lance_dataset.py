@@ -92,8 +92,11 @@ class SimVersion:
 
 
 def operation(kind: str, **what: Any) -> Any:  # noqa: ANN401 - of a class of its own.
-    """Return an operation of a kind."""
-    return type(kind, (), what)()
+    """Return an operation of a kind.
+
+    Which files an append brings matters only to columns, and the simulation computes none.
+    """
+    return type(kind, (), {"fragments": (), **what})()
 
 
 @dataclass
