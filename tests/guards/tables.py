@@ -161,8 +161,8 @@ TABLE_GUARDS = (
     Guard(
         name="an older post that lands in between is compared with the input",
         file="engine/drive.py",
-        before="            self._compare(book, landed.receipt.staged, options)\n        return self._wh",
-        after="            pass\n        return self._wh",
+        before="            self._compare(book, landed.receipt.staged, options)\n        return",
+        after="            pass\n        return",
         test="tests/unit/engine/test_input_check.py",
     ),
     Guard(
