@@ -158,7 +158,8 @@ class MemorySubmitter:
         found: dict[int | None, list[str]] = {}
         try:
             for name, uri in finished.uris.items():
-                for keys in read_keys(finished.storage, uri, schema):
+                counted = finished.counts.get(name)
+                for keys in read_keys(finished.storage, uri, schema, counted):
                     for id_ in keys["id"].to_pylist():
                         found.setdefault(id_, []).append(name)
         except (StorageError, OSError, pa.ArrowException) as error:

@@ -10,6 +10,13 @@ _KEYS = "tests/unit/ledger/test_row_files.py"
 
 STORED_GUARDS = (
     Guard(
+        name="a footer that hides pages of keys is damage",
+        file="ledger/row_files.py",
+        before="        _refuse_other(seen, facts.num_rows)\n",
+        after="",
+        test="tests/unit/ledger/test_row_files.py -k flipped_bit",
+    ),
+    Guard(
         name="stored: JSON of any size is refused before it is parsed",
         file="model/stored.py",
         before="    if len(data) > JSON_BYTES_MAX:\n",

@@ -261,13 +261,21 @@ class Workbook:
     def finished(self) -> KeyFiles:
         """The key files of all finished rows, or which rows of a scan are finished."""
         uris: dict[str, str] = {}
+        counts: dict[str, int] = {}
         ranges: dict[str, Sequence[Span]] = {}
         for record in self.work.with_keys:
             if record.coverage.ranges is None:
                 uris[record.name] = self._log.layout.keys(record.name)
+                counts[record.name] = record.coverage.rows
             else:
                 ranges[record.name] = record.coverage.ranges
-        return KeyFiles(storage=self._storage, uris=uris, rows=self.work.sums.rows, ranges=ranges)
+        return KeyFiles(
+            storage=self._storage,
+            uris=uris,
+            rows=self.work.sums.rows,
+            counts=counts,
+            ranges=ranges,
+        )
 
     @property
     def run_id(self) -> str:

@@ -45,8 +45,8 @@ def damage_at(uri: str) -> Iterator[None]:
     try:
         yield
     # Parquet reports a damaged page header as an OSError; Arrow asks for absurd amounts of memory
-    # if a length is damaged.
-    except (RecordDamagedError, pa.ArrowException, OSError) as error:
+    # if a length is damaged. A column's name need not be text then.
+    except (RecordDamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise LedgerDamagedError(uri=uri, reason=str(error)) from error
 
 
@@ -92,7 +92,7 @@ def parquet_batches(
     Raises:
         LedgerDamagedError: It is not such an object, or unpacks into too much.
     """
-    found = 0
+    found = seen = 0
     with (
         damage_at(uri),
         pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file,
@@ -110,9 +110,12 @@ def parquet_batches(
         use_threads = len(data) >= _THREADS_FROM_BYTES
         for batch in file.iter_batches(batch_size=batch_rows, use_threads=use_threads):
             found += batch.nbytes
+            seen += batch.num_rows
             _refuse_over(DECODED_BYTES_MAX, found)
             batch.validate(full=True)
             yield batch
+        # Pages have checksums, the footer has none: it may hide pages.
+        _refuse_other(seen, facts.num_rows)
 
 
 def _refuse_over(size_max: int, size: int) -> None:
@@ -184,8 +187,9 @@ class KeyFiles:
     storage: Storage
     # The URI of each task record's key file, by the record's name.
     uris: Mapping[str, str] = field(default_factory=dict)
-    # The total number of keys.
+    # The total number of keys, and that of each file.
     rows: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     # For a scan instead: the row numbers that each record covers.
     ranges: Mapping[str, Sequence[Span]] = field(default_factory=dict)
 
@@ -287,18 +291,21 @@ def sampled_key_bytes(storage: Storage, uri: str) -> int:
     return 0 if first is None else -(-first.nbytes // first.num_rows)
 
 
-def read_keys(storage: Storage, uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_keys(
+    storage: Storage, uri: str, schema: pa.Schema, rows: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the keys of one file in the given schema. Runs on executors.
 
     Args:
         storage: How the store is reached.
         uri: The file's URI.
         schema: The key columns' names and types as the session has them now.
+        rows: How many keys it must have; None if that is not known.
 
     Raises:
         LedgerDamagedError: The file is not as it was written.
     """
-    for batch in parquet_batches(uri, storage.get_sure(uri)):
+    for batch in parquet_batches(uri, storage.get_sure(uri), rows=rows):
         columns = [column.cast(field.type) for column, field in zip(batch, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -122,10 +122,12 @@ def finished_frame(
         schema = schema.add(_NAME, "string")
     # Pickled on the driver and loaded on executors; never stored.
     payload: bytes = cloudpickle.dumps((finished.storage, arrow, is_named))  # type: ignore[no-untyped-call]
-    rows = list(finished.uris.items())
+    counts = finished.counts
+    rows = [(name, uri, counts.get(name)) for name, uri in finished.uris.items()]
     tasks = max(len(rows) // _FILES_PER_TASK, finished.rows // _KEYS_PER_TASK)
     parts = min(tasks + 1, len(rows), _TASKS_MAX)
-    files = df.sparkSession.createDataFrame(rows, "name string, uri string").repartition(parts)
+    named = df.sparkSession.createDataFrame(rows, "name string, uri string, n bigint")
+    files = named.repartition(parts)
     return files.mapInArrow(_key_reader(payload), schema)
 
 
@@ -181,7 +183,7 @@ def _key_reader(payload: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator
         storage, schema, is_named = pickle.loads(payload)  # noqa: S301 - from Spark, not storage.
         for batch in batches:
             for file in batch.to_pylist():
-                for keys in read_keys(storage, file["uri"], schema):
+                for keys in read_keys(storage, file["uri"], schema, file["n"]):
                     if is_named:
                         names = pa.repeat(file["name"], keys.num_rows)
                         yield keys.append_column(_NAME, names)
