@@ -502,7 +502,9 @@ def _refuse_doubles(work: Assembly, sources: Sequence[_Source]) -> None:
     Raises:
         LedgerDamagedError: There are such.
     """
-    positions = np.concatenate([np.array([], dtype=np.int64), *(one.positions for one in sources)])
+    positions = np.concatenate(
+        [np.array([], dtype=np.int64), *(source.positions for source in sources)]
+    )
     positions = np.sort(positions[positions >= 0])
     if np.any(positions[1:] == positions[:-1]):
         where = f"fragment {work.fragment} of version {work.version}"
