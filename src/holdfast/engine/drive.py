@@ -173,10 +173,9 @@ class Driver:
         if self.prepared is None:
             book.inherit()
         self._refresh(book)
-        number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
-        log_step(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
-        # The output is made for the columns that this start saw first. Since then, a name may have
-        # become that of another column.
+        number = len(starts_of(commit.log.records))
+        log_step(commit.run_id, f"claimed: start {number}, {book.work.sums.rows:,} rows kept")
+        # The output is made for the columns that this start saw first: names may have moved since.
         self.sink.check(view, [began_with, *book.schemas], [])
         passes = Passes(
             Start(
