@@ -57,6 +57,7 @@ def test_a_start_after_the_commit_computes_nothing(rig: ColumnRig) -> None:
     rig.start()
     rig.computed.clear()
     assert rig.start().outcome == "already_committed"
+    assert rig.start(if_committed="return").outcome == "already_committed"
     assert rig.computed == []
 
 
